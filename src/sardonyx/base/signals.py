@@ -79,7 +79,7 @@ class Interrupts:
 class _Listening:
     """The context of :meth:`Interrupts.listening`; a generator would take longer than a short loop."""
 
-    __slots__ = ("_lock", "_tell", "_told")
+    __slots__ = ("_listeners", "_lock", "_tell")
 
     def __init__(self, listeners: list[Callable[[], None]], lock: threading.Lock, tell: Callable[[], None]) -> None:
         self._listeners, self._lock, self._tell = listeners, lock, tell

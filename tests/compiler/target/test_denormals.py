@@ -97,5 +97,5 @@ def test_by_default_weights_decide(
 
 
 def test_nothing_else_can_be_asked_for() -> None:
-    with pytest.raises(OptionError, match="auto, keep, flush"):
+    with pytest.raises(OptionError, match="'auto', 'keep', 'flush'"):
         session(PRODUCT, denormals="maybe")

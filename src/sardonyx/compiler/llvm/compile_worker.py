@@ -1,8 +1,8 @@
-"""A process that compiles for another: LLVM works behind one lock a process, so that a second core needs one.
+"""A worker process that compiles modules: LLVM has one lock in a process, so a second core needs a second process.
 
-It is this file, run by Python alone, and reads nothing of the user's program: scripts without a ``__main__`` guard are
-not run again. A compilation begins with a frame of eight bytes of length and a text on its standard input, and ends
-with one of an outcome, a length and the object code on its standard output. It ends when its input does.
+The worker runs this file alone and imports nothing of the user's program: scripts without a ``__main__`` guard are not
+run again. A request on standard input is a frame of a length in eight bytes and a text; a reply on standard output is
+an outcome, a length and the object code. The worker ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _REPLY = struct.Struct("<?Q")
 
 
 class ProcessEnded(Exception):
-    """The other process is gone, for reasons of its own: killed, out of memory."""
+    """The worker ended unexpectedly: killed, or out of memory."""
 
 
 class CompileProcess:
-    """The process, as the one that has it compile sees it.
+    """The client of a worker process.
 
     Args:
-        target: What it compiles for.
+        target: The target of all modules.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The process cannot be started.
     """
 
     def __init__(self, target: Target) -> None:
@@ -58,15 +58,15 @@ class CompileProcess:
 
         Raises:
             CodeGenerationError: LLVM does not accept the text.
-            ProcessEnded: The process is gone.
+            ProcessEnded: The worker ended.
         """
         try:
             if self._first:
                 _send(self._input, self._first)
                 self._first = b""
             _send(self._input, text.encode())
-            accepted, length = _REPLY.unpack(_received(self._output, _REPLY.size))
-            answer = _received(self._output, length)
+            accepted, length = _REPLY.unpack(_receive(self._output, _REPLY.size))
+            answer = _receive(self._output, length)
         except (OSError, ValueError, EOFError) as error:
             raise ProcessEnded(str(error)) from error
         if not accepted:
@@ -74,10 +74,10 @@ class CompileProcess:
         return answer
 
     def end(self) -> None:
-        """End it, whatever it is doing."""
+        """Kill the worker."""
         self._process.kill()
         self._process.wait()
-        with contextlib.suppress(BrokenPipeError):  # There may be something that it was not sent any more.
+        with contextlib.suppress(BrokenPipeError):  # Buffered input may be unsent.
             self._input.close()
         self._output.close()
 
@@ -88,20 +88,20 @@ def _send(file: IO[bytes], data: bytes) -> None:
     file.flush()
 
 
-def _received(file: IO[bytes], length: int) -> bytes:
+def _receive(file: IO[bytes], length: int) -> bytes:
     data = file.read(length)
     if len(data) < length:
-        raise EOFError("it ended in the middle of an answer")
+        raise EOFError(f"expected {length} bytes, got {len(data)}")
     return data
 
 
 def serve() -> None:
-    """Compile what comes in, until nothing does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # An interrupt is for the one who asks; this ends with its input.
+    """Compile modules from standard input until its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The client handles interrupts, and closes the input.
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     target: Target | None = None
     while start := source.read(_LENGTH.size):
-        frame = _received(source, *_LENGTH.unpack(start)).decode()
+        frame = _receive(source, *_LENGTH.unpack(start)).decode()
         if target is None:
             target = Target(**json.loads(frame))
             continue

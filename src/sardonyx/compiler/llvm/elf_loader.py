@@ -1,8 +1,8 @@
-"""Linking: object code as one piece of memory that runs wherever it is put, so that loading it needs no LLVM.
+"""A linker and loader for object code: one position-independent piece of memory that is loaded without LLVM.
 
-Sections are laid one behind the other and what they say of each other is filled in, which in position-independent code
-is distances only. Functions of the C library are called through a table, filled when the piece is loaded. What is
-understood is ELF for x86-64 with the relocations that LLVM emits for kernels; other object code is left to LLVM.
+Sections are concatenated and relocations resolved, which are relative distances in position-independent code. Functions
+of the C library are called through a table that is filled at load. Supported is ELF for x86-64 with the relocations
+that LLVM emits for kernels; LLVM loads other object code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAGIC = b"\x7fELF\x02\x01"
 _X86_64 = 62
 _PROGBITS, _SYMTAB, _RELA = 1, 2, 4
 _UNWINDING = 0x70000001
-"""Tables for exceptions, of which kernels have none."""
+"""Section type of exception tables; kernels do not raise exceptions."""
 
 _ALLOCATED = 2
 _WRITABLE = 1
@@ -38,10 +38,10 @@ _RESERVED = 0xFF00
 _PC32, _PLT32 = 2, 4
 _KIND, _FUNCTION = 0xF, 2
 _JUMP = b"\xff\x25"
-"""A jump to the address that stands at a distance from its end."""
+"""An indirect jump to the address stored at a distance from the instruction's end."""
 
 _ENTRY = 64
-"""What every section begins at a multiple of, as the constants of the widest vectors do."""
+"""Alignment of sections: that of constants of the widest vectors."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Code:
     """Object code.
 
     Attributes:
-        parts: One linked piece, or objects as LLVM gives them where ``functions`` is empty.
-        functions: Where the functions are in the piece, by name.
-        imports: Where the addresses of functions of the C library are put, by name.
+        parts: One linked piece; or objects as emitted by LLVM if ``functions`` is empty.
+        functions: Offsets of the functions in the piece, by name.
+        imports: Offsets of the addresses of C library functions in the piece, by name.
     """
 
     parts: list[bytes]
@@ -60,17 +60,17 @@ class Code:
 
 
 class NotLinkable(Exception):
-    """Object code of another kind than is understood."""
+    """Object code of an unsupported kind."""
 
 
 def linked(objects: Sequence[bytes]) -> Code:
-    """Objects as one piece, or as they are where they are of another kind."""
+    """Link objects to one piece; objects of an unsupported kind are returned unchanged."""
     if not objects:
         return Code([])
     try:
         linker = _Linker()
-        for each in objects:
-            linker.add(each)
+        for data in objects:
+            linker.add(data)
         return Code([linker.finished()], linker.functions, linker.slots)
     except NotLinkable:
         return Code(list(objects))
@@ -97,26 +97,26 @@ class _Linker:
         self._stubs: dict[str, int] = {}
 
     def add(self, data: bytes) -> None:
-        """Lay the sections of an object behind what there is."""
+        """Append the sections of an object."""
         sections = _sections(data)
-        places: dict[int, int] = {}
+        offsets: dict[int, int] = {}
         for number, section in enumerate(sections):
             if section.flags & _ALLOCATED and section.type != _UNWINDING:
                 if section.type != _PROGBITS or section.flags & _WRITABLE or section.alignment > _ENTRY:
                     raise NotLinkable
-                places[number] = self._append(data[section.offset : section.offset + section.size])
+                offsets[number] = self._append(data[section.offset : section.offset + section.size])
         names, symbols = _symbols(data, sections)
         for name, kind, _, number, value, _ in symbols:
-            if number in places and name and kind & _KIND == _FUNCTION:
-                self.functions[names(name)] = places[number] + value
+            if number in offsets and name and kind & _KIND == _FUNCTION:
+                self.functions[names(name)] = offsets[number] + value
         for section in sections:
-            if section.type == _RELA and section.info in places:
-                for offset, info, addend in _RELOCATION.iter_unpack(_bytes(data, section)):
-                    target = self._target(symbols[info >> 32], names, places)
-                    self._relocate(info & 0xFFFFFFFF, places[section.info] + offset, target + addend)
+            if section.type == _RELA and section.info in offsets:
+                for location, info, addend in _RELOCATION.iter_unpack(_bytes(data, section)):
+                    target = self._target(symbols[info >> 32], names, offsets)
+                    self._relocate(info & 0xFFFFFFFF, offsets[section.info] + location, target + addend)
 
     def finished(self) -> bytes:
-        """The piece, the table of addresses at its end."""
+        """Return the piece, with the table of addresses at the end."""
         for name, stub in self._stubs.items():
             self.slots[name] = slot = self._append(bytes(8), 8)
             _DISTANCE.pack_into(self._memory, stub + len(_JUMP), slot - (stub + len(_JUMP) + _DISTANCE.size))
@@ -128,16 +128,16 @@ class _Linker:
         self._memory += data
         return start
 
-    def _target(self, symbol: tuple[int, ...], names: _Names, places: dict[int, int]) -> int:
+    def _target(self, symbol: tuple[int, ...], names: _Names, offsets: dict[int, int]) -> int:
         name, _, _, number, value, _ = symbol
         if number == _UNDEFINED and name:
             called = names(name)
             if called not in self._stubs:
                 self._stubs[called] = self._append(_JUMP + bytes(_DISTANCE.size), 16)
             return self._stubs[called]
-        if number >= _RESERVED or number not in places:
+        if number >= _RESERVED or number not in offsets:
             raise NotLinkable
-        return places[number] + value
+        return offsets[number] + value
 
     def _relocate(self, kind: int, at: int, target: int) -> None:
         if kind not in (_PC32, _PLT32):
@@ -146,7 +146,7 @@ class _Linker:
 
 
 class _Names:
-    """The texts of a table of texts, by where they begin."""
+    """Names in a string table, by offset."""
 
     def __init__(self, table: bytes) -> None:
         self._table = table
@@ -183,13 +183,13 @@ def _library() -> ctypes.CDLL:
 
 
 class MappedCode:
-    """A linked piece in memory, ready to be called; it stays as long as this lives.
+    """A linked piece in executable memory, callable while this object lives.
 
     Args:
         code: The piece.
 
     Raises:
-        OSError: The system does not let memory that was written be run.
+        OSError: The system does not allow written memory to be executed.
     """
 
     def __init__(self, code: Code) -> None:
@@ -204,30 +204,30 @@ class MappedCode:
             ctypes.c_void_p.from_address(self._start + slot).value = address
         flags = mmap.PROT_READ | mmap.PROT_EXEC
         if library.mprotect(ctypes.c_void_p(self._start), ctypes.c_size_t(len(piece)), flags):
-            raise OSError(ctypes.get_errno(), "generated code may not be run")
+            raise OSError(ctypes.get_errno(), "the system does not allow generated code to be executed")
 
     def address(self, name: str) -> int:
-        """The address of a function."""
+        """Return the address of a function."""
         return self._start + self._functions[name]
 
 
 def is_linked(code: Code) -> bool:
-    """Whether the code is a piece that this machine can run without LLVM."""
+    """Return True if the code is a piece that this machine can run without LLVM."""
     return bool(code.functions) and platform.machine() in ("x86_64", "AMD64") and hasattr(mmap, "MAP_ANONYMOUS")
 
 
 def loaded(code: Code, target: Target) -> MappedCode | LoadedCode:
-    """Object code in memory: as one piece where that is understood, else by LLVM.
+    """Load object code: as one piece if supported, otherwise by LLVM.
 
-    LLVM takes memory for each section by itself. In a process that has mapped much these may come to lie further apart
-    than code can reach, at which LLVM ends the process; in one piece nothing is far.
+    LLVM allocates memory for each section separately. In a process with many mappings, these allocations may be further
+    apart than relative calls reach, and LLVM then aborts the process; inside one piece all distances are short.
 
     Args:
-        code: The object code, which is linked if it is not yet.
-        target: What it is for.
+        code: The object code, linked if necessary.
+        target: The target of the code.
 
     Raises:
-        OSError: The system does not let memory that was written be run.
+        OSError: The system does not allow written memory to be executed.
     """
     piece = code if code.functions else linked(code.parts)
     return MappedCode(piece) if is_linked(piece) else LoadedCode(piece.parts, target)

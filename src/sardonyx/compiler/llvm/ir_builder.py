@@ -1,10 +1,10 @@
-"""Writing LLVM IR: one function at a time, as text.
+"""Builder of LLVM IR as text, one function at a time.
 
-Names are SSA values with their ``%``, or constants; types are LLVM's own words. Variables live in stack slots, which
-LLVM turns into registers: no phi is ever written by hand.
+Names are SSA values with their ``%``, or constants; types are in LLVM's syntax. Variables are stack slots, which LLVM
+promotes to registers: phi nodes are never written.
 
-What was computed is not written again where it is known: readers and templates ask for the same addresses many times,
-and LLVM would take longer to find them equal than all else that it does before code generation.
+An instruction whose result is available is not written again (local value numbering): readers and templates request the
+same addresses many times, and LLVM's own search for duplicates would dominate the time before code generation.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _PURE = {
     "add", "sub", "mul", "udiv", "urem", "sdiv", "srem", "shl", "lshr", "ashr", "and", "or", "xor", "icmp", "select",
     "zext", "sext", "trunc", "bitcast", "getelementptr", "insertelement", "extractelement", "shufflevector",
 }  # fmt: skip
-"""Instructions that give the same for the same operands, wherever they stand."""
+"""Instructions whose result depends on the operands alone."""
 
 
 def vector(lanes: int, element: str) -> str:
-    """The type of a vector of so many elements; the element itself for 1."""
+    """Return the type of a vector of so many elements; the element type for 1."""
     return f"<{lanes} x {element}>" if lanes > 1 else element
 
 
 def float_literal(value: float, element: str) -> str:
-    """A floating-point constant as LLVM writes it: by its bits, so that nothing is rounded twice.
+    """Return a floating-point constant in LLVM's syntax, by its bits, so that rounding happens once.
 
     Args:
-        value: The number; it is rounded to the element type.
+        value: The number, rounded to the element type.
         element: ``half``, ``float`` or ``double``.
     """
     if element == "half":
@@ -40,14 +40,14 @@ def float_literal(value: float, element: str) -> str:
 
 
 def splat(literal: str, lanes: int, element: str) -> str:
-    """A constant vector of equal elements."""
+    """Return a constant vector of equal elements."""
     if lanes == 1:
         return literal
     return "<" + ", ".join([f"{element} {literal}"] * lanes) + ">"
 
 
 class Variable:
-    """A variable of the function that is being written: a stack slot that becomes a register."""
+    """A variable of the function being written: a stack slot that becomes a register."""
 
     __slots__ = ("_emitter", "_slot", "type")
 
@@ -57,26 +57,26 @@ class Variable:
         self.type = type
 
     def get(self) -> str:
-        """Its value here."""
+        """Return the current value."""
         return self._emitter.let(f"load {self.type}, ptr {self._slot}")
 
     def set(self, value: str) -> None:
-        """Give it a value from here on."""
+        """Assign a value."""
         self._emitter.line(f"store {self.type} {value}, ptr {self._slot}")
 
 
 class Emitter:
-    """Writes the body of one LLVM function.
+    """Builder of the body of one LLVM function.
 
     Args:
-        converts_halves: Whether the processor converts between ``half`` and ``float``. Where it does not, LLVM calls
-            functions that nobody defines.
+        converts_halves: True if the processor converts between ``half`` and ``float``. Otherwise LLVM would call
+            undefined functions.
 
     Attributes:
-        converts_halves: As given.
-        where: The blocks that the next line stands in, from the outermost to the innermost.
-        declarations: Outside functions that the body calls, as ``declare`` lines.
-        globals: Module-level constants that the body reads, as definitions by name.
+        converts_halves: See above.
+        where: Names of the enclosing blocks, from outermost to innermost.
+        declarations: External functions that the body calls, as ``declare`` lines.
+        globals: Definitions of module-level constants that the body reads, by name.
     """
 
     def __init__(self, *, converts_halves: bool = True) -> None:
@@ -85,27 +85,27 @@ class Emitter:
         self._slots: list[str] = []
         self._count = 0
         self._known: dict[str, str] = {}
-        """The names of what is computed wherever control comes from to the next line."""
+        """Available results by instruction: those computed on every path to the next line."""
         self.where: tuple[str, ...] = ()
         self.declarations: dict[str, None] = {}
         self.globals: dict[str, str] = {}
 
-    # Words.
+    # Instructions.
 
     def fresh(self, stem: str = "v") -> str:
-        """A name that nothing else in the function has, without ``%``."""
+        """Return an unused name, without ``%``."""
         self._count += 1
         return f"{stem}{self._count}"
 
     def line(self, text: str) -> None:
-        """Write an instruction that gives nothing."""
+        """Write an instruction without a result."""
         self._lines.append(f"  {text}")
 
     def let(self, text: str) -> str:
-        """Write an instruction, if its result is not there already, and return the name of what it gives."""
+        """Write an instruction, unless its result is available, and return the name of the result."""
         name = self._known.get(text)
         if name is None:
-            self._count += 1  # As in `fresh`; most of what is written goes this way.
+            self._count += 1  # Inlined `fresh`: most instructions are written here.
             name = f"%v{self._count}"
             self._lines.append(f"  {name} = {text}")
             if text.partition(" ")[0] in _PURE:
@@ -113,21 +113,21 @@ class Emitter:
         return name
 
     def label(self, name: str) -> None:
-        """Begin a block, wherever control comes from."""
+        """Begin a block with unknown predecessors."""
         self._known, self.where = {}, (name,)
         self._block(name)
 
     def is_known(self, where: tuple[str, ...]) -> bool:
-        """Whether what was computed in such blocks is known to the next line."""
+        """Return True if results computed in these blocks are available to the next line."""
         return self.where[: len(where)] == where
 
     def _block(self, name: str) -> None:
-        """Begin a block where what is known stays known."""
+        """Begin a block in which available results remain available."""
         self._lines.append(f"{name}:")
 
     @contextmanager
     def _inside(self, name: str) -> Iterator[None]:
-        """Begin a block that control may pass by: what is computed there is not known behind it."""
+        """Begin a block that may be skipped: results computed inside are unavailable after the block."""
         outer, around = self._known, self.where
         self._known, self.where = dict(outer), (*around, name)
         self._block(name)
@@ -135,35 +135,35 @@ class Emitter:
         self._known, self.where = outer, around
 
     def variable(self, type: str, value: str | None = None) -> Variable:
-        """A new variable, with a value from here on where one is given."""
+        """Return a new variable, with an initial value if given."""
         slot = f"%{self.fresh('slot')}"
         self._slots.append(f"  {slot} = alloca {type}")
-        made = Variable(self, type, slot)
+        variable = Variable(self, type, slot)
         if value is not None:
-            made.set(value)
-        return made
+            variable.set(value)
+        return variable
 
     def array(self, type: str, count: int, align: int = 64) -> str:
-        """Room on the stack for so many elements, for the whole function; returns its pointer."""
+        """Reserve stack memory for so many elements in the function's frame; return the pointer."""
         slot = f"%{self.fresh('room')}"
         self._slots.append(f"  {slot} = alloca [{count} x {type}], align {align}")
         return slot
 
     def text(self) -> str:
-        """The body: stack slots, then what was written."""
+        """Return the body: stack slots, then instructions."""
         return "\n".join(["entry:", *self._slots, *self._lines])
 
-    # Flow.
+    # Control flow.
 
     @contextmanager
     def loop(self, start: str | int, end: str | int, step: str | int = 1, *, opaque: bool = False) -> Iterator[str]:
-        """``for (i = start; i < end; i += step)`` over i64; gives ``i``.
+        """Write ``for (i = start; i < end; i += step)`` over i64; yield ``i``.
 
         Args:
-            start: The first number.
-            end: The number past the last.
-            step: From number to number.
-            opaque: Whether the numbers are :meth:`opaque`.
+            start: First value of the counter.
+            end: Exclusive limit of the counter.
+            step: Increment of the counter.
+            opaque: Hide the counter from LLVM by :meth:`opaque`.
         """
         head, body, done = (self.fresh(stem) for stem in ("head", "body", "done"))
         counter = self.variable("i64", str(start))
@@ -180,7 +180,7 @@ class Emitter:
 
     @contextmanager
     def repeat(self, condition: Callable[[], str]) -> Iterator[None]:
-        """``while condition: …``; the condition is written before each round, and gives an ``i1``."""
+        """Write ``while condition: …``; the condition is written before each round and returns an ``i1``."""
         head, body, done = (self.fresh(stem) for stem in ("head", "body", "done"))
         self.line(f"br label %{head}")
         self._block(head)
@@ -192,7 +192,7 @@ class Emitter:
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """What is written inside runs where the ``i1`` holds."""
+        """Write a block that is executed if the ``i1`` holds."""
         inside, after = self.fresh("then"), self.fresh("after")
         self.line(f"br i1 {condition}, label %{inside}, label %{after}")
         with self._inside(inside):
@@ -202,7 +202,9 @@ class Emitter:
 
     @contextmanager
     def either(self, condition: str) -> Iterator[Iterator[None]]:
-        """Two alternatives: ``with e.either(c) as branches: for _ in branches: …`` writes the first, then the other."""
+        """Write two alternatives: ``with e.either(c) as branches: for _ in branches: …`` writes the first, then the
+        second.
+        """
         first, second, after = (self.fresh(stem) for stem in ("then", "else", "after"))
 
         def branches() -> Iterator[None]:
@@ -215,10 +217,10 @@ class Emitter:
 
         yield branches()
 
-    # Integers (i64), folded where both are numbers.
+    # Integers (i64), folded if both operands are constants.
 
     def add(self, a: str | int, b: str | int) -> str | int:
-        """``a + b``."""
+        """Return ``a + b``."""
         if isinstance(a, int) and isinstance(b, int):
             return a + b
         if a == 0:
@@ -226,13 +228,13 @@ class Emitter:
         return a if b == 0 else self.let(f"add nsw i64 {a}, {b}")
 
     def sub(self, a: str | int, b: str | int) -> str | int:
-        """``a - b``."""
+        """Return ``a - b``."""
         if isinstance(a, int) and isinstance(b, int):
             return a - b
         return a if b == 0 else self.let(f"sub nsw i64 {a}, {b}")
 
     def mul(self, a: str | int, b: str | int) -> str | int:
-        """``a * b``."""
+        """Return ``a * b``."""
         if isinstance(a, int) and isinstance(b, int):
             return a * b
         if a == 0 or b == 0:
@@ -242,25 +244,25 @@ class Emitter:
         return a if b == 1 else self.let(f"mul nsw i64 {a}, {b}")
 
     def div(self, a: str | int, b: str | int) -> str | int:
-        """``a / b`` of numbers that are not negative."""
+        """Return ``a / b`` of non-negative numbers."""
         if isinstance(a, int) and isinstance(b, int):
             return a // b
         return a if b == 1 else self.let(f"udiv i64 {a}, {b}")
 
     def rem(self, a: str | int, b: str | int) -> str | int:
-        """``a % b`` of numbers that are not negative."""
+        """Return ``a % b`` of non-negative numbers."""
         if isinstance(a, int) and isinstance(b, int):
             return a % b
         return 0 if b == 1 else self.let(f"urem i64 {a}, {b}")
 
     def least(self, a: str | int, b: str | int) -> str | int:
-        """``min(a, b)`` of signed numbers."""
+        """Return ``min(a, b)`` of signed numbers."""
         if isinstance(a, int) and isinstance(b, int):
             return min(a, b)
         return self.call("i64", "llvm.smin.i64", [("i64", str(a)), ("i64", str(b))])
 
     def most(self, a: str | int, b: str | int) -> str | int:
-        """``max(a, b)`` of signed numbers."""
+        """Return ``max(a, b)`` of signed numbers."""
         if isinstance(a, int) and isinstance(b, int):
             return max(a, b)
         return self.call("i64", "llvm.smax.i64", [("i64", str(a)), ("i64", str(b))])
@@ -268,7 +270,7 @@ class Emitter:
     # Memory and vectors.
 
     def address(self, pointer: str, element: str, index: str | int) -> str:
-        """The address of an element."""
+        """Return the address of an element."""
         return pointer if index == 0 else self.let(f"getelementptr {element}, ptr {pointer}, i64 {index}")
 
     def load(self, type: str, pointer: str, align: int) -> str:
@@ -280,20 +282,20 @@ class Emitter:
         self.line(f"store {type} {value}, ptr {pointer}, align {align}")
 
     def call(self, result: str, name: str, arguments: Sequence[tuple[str, str]]) -> str:
-        """Call a function that is declared outside (an intrinsic)."""
+        """Call an external function (an intrinsic)."""
         self.declarations[f"declare {result} @{name}({', '.join(type for type, _ in arguments)})"] = None
-        given = ", ".join(f"{type} {value}" for type, value in arguments)
+        operands = ", ".join(f"{type} {value}" for type, value in arguments)
         if result == "void":
-            self.line(f"call void @{name}({given})")
+            self.line(f"call void @{name}({operands})")
             return ""
-        return self.let(f"call {result} @{name}({given})")
+        return self.let(f"call {result} @{name}({operands})")
 
     def multiply_add(self, type: str, a: str, b: str, c: str) -> str:
-        """``a * b + c``, rounded once where the processor does that in one instruction: else it is a function call."""
+        """Return ``a * b + c``, rounded once if the processor has an FMA instruction; otherwise with two roundings."""
         return self.call(type, f"llvm.fmuladd.{suffix(type)}", [(type, a), (type, b), (type, c)])
 
     def spread(self, value: str, lanes: int, element: str) -> str:
-        """A scalar in every lane."""
+        """Return a vector with a scalar in every lane."""
         if lanes == 1:
             return value
         if not value.startswith("%"):
@@ -303,16 +305,16 @@ class Emitter:
         return self.let(f"shufflevector {type} {first}, {type} poison, <{lanes} x i32> zeroinitializer")
 
     def lane_numbers(self, lanes: int, element: str = "i64") -> str:
-        """The constant vector 0, 1, 2 …"""
+        """Return the constant vector 0, 1, 2, …"""
         return "<" + ", ".join(f"{element} {lane}" for lane in range(lanes)) + ">" if lanes > 1 else "0"
 
     def lanes_below(self, count: str | int, lanes: int) -> str:
-        """The mask of the first ``count`` lanes."""
+        """Return the mask of the first ``count`` lanes."""
         limit = self.spread(str(count), lanes, "i64")
         return self.let(f"icmp ult {vector(lanes, 'i64')} {self.lane_numbers(lanes)}, {limit}")
 
     def masked_load(self, type: str, pointer: str, align: int, mask: str, lanes: int) -> str:
-        """Load the lanes of a mask; the others are zero, and their memory is not touched."""
+        """Load the lanes of a mask; other lanes are zero, and their memory is not accessed."""
         name = f"llvm.masked.load.{suffix(type)}.p0"
         self.declarations[f"declare {type} @{name}(ptr, i32, <{lanes} x i1>, {type})"] = None
         return self.let(
@@ -320,27 +322,27 @@ class Emitter:
         )
 
     def masked_store(self, type: str, value: str, pointer: str, align: int, mask: str, lanes: int) -> None:
-        """Store the lanes of a mask; the others' memory is not touched."""
+        """Store the lanes of a mask; the memory of other lanes is not accessed."""
         name = f"llvm.masked.store.{suffix(type)}.p0"
         self.declarations[f"declare void @{name}({type}, ptr, i32, <{lanes} x i1>)"] = None
         self.line(f"call void @{name}({type} {value}, ptr {pointer}, i32 {align}, <{lanes} x i1> {mask})")
 
     def opaque(self, type: str, value: str | int) -> str:
-        """The same value, of which LLVM knows nothing more.
+        """Return the same value, hidden from LLVM's optimizer.
 
-        Its search for the best induction variables takes most of the time of code generation where a loop has many
-        addresses; those that follow from an opaque value are left as they are written.
+        Loop strength reduction takes most of the time of code generation in loops with many addresses; addresses that
+        depend on an opaque value are left as written.
         """
         register = "v" if type.startswith("<") else "r"
         return self.let(f'call {type} asm "", "={register},0"({type} {value}) nounwind willreturn memory(none)')
 
     def prefetch(self, pointer: str, level: int = 1) -> None:
-        """Ask for a cache line that will be read, into the cache of a level."""
+        """Prefetch a cache line for reading, into the cache of a level."""
         self.call("void", "llvm.prefetch.p0", [("ptr", pointer), ("i32", "0"), ("i32", str(4 - level)), ("i32", "1")])
 
 
 def suffix(type: str) -> str:
-    """How intrinsics call a type: ``<8 x float>`` is ``v8f32``."""
+    """Return the suffix of intrinsics for a type: ``<8 x float>`` gives ``v8f32``."""
     names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
     if type.startswith("<"):
         lanes, element = type[1:-1].split(" x ")

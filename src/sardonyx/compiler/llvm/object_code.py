@@ -1,7 +1,7 @@
-"""From LLVM IR to machine code: assemble, optimize, emit an object, load it, find its functions.
+"""From LLVM IR to machine code: assemble, optimize, emit an object, load the object, find its functions.
 
-An object is position-independent bytes that any process on the same kind of machine can load; making one is slow
-(LLVM works behind one lock a process), loading one takes under a millisecond.
+An object is position-independent code that any process on the same kind of machine can load. Compilation is slow, and
+serialized by one lock in a process; loading takes less than a millisecond.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _lock = threading.RLock()
 _ready = False
 
 if hasattr(os, "register_at_fork"):
-    # A process that is forked while another thread is in LLVM would find it locked for ever.
+    # In a process forked while another thread holds the lock, the lock would never be released.
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
@@ -36,7 +36,7 @@ def _initialize() -> None:
 
 
 class CodeGenerationError(SardonyxError):
-    """LLVM refuses what was generated: a fault of this package, with the text that shows it."""
+    """LLVM refuses a generated module: a defect of this package; the message quotes LLVM."""
 
 
 def _machine(target: Target, jit: bool) -> llvm.TargetMachine:
@@ -47,7 +47,7 @@ def _machine(target: Target, jit: bool) -> llvm.TargetMachine:
 
 
 def module_text(target: Target, definitions: Iterable[str], declarations: Iterable[str] = ()) -> str:
-    """The text of a module for a target."""
+    """Return the text of a module for a target."""
     return "\n".join([f'target triple = "{target.triple}"', *dict.fromkeys(declarations), *definitions, ""])
 
 
@@ -65,7 +65,7 @@ def compiled(text: str, target: Target) -> bytes:
 
 
 def assembly(text: str, target: Target) -> str:
-    """The optimized module as assembly language, for people and for tests of what instructions were chosen."""
+    """Return the optimized module as assembly language, for people and for performance guards."""
     with _lock:
         machine = _machine(target, jit=False)
         module = _verified(text)
@@ -83,7 +83,7 @@ def _verified(text: str) -> llvm.ModuleRef:
 
 
 def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
-    """What turns slots into registers and shares address arithmetic; kernels are vectors and tiles as written."""
+    """Promote stack slots to registers and share address arithmetic; kernels are vectorized and tiled already."""
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
     options.slp_vectorization = False
@@ -104,17 +104,17 @@ def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
 
 @functools.cache
 def toolchain() -> str:
-    """Names what compiles: with another LLVM, or other passes, a text may become other code."""
+    """Return an identification of the compiler: another LLVM version or pass list may give other code."""
     ours = [(code.co_code.hex(), code.co_names, code.co_consts) for code in (_machine.__code__, _optimize.__code__)]
     return f"{llvmlite.__version__} {llvm.llvm_version_info} {ours}"
 
 
 class LoadedCode:
-    """Object code in memory, ready to be called; it stays as long as this lives.
+    """Object code in memory, callable while this object lives.
 
     Args:
-        objects: The object code, one or more; functions of one may be called by another.
-        target: What it was made for.
+        objects: Object code, one or more; functions of one may call functions of another.
+        target: The target of the code.
     """
 
     def __init__(self, objects: Iterable[bytes], target: Target) -> None:
@@ -128,13 +128,13 @@ class LoadedCode:
             self._engine.finalize_object()
 
     def address(self, name: str) -> int:
-        """The address of a function.
+        """Return the address of a function.
 
         Raises:
-            CodeGenerationError: There is none of that name.
+            CodeGenerationError: Unknown name.
         """
         with _lock:
-            found = int(self._engine.get_function_address(name))
-        if not found:
-            raise CodeGenerationError(f"there is no compiled function {name}.")
-        return found
+            address = int(self._engine.get_function_address(name))
+        if not address:
+            raise CodeGenerationError(f"unknown compiled function {name}.")
+        return address

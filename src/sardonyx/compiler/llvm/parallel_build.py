@@ -1,4 +1,6 @@
-"""Many modules to object code: from the store where it has them, else on several cores, while others are written."""
+"""Parallel compilation of modules: from the store if present, otherwise on several cores while further modules are
+written.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ from sardonyx.compiler.target.description import Target
 _log = logging.getLogger(__name__)
 
 WORTH_A_PROCESS = 100_000
-"""Characters of text that take as long to compile as a process takes to start, about."""
+"""Characters of text whose compilation takes about as long as the start of a process."""
 
 
 def objects(texts: Sequence[str], target: Target, store: Store, jobs: int | None = None) -> list[bytes]:
-    """The object code of modules, in their order; see :class:`Build`.
+    """Return the object code of modules, in order; see :class:`Build`.
 
     Raises:
         CodeGenerationError: LLVM does not accept a text.
@@ -38,15 +40,15 @@ def _name(text: str, target: Target) -> str:
 
 
 class Build:
-    """Modules that are compiled as they come, the longest first, by whoever is free; it is a context.
+    """A context that compiles modules as they are added, the longest first, on all available cores.
 
-    Other processes begin with what is added; this one takes its share when it has nothing else to do, which is when it
-    asks for object code. What had to be compiled is put into the store.
+    Other processes start with the first modules; this process takes part once it waits for object code. Compiled
+    modules are put into the store.
 
     Args:
-        target: What the modules are for.
-        store: Where object code is kept.
-        jobs: On how many cores to compile; None for as many as there are threads to work with.
+        target: The target of the modules.
+        store: The store of object code.
+        jobs: Number of cores; None for the number of threads to work with.
     """
 
     def __init__(self, target: Target, store: Store, jobs: int | None = None) -> None:
@@ -55,10 +57,10 @@ class Build:
         self._jobs = thread_count(jobs) if jobs else thread_count()
         self._names: dict[str, str] = {}
         self._missing = self._characters = 0
-        self._others: list[tuple[CompileProcess, threading.Thread]] = []
-        self._changed = threading.Condition()  # Of what follows, which threads share.
+        self._workers: list[tuple[CompileProcess, threading.Thread]] = []
+        self._changed = threading.Condition()  # Guards the following fields.
         self._left: list[tuple[int, str, str]] = []
-        self._under_way = 0
+        self._running = 0
         self._done: dict[str, bytes] = {}
         self._failed: list[Exception] = []
         self._ended = False
@@ -70,39 +72,39 @@ class Build:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        for process, _ in self._others:
+        for process, _ in self._workers:
             process.end()
-        for _, thread in self._others:
+        for _, thread in self._workers:
             thread.join()
 
     def add(self, text: str) -> None:
-        """Have a module compiled, if it is not already."""
+        """Add a module to compile, unless it is compiled already."""
         if text in self._names:
             return
         name = self._names[text] = _name(text, self._target)
-        found = self._store.get("object", name)
+        code = self._store.get("object", name)
         with self._changed:
-            if found is not None:
-                self._done[name] = found
+            if code is not None:
+                self._done[name] = code
                 return
             heapq.heappush(self._left, (-len(text), name, text))
             self._changed.notify()
         self._missing += 1
         self._characters += len(text)
-        if len(self._others) < min(self._jobs - 1, self._missing - 1, self._characters // WORTH_A_PROCESS):
+        if len(self._workers) < min(self._jobs - 1, self._missing - 1, self._characters // WORTH_A_PROCESS):
             self._start_another()
 
     def objects(self, texts: Sequence[str]) -> list[bytes]:
-        """The object code of modules, in their order.
+        """Return the object code of modules, in order.
 
         Raises:
             CodeGenerationError: LLVM does not accept a text.
         """
         for text in texts:
             self.add(text)
-        while each := self._next_here():
+        while module := self._next_here():
             raise_if_cancelled()
-            self._finish(each[0], compiled(each[1], self._target))
+            self._finish(module[0], compiled(module[1], self._target))
         if self._failed:
             raise self._failed[0]
         return [self._done[self._names[text]] for text in texts]
@@ -117,29 +119,29 @@ class Build:
             self._jobs = 1
             return
         thread = threading.Thread(target=self._compile_by, args=(process,))
-        self._others.append((process, thread))
+        self._workers.append((process, thread))
         thread.start()
 
     def _next_here(self) -> tuple[str, str] | None:
-        """What this process compiles next; None when all is done: what a process that ended had comes back."""
+        """Return the next module for this process; None if all are compiled. Modules of failed workers come back."""
         with self._changed:
-            while self._under_way and not self._left and not self._failed:
+            while self._running and not self._left and not self._failed:
                 self._changed.wait()
             return heapq.heappop(self._left)[1:] if self._left and not self._failed else None
 
     def _next_elsewhere(self) -> tuple[str, str] | None:
-        """What another process compiles next; None when nothing more comes."""
+        """Return the next module for a worker process; None if no more will come."""
         with self._changed:
             while not (self._left or self._failed or self._ended):
                 self._changed.wait()
             if self._failed or self._ended:
                 return None
-            self._under_way += 1
+            self._running += 1
             return heapq.heappop(self._left)[1:]
 
     def _compile_by(self, process: CompileProcess) -> None:
-        while each := self._next_elsewhere():
-            name, text = each
+        while module := self._next_elsewhere():
+            name, text = module
             try:
                 self._finish(name, process.compiled(text))
             except ProcessEnded as error:
@@ -152,7 +154,7 @@ class Build:
                 return
             finally:
                 with self._changed:
-                    self._under_way -= 1
+                    self._running -= 1
                     self._changed.notify_all()
 
     def _finish(self, name: str, code: bytes) -> None:

@@ -12,16 +12,16 @@ BITS = {"float": 32, "double": 64, "half": 16, "i1": 1, "i8": 8, "i16": 16, "i32
 
 
 class Vector:
-    """A vector in the function that is being written; operators write instructions and give what they give.
+    """A vector of the function being written; operators write instructions and return their results.
 
-    A Python number stands for the vector of it. Integers are signed where it matters, except where a method says
-    otherwise; comparisons of floating-point numbers are false for NaN, and ``!=`` is not among them.
+    A Python number is broadcast to a vector. Integers are signed unless a method states otherwise; comparisons of
+    floating-point numbers are false for NaN, and ``!=`` is not supported.
 
     Args:
-        emitter: Where the instructions go.
+        emitter: The builder of the function.
         name: The SSA value or constant.
         element: LLVM's type of an element.
-        lanes: How many elements.
+        lanes: Number of elements.
     """
 
     __slots__ = ("element", "emitter", "lanes", "name")
@@ -39,16 +39,16 @@ class Vector:
 
     @property
     def is_float(self) -> bool:
-        """Whether the elements are floating-point numbers."""
+        """True if the elements are floating-point numbers."""
         return not self.element.startswith("i")
 
     def __str__(self) -> str:
         return f"{self.type} {self.name}"
 
-    # Making others.
+    # Construction.
 
     def like(self, number: float | int) -> Vector:
-        """The vector of a number, of this type."""
+        """Return the vector of this type with a number in all lanes."""
         literal = float_literal(number, self.element) if self.is_float else str(int(number))
         return Vector(self.emitter, splat(literal, self.lanes, self.element), self.element, self.lanes)
 
@@ -62,29 +62,29 @@ class Vector:
         return self._let(f"{op} {self}, {self._of(other).name}", element)
 
     def call(self, name: str, *others: Vector | float | int) -> Vector:
-        """An intrinsic of vectors of one type: ``call("sqrt")`` is ``llvm.sqrt``."""
-        given = [(self.type, self._of(each).name) for each in (self, *others)]
+        """Call an intrinsic of vectors of one type: ``call("sqrt")`` is ``llvm.sqrt``."""
+        operands = [(self.type, self._of(other).name) for other in (self, *others)]
         return Vector(
             self.emitter,
-            self.emitter.call(self.type, f"llvm.{name}.{suffix(self.type)}", given),
+            self.emitter.call(self.type, f"llvm.{name}.{suffix(self.type)}", operands),
             self.element,
             self.lanes,
         )
 
     def to(self, op: str, element: str) -> Vector:
-        """A conversion by LLVM's instruction: ``to("sitofp", "float")``."""
+        """Convert by an instruction of LLVM: ``to("sitofp", "float")``."""
         return self._let(f"{op} {self} to {vector(self.lanes, element)}", element)
 
     def bits(self) -> Vector:
-        """The bits of floating-point numbers, as integers."""
+        """Return the bits of floating-point numbers as integers."""
         return self.to("bitcast", f"i{BITS[self.element]}")
 
     def number(self) -> Vector:
-        """The floating-point numbers of these bits."""
+        """Return the floating-point numbers with these bits."""
         return self.to("bitcast", {16: "half", 32: "float", 64: "double"}[BITS[self.element]])
 
     def uniform(self) -> float | None:
-        """The number that all lanes hold, where it is a floating-point constant; None otherwise."""
+        """Return the number in all lanes, for a floating-point constant; None otherwise."""
         words = {word.split()[-1] for word in self.name.strip("<>").split(",")}
         if not self.is_float or len(words) > 1:
             return None
@@ -137,21 +137,21 @@ class Vector:
         return self._two("shl", by)
 
     def __rshift__(self, by: Vector | int) -> Vector:
-        """What the sign fills in from above; :meth:`lshr` fills in zeros."""
+        """Shift right, filling with the sign; :meth:`lshr` fills with zeros."""
         return self._two("ashr", by)
 
     def lshr(self, by: Vector | int) -> Vector:
-        """Shifted right, zeros filled in."""
+        """Shift right, filling with zeros."""
         return self._two("lshr", by)
 
     def fma(self, factor: Vector | float, summand: Vector | float) -> Vector:
-        """``self * factor + summand``, rounded once."""
+        """Return ``self * factor + summand``, rounded once."""
         return self.call("fma", factor, summand)
 
     # Comparisons.
 
     def compare(self, predicate: str, other: Vector | float | int) -> Vector:
-        """By LLVM's predicate: ``olt``, ``ult``, ``slt`` …"""
+        """Compare by LLVM's predicate: ``olt``, ``ult``, ``slt`` …"""
         return self._two(f"{'fcmp' if self.is_float else 'icmp'} {predicate}", other, "i1")
 
     def __lt__(self, other: Vector | float | int) -> Vector:
@@ -167,56 +167,56 @@ class Vector:
         return self.compare("oge" if self.is_float else "sge", other)
 
     def equals(self, other: Vector | float | int) -> Vector:
-        """Where both are equal."""
+        """Return the mask of equal lanes."""
         return self.compare("oeq" if self.is_float else "eq", other)
 
     def is_nan(self) -> Vector:
-        """Where it is no number."""
+        """Return the mask of NaN lanes."""
         return self.compare("uno", self)
 
     def where(self, yes: Vector, no: Vector | float | int) -> Vector:
-        """Of ``i1``: the first where it holds, else the second."""
+        """Of ``i1``: select the first vector in lanes that hold, else the second."""
         return yes._let(f"select {self}, {yes}, {yes.type} {yes._of(no).name}")
 
     def any(self) -> str:
-        """Of ``i1``: whether it holds in any lane, as an ``i1``."""
+        """Of ``i1``: return an ``i1`` that holds if any lane holds."""
         if self.lanes == 1:
             return self.name
         return self.emitter.call("i1", f"llvm.vector.reduce.or.{suffix(self.type)}", [(self.type, self.name)])
 
-    # Functions that are one instruction, or nearly.
+    # Functions of about one instruction.
 
     def abs(self) -> Vector:
-        """Without sign; the least integer stays what it is."""
+        """Return the magnitude; the smallest integer is unchanged."""
         if self.is_float:
             return self.call("fabs")
         name = f"llvm.abs.{suffix(self.type)}"
-        given = [(self.type, self.name), ("i1", "false")]
-        return Vector(self.emitter, self.emitter.call(self.type, name, given), self.element, self.lanes)
+        operands = [(self.type, self.name), ("i1", "false")]
+        return Vector(self.emitter, self.emitter.call(self.type, name, operands), self.element, self.lanes)
 
     def with_sign_of(self, other: Vector) -> Vector:
-        """The magnitude of this, the sign of the other."""
+        """Return this magnitude with the sign of the other vector."""
         return self.call("copysign", other)
 
     def above(self, limit: Vector | float | int) -> Vector:
-        """The greater one; this where it is NaN or both are zeros."""
+        """Return the maximum; this vector's lane if this lane is NaN or both are zeros."""
         limit = self._of(limit)
         return (limit > self).where(limit, self)
 
     def below(self, limit: Vector | float | int) -> Vector:
-        """The lesser one; this where it is NaN or both are zeros."""
+        """Return the minimum; this vector's lane if this lane is NaN or both are zeros."""
         limit = self._of(limit)
         return (limit < self).where(limit, self)
 
 
 def polynomial(x: Vector, coefficients: Sequence[float]) -> Vector:
-    """By Horner's rule, one fused step a coefficient.
+    """Evaluate a polynomial by Horner's rule, one FMA for each coefficient.
 
     Args:
-        x: Where.
-        coefficients: From the constant term on; two at least.
+        x: The argument.
+        coefficients: Coefficients from the constant term on; at least two.
     """
-    found: Vector = x.like(coefficients[-1])
+    result: Vector = x.like(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
-        found = found.fma(x, coefficient)
-    return found
+        result = result.fma(x, coefficient)
+    return result

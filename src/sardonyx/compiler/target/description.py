@@ -1,4 +1,4 @@
-"""What the code is generated for: vector width, registers and caches are data, not code."""
+"""Description of the processor: vector width, registers and caches as data."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Target:
     """A processor.
 
     Attributes:
-        name: What users call it: ``avx2``, ``avx512``, ``avx512vnni``, ``neon``.
+        name: Name for users: ``avx2``, ``avx512``, ``avx512vnni``, ``neon``.
         triple: LLVM's target triple.
         cpu: LLVM's name of the processor.
-        features: LLVM's feature text, such as ``+avx2,+fma``.
-        vector_bits: Bits of a vector register that are worth using.
-        vector_registers: How many of them there are.
-        l1: Bytes of first-level data cache a core.
-        l2: Bytes of second-level cache a core.
-        l3: Bytes of last-level cache.
+        features: LLVM's feature string, such as ``+avx2,+fma``.
+        vector_bits: Bits of the vector registers to use.
+        vector_registers: Number of vector registers.
+        l1: Bytes of L1 data cache of a core.
+        l2: Bytes of L2 cache of a core.
+        l3: Bytes of the last-level cache.
     """
 
     name: str
@@ -39,28 +39,29 @@ class Target:
     l3: int = 16 << 20
 
     def lanes(self, bits: int) -> int:
-        """How many elements of so many bits a vector holds."""
+        """Return the number of elements of so many bits in a vector."""
         return max(1, self.vector_bits // bits)
 
     @property
     def has_masks(self) -> bool:
-        """Whether loads and stores of some lanes cost what whole ones do."""
+        """True if masked loads and stores are as fast as whole ones."""
         return "+avx512vl" in self.features
 
     @property
     def counts_zeros(self) -> bool:
-        """Whether one instruction counts the leading zeros of integers in a vector."""
+        """True if one instruction counts the leading zeros of integers in a vector."""
         return self.has_masks or not self.triple.startswith("x86_64")
 
     @property
     def converts_halves(self) -> bool:
-        """Whether it has instructions between ``float16`` and ``float``."""
+        """True if there are conversion instructions between ``float16`` and ``float``."""
         return "+f16c" in self.features or not self.triple.startswith("x86_64")
 
     def together(self, bits: int) -> int:
-        """How many products of integers of so many bits one instruction adds up in each lane of 32 bits; 1 for none.
+        """Return the dot width: the products of integers of so many bits that one instruction adds in a 32-bit lane; 1
+        without.
 
-        With 8 bits one factor has no sign and the other has one; with 16 bits both have.
+        With 8 bits, one factor is unsigned and the other signed; with 16 bits both are signed.
         """
         if not self.triple.startswith("x86_64"):
             return 1
@@ -68,7 +69,7 @@ class Target:
 
     @property
     def saturates(self) -> bool:
-        """Whether products of 8 bits that are added up in a lane are added in pairs first, in no more than 16 bits."""
+        """True if 8-bit products of a lane are first added in pairs, saturating at 16 bits."""
         return "+avx512vnni" not in self.features
 
 
@@ -82,22 +83,22 @@ NAMED = {
     "avx512vnni": Target("avx512vnni", _X86, "x86-64-v4", f"{_AVX512},+avx512vnni", 512, 32),
     "neon": Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon", 128, 32),
 }
-"""Targets that code can be generated for, wherever this runs."""
+"""Targets for which code can be generated on any machine."""
 
 
 @functools.cache
 def host() -> Target:
-    """The machine at hand; ``SARDONYX_TARGET`` names a smaller one of its kind.
+    """Return the processor of this machine; ``SARDONYX_TARGET`` names a lesser one of the same architecture.
 
     Raises:
-        OptionError: ``SARDONYX_TARGET`` names no target.
+        OptionError: ``SARDONYX_TARGET`` names an unknown target.
     """
-    wanted = os.environ.get("SARDONYX_TARGET")
-    if wanted is not None and wanted not in NAMED:
+    requested = os.environ.get("SARDONYX_TARGET")
+    if requested is not None and requested not in NAMED:
         raise OptionError(
-            f"there is no target {wanted!r}.", where="SARDONYX_TARGET", remedy=f"There are: {', '.join(NAMED)}."
+            f"unknown target {requested!r}.", where="SARDONYX_TARGET", remedy=f"Use one of {', '.join(NAMED)}."
         )
-    name = wanted or _detected()
+    name = requested or _detected()
     known = NAMED[name]
     caches = _caches()
     l1, l2, l3 = (caches.get(level, 0) for level in (1, 2, 3))
@@ -122,21 +123,21 @@ def _detected() -> str:
 
 
 def _caches() -> dict[int, int]:
-    """Bytes of a core's caches by level, from Linux's description of the first processor; empty without one."""
-    found: dict[int, int] = {}
+    """Return bytes of a core's caches by level, from Linux's description of the first processor."""
+    sizes: dict[int, int] = {}
     try:
         for number in itertools.count():
             entry = f"/sys/devices/system/cpu/cpu0/cache/index{number}"
             kind, level, size = (_word(f"{entry}/{name}") for name in ("type", "level", "size"))
             if kind != "Instruction":
-                found.setdefault(int(level), int(size.rstrip("KM")) << (20 if size.endswith("M") else 10))
-    except OSError:  # There are no more.
-        return found
-    return found
+                sizes.setdefault(int(level), int(size.rstrip("KM")) << (20 if size.endswith("M") else 10))
+    except OSError:  # The last cache was read.
+        return sizes
+    return sizes
 
 
 def _word(path: str) -> str:
-    """What a small file says; the system's own calls, since the first load of every process waits for a dozen."""
+    """Read a small file by system calls: a dozen reads delay the first load of every process."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 64).decode().strip()
