@@ -78,7 +78,7 @@ def test_sums_of_integers_stay_in_registers(dot_width: int, product: str, spille
     """A few are spilled: the vector of ones that adds pairs of bytes takes a register too."""
     kernel, sizes = Kernel(NAMED["avx2"]), (24, 24)
     x, weights, y = kernel.buffer(), kernel.buffer(), kernel.buffer()
-    tile = choose_tile(kernel.target, channels=64, filters=32, width=24, taps=taps**2, together=dot_width)
+    tile = choose_tile(kernel.target, channels=64, filters=32, width=24, taps=taps**2, dot_width=dot_width)
     e = kernel.emitter
 
     def epilogue(at: tuple[Index, ...], value: str, mask: str | None) -> None:

@@ -171,11 +171,11 @@ class Contraction:
         """How many elements along K are multiplied as one of 32 bits."""
         x, y = self.value.operands
         form = form_of(x, y, self.writing.whole.target) if dtype_of(self.value) == t.INT32 else None
-        if form is None or not isinstance(k, int) or k % form.together:
+        if form is None or not isinstance(k, int) or k % form.dot_width:
             return 1
         # Any step that is not along K leads from one group to another.
         steps = [step for step in distances if step != 1]
-        return form.together if all(equal(step % form.together, 0) for step in steps) else 1
+        return form.dot_width if all(equal(step % form.dot_width, 0) for step in steps) else 1
 
     def _packed(self, schedule: GemmSchedule, k: Size) -> Prepared:
         b, right, columns = self.b, self.right, self.columns

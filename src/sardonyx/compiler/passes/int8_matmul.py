@@ -184,8 +184,8 @@ def _form(terms: np.ndarray, dtype: DType, groups: int, apart: float, target: Ta
         return None
     for form in forms(target):
         bits = form.right.bitwidth - 1
-        holds = -(1 << bits) <= low and high < 1 << bits and (groups == 1 or terms.shape[2] % form.together == 0)
-        if holds and (bits > 8 or not target.saturates or _fits_pairs(terms, form.together, apart)):
+        holds = -(1 << bits) <= low and high < 1 << bits and (groups == 1 or terms.shape[2] % form.dot_width == 0)
+        if holds and (bits > 8 or not target.saturates or _fits_pairs(terms, form.dot_width, apart)):
             return form
     return None
 
@@ -240,7 +240,7 @@ def product(params: Mapping[str, Any], x: Value, y: Value, target: Target) -> Te
         return _as_floats(params, x, y, depth)
     operand, zero = _operand(found, form)
     numbers = weights.numbers
-    missing = -depth % form.together
+    missing = -depth % form.dot_width
     if missing:
         if len(left) > 1:
             return None
@@ -305,7 +305,7 @@ def image_operands(
         form = Form(t.INT16, t.INT16, 1) if shifted else Form(dtype_of(found.codes), t.INT16, 1)
     elif form is None:
         return None
-    if form.together == 1 and form.left in _CODES:
+    if form.dot_width == 1 and form.left in _CODES:
         operand, zero = found.codes, None
     else:
         operand, zero = _operand(found, form)

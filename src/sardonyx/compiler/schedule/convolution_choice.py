@@ -55,7 +55,7 @@ def _describe(found: Convolution, target: Target, threads: int) -> ConvolutionPr
     problem = ConvolutionProblem(
         batch, channels, filters, found.groups, fixed(shape_of(weights))[3:], tuple(params["strides"]),
         tuple(params["kernel_dilation"]), tuple(params["base_dilation"]), tuple(out), dtype_of(found.image),
-        wide_axes(found)[-1], threads, is_closed(weights), found.ends, form.together if form else 1,
+        wide_axes(found)[-1], threads, is_closed(weights), found.ends, form.dot_width if form else 1,
     )  # fmt: skip
     if narrow and form is None and not is_depthwise(problem):
         raise UnsupportedError(f"convolve of {found.image.type} with {weights.type} has no kernel.")

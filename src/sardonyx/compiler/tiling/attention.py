@@ -14,7 +14,7 @@ from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import FLOAT
 
 Values = Literal["packed", "in place", "run time"]
-"""Whether a kernel packs the values of a head; ``run time``: if a call has many queries."""
+"""Packing of the values of a head; ``run time``: packed if a call has many queries."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class AttentionSchedule:
-    """How an attention is computed.
+    """Tiles and blocks of the kernel of an attention.
 
     Attributes:
         tile: The register tile of both products.
         key_block: Keys whose scores are held at once.
         tiles_per_item: Register tiles of queries in a work item.
-        values: Whether values are packed.
+        values: Packing of the values.
     """
 
     tile: Tile
@@ -87,7 +87,7 @@ class AttentionSchedule:
         return cls(tile, f["key_block"], f["tiles_per_item"], f["values"])
 
     def validate(self, problem: AttentionProblem, target: Target) -> None:
-        """Refuse a schedule that no kernel of the problem can have.
+        """Refuse a schedule that is impossible for the problem.
 
         Raises:
             OptionError: A field has a value that is impossible for the problem on the target.
@@ -114,9 +114,9 @@ def choose_attention(problem: AttentionProblem, target: Target) -> Choice[Attent
         values = "packed" if problem.queries >= worth else "in place"
         reason = f"{'at least' if values == 'packed' else 'fewer than'} {worth} queries"
     schedules = {
-        each: AttentionSchedule(tile, costs.ATTENTION_KEYS, costs.ATTENTION_TILES_PER_ITEM, each)
-        for each in get_args(Values)
+        packing: AttentionSchedule(tile, costs.ATTENTION_KEYS, costs.ATTENTION_TILES_PER_ITEM, packing)
+        for packing in get_args(Values)
     }
     # No cost model: the rule compares the number of queries with one constant.
-    rejected = tuple(Candidate(schedule, reason) for each, schedule in schedules.items() if each != values)
+    rejected = tuple(Candidate(schedule, reason) for packing, schedule in schedules.items() if packing != values)
     return apply_override(Choice(problem, schedules[values], reason, None, rejected), target)

@@ -1,4 +1,4 @@
-"""Schedules as values: a problem, the chosen schedule, and the rejected candidates with their estimated cost."""
+"""Schedules as values: a problem, the chosen schedule, and the rejected candidates with costs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sardonyx.errors import OptionError
 
 
 class Problem(Protocol):
-    """What a kernel has to compute: sizes, element types and layouts. ``str()`` is the key of overrides."""
+    """Sizes, element types and layouts of a kernel; ``str()`` is the key of overrides."""
 
     def __str__(self) -> str: ...
 
 
 class Schedule(Protocol):
-    """How a kernel computes it: a frozen value; ``str()`` is one line."""
+    """The choices for one kernel: a frozen value; ``str()`` is one line."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the schedule as plain data."""
@@ -34,7 +34,7 @@ class Schedule(Protocol):
         ...
 
     def validate(self, problem: Any, target: Target) -> None:
-        """Refuse a schedule that the kernel of the problem cannot have.
+        """Refuse a schedule that is impossible for the problem.
 
         Raises:
             OptionError: A field has a value that is impossible for the problem on the target.
@@ -51,7 +51,7 @@ class Candidate(Generic[S]):
 
     Attributes:
         schedule: The schedule.
-        reason: Why another was chosen.
+        reason: The reason for the rejection.
         cost: Estimated cost in the unit of :attr:`Choice.cost`; None if sizes are open.
     """
 
@@ -65,11 +65,11 @@ class Choice(Generic[S]):
     """The schedule of one kernel.
 
     Attributes:
-        problem: What the kernel computes.
-        schedule: How.
+        problem: The problem that the kernel computes.
+        schedule: The chosen schedule.
         reason: The rule that chose the schedule.
         cost: Estimated cost of the schedule; see "Schedules and costs" in ``docs/design/engine.md``.
-        candidates: The alternatives, rejected.
+        candidates: The rejected alternatives.
     """
 
     problem: Problem
@@ -80,7 +80,7 @@ class Choice(Generic[S]):
 
 
 def apply_override(choice: Choice[S], target: Target) -> Choice[S]:
-    """Return the choice, or the user's schedule for the same problem with the choice as a rejected candidate.
+    """Return the choice, or the user's schedule with the chosen one among the rejected candidates.
 
     Raises:
         OptionError: The user's schedule is invalid for the problem.
@@ -122,7 +122,7 @@ def take_fields(kind: str, data: Mapping[str, Any], fields: Mapping[str, type | 
     for name, types in fields.items():
         value, allowed = data[name], types if isinstance(types, tuple) else (types,)
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            raise OptionError(f"expected {name} to be {' or '.join(each.__name__ for each in allowed)}, got {value!r}.")
+            raise OptionError(f"expected {name} to be {' or '.join(type.__name__ for type in allowed)}, got {value!r}.")
     return {name: data[name] for name in fields}
 
 

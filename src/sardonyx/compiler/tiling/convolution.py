@@ -24,21 +24,23 @@ from sardonyx.core.ir.types import FLOAT, DType, is_integer
 
 @dataclass(frozen=True)
 class Tile:
-    """How a convolution is cut: what its weights are packed for.
+    """The register tile of a direct convolution, and the layout of packed weights.
 
     Attributes:
         lanes: Channels of a block.
         blocks: Blocks of output channels of a tile.
         outputs: Neighbouring outputs of a tile.
-        inner: Input channels that are multiplied together: those of a block, or some planes of a plain image.
-        blocked: Whether the image is blocked.
+        inner: Input channels of a step: those of a block, or some planes of an NCHW image.
+        blocked: True for a blocked image, False for NCHW.
         filters: Output channels of all groups.
         channels: Input channels of all groups.
         groups: Groups of channels.
-        form: ``direct``: lanes are output channels, and inputs are spread. ``dot``: lanes are input channels, added up
-            at the end, for few output channels. ``grouped``: lanes are channels of small groups, inputs are shuffled.
-        together: Products that are added up within a lane: of integers, so many channels count as one, of 32 bits.
-        saturates: Whether products of bytes may have sums that are no numbers of 16 bits, and must not.
+        form: ``direct``: lanes are output channels, and inputs are broadcast. ``dot``: lanes are input channels, added
+            up at the end, for few output channels. ``grouped``: lanes are channels of small groups, inputs are
+            shuffled.
+        dot_width: Adjacent integer channels that a lane multiplies and adds in one instruction; they count as one
+            channel of 32 bits.
+        saturates: True if sums of two byte products saturate at 16 bits on the target.
     """
 
     lanes: int
@@ -50,17 +52,17 @@ class Tile:
     channels: int
     groups: int
     form: Literal["direct", "dot", "grouped"] = "direct"
-    together: int = 1
+    dot_width: int = 1
     saturates: bool = False
 
     @property
     def element(self) -> str:
         """LLVM's type of a channel, and of a sum."""
-        return "i32" if self.together > 1 else "float"
+        return "i32" if self.dot_width > 1 else "float"
 
     @property
-    def apart(self) -> bool:
-        """Whether weights whose products are added up apart follow the others; see :func:`apart_weights`."""
+    def corrects_overflow(self) -> bool:
+        """True if a table of overflow corrections follows the weights; see :func:`correction_weights`."""
         return self.saturates and self.groups == 1
 
     @property
@@ -88,21 +90,21 @@ class Tile:
         """:meth:`first_input` at run time."""
         if self.groups == 1:
             return 0
-        each, produced = self.channels // self.groups, self.filters // self.groups
+        channels, produced = self.channels // self.groups, self.filters // self.groups
         group = e.div(e.mul(tile, self.blocks * self.lanes), produced)
-        return e.least(e.div(e.mul(group, each), self.inner), self._input_blocks - self.depth)
+        return e.least(e.div(e.mul(group, channels), self.inner), self._input_blocks - self.depth)
 
     @property
     def _input_blocks(self) -> int:
         return block_count(self.channels, self.inner)
 
     def _seen(self, tile: int) -> tuple[int, int]:
-        """The range of input blocks that hold what a group of output blocks needs."""
-        each, produced = self.channels // self.groups, self.filters // self.groups
+        """Return the range of input blocks that a group of output blocks reads."""
+        channels, produced = self.channels // self.groups, self.filters // self.groups
         width = self.blocks * self.lanes
         first = tile * width // produced
         last = (min((tile + 1) * width, self.filters) - 1) // produced + 1
-        return first * each // self.inner, block_count(last * each, self.inner)
+        return first * channels // self.inner, block_count(last * channels, self.inner)
 
 
 def choose_tile(
@@ -114,7 +116,7 @@ def choose_tile(
     blocked: bool = True,
     width: Size | None = None,
     taps: int = 1,
-    together: int = 1,
+    dot_width: int = 1,
 ) -> Tile:
     """Return the tile of a direct convolution with the least estimated cost.
 
@@ -123,15 +125,15 @@ def choose_tile(
         channels: Input channels of all groups.
         filters: Output channels of all groups.
         groups: Groups of channels.
-        blocked: Whether the image is blocked.
+        blocked: True for a blocked image, False for NCHW.
         width: Outputs of a row; None if open.
         taps: Taps of the window.
-        together: Adjacent channels that a lane multiplies and adds in one instruction; the image is then blocked.
+        dot_width: Adjacent channels that a lane multiplies and adds in one instruction; the image is then blocked.
     """
     return min(
         tile_costs(
             target, channels=channels, filters=filters, groups=groups, blocked=blocked, width=width, taps=taps,
-            together=together,
+            dot_width=dot_width,
         ).items(),
         key=lambda item: item[1],
     )[0]  # fmt: skip
@@ -146,33 +148,35 @@ def tile_costs(
     blocked: bool = True,
     width: Size | None = None,
     taps: int = 1,
-    together: int = 1,
+    dot_width: int = 1,
 ) -> dict[Tile, float]:
-    """Return the tiles of a direct convolution that are compared, with their cost; see :func:`choose_tile`.
+    """Return the compared tiles of a direct convolution with costs; see :func:`choose_tile`.
 
     The cost is the time of an output in vector FMAs, relative to the other tiles only: a tile multiplies, and waits if
-    it has few sums or many loads. Small groups have one tile, whose cost is 0.
+    the tile has few sums or many loads. Small groups have one tile, whose cost is 0.
     """
     lanes = target.lanes(32)
     room = _room(target)
-    inner, channels = lanes // together, -(-channels // together)
-    saturates = together == 4 and target.saturates
+    inner, channels = lanes // dot_width, -(-channels // dot_width)
+    saturates = dot_width == 4 and target.saturates
     if not blocked:
         inner = max(count for count in range(1, costs.MOST_PLANES + 1) if channels // groups % count == 0)
     most = min(block_count(filters, lanes), 4)
     sums = min(room, target.vector_registers - 4)
     shapes = [(blocks, min(room - blocks, sums) // blocks) for blocks in range(1, most + 1)]
     tiles = [
-        Tile(lanes, blocks, outputs, inner, blocked, filters, channels, groups, together=together, saturates=saturates)
+        Tile(
+            lanes, blocks, outputs, inner, blocked, filters, channels, groups, dot_width=dot_width, saturates=saturates
+        )
         for blocks, outputs in shapes
     ]
     broadcast = costs.BROADCAST_COST.get(target.vector_bits, costs.UNKNOWN_BROADCAST_COST)
-    found = {tile: _direct_cost(tile, width, broadcast) for tile in tiles}
-    if not blocked or together > 1:
-        return found
-    each = channels // groups
-    if groups > 1 and each == filters // groups <= costs.MOST_GROUP_CHANNELS and lanes % each == 0:
-        direct = min(found, key=found.__getitem__)
+    compared = {tile: _direct_cost(tile, width, broadcast) for tile in tiles}
+    if not blocked or dot_width > 1:
+        return compared
+    members = channels // groups
+    if groups > 1 and members == filters // groups <= costs.MOST_GROUP_CHANNELS and lanes % members == 0:
+        direct = min(compared, key=compared.__getitem__)
         return {replace(direct, blocks=1, form="grouped"): 0.0}
     outputs = (room - 1 - filters) // filters if groups == 1 and filters <= lanes // 2 else 0
     if outputs:
@@ -182,11 +186,11 @@ def tile_costs(
         spread = depth * lanes / (2 if target.vector_bits >= 512 else 1)
         adding = filters * (depth * (1 + 1 / outputs) + costs.LANE_SUM_FMAS)
         if spread:
-            best = min(found.values())
+            best = min(compared.values())
             # Equal costs are the direct tile's, which comes first.
             cost = best * adding / spread
-            found[dot] = max(cost, best) if adding >= spread else min(cost, _below(best))
-    return found
+            compared[dot] = max(cost, best) if adding >= spread else min(cost, _below(best))
+    return compared
 
 
 def _below(cost: float) -> float:
@@ -231,7 +235,10 @@ def _split_row(width: int, outputs: int) -> list[float]:
 
 
 MOST_ADVANCE = 2
-"""Largest distance of the inputs of neighbouring outputs of a planar tile: two loads and a shuffle give a vector."""
+"""Largest distance of the inputs of neighbouring outputs of a planar tile.
+
+Two loads and a shuffle give a vector of inputs.
+"""
 
 
 def planar_vectors(target: Target, filters: int) -> int:
@@ -274,8 +281,8 @@ class ConvolutionProblem:
         dtype: The element type of the image.
         axis: The spatial axis whose outputs are neighbours of a tile: the last one along which a window moves.
         threads: Threads that share the work.
-        constant_weights: Whether the weights are known when the program is compiled.
-        ends: Whether no other convolution and no pooling reads the result.
+        constant_weights: True if the weights are known when the program is compiled.
+        ends: True if no other convolution and no pooling reads the result.
         dot_width: Adjacent channels that a lane multiplies and adds in one instruction.
     """
 
@@ -347,18 +354,18 @@ _TILE_FIELDS: Mapping[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class ConvolutionSchedule:
-    """How a convolution is computed.
+    """Algorithm, layout and tile of the kernel of a convolution.
 
     Attributes:
         algorithm: ``direct``, ``planar``, ``depthwise`` or ``winograd``.
-        blocked: Whether the image is blocked.
+        blocked: True for a blocked image, False for NCHW.
         tile: The register tile of a direct convolution.
         outputs: Outputs of a register tile of the planar form (a multiple of the lanes), the depthwise form and the
             grouped form; 0 for the others.
         winograd_tile: Rows and columns of a tile's results of Winograd's convolution.
-        staged: Whether a kernel of its own transforms the inputs of Winograd's convolution.
-        fresh: Whether kernels transform the weights of Winograd's convolution during the call.
-        runtime_packing: Whether a kernel packs the weights, because they are computed.
+        staged: True if a separate kernel transforms the inputs of Winograd's convolution.
+        fresh: True if kernels transform the weights of Winograd's convolution during the call.
+        runtime_packing: True if a kernel packs computed weights.
     """
 
     algorithm: Algorithm
@@ -396,7 +403,7 @@ class ConvolutionSchedule:
                 f"{tile.form} tile of {tile.outputs} outputs x {tile.blocks} blocks x {tile.lanes}", layout,
                 f"{tile.inner} channels a step",
             ]  # fmt: skip
-            parts += [f"dot width {tile.together}"] if tile.together > 1 else []
+            parts += [f"dot width {tile.dot_width}"] if tile.dot_width > 1 else []
         parts += [f"{self.outputs} outputs"] if self.outputs else []
         parts += ["packed at run time"] if self.runtime_packing else []
         return ", ".join(parts)
@@ -406,7 +413,6 @@ class ConvolutionSchedule:
         tile = None
         if self.tile is not None:
             tile = asdict(self.tile)
-            tile["dot_width"] = tile.pop("together")
         return {
             "kind": "convolution", "algorithm": self.algorithm, "blocked": self.blocked, "tile": tile,
             "outputs": self.outputs, "winograd_tile": list(self.winograd_tile), "staged": self.staged,
@@ -428,15 +434,14 @@ class ConvolutionSchedule:
         tile = None
         if f["tile"] is not None:
             fields = take_fields("tile", {"kind": "tile", **f["tile"]}, _TILE_FIELDS)
-            fields["together"] = fields.pop("dot_width")
             tile = Tile(**fields)
         results = f["winograd_tile"]
-        require(len(results) == 2 and all(type(each) is int for each in results), "winograd_tile takes two numbers.")
+        require(len(results) == 2 and all(type(size) is int for size in results), "winograd_tile takes two numbers.")
         f |= {"tile": tile, "winograd_tile": (results[0], results[1])}
         return cls(**f)
 
     def validate(self, problem: ConvolutionProblem, target: Target) -> None:
-        """Refuse a schedule that no kernel of the problem can have.
+        """Refuse a schedule that is impossible for the problem.
 
         Raises:
             OptionError: A field has a value that is impossible for the problem on the target.
@@ -477,27 +482,29 @@ class ConvolutionSchedule:
 def _validate_tile(tile: Tile, problem: ConvolutionProblem, target: Target, blocked: bool) -> None:
     fixed = choose_tile(
         target, channels=problem.channels, filters=problem.filters, groups=problem.groups, blocked=blocked,
-        width=problem.width, taps=math.prod(problem.window), together=problem.dot_width,
+        width=problem.width, taps=math.prod(problem.window), dot_width=problem.dot_width,
     )  # fmt: skip
-    for name in ("lanes", "blocked", "filters", "channels", "groups", "together", "saturates"):
+    for name in ("lanes", "blocked", "filters", "channels", "groups", "dot_width", "saturates"):
         value, expected = getattr(tile, name), getattr(fixed, name)
-        label = "dot_width" if name == "together" else name
-        require(value == expected, f"the tile's {label} is {expected} for this problem on {target.name}, got {value}.")
+        require(value == expected, f"the tile's {name} is {expected} for this problem on {target.name}, got {value}.")
     most = block_count(tile.filters, tile.lanes)
     require(1 <= tile.blocks <= min(most, 8), f"expected 1 to {min(most, 8)} blocks, got {tile.blocks}.")
     require(1 <= tile.outputs <= 64, f"expected 1 to 64 outputs, got {tile.outputs}.")
     if blocked:
         require(tile.inner == fixed.inner, f"the tile's inner is {fixed.inner} for a blocked image, got {tile.inner}.")
     else:
-        each = max(tile.channels // tile.groups, 1)
-        require(1 <= tile.inner <= 16 and each % tile.inner == 0, f"expected inner to divide {each} channels.")
-    each = tile.channels // tile.groups
+        members = max(tile.channels // tile.groups, 1)
+        require(
+            1 <= tile.inner <= 16 and members % tile.inner == 0,
+            f"expected inner to divide {members} channels.",
+        )
+    members = tile.channels // tile.groups
     if tile.form == "dot":
-        fits = blocked and tile.groups == 1 and tile.together == 1 and tile.filters <= tile.lanes
+        fits = blocked and tile.groups == 1 and tile.dot_width == 1 and tile.filters <= tile.lanes
         require(fits and tile.blocks == 1, f"dot takes a blocked image of floats and at most {tile.lanes} filters.")
     elif tile.form == "grouped":
-        fits = tile.groups > 1 and each == tile.filters // tile.groups and each > 0 and tile.lanes % each == 0
-        require(blocked and tile.together == 1 and fits and tile.blocks == 1, "grouped takes small groups of floats.")
+        fits = tile.groups > 1 and members == tile.filters // tile.groups and members > 0 and tile.lanes % members == 0
+        require(blocked and tile.dot_width == 1 and fits and tile.blocks == 1, "grouped takes small groups of floats.")
     else:
         require(tile.form == "direct", f"unknown form of a tile {tile.form!r}.")
 
@@ -561,11 +568,11 @@ def _direct(
 ) -> tuple[ConvolutionSchedule, tuple[Candidate[ConvolutionSchedule], ...]]:
     """The direct schedule with the tile of least cost, and the others as rejected candidates."""
     blocked = problem.channels > costs.MOST_PLANES or is_integer(problem.dtype)
-    found = tile_costs(
+    compared = tile_costs(
         target, channels=problem.channels, filters=problem.filters, groups=problem.groups, blocked=blocked,
-        width=problem.width, taps=math.prod(problem.window), together=problem.dot_width,
+        width=problem.width, taps=math.prod(problem.window), dot_width=problem.dot_width,
     )  # fmt: skip
-    best = min(found, key=found.__getitem__)
+    best = min(compared, key=compared.__getitem__)
 
     def schedule(tile: Tile) -> ConvolutionSchedule:
         outputs = 0
@@ -574,8 +581,10 @@ def _direct(
         return ConvolutionSchedule("direct", blocked, tile, outputs, runtime_packing=not problem.constant_weights)
 
     rejected = tuple(
-        Candidate(schedule(tile), "higher estimated cost", problem.fmas * cost / found[best] if found[best] else None)
-        for tile, cost in found.items()
+        Candidate(
+            schedule(tile), "higher estimated cost", problem.fmas * cost / compared[best] if compared[best] else None
+        )
+        for tile, cost in compared.items()
         if tile != best
     )
     return schedule(best), rejected
@@ -596,13 +605,13 @@ def _choose_winograd(
     direct: ConvolutionSchedule,
     alternatives: tuple[Candidate[ConvolutionSchedule], ...],
 ) -> Choice[ConvolutionSchedule]:
-    """Choose between the direct form and Winograd's, whose tiles are compared by cost among those exact enough."""
+    """Choose between the direct form and Winograd's, by cost among the tiles that are exact enough."""
     lanes, fmas = target.lanes(32), problem.fmas
     if not is_winograd(problem) or problem.channels < lanes or 2 * problem.filters < lanes:
         return Choice(problem, direct, "least estimated cost of the direct tiles", fmas, alternatives)
     sizes = problem.winograd_sizes
     taps = (problem.window[0], problem.window[1])
-    found = winograd.tile_costs(
+    compared = winograd.tile_costs(
         target, **sizes, taps=taps, workers=problem.threads, largest_error=costs.WINOGRAD_MAX_ERROR
     )
 
@@ -613,10 +622,10 @@ def _choose_winograd(
             "winograd", True, winograd_tile=tile, staged=winograd.prefers_stages(plan), fresh=fresh
         )
 
-    ordered = sorted(found, key=found.__getitem__)
-    shown = tuple(Candidate(schedule(tile), "higher estimated cost", found[tile]) for tile in ordered[:4])
+    ordered = sorted(compared, key=compared.__getitem__)
+    shown = tuple(Candidate(schedule(tile), "higher estimated cost", compared[tile]) for tile in ordered[:4])
     best = ordered[0]
-    if found[best] >= fmas:
+    if compared[best] >= fmas:
         return Choice(problem, direct, "least estimated cost", fmas, (*shown, *alternatives))
     rejected = Candidate(direct, "higher estimated cost", fmas)
-    return Choice(problem, schedule(best), "least estimated cost", found[best], (*shown[1:], rejected))
+    return Choice(problem, schedule(best), "least estimated cost", compared[best], (*shown[1:], rejected))

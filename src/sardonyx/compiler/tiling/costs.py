@@ -1,7 +1,7 @@
-"""The constants of cost models: measured numbers that trade one resource for another, with unit and provenance.
+"""The constants of cost models, with unit, trade and provenance.
 
-A constant names the unit and the trade. *Provenance* names the machine and the command that measured the value. Most
-values are inherited: they were measured while a kernel was written, and the machine was not recorded. The command
+Each constant trades one resource for another. *Provenance* names the machine and the command that measured the value.
+Most values are inherited: measured while a kernel was written, on a machine that was not recorded. The command
 ``python benchmarks/kernels.py --constants`` sweeps the constants of products and attention, and prints the measured
 optimum beside the value in this file. Change a value only with such a measurement.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 # Matrix products.
 
 FMAS_IN_FLIGHT = 8
-"""Vector FMAs that a core executes concurrently: two start in each cycle, with a latency of four cycles.
+"""Vector FMAs that a core executes concurrently: two start per cycle, with four cycles of latency.
 
 Trades registers for independent chains of sums where a tile has few sums.
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
@@ -47,7 +47,9 @@ Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels
 """
 
 GEMM_TILES_PER_DEEP_ITEM = 24
-"""Most register tiles of rows in a work item if K is blocked: trades scratch memory for reuse of a block of B.
+"""Most register tiles of rows in a work item if K is blocked.
+
+Trades scratch memory for reuse of a block of B.
 
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
 """
@@ -71,7 +73,9 @@ Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels
 """
 
 MOST_PREFETCH_LINES = 4
-"""Most cache lines of the next panel that one round of the inner loop prefetches: more delay the loads of the round.
+"""Most cache lines of the next panel that one round of the inner loop prefetches.
+
+More lines delay the loads of the round.
 
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
 """
@@ -82,7 +86,7 @@ CACHE_LINE = 64
 # Convolutions.
 
 BROADCAST_COST = {256: 0.1, 512: 0.3}
-"""Cost of broadcasting an input to all lanes, as a fraction of a tile of one block's FMAs, by the bits of a vector.
+"""Cost of broadcasting an input, as a fraction of the FMAs of a tile of one block, by vector bits.
 
 The wider a vector, the fewer FMAs of one cycle overlap with loads.
 Provenance: Zen 3 (256) and Cascade Lake (512), `python benchmarks/convolutions.py`.
@@ -110,19 +114,21 @@ Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolu
 """
 
 MOST_GROUP_CHANNELS = 8
-"""Most channels of a group whose inputs are shuffled; larger groups take the direct form with weights of zero.
+"""Most channels of a group whose inputs are shuffled; larger groups take the direct form.
+
+The direct form multiplies by zero weights of other groups.
 
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
 """
 
 MOST_PLANES = 4
-"""Most planes of an NCHW image that one step multiplies, and most channels of an image that stays NCHW.
+"""Most planes of an NCHW image in one step, and most channels of an image that stays NCHW.
 
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
 """
 
 TYPICAL_WIDTHS = (7, 10, 14, 20, 28, 40, 56, 80)
-"""Widths that a tile is chosen for if the width is open: those of common networks."""
+"""Widths of common networks, for which a tile is chosen if the width is open."""
 
 TYPICAL_SIZE = 56
 """The rows and columns that Winograd's cost assumes for open sizes."""
@@ -142,7 +148,10 @@ Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolu
 # Winograd.
 
 WINOGRAD_MAX_ERROR = 2e-5
-"""The largest error bound of Winograd's convolution, relative to the largest result: a requirement, not measured."""
+"""The largest error bound of Winograd's convolution, relative to the largest result.
+
+Provenance: a requirement, not measured.
+"""
 
 WINOGRAD_FRESH_BYTES = 4 << 20
 """Bytes of transformed weights from which kernels transform weights during the call.
@@ -171,13 +180,18 @@ Provenance: inherited, not remeasured; remeasure with `python benchmarks/winogra
 """
 
 WINOGRAD_STAGE_TILES = 8
-"""Tiles per thread below which all inputs are transformed by a kernel of their own, so that threads share weights.
+"""Tiles per thread below which a kernel of its own transforms all inputs.
+
+Each thread then reads a part of the weights only.
 
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/winograd.py --threads 2`.
 """
 
 WINOGRAD_MOST_ROWS = 16
-"""Most Winograd tiles of a register tile. Provenance: inherited; remeasure with `python benchmarks/winograd.py`."""
+"""Most Winograd tiles of a register tile.
+
+Provenance: inherited; remeasure with `python benchmarks/winograd.py`.
+"""
 
 # Attention.
 
@@ -188,13 +202,17 @@ Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels
 """
 
 ATTENTION_TILES_PER_ITEM = 8
-"""Register tiles of queries in a work item: a block of keys and values is read once from beyond L2 for all of them.
+"""Register tiles of queries in a work item.
+
+A block of keys and values is read from beyond L2 once for all tiles.
 
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
 """
 
 QUERIES_WORTH_PACKING = 24
-"""Queries from which values are packed: the copy costs one pass, strided rows use few L1 sets and many pages.
+"""Queries from which values are packed.
+
+The copy costs one pass; strided rows use few L1 sets and many pages.
 
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
 """
@@ -202,7 +220,9 @@ Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels
 # Pooling.
 
 POOLING_LINE_ELEMENTS = 4096
-"""Elements of the lines of column results of a work item: more reuse rows of the image, fewer stay in L1.
+"""Elements of the lines of column results of a work item.
+
+More elements reuse rows of the image, fewer stay in L1.
 
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
 """

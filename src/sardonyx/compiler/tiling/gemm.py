@@ -20,15 +20,21 @@ from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import BFLOAT16, FLOAT, FLOAT16, DType, is_float, numpy_dtype
 
 Layout = Literal["packed", "rows", "columns", "unit", "strided"]
-"""How B is stored: packed before the call; or in place, with contiguous rows of the accumulator's type (``rows``),
-contiguous along K as A is (``columns``), both (``unit``), or neither."""
+"""Storage of B: packed before the call, or in place.
+
+In place: with contiguous rows of the accumulator's type (``rows``), contiguous along K as A is (``columns``), both
+(``unit``), or neither.
+"""
 
 Form = Literal["tiles", "few_columns", "one_row"]
-"""Register tiles with B's columns in the lanes; or dot products with K in the lanes, for few columns or one row."""
+"""Register tiles with B's columns in the lanes, or dot products with K in the lanes."""
 
 Prefetch = Literal["none", "panel", "stream", "steps"]
-"""What the inner loop prefetches: part of the next panel; later lines of a panel that is read once per call; or later
-rows of a B that is read in place."""
+"""The target of the inner loop's prefetches.
+
+``panel``: part of the next panel. ``stream``: later lines of a panel that is read once per call. ``steps``: later rows
+of a B that is read in place.
+"""
 
 DOT_ROWS = 4
 """Rows whose dot products a kernel without tiles computes at once."""
@@ -40,10 +46,10 @@ class GemmProblem:
 
     Attributes:
         m: Rows of A.
-        n: Columns of B; those of gates as packed, see :func:`gated_columns`.
+        n: Columns of B; of gates the columns as packed, see :func:`gated_columns`.
         k: Columns of A; of small integers, groups of ``dot_width``.
         result: The element type of the result.
-        b: How B is stored.
+        b: The storage of B.
         b_dtype: The element type of B in memory.
         dot_width: Adjacent elements along K that one lane multiplies and adds in one instruction.
         gates: Gates that the epilogue combines unit by unit; 1 without gates.
@@ -79,9 +85,9 @@ class Tile:
         rows: Rows of a full tile.
         vectors: Vectors of columns.
         unroll: Steps of K that are written out in the inner loop of whole tiles.
-        together: Adjacent elements along K that a lane multiplies and adds in one instruction (the dot width).
+        dot_width: Adjacent elements along K that a lane multiplies and adds in one instruction.
         chains: Independent partial sums of each sum, which take turns along K.
-        saturates: Whether sums of two byte products saturate at 16 bits on the target.
+        saturates: True if sums of two byte products saturate at 16 bits on the target.
     """
 
     result: DType
@@ -89,13 +95,13 @@ class Tile:
     rows: int
     vectors: int
     unroll: int
-    together: int = 1
+    dot_width: int = 1
     chains: int = 1
     saturates: bool = False
 
     @property
     def columns(self) -> int:
-        """Columns of a tile, which are those of a panel."""
+        """Columns of a tile and of a panel."""
         return self.lanes * self.vectors
 
     @property
@@ -121,7 +127,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """The order in which packed weights are stored: the part of a schedule that packing depends on.
+    """The order of packed weights: the part of a schedule on which packing depends.
 
     Attributes:
         result: The element type of the sums.
@@ -129,7 +135,7 @@ class PackedLayout:
         columns: Columns of a panel; 0 for ``[N, K]``, without panels.
         gates: Gates whose columns alternate, a vector of each.
         dot_width: Adjacent elements along K in 32 bits.
-        overflow_correction: Whether a table of overflow corrections follows the panels.
+        overflow_correction: True if a table of overflow corrections follows the panels.
     """
 
     result: DType
@@ -155,15 +161,15 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class GemmSchedule:
-    """How a matrix product is computed.
+    """The form, tile and blocking of the kernel of a matrix product.
 
     Attributes:
-        form: Which kernel computes the product.
+        form: The kernel's form.
         tile: The register tile; of dot products only lanes and types count.
-        gates: Gates whose columns alternate in a tile; 1 where the epilogue gets plain columns.
-        k_block: Steps of K that are done for all rows of a work item before the next ones; 0 for all of K.
+        gates: Gates whose columns alternate in a tile; 1 if the epilogue gets plain columns.
+        k_block: Steps of K that are done for all rows of a work item before the next block; 0 for all of K.
         tiles_per_item: Register tiles of rows in a work item.
-        prefetch: What the inner loop prefetches.
+        prefetch: The target of the inner loop's prefetches.
     """
 
     form: Form
@@ -180,8 +186,8 @@ class GemmSchedule:
         parts = [f"tile {tile.rows}x{tile.vectors}x{tile.lanes}", f"unroll {tile.unroll}"]
         if tile.chains > 1:
             parts.append(f"{tile.chains} chains")
-        if tile.together > 1:
-            parts.append(f"dot width {tile.together}")
+        if tile.dot_width > 1:
+            parts.append(f"dot width {tile.dot_width}")
         if self.gates > 1:
             parts.append(f"{self.gates} gates")
         if self.k_block:
@@ -193,7 +199,7 @@ class GemmSchedule:
 
     @property
     def corrects_overflow(self) -> bool:
-        """Whether weights whose byte products saturate are multiplied again with a correction."""
+        """True if weights whose byte products saturate are multiplied again with a correction."""
         return self.tile.saturates and self.form == "tiles"
 
     @property
@@ -201,7 +207,7 @@ class GemmSchedule:
         """The order of packed weights."""
         tile = self.tile
         columns = tile.columns if self.form == "tiles" else 0
-        return PackedLayout(tile.result, tile.lanes, columns, self.gates, tile.together, self.corrects_overflow)
+        return PackedLayout(tile.result, tile.lanes, columns, self.gates, tile.dot_width, self.corrects_overflow)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the schedule as plain data."""
@@ -209,7 +215,7 @@ class GemmSchedule:
         return {
             "kind": "gemm", "form": self.form, "result": tile.result.name.lower(), "lanes": tile.lanes,
             "rows": tile.rows, "vectors": tile.vectors, "unroll": tile.unroll, "chains": tile.chains,
-            "dot_width": tile.together, "saturates": tile.saturates, "gates": self.gates, "k_block": self.k_block,
+            "dot_width": tile.dot_width, "saturates": tile.saturates, "gates": self.gates, "k_block": self.k_block,
             "tiles_per_item": self.tiles_per_item, "prefetch": self.prefetch,
         }  # fmt: skip
 
@@ -229,16 +235,15 @@ class GemmSchedule:
         return cls(f["form"], tile, f["gates"], f["k_block"], f["tiles_per_item"], f["prefetch"])
 
     def validate(self, problem: GemmProblem, target: Target) -> None:
-        """Refuse a schedule that the kernel of the problem cannot have.
+        """Refuse a schedule that is impossible for the problem.
 
         Raises:
             OptionError: A field has a value that is impossible for the problem on the target.
         """
         tile, base = self.tile, default_tile(target, problem.result, problem.dot_width)
-        for name in ("result", "lanes", "together", "saturates"):
+        for name in ("result", "lanes", "dot_width", "saturates"):
             value, fixed = getattr(tile, name), getattr(base, name)
-            label = "dot_width" if name == "together" else name
-            require(value == fixed, f"{label} is {fixed} for this problem on {target.name}, got {value}.")
+            require(value == fixed, f"{name} is {fixed} for this problem on {target.name}, got {value}.")
         require(1 <= tile.rows <= 32 and 1 <= tile.vectors <= 16, "expected 1 to 32 rows and 1 to 16 vectors.")
         most = 4 * target.vector_registers
         sums = tile.rows * tile.vectors * tile.chains
@@ -269,7 +274,7 @@ class GemmSchedule:
 
 
 def accumulator(result: DType) -> DType:
-    """Return the element type of the sums of a product: 16-bit floating-point numbers are added in float32."""
+    """Return the element type of the sums of a product: float32 for 16-bit floating-point numbers."""
     return FLOAT if result in (FLOAT16, BFLOAT16) else result
 
 
@@ -304,7 +309,10 @@ def _choose(problem: GemmProblem, target: Target) -> Choice[GemmSchedule]:
 
 
 def default_tile(target: Target, result: DType, dot_width: int = 1) -> Tile:
-    """Return the tile for many rows and columns: as many sums as leave registers for a row of B and elements of A."""
+    """Return the tile for many rows and columns.
+
+    The tile has as many sums as leave registers for a row of B and elements of A.
+    """
     result = accumulator(result)
     lanes = target.lanes(BITS[load_store.register_type(result)])
     vectors = 2 if target.vector_registers < 32 else 4
@@ -348,7 +356,7 @@ def _few_row_vectors(m: int) -> int:
 
 
 def _add_chains(tile: Tile, m: Size) -> Tile:
-    """The tile with several chains, if it has so few sums that each FMA would wait for the one before."""
+    """Return the tile with several chains if each FMA would otherwise wait for the one before."""
     if not is_float(tile.result) or not isinstance(m, int) or m == 0:
         return tile
     chains = 1
@@ -428,34 +436,36 @@ def _choose_plain(problem: GemmProblem, target: Target) -> Choice[GemmSchedule]:
     elif problem.b in ("rows", "unit"):
         tile, reason = _in_place_tile(target, problem)
     schedule = _complete(problem, target, form, tile)
-    found = _Candidates(problem, target, schedule)
+    candidates = _Candidates(problem, target, schedule)
     if form != "tiles":
-        found.reject(tile, "most lanes of a tile would be idle" if form == "few_columns" else "B would be transposed")
-        return found.choice(reason)
+        candidates.reject(
+            tile, "most lanes of a tile would be idle" if form == "few_columns" else "B would be transposed"
+        )
+        return candidates.choice(reason)
     if isinstance(n, int) and 0 < n <= base.lanes and (along_k or packed):
-        found.reject(tile, f"more than {base.lanes // 4} columns", "few_columns")
+        candidates.reject(tile, f"more than {base.lanes // 4} columns", "few_columns")
     if few_rows:
         assert isinstance(m, int)
         for vectors, most in _MOST_ROWS.items():
             rows = _fit_rows(m, most)
-            found.reject(
+            candidates.reject(
                 _add_chains(replace(base, rows=rows, vectors=vectors), m),
                 f"{-(-m // rows)} passes over B" if -(-m // rows) > -(-m // tile.rows) else "more panels",
             )
-    found.reject(base if narrow else None, "lanes past the last column would be idle")
+    candidates.reject(base if narrow else None, "lanes past the last column would be idle")
     if problem.b in ("rows", "unit") and isinstance(m, int) and m in (1, 2) and isinstance(n, int):
         most = costs.FMAS_IN_FLIGHT // m
         for vectors in range(most, most // 2, -1):
-            found.reject(
+            candidates.reject(
                 replace(base, rows=m, vectors=vectors),
                 f"{n % (vectors * base.lanes)} columns in the last panel" if tile.rows == m else "too few columns",
             )
-        found.reject(base, "each step of K would read few lines of a page")
+        candidates.reject(base, "each step of K would read few lines of a page")
     if tile.chains > 1:
         assert isinstance(m, int)
         sums = min(m, tile.rows) * tile.vectors
-        found.reject(replace(tile, chains=1), f"{sums} sums: each FMA would wait for the one before")
-    return found.choice(reason)
+        candidates.reject(replace(tile, chains=1), f"{sums} sums: each FMA would wait for the one before")
+    return candidates.choice(reason)
 
 
 def _in_place_tile(target: Target, problem: GemmProblem) -> tuple[Tile, str]:
@@ -476,7 +486,10 @@ def _in_place_tile(target: Target, problem: GemmProblem) -> tuple[Tile, str]:
 
 
 def _choose_gated(problem: GemmProblem, target: Target) -> Choice[GemmSchedule]:
-    """Choose between one kernel with all gates of a unit and a separate product, whose sums go through memory."""
+    """Choose between one kernel with all gates of a unit and a separate product.
+
+    The sums of a separate product go through memory.
+    """
     plain, m, gates = default_tile(target, problem.result), problem.m, problem.gates
     most = _GATED_ROWS[target.vector_registers >= 32]
     known = isinstance(m, int) and m > 0
@@ -497,18 +510,18 @@ def _choose_gated(problem: GemmProblem, target: Target) -> Choice[GemmSchedule]:
     separate_problem = replace(problem, gates=1)
     separate = _choose_plain(separate_problem, target).schedule
     refusal = _refuse_gates(problem, target, tiles[0])
-    found = _Candidates(problem, target, separate if refusal else fused)
+    candidates = _Candidates(problem, target, separate if refusal else fused)
     for tile in tiles:
-        found.reject(tile, refusal or "slower for these rows", gates=gates)
-    if refusal is None and separate != found.schedule:
-        found.rejected.setdefault(separate, "sums would go through memory")
-    return found.choice("a separate product is faster" if refusal else "all gates of a unit in one tile")
+        candidates.reject(tile, refusal or "slower for these rows", gates=gates)
+    if refusal is None and separate != candidates.schedule:
+        candidates.rejected.setdefault(separate, "sums would go through memory")
+    return candidates.choice("a separate product is faster" if refusal else "all gates of a unit in one tile")
 
 
 def _refuse_gates(problem: GemmProblem, target: Target, tile: Tile) -> str | None:
-    """Return why a kernel with all gates of a unit takes longer than a separate product; None if it does not.
+    """Return the reason why a kernel with all gates is slower than a separate product; None if not.
 
-    The separate product stores its sums, and another kernel loads them.
+    The separate product stores the sums, and another kernel loads them.
     """
     m, k, gates = problem.m, problem.k, problem.gates
     assert isinstance(k, int)

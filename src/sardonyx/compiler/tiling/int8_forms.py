@@ -1,4 +1,4 @@
-"""Which integers a target multiplies and adds several of in a lane."""
+"""The pairs of integer types whose products a target adds up in a lane."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from sardonyx.core.ir.types import DType
 
 @dataclass(frozen=True)
 class Form:
-    """How integers are multiplied.
+    """Element types of the operands of an integer dot product.
 
     Attributes:
         left: The element type of the first operand.
         right: The element type of the weights.
-        together: How many products are added up in a lane at once.
+        dot_width: Adjacent products that one lane adds up in one instruction.
     """
 
     left: DType
     right: DType
-    together: int
+    dot_width: int
 
     def products(self, x: Value, w: Value) -> bool:
-        """Whether these are operands of such products."""
+        """Return True if the operands have these element types."""
         return dtype_of(x) == self.left and dtype_of(w) == self.right
 
 
 def forms(target: Target) -> list[Form]:
-    """What the target has, the fastest first."""
+    """Return the forms of the target, the fastest first."""
     known = Form(t.UINT8, t.INT8, target.together(8)), Form(t.INT16, t.INT16, target.together(16))
-    return [form for form in known if form.together > 1]
+    return [form for form in known if form.dot_width > 1]
 
 
 def form_of(x: Value, w: Value, target: Target) -> Form | None:
-    """The form in which two operands are multiplied; None where they are numbers like any others."""
+    """Return the form in which two operands are multiplied; None if they are ordinary numbers."""
     return next((form for form in forms(target) if form.products(x, w)), None)

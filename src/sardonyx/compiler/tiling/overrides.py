@@ -1,8 +1,8 @@
-"""Schedules given by the user: a JSON file named by ``SARDONYX_SCHEDULE``, or :func:`override_schedules`.
+"""Schedules given by the user, by ``SARDONYX_SCHEDULE`` or :func:`override_schedules`.
 
-The file is the output of ``sardonyx explain --json``, edited or not, or ``{"target": name, "schedules": {problem:
-schedule}}``. Overrides belong to the process: each compilation that starts while they are active applies them. A
-program loaded from a compiled file keeps the schedules with which it was compiled.
+A file holds the output of ``sardonyx explain --json``, edited or not, or ``{"target": name, "schedules": {problem:
+schedule}}``. Overrides belong to the process: each compilation that starts while overrides are active applies them. A
+program loaded from a compiled file keeps the schedules with which the file was compiled.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ _active: list[Overrides] = []
 
 @contextmanager
 def override_schedules(source: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[None]:
-    """Replace the schedules of matching problems in all programs that the process compiles inside the block.
+    """Replace the schedules of matching problems in programs that are compiled inside the block.
 
     Args:
-        source: A file, or its content as data; see :mod:`sardonyx.compiler.tiling.overrides`.
+        source: A file, or the content of one; see :mod:`sardonyx.compiler.tiling.overrides`.
 
     Raises:
         OptionError: The file cannot be read, or holds no schedules.
     """
-    found = parse(source) if isinstance(source, Mapping) else read(os.fspath(source))
-    _active.append(found)
+    layer = parse(source) if isinstance(source, Mapping) else read(os.fspath(source))
+    _active.append(layer)
     try:
         yield
     finally:
-        _active.remove(found)
+        _active.remove(layer)
 
 
 def find(problem: str, target: str) -> Mapping[str, Any] | None:

@@ -23,7 +23,7 @@ class PoolingProblem:
         windows: The windows, which have no base dilation.
         out: Spatial sizes of the output.
         bits: Bits of an element in a register.
-        blocked: Whether the image is blocked.
+        blocked: True for a blocked image, False for NCHW.
     """
 
     windows: Windows
@@ -34,7 +34,7 @@ class PoolingProblem:
     def __str__(self) -> str:
         w = self.windows
         sizes = "x".join(f"({size})" if isinstance(size, Dim) else str(size) for size in self.out)
-        window, strides, dilations = ("x".join(map(str, each)) for each in (w.sizes, w.strides, w.dilations))
+        window, strides, dilations = ("x".join(map(str, counts)) for counts in (w.sizes, w.strides, w.dilations))
         layout = "blocked" if self.blocked else "NCHW"
         return f"pooling window {window} strides {strides} dilations {dilations} out {sizes} {self.bits} bits {layout}"
 
@@ -46,15 +46,15 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class PoolingSchedule:
-    """How a pooling is computed.
+    """Lanes, lines and work items of the kernel of a pooling.
 
     Attributes:
-        blocked: Whether lanes are channels of a block, or neighbouring outputs of an NCHW image.
+        blocked: True if lanes are channels of a block, False if neighbouring outputs of an NCHW image.
         lanes: Lanes of a vector.
-        outputs: Outputs of a row that are computed at a time: those of a register tile of a blocked image, or of a
-            line of an NCHW image.
-        rows: Rows of outputs in a work item; 1 of a blocked image.
-        pitch: Elements of a line of column results of an NCHW image, with borders; 0 of a blocked image.
+        outputs: Outputs of a row that are computed at a time: of a register tile of a blocked image, or of a line of
+            an NCHW image.
+        rows: Rows of outputs in a work item; 1 for a blocked image.
+        pitch: Elements of a line of column results of an NCHW image, with borders; 0 for a blocked image.
     """
 
     blocked: bool
@@ -85,7 +85,7 @@ class PoolingSchedule:
         return cls(**take_fields("pooling", data, _FIELDS))
 
     def validate(self, problem: PoolingProblem, target: Target) -> None:
-        """Refuse a schedule that no kernel of the problem can have.
+        """Refuse a schedule that is impossible for the problem.
 
         Raises:
             OptionError: A field has a value that is impossible for the problem on the target.

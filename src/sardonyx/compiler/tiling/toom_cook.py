@@ -1,9 +1,9 @@
-"""Short convolutions with few products (Toom 1963, Cook 1966; Winograd 1980): exact matrices, and code for them.
+"""Short convolutions with few products (Toom 1963, Cook 1966; Winograd 1980), and their code.
 
 ``F(m, r)`` gives ``m`` results of a correlation with ``r`` weights from ``m + r - 1`` inputs in as many products:
-``y = A^T ((G g) * (B^T d))``. Both polynomials are taken at ``m + r - 1`` points: 0, pairs ``+p, -p``, and infinity
-where the number is even. The rows of a pair have equal even and opposite odd parts, so that one costs little where the
-other is known.
+``y = A^T ((G g) * (B^T d))``, with exact matrices. Both polynomials are evaluated at ``m + r - 1`` points: 0, pairs
+``+p, -p``, and infinity if the number is even. The rows of a pair have equal even and opposite odd parts, so that the
+second one costs little once the first is known.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ _POINTS = {
     5: (Fraction(5, 8), Fraction(5, 4), Fraction(3)),
     6: (Fraction(1, 2), Fraction(1), Fraction(2)),
 }
-"""The pairs of points by ``m``: of pairs of small fractions those with the least error in float32 (F(4,3) with 1 and 2,
-as in Lavin and Gray 2015, has 2.2 times the error)."""
+"""The pairs of points by ``m``.
+
+Of pairs of small fractions these have the least error in float32; F(4,3) with 1 and 2, as in Lavin and Gray 2015, has
+2.2 times the error.
+"""
 
 
 @dataclass(frozen=True)
@@ -65,20 +68,20 @@ class ShortConvolution:
 
     @functools.cached_property
     def amplification(self) -> float:
-        """How much larger the relative error of a result is than that of its products; over two axes, multiply.
+        """The ratio of a result's relative error to that of the products; over two axes, multiply.
 
-        Inputs and weights are taken as independent of variance 1. A result is a sum of products whose errors are
+        Inputs and weights are assumed independent, of variance 1. A result is a sum of products whose errors are
         relative to the products' own sizes: the ratio of the root of the sum of their squares to the root of the
         result's variance, for the worst result.
         """
-        output, weight, input_ = (as_floats(each) ** 2 for each in (self.output, self.weight, self.input))
+        output, weight, input_ = (as_floats(matrix) ** 2 for matrix in (self.output, self.weight, self.input))
         along = output @ (weight.sum(axis=1) * input_.sum(axis=1))
         return math.sqrt(float(along.max()) / self.taps)
 
 
 @functools.cache
 def short_convolution(m: int) -> ShortConvolution:
-    """``F(m, 3)`` for m from 2 to 6; for 1 what an axis without a window has: ``F(1, 1)``, the identity."""
+    """Return ``F(m, 3)`` for m from 2 to 6, or for 1 the identity ``F(1, 1)`` of an axis without a window."""
     if m == 1:
         one = ((Fraction(1),),)
         return ShortConvolution(1, one, one, one)
@@ -105,7 +108,7 @@ def _padded(coefficients: tuple[Fraction, ...], count: int) -> tuple[Fraction, .
 
 
 def _monic(roots: list[Fraction]) -> tuple[Fraction, ...]:
-    """The coefficients of the polynomial with these roots, the constant first."""
+    """Return the coefficients of the polynomial with these roots, the constant first."""
     coefficients = [Fraction(1)]
     for root in roots:
         shifted, scaled = [Fraction(0), *coefficients], [*(root * c for c in coefficients), Fraction(0)]
@@ -114,35 +117,35 @@ def _monic(roots: list[Fraction]) -> tuple[Fraction, ...]:
 
 
 def as_floats(matrix: Matrix) -> npt.NDArray[np.float64]:
-    """A matrix in float64."""
-    return np.array([[float(each) for each in row] for row in matrix])
+    """Return a matrix in float64."""
+    return np.array([[float(entry) for entry in row] for row in matrix])
 
 
 def transform_input(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
-    """``B^T`` times a vector of inputs."""
-    return _of_pairs(e, type, algorithm.input, values)
+    """Emit ``B^T`` times a vector of inputs."""
+    return _emit_product(e, type, algorithm.input, values)
 
 
 def transform_weight(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
-    """``G`` times a vector of weights."""
-    return _of_pairs(e, type, algorithm.weight, values)
+    """Emit ``G`` times a vector of weights."""
+    return _emit_product(e, type, algorithm.weight, values)
 
 
-def _of_pairs(e: Emitter, type: str, rows: Matrix, values: Sequence[str]) -> list[str]:
-    """A matrix times a vector of values: a pair of points shares its even and its odd part."""
+def _emit_product(e: Emitter, type: str, rows: Matrix, values: Sequence[str]) -> list[str]:
+    """Emit a matrix times a vector of values: a pair of points shares the even and the odd part."""
     if len(rows) == 1:
         return list(values)
-    results = [combination(e, type, rows[0], values)]
+    results = [emit_combination(e, type, rows[0], values)]
     for k in _pairs(len(rows)):
         even, odd = ([c if i % 2 == parity else Fraction(0) for i, c in enumerate(rows[k])] for parity in (0, 1))
         factor = next(c for c in reversed(odd) if c)
-        shared = combination(e, type, even, values), combination(e, type, [c / factor for c in odd], values)
-        results += [combination(e, type, (1, sign * factor), shared) for sign in (1, -1)]
-    return [*results, *(combination(e, type, row, values) for row in rows[len(results) :])]
+        shared = emit_combination(e, type, even, values), emit_combination(e, type, [c / factor for c in odd], values)
+        results += [emit_combination(e, type, (1, sign * factor), shared) for sign in (1, -1)]
+    return [*results, *(emit_combination(e, type, row, values) for row in rows[len(results) :])]
 
 
 def transform_output(e: Emitter, type: str, algorithm: ShortConvolution, values: Sequence[str]) -> list[str]:
-    """``A^T`` times a vector of values: a pair of points is first added and subtracted."""
+    """Emit ``A^T`` times a vector of values: each pair of points is first added and subtracted."""
     if len(values) == 1:
         return list(values)
     pairs = _pairs(algorithm.n)
@@ -153,17 +156,17 @@ def transform_output(e: Emitter, type: str, algorithm: ShortConvolution, values:
     for power, row in enumerate(algorithm.output):
         # The coefficients of a pair are equal, but for the sign where the power is odd.
         terms = [values[0], *(subtracted if power % 2 else added), *values[last:]]
-        results.append(combination(e, type, [row[0], *row[1:last:2], *row[last:]], terms))
+        results.append(emit_combination(e, type, [row[0], *row[1:last:2], *row[last:]], terms))
     return results
 
 
 def _pairs(n: int) -> range:
-    """Where the pairs of points begin."""
+    """Return the first index of each pair of points."""
     return range(1, n - 1, 2)
 
 
-def combination(e: Emitter, type: str, coefficients: Sequence[Fraction | int], values: Sequence[str]) -> str:
-    """A sum of products with constants, in as few instructions as they allow."""
+def emit_combination(e: Emitter, type: str, coefficients: Sequence[Fraction | int], values: Sequence[str]) -> str:
+    """Emit a sum of products with constants, in as few instructions as the constants allow."""
     terms = [(c, value) for c, value in zip(coefficients, values, strict=True) if c]
     terms.sort(key=lambda term: (term[0] != 1, abs(term[0]) != 1))
     lanes = int(type[1:].split(" ")[0])

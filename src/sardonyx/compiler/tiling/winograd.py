@@ -1,9 +1,9 @@
-"""How a Winograd convolution is cut, what it costs, and how its weights are laid out.
+"""The tiling of a Winograd convolution, with cost, error bound and the layout of weights.
 
 The result is cut into tiles, such as 4 x 4. A tile's inputs (6 x 6 for windows of 3 x 3) are transformed, which makes
-the convolution a product of matrices at each of these 36 *places*: [tiles, channels] by [channels, filters]; a tile's
-results are the inverse transform of its sums at all places (Lavin and Gray 2015, arXiv:1509.09308). F(4,3) along both
-axes multiplies 4 times less than the direct way.
+the convolution a product of matrices at each of these 36 *points*: [tiles, channels] by [channels, filters]. A tile's
+results are the inverse transform of the sums at all points (Lavin and Gray 2015, arXiv:1509.09308). F(4,3) along both
+axes multiplies 4 times less than a direct convolution.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _PAD = 16
 
 @dataclass(frozen=True)
 class Winograd:
-    """One convolution of stride 1, without dilation or groups, over float32: its sizes, and how it is cut.
+    """One convolution of stride 1, without dilation or groups, over float32: sizes and tiling.
 
     Attributes:
-        target: What the code is for.
-        tile: Rows and columns of a tile's results: 2 to 6 along an axis with 3 taps, 1 along one with 1 tap.
+        target: The processor.
+        tile: Rows and columns of a tile's results: 2 to 6 along an axis with 3 taps, 1 along an axis with 1 tap.
         batch: Images.
         channels: Input channels.
         filters: Output channels.
         out: Rows and columns of the result.
         padding: Rows of zeros above the image, columns of zeros left of it.
-        workers: How many threads will share the work.
-        staged: Whether a first kernel transforms all inputs and a second shares the products out by filters: for few
-            tiles and many weights, so that each thread reads a part of the weights only.
-        fresh: Whether kernels transform weights too, as they need them and a slice of channels at a time: where
-            transformed ones would take longer to come than to make.
+        workers: Threads that share the work.
+        staged: True if a first kernel transforms all inputs and a second one shares the products out by filters: for
+            few tiles and many weights, so that each thread reads a part of the weights only.
+        fresh: True if kernels also transform weights during the call, a slice of channels at a time: transformed
+            weights would take longer to load than to compute.
     """
 
     target: Target
@@ -69,7 +69,7 @@ class Winograd:
         return short_convolution(self.tile[0]), short_convolution(self.tile[1])
 
     @property
-    def places(self) -> int:
+    def points(self) -> int:
         """Products for each tile, channel and filter."""
         return self.algorithms[0].n * self.algorithms[1].n
 
@@ -105,16 +105,17 @@ class Winograd:
 
     @property
     def block(self) -> int:
-        """The most tiles that are multiplied together.
+        """The most tiles in one matrix product.
 
-        Weights are read once for each block: a dozen tiles keep them from being the limit, where the transformed
-        inputs leave room for them in the second-level cache. Weights that are fresh are made as seldom as can be,
-        and staged inputs are read as often as the weights: there larger blocks are better, as far as there are tiles.
+        Weights are read once for each block: a dozen tiles keep weights from being the bottleneck, if the transformed
+        inputs leave room for them in L2. Fresh weights are transformed once per block, and staged inputs are read as
+        often as the
+        weights: larger blocks are better for both, as far as there are tiles.
         """
         enough, room = (12, self.target.l2 // 4)
         if self.fresh or self.staged:
             enough, room = (64 if self.fresh and isinstance(self.tiles, int) else 36, self.target.l2)
-        of_rows = 4 * self.places * self.rows * self.slice_blocks * self.lanes
+        of_rows = 4 * self.points * self.rows * self.slice_blocks * self.lanes
         return self.rows * max(1, min(-(-enough // self.rows), room // of_rows))
 
     @property
@@ -122,7 +123,7 @@ class Winograd:
         """Vectors of input channels of a slice: all, or as many as have fresh weights in an eighth of a cache."""
         if not self.fresh:
             return self.channel_blocks
-        of_block = 4 * self.places * self.lanes * self.vectors * self.lanes
+        of_block = 4 * self.points * self.lanes * self.vectors * self.lanes
         return min(self.channel_blocks, max(1, self.target.l2 // 8 // of_block))
 
     @property
@@ -138,7 +139,7 @@ class Winograd:
 
     @property
     def input_plane(self) -> int:
-        """Elements from place to place of a block's transformed inputs, ``[place][block of channels][tile][lane]``."""
+        """Elements between points of a block's transformed inputs, ``[point][channel block][tile][lane]``."""
         return self.channel_blocks * self.block * self.lanes + _PAD
 
     @property
@@ -150,16 +151,19 @@ class Winograd:
     def scratch(self) -> int:
         """Bytes of memory that each worker needs for itself, a multiple of 64."""
         planes = self.sum_plane + (self.weight_plane if self.fresh else 0) + (0 if self.staged else self.input_plane)
-        return 4 * self.places * planes
+        return 4 * self.points * planes
 
     @property
     def transformed(self) -> Size:
         """Bytes of all transformed inputs, where they are a stage of their own."""
-        return self.blocks * (4 * self.places * self.input_plane)
+        return self.blocks * (4 * self.points * self.input_plane)
 
 
 def filter_vectors(target: Target, filters: int) -> int:
-    """Vectors of filters of a register tile: 2 or 3, 1 where little else remains or much would be for nothing."""
+    """Return the vectors of filters of a register tile.
+
+    2 or 3; 1 if little else remains, or much would be computed for nothing.
+    """
     blocks = block_count(filters, target.lanes(32))
     return min((2, 3, 1), key=lambda vectors: -(-blocks // vectors) * (vectors if vectors > 1 else 1.125))
 
@@ -167,15 +171,15 @@ def filter_vectors(target: Target, filters: int) -> int:
 def transform_weights(
     weights: npt.NDArray[np.float32], tile: tuple[int, int], target: Target
 ) -> npt.NDArray[np.float32]:
-    """The weights as kernels read them.
+    """Return transformed weights in the order in which kernels read them.
 
     Args:
         weights: [filters, channels, 3 or 1, 3 or 1].
         tile: Rows and columns of a tile's results.
-        target: What the code is for.
+        target: The processor.
 
     Returns:
-        [groups of filters, places, channels, filters of a group], not in this order in memory; channels and filters
+        [groups of filters, points, channels, filters of a group], not in this order in memory; channels and filters
         that fill blocks are zero.
     """
     down, across = (as_floats(short_convolution(m).weight) for m in tile)
@@ -184,11 +188,11 @@ def transform_weights(
 
 
 def pack_weights(weights: npt.NDArray[np.float32], target: Target) -> npt.NDArray[np.float32]:
-    """Weights that kernels transform, as these read them.
+    """Return weights that kernels transform, in the order in which kernels read them.
 
     Args:
         weights: [filters, channels, 3 or 1, 3 or 1].
-        target: What the code is for.
+        target: The processor.
 
     Returns:
         [groups of filters, channels, taps, filters of a group], not in this order in memory; channels and filters that
@@ -198,7 +202,7 @@ def pack_weights(weights: npt.NDArray[np.float32], target: Target) -> npt.NDArra
 
 
 def _in_groups(weights: npt.NDArray[np.floating], target: Target) -> npt.NDArray[np.float32]:
-    """[groups of filters, channels, places, filters of a group] of [filters, channels, rows, columns]."""
+    """Return [groups, channels, points, filters of a group] of [filters, channels, rows, columns]."""
     filters, channels, *window = weights.shape
     lanes = target.lanes(32)
     width = lanes * filter_vectors(target, filters)
@@ -209,10 +213,10 @@ def _in_groups(weights: npt.NDArray[np.floating], target: Target) -> npt.NDArray
 
 
 def error_bound(tile: tuple[int, int], channels: int) -> float:
-    """An upper estimate of the largest error in proportion to the largest result.
+    """Return an upper estimate of the largest error, relative to the largest result.
 
-    Roundings are taken as independent: a product carries those of its transforms and of the sum over the channels,
-    and the inverse transform amplifies them as the matrices do. Random inputs reach about half of it.
+    Roundings count as independent: a product carries the roundings of both transforms and of the sum over the channels,
+    and the inverse transform amplifies them as the matrices do. Random inputs reach about half of the estimate.
     """
     roundings = sum(tile) + channels / 6
     return 2.0**-23 * math.sqrt(roundings) * math.prod(short_convolution(m).amplification for m in tile)
@@ -228,24 +232,23 @@ def cost(
     out: tuple[int, int],
     workers: int = 1,
 ) -> float:
-    """The time of a convolution in multiply-adds of one thread, all lanes counted.
+    """Return the estimated time of a convolution in scalar FMAs of one thread.
 
-    It is for comparison with other tiles, and with the direct way's ``batch * channels * filters * taps * places`` over
-    the number of threads. Products run at the processor's rate unless the weights take longer to come from memory; a
-    byte takes as long as 2 multiply-adds there. Transforms take a lane about 7 multiply-adds an input and 4 a sum.
-    Where tiles are few, it is taken as staged; where weights are large, they are fresh.
+    For comparison with other tiles, and with ``batch * channels * filters * taps * outputs / threads`` of a direct
+    convolution. Products run at the processor's FMA rate unless loading the weights takes longer; the constants of
+    memory and transforms are in :mod:`sardonyx.compiler.tiling.costs`. Large weights count as fresh.
     """
     plan = Winograd(
         target, tile, batch, channels, filters, out, fresh=has_fresh_weights(target, tile, channels, filters)
     )
     tiles = batch * math.prod(-(-extent // m) for extent, m in zip(out, tile, strict=True))
     inputs, sums = plan.channel_blocks * plan.lanes, plan.groups * plan.vectors * plan.lanes
-    products = tiles * plan.places * inputs * sums
-    transforms = tiles * plan.places * (costs.WINOGRAD_INPUT_FMAS * inputs + costs.WINOGRAD_OUTPUT_FMAS * sums)
+    products = tiles * plan.points * inputs * sums
+    transforms = tiles * plan.points * (costs.WINOGRAD_INPUT_FMAS * inputs + costs.WINOGRAD_OUTPUT_FMAS * sums)
     if plan.fresh:
         blocks = -(-tiles // plan.block)
-        return (products + blocks * costs.WINOGRAD_FRESH_FMAS * plan.places * inputs * sums + transforms) / workers
-    memory = costs.WINOGRAD_BYTE_FMAS * 4 * plan.places * inputs * sums
+        return (products + blocks * costs.WINOGRAD_FRESH_FMAS * plan.points * inputs * sums + transforms) / workers
+    memory = costs.WINOGRAD_BYTE_FMAS * 4 * plan.points * inputs * sums
     return (max(products, memory) + transforms) / workers
 
 
@@ -291,18 +294,18 @@ def tile_costs(
 
 def best_tile(target: Target, **problem: Any) -> tuple[tuple[int, int], float]:
     """Return the tile of least cost, and the cost; the arguments are those of :func:`tile_costs`."""
-    found = tile_costs(target, **problem)
-    best = min(found, key=found.__getitem__)
-    return best, found[best]
+    tiles = tile_costs(target, **problem)
+    best = min(tiles, key=tiles.__getitem__)
+    return best, tiles[best]
 
 
 def has_fresh_weights(target: Target, tile: tuple[int, int], channels: int, filters: int) -> bool:
-    """Whether kernels are to transform weights as they need them, since transformed ones would be large."""
+    """Return True if kernels transform weights during the call, since transformed ones would be large."""
     plan = Winograd(target, tile, 1, channels, filters, tile)
     inputs, sums = plan.channel_blocks * plan.lanes, plan.filter_blocks * plan.lanes
-    return 4 * plan.places * inputs * sums >= costs.WINOGRAD_FRESH_BYTES
+    return 4 * plan.points * inputs * sums >= costs.WINOGRAD_FRESH_BYTES
 
 
 def prefers_stages(plan: Winograd) -> bool:
-    """Whether a plan is better staged: threads would have few tiles each for all the weights that they read."""
+    """Return True if a staged plan is faster: threads have few tiles each for all weights."""
     return isinstance(plan.tiles, int) and plan.workers > 1 and plan.tiles < costs.WINOGRAD_STAGE_TILES * plan.workers

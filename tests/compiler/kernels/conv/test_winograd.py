@@ -181,7 +181,7 @@ def test_filters_around_groups_of_vectors(target: str, staged: bool) -> None:
 def test_fresh_weights_slice_by_slice(target: str, tile: tuple[int, int], staged: bool) -> None:
     lanes = TARGETS[target].lanes(32)
     plan = Winograd(TARGETS[target], tile, BATCH, 4 * lanes + 1, lanes + 1, (OUT[1], OUT[2]), staged=staged, fresh=True)
-    of_block = plan.places * lanes * plan.vectors * lanes * 4
+    of_block = plan.points * lanes * plan.vectors * lanes * 4
     few = replace(plan, target=replace(plan.target, l2=2 * 8 * of_block))
     assert (few.slice_blocks, few.channel_blocks) == (2, 5)
     convolve = Convolution.of(few, (IN[1], IN[2]))

@@ -37,11 +37,11 @@ def pack_weights(weights: np.ndarray, tile: Tile) -> np.ndarray:
     """
     each, window = weights.shape[2], weights.shape[3:]
     flat = weights.reshape(tile.filters, each, math.prod(window))
-    if tile.apart:
-        main, apart = (joined_channels(part, tile.together) for part in _parted_channels(flat))
+    if tile.corrects_overflow:
+        main, apart = (joined_channels(part, tile.dot_width) for part in _parted_channels(flat))
         return np.concatenate([direct_weights(main, tile), apart_weights(apart, tile, window)])
-    if tile.together > 1:
-        return direct_weights(joined_channels(flat, tile.together), tile)
+    if tile.dot_width > 1:
+        return direct_weights(joined_channels(flat, tile.dot_width), tile)
     flat = flat.astype(np.float32, copy=False)
     if tile.form == "dot":
         return dot_weights(flat, tile)

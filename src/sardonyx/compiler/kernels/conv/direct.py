@@ -55,10 +55,10 @@ class DirectConvolution:
         volume = e.mul(self.slice_step, depth.size)
         self.channel_step, self.block_step = (1, volume) if tile.blocked else (volume, e.mul(volume, tile.inner))
         # The channels of the last input block, where they do not fill it.
-        self._fewest = _FEWEST if tile.together == 1 else 1
+        self._fewest = _FEWEST if tile.dot_width == 1 else 1
         rest = -(-(tile.channels % tile.inner) // self._fewest) * self._fewest % tile.inner
         self._rest = rest if tile.groups == 1 else 0
-        self.together = min(tile.inner, self._fewest) if self._rest else tile.inner
+        self.unrolled = min(tile.inner, self._fewest) if self._rest else tile.inner
         # On processors that do a wide operation in two, half a vector costs half.
         self.half = vector(tile.lanes // 2, tile.element) if sweep.kernel.target.vector_bits >= 512 else None
         self.gathered = ""
@@ -113,7 +113,7 @@ class DirectConvolution:
             with self.sweep.lines(row, plane, self.element, self.slice_step, self.row_step) as (line, tap):
                 of_row = e.address(packed, self.element, e.mul(tap, tile.inner * vectors))
                 self._taps(width, line, of_row, lowest, channels, sums, guarded)
-        if tile.apart and self.sweep.sees_all_taps:
+        if tile.corrects_overflow and self.sweep.sees_all_taps:
             self._apart(row, image, lowest, sums, guarded)
         for b in range(len(types)):
             channel = e.mul(e.add(e.mul(row.block, tile.blocks), b), tile.lanes)
@@ -199,7 +199,7 @@ class DirectConvolution:
                 if inside:
                     # A loop even where it has one step: over several taps at once, LLVM would read too far ahead, and
                     # keep the inputs that taps share in the registers of the sums.
-                    self._channels(inputs, factors, e.opaque("i64", channels), [sums[i] for i in inside], self.together)
+                    self._channels(inputs, factors, e.opaque("i64", channels), [sums[i] for i in inside], self.unrolled)
             return
         span = (len(sums) - 1) * step + (self.window[2] - 1) * width.offset_step + 1
         channel_step = self.channel_step
@@ -214,7 +214,7 @@ class DirectConvolution:
                 inputs = Inputs(e.address(start, self.element, e.mul(place, place_step)), distances, channel_step)
             self._channels(
                 inputs, e.address(weights, self.element, e.mul(tap, width.tap_step * vectors)), channels, sums,
-                self.together,
+                self.unrolled,
             )  # fmt: skip
 
     @staticmethod
@@ -289,8 +289,8 @@ class DirectConvolution:
                     each.set(value)
 
     def _multiply_add(self, lanes: int, a: str, b: str, c: str) -> str:
-        if self.tile.together > 1:
-            return dot_add(self.emitter, lanes, self.tile.together, a, b, c, saturates=self.tile.saturates)
+        if self.tile.dot_width > 1:
+            return dot_add(self.emitter, lanes, self.tile.dot_width, a, b, c, saturates=self.tile.saturates)
         return self.emitter.multiply_add(vector(lanes, self.element), a, b, c)
 
 

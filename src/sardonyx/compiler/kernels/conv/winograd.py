@@ -42,7 +42,7 @@ def convolve(kernel: Kernel, plan: Winograd, x: Image, weights: str, scratch: st
     code = _Code(kernel, plan)
     e = code.e
     planes = e.address(scratch, "i8", e.mul("%worker", plan.scratch))
-    own = code.at(planes, plan.places * plan.input_plane)
+    own = code.at(planes, plan.points * plan.input_plane)
     with e.loop("%first", "%last") as item, code.tiles_of(item) as (start, count):
         with e.loop(0, plan.channel_blocks) as channels:
             code.transform_inputs(x, planes, channels, start, count)
@@ -69,7 +69,7 @@ def transform(kernel: Kernel, plan: Winograd, x: Image, transformed: str) -> Siz
     with e.loop("%first", "%last") as item:
         block = e.div(item, plan.channel_blocks)
         with code.tiles_of(block) as (start, count):
-            planes = code.at(transformed, e.mul(block, plan.places * plan.input_plane))
+            planes = code.at(transformed, e.mul(block, plan.points * plan.input_plane))
             code.transform_inputs(x, planes, e.rem(item, plan.channel_blocks), start, count)
     return plan.blocks * plan.channel_blocks
 
@@ -94,7 +94,7 @@ def multiply(kernel: Kernel, plan: Winograd, transformed: str, weights: str, scr
     with e.loop("%first", "%last") as item:
         group, block = e.div(item, code.blocks), e.rem(item, code.blocks)
         with code.tiles_of(block) as (start, count):
-            planes = code.at(transformed, e.mul(block, plan.places * plan.input_plane))
+            planes = code.at(transformed, e.mul(block, plan.points * plan.input_plane))
             code.multiply(planes, weights, own, group, count)
             code.transform_outputs(own, group, start, count, epilogue)
     return plan.blocks * plan.groups
@@ -165,7 +165,7 @@ class _Code:
         e, plan, lanes = self.e, self.plan, self.lanes
         top, left = (self.kernel.size(each) for each in plan.padding)
         of_channels = self.at(planes, e.mul(channels, plan.block * lanes))
-        patch = e.array("float", plan.places * lanes)
+        patch = e.array("float", plan.points * lanes)
         with self.each_tile(start, count) as (number, image, row, column):
             image_plane = e.add(e.mul(image, plan.channel_blocks), channels)
             y, x_ = e.sub(e.mul(row, plan.tile[0]), top), e.sub(e.mul(column, plan.tile[1]), left)
@@ -245,14 +245,14 @@ class _Code:
         width = plan.vectors * self.lanes
         if not plan.fresh:
             of_place = plan.channel_blocks * self.lanes * width
-            of_group = self.at(weights, e.mul(group, plan.places * of_place))
+            of_group = self.at(weights, e.mul(group, plan.points * of_place))
             self.add_products(planes, of_group, of_place, own, plan.channel_blocks, count)
             return
-        with e.loop(0, plan.places) as place, e.loop(0, e.mul(count, plan.vectors)) as number:
+        with e.loop(0, plan.points) as place, e.loop(0, e.mul(count, plan.vectors)) as number:
             self.store("zeroinitializer", own, e.add(e.mul(place, plan.sum_plane), e.mul(number, self.lanes)))
         of_block = self.down.taps * self.across.taps * self.lanes * width
         of_group = self.at(weights, e.mul(group, plan.channel_blocks * of_block))
-        fresh = self.at(own, plan.places * plan.sum_plane)
+        fresh = self.at(own, plan.points * plan.sum_plane)
         with e.loop(0, plan.channel_blocks, plan.slice_blocks) as first:
             blocks = e.least(plan.slice_blocks, e.sub(plan.channel_blocks, first))
             self.transform_weights(self.at(of_group, e.mul(first, of_block)), fresh, e.mul(blocks, self.lanes))
@@ -271,7 +271,7 @@ class _Code:
         width = plan.vectors * self.lanes
         passes = e.div(e.add(count, plan.rows - 1), plan.rows)
         rows, longer = e.div(count, passes), e.rem(count, passes)
-        with e.loop(0, plan.places) as place:
+        with e.loop(0, plan.points) as place:
             plane = self.at(planes, e.mul(place, plan.input_plane))
             factors = self.at(weights, e.mul(place, weight_plane))
             results = self.at(sums, e.mul(place, plan.sum_plane))

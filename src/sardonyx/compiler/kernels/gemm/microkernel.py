@@ -30,8 +30,8 @@ def read(e: Emitter, tile: Tile, dtype: DType, pointer: str, index: Index, lanes
 
 def multiply_add(e: Emitter, tile: Tile, a: str, b: str, c: str) -> str:
     """``a * b + c`` of vectors: rounded once where the target can, modulo 2**bits for integers."""
-    if tile.together > 1:
-        return dot_add(e, tile.lanes, tile.together, a, b, c, saturates=tile.saturates)
+    if tile.dot_width > 1:
+        return dot_add(e, tile.lanes, tile.dot_width, a, b, c, saturates=tile.saturates)
     if is_float(tile.result):
         return e.multiply_add(tile.type, a, b, c)
     return e.let(f"add {tile.type} {e.let(f'mul {tile.type} {a}, {b}')}, {c}")
