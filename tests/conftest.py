@@ -20,17 +20,20 @@ from sardonyx.rewrite import rules
 from sardonyx.rewrite.language import REGISTRY
 from sardonyx.rewrite.sweep import SWEEPS
 from tests.background import Background, end_all
+from tests.random_cases import LONG_FORM, cases, selects_long
 
 assert rules.__name__  # importing the package registers every rule of the library
 
 
-# How long an example takes is the machine's affair.
-settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any-machine")
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Processes that share the tests inherit these from the one that shares them out: what one compiles, all have."""
+    """Share the compiled code and the form of the run (default or long) with the worker processes."""
+    if selects_long(config.option.markexpr):
+        os.environ[LONG_FORM] = "1"
+    # The duration of an example depends on the machine, so it is no failure.
+    settings.register_profile(
+        "sardonyx", max_examples=cases(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("sardonyx")
     if not hasattr(config, "workerinput"):
         made = tempfile.TemporaryDirectory(prefix="sardonyx-tests-", ignore_cleanup_errors=True)
         folder = Path(made.name)
@@ -88,8 +91,12 @@ def _beside(item: pytest.Item) -> Background | None:
     return Background(Path(os.environ["SARDONYX_TESTS"]), item.config.rootpath / program, *arguments)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever waits for such a program comes last."""
+    """Select tests of random examples in the long form, which draws more; run tests that wait for a program last."""
+    for item in items if os.environ.get(LONG_FORM) == "1" else ():
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("long")
     items.sort(key=lambda item: item.get_closest_marker("beside") is not None)
 
 

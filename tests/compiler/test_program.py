@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.programs import computed, random_program
+from tests.random_cases import cases
 
 from sardonyx.compiler.call.call_context import Fault
 from sardonyx.compiler.program import Program
@@ -56,7 +57,7 @@ def assert_random_program(seed: int) -> None:
         assert_close(compiled.run([np.array(x, order="C") for x in arrays]), computed(function, arrays), nearby)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(40), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_programs_equal_the_interpreter(seed: int) -> None:
     assert_random_program(seed)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.programs import random_program
+from tests.random_cases import cases
 
 from sardonyx.compiler import program_image
 from sardonyx.compiler.executor.fork_join import Field
@@ -45,7 +46,7 @@ def read_again(image: Image) -> Image:
     return Image.read(image.texts(), aligned(np.frombuffer(image.weights(), np.uint8)))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_programs_compute_the_same_bits(seed: int) -> None:
     program = random_program(np.random.default_rng(seed), 10, without=("random",))

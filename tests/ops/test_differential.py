@@ -10,12 +10,13 @@ from sardonyx.ops.support import support_table
 from tests.ops.differential import GENERATORS, WITHOUT_GENERATOR, Tally, case_of, check, run_many
 from tests.ops.disagreements import DISAGREEMENTS, EVALUATORS, ONNX, RUNTIME
 from tests.ops.generators.draw import Case
+from tests.random_cases import cases
 
 TABLE_NAMES = {ONNX: "onnx.reference", RUNTIME: "ONNX Runtime"}
 """Evaluators as the support table names them."""
 
 CASES = 100
-"""Cases of every operator in the default run."""
+"""Random cases of every operator: a share in the default run."""
 
 
 def operators() -> set[str]:
@@ -30,10 +31,10 @@ def test_every_operator_has_a_generator_or_a_reason() -> None:
 @pytest.mark.parametrize("operator", sorted(GENERATORS))
 def test_operator(operator: str) -> None:
     pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
-    tally = run_many(operator, CASES)
+    tally = run_many(operator, cases(CASES))
     assert tally.failures == []
     # Fewer comparisons would mean that no evaluator defines the operator.
-    assert max(tally.compared.values()) >= CASES // 4
+    assert max(tally.compared.values()) >= tally.cases // 4
     (references,) = [row.tested for row in support_table() if (row.domain, row.name) == ("ai.onnx", operator)]
     # An evaluator may define operators only since a release later than the one installed.
     assert {name for name, count in tally.compared.items() if count} >= {

@@ -17,6 +17,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.errors import SardonyxError
 from sardonyx.ops.registry import find
 from tests.ops.agreement import assert_computes, eager, traced_function
+from tests.random_cases import cases
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 
@@ -36,7 +37,7 @@ def box(x: np.ndarray, axis: int, start: int, end: int, step: int) -> np.ndarray
     return np.take(x, list(chosen), axis)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(60))
 @given(
     size=st.integers(0, 6),
     start=PLACES,
@@ -96,7 +97,7 @@ def test_positions_that_are_sizes() -> None:
 # Margins.
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(60))
 @given(
     pads=st.lists(st.integers(0, 7), min_size=4, max_size=4),
     mode=st.sampled_from(["constant", "edge", "wrap", "reflect"]),

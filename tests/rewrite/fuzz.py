@@ -34,6 +34,7 @@ from sardonyx.rewrite import evaluate, pipeline
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.language import EXACT
 from sardonyx.rewrite.rewrite_context import Settings
+from tests.random_cases import cases
 
 Generator = Callable[["GraphMaker"], None]
 GENERATORS: dict[str, list[Generator]] = {}
@@ -512,17 +513,18 @@ def _text(proto: onnx.ModelProto) -> str:
 def run_many(
     label: str, graphs: int, first_seed: int = 0, target: str = "portable", *, together: int = 4
 ) -> tuple[int, int]:
-    """Check ``graphs`` random graphs of every generator of ``label``; returns (checked, fired).
+    """Check ``cases(graphs)`` random graphs of every generator of ``label``; returns (checked, fired).
 
-    Every graph goes through the pass alone; one of ``together``, and all up to the first at which the rule fires,
-    through all default passes too. A label names a pass or a single rule of it; a single rule without generators of
-    its own takes those of its pass.
+    If no rule fires on these graphs, further graphs are drawn, ``graphs`` in all. Every graph goes through the pass
+    alone; one of ``together``, and all up to the first at which the rule fires, through all default passes too. A label
+    names a pass or a single rule of the pass; a single rule without generators of its own uses those of its pass.
     """
     checked = fired = 0
+    least = cases(graphs)
     for make in generators_of(label):
         seed, unsuitable = first_seed, 0
         done = 0
-        while done < graphs:
+        while done < (least if fired else graphs):
             try:
                 fired += check(label, make, seed, target, together=seed % together == 0 or not fired)
                 done += 1

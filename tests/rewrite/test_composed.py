@@ -7,6 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 
+from tests.random_cases import cases
 from tests.rewrite import generators
 from tests.rewrite.fuzz import GENERATORS, Generator, Unsuitable, check_composed
 
@@ -30,7 +31,8 @@ def compose(models: int, *, connected: bool, first_seed: int = 0) -> int:
 
 @pytest.mark.parametrize("connected", [True, False], ids=["one reads the other", "side by side"])
 def test_outputs_stay_equal(connected: bool) -> None:
-    assert compose(300, connected=connected) > 300
+    models = cases(300)
+    assert compose(models, connected=connected) > models
 
 
 @pytest.mark.long

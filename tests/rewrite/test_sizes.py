@@ -14,6 +14,7 @@ from sardonyx.core import dim as algebra
 from sardonyx.core.dim import product
 from sardonyx.rewrite import evaluate, inference
 from sardonyx.rewrite.sizes import Sizes, at_least, equal, parsed, quotient
+from tests.random_cases import cases
 from tests.rewrite.models import INT64, info, model, node
 
 BINARY = ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")
@@ -57,7 +58,7 @@ def arithmetic(draw: st.DrawFn) -> onnx.ModelProto:
     return model(nodes, [info("x", ["a", "b", 4])], outputs, weights)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(arithmetic(), st.integers(1, 9), st.integers(1, 9))
 def test_expressions_give_what_running_gives(proto: onnx.ModelProto, a: int, b: int) -> None:
     try:

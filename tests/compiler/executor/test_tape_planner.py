@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.random_cases import cases
 
 from sardonyx.compiler.call.call_context import Context, Linked
 from sardonyx.compiler.executor.size_program import SizeTable
@@ -73,7 +74,7 @@ def expressions(draw: st.DrawFn) -> list[Size]:
     return sizes
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=cases(200))
 @given(sizes=expressions(), n=st.integers(0, 1000), m=st.integers(0, 1000))
 def test_registers_are_what_expressions_evaluate_to(sizes: list[Size], n: int, m: int) -> None:
     table = SizeTable()

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.compiler.test_program import assert_close
 from tests.core.programs import computed
+from tests.random_cases import cases
 
 from sardonyx.compiler.passes.merge_matmuls import merge_matmuls
 from sardonyx.compiler.program import Program
@@ -88,7 +89,7 @@ def test_queries_keys_and_values_are_one_product(length: int | Dim) -> None:
 STEPS = st.sampled_from([(), ("add",), ("mul",), ("add", "mul"), ("mul", "add"), ("add", "mul", "add")])
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=cases(25), deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.integers(1, 40), STEPS), min_size=2, max_size=4),
     st.sampled_from([(), (3,), (2, 3)]),

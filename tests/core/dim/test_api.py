@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.random_cases import cases
 
 from sardonyx.core.dim import (
     POSITIVE,
@@ -129,7 +130,7 @@ def operations(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
 
 TREES = st.recursive(st.one_of(st.sampled_from(NAMES), st.integers(-9, 9)), operations, max_leaves=10)
 VALUES = st.fixed_dictionaries({name: st.one_of(st.integers(0, 5), st.integers(0, 40)) for name in NAMES})
-LAW = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+LAW = settings(max_examples=cases(200), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
 
 def built(tree: Tree, assumptions: Assumptions = None) -> Size:
@@ -239,7 +240,7 @@ def same(x: Size, y: Size) -> bool:
 
 
 @given(st.text(max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=cases(300), deadline=None)
 def test_any_text_is_a_size_whose_text_is_a_fixed_point(text: str) -> None:
     try:
         size = Dim.parse(text)
@@ -250,7 +251,7 @@ def test_any_text_is_a_size_whose_text_is_a_fixed_point(text: str) -> None:
 
 
 @given(st.text(min_size=1, max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=cases(300), deadline=None)
 def test_any_name_is_a_symbol_that_prints_unmistakably(name: str) -> None:
     symbol = Dim.symbol(name)
     assert symbol.symbols() == {name}

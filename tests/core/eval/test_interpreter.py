@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.programs import CHOICES, assert_same, computed, eagerly, random_program
+from tests.random_cases import cases
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
@@ -21,7 +22,7 @@ from sardonyx.errors import ExecutionError, FeedError, ResourceError, ShapeError
 N, M = Dim.symbol("N"), Dim.symbol("M")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_traced_equals_eager_on_random_programs(seed: int) -> None:
     program = random_program(np.random.default_rng(seed))

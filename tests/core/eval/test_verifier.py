@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.programs import random_program
 from tests.core.transform.test_gradients import CASES, looped, traced
+from tests.random_cases import cases
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
@@ -33,7 +34,7 @@ def made(op: str, *operands: Value, type: Type = ROW, level: int = 0, **params: 
     return Tensor(op, operands, params, type, level)  # type: ignore[arg-type]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=cases(50), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_what_is_traced_is_legal(seed: int) -> None:
     check(random_program(np.random.default_rng(seed)).traced())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 from tests.core.programs import CHOICES, computed, random_array, random_program
 from tests.core.transform.test_gradients import CASES
+from tests.random_cases import cases
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
@@ -74,7 +75,7 @@ def test_a_primitive_at_open_sizes(name: str) -> None:
     assert met
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_programs(seed: int) -> None:
     steep = ("random", "host", "loop", "determinant", "floor", "ceil", "round", "sign")

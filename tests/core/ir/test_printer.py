@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.programs import CHOICES, POSITIVES, assert_same, computed, random_program
 from tests.core.transform.test_gradients import CASES, looped, traced
+from tests.random_cases import cases
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
@@ -78,7 +79,7 @@ grown(x0: int64[], x1: float[N]):
     assert_round_trip(function)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_programs_read_back(seed: int) -> None:
     program = random_program(np.random.default_rng(seed))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.programs import eagerly
+from tests.random_cases import cases
 
 from sardonyx.core import language as L
 from sardonyx.core.eval.tensor import apply
@@ -64,7 +65,7 @@ def test_the_first_of_equals_is_chosen() -> None:
     assert top.tolist() == [1, 2]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(seed=seeds)
 def test_contract_is_einsum(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -79,7 +80,7 @@ def test_contract_of_bytes_sums_exactly_in_32_bits() -> None:
     assert found.tolist() == [[1 << 30]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(seed=seeds)
 def test_convolve_is_its_definition(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -105,7 +106,7 @@ def test_convolve_is_its_definition(seed: int) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(seed=seeds, kind=st.sampled_from(["add", "max", "min", "argmax", "argmin"]))
 def test_reduce_window_is_its_definition(seed: int, kind: str) -> None:
     rng = np.random.default_rng(seed)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.random_cases import cases
 
 from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.eval.tensor import apply, constant
@@ -67,7 +68,7 @@ def places(w: dict[str, Any]) -> tuple[tuple[int, ...], dict[tuple[int, ...], li
     return counts, found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(60))
 @given(windows(base=True), st.integers(1, 2), st.integers(1, 2), st.integers(1, 2), st.integers(0, 2), st.booleans())
 def test_convolve(w: dict[str, Any], groups: int, batch: int, features: int, channels: int, whole: bool) -> None:
     rng = np.random.default_rng(0)
@@ -88,7 +89,7 @@ def test_convolve(w: dict[str, Any], groups: int, batch: int, features: int, cha
     np.testing.assert_allclose(result, wanted, rtol=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(60))
 @given(windows(), st.sampled_from(["add", "max", "min", "argmax", "argmin"]), st.sampled_from(["f4", "i1", "nan"]))
 def test_reduce_window(w: dict[str, Any], kind: str, dtype: str) -> None:
     rng = np.random.default_rng(0)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.core.programs import eagerly
+from tests.random_cases import cases
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, Size, evaluate
@@ -65,7 +66,7 @@ def test_every_rule_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", COMPUTE)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(a=st.lists(sizes, min_size=6, max_size=6), b=st.lists(sizes, min_size=6, max_size=6), at=values)
 def test_a_rule_equals_the_primitive_on_the_numbers(
     name: str, a: list[Size], b: list[Size], at: dict[str, int]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.programs import AT, random_program
+from tests.random_cases import cases
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
@@ -27,7 +28,7 @@ def test_every_primitive_has_a_rule() -> None:
     assert TYPE_RULES.keys() == PRIMITIVES.keys()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_types_are_what_numpy_gives_on_random_programs(seed: int) -> None:
     """Every value of a traced program has, when it is run, the element type and sizes that its rule told."""

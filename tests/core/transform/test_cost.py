@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.programs import AT, random_program
+from tests.random_cases import cases
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, evaluate
@@ -90,7 +91,7 @@ def test_bytes(dtype: t.DType, expected: int) -> None:
     assert nbytes(SequenceType(TensorType(dtype, None))) == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(30), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_expression_at_sizes_is_the_cost_at_those_sizes(seed: int) -> None:
     """But for what depends on data, and logarithms of sizes."""

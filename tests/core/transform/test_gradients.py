@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.core.programs import CHOICES, POSITIVES, Program, computed, random_program, spectrum
+from tests.random_cases import cases
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, as_dim
@@ -223,7 +224,7 @@ def test_every_differentiable_primitive_is_tried() -> None:
     assert GRADIENTS.keys() - FLAT.keys() - elsewhere <= met
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_convolve(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -240,7 +241,7 @@ def test_convolve(seed: int) -> None:
     assert_gradient(function, [rng.standard_normal((2, 1, 2, *space)), rng.standard_normal((2, 3, 2, *kernel))])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["add", "max", "min"]))
 def test_reduce_window(seed: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
@@ -361,7 +362,7 @@ def test_running_totals_of_nothing(kind: str) -> None:
 # As a whole.
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_programs_equal_central_differences(seed: int) -> None:
     rng = np.random.default_rng(seed)

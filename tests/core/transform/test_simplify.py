@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.programs import assert_same, computed, random_array, random_program
 from tests.core.transform.test_gradients import CASES, looped, traced
+from tests.random_cases import cases
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
@@ -44,7 +45,7 @@ def assert_simplified(function: Function, arguments: Sequence[Sequence[np.ndarra
     return found
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=cases(80), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_simplified_program_gives_the_same_bits(seed: int) -> None:
     program = random_program(np.random.default_rng(seed))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, parser
+from tests.random_cases import cases
 
 from sardonyx.errors import SardonyxError
 from sardonyx.model.check import check
@@ -104,7 +105,7 @@ def test_strongly_connected_components_are_classes_of_mutual_reachability(
     assert all(position[j] <= position[i] for i, j in pairs)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=cases(50))
 @given(st.permutations(range(8)), st.booleans())
 def test_cycles_are_distinguished_from_unsorted_nodes(order: list[int], cycle: bool) -> None:
     nodes = [helper.make_node("Add", [f"v{i}", "x"], [f"v{i + 1}"]) for i in range(8)]

@@ -12,6 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.random_cases import cases
 
 from sardonyx.errors import TextFormatError
 from sardonyx.model import text, textproto
@@ -111,7 +112,7 @@ def parts(draw: Any) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("form", [text, textproto], ids=["onnx-text", "textproto"])
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=cases(120), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(model=models() | parts())
 def test_round_trip_preserves_the_message(form: ModuleType, model: onnx.ModelProto) -> None:
     again = form.parse(form.print_model(model))
@@ -119,7 +120,7 @@ def test_round_trip_preserves_the_message(form: ModuleType, model: onnx.ModelPro
 
 
 @pytest.mark.parametrize("form", [text, textproto], ids=["onnx-text", "textproto"])
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=cases(200), deadline=None, derandomize=True)
 @given(
     garbage=st.text() | st.from_regex(r'([<>{}()\[\]=,:@#"\\.?-]|[a-z]{1,5}|float|\d{1,3}| |\n){1,40}', fullmatch=True)
 )

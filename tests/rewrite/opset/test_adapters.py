@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sardonyx.errors import OpsetConversionError
+from tests.random_cases import cases
 from tests.rewrite.opset.running import assert_same_answers, convert, draw, parse
 
 KEPT = {
@@ -369,7 +370,7 @@ def test_is_refused_by_name(name: str) -> None:
     assert "named" in refusal.value.where
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(data=st.data())
 def test_legacy_broadcasting_reaches_every_shape(data: st.DataObject) -> None:
     whole = data.draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4))
@@ -386,7 +387,7 @@ def test_legacy_broadcasting_reaches_every_shape(data: st.DataObject) -> None:
     assert_same_answers(proto, convert(proto, 6), draw(proto))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(rank=st.integers(1, 4), data=st.data(), op_type=st.sampled_from(["Softmax", "LogSoftmax", "Hardmax"]))
 def test_softmax_of_any_axis_survives_the_way_down_and_up(rank: int, data: st.DataObject, op_type: str) -> None:
     axis = data.draw(st.integers(-rank, rank - 1))

@@ -1,0 +1,22 @@
+"""The number of random cases that a test draws: one place for the default run and the long form."""
+
+from __future__ import annotations
+
+import os
+import re
+
+LONG_FORM = "SARDONYX_TESTS_LONG"
+"""The environment variable that is 1 while pytest selects the tests marked ``long``."""
+
+SHARE = 3
+"""The default run draws one case of so many; seeds are consecutive, so the long form draws these and further ones."""
+
+
+def cases(count: int) -> int:
+    """Return the number of random cases to draw: ``count`` in the long form, a share of ``count`` by default."""
+    return count if os.environ.get(LONG_FORM) == "1" else -(-count // SHARE)
+
+
+def selects_long(expression: str) -> bool:
+    """Return True if a marker expression (``pytest -m``) selects tests marked ``long``."""
+    return re.search(r"(?<!\bnot )\blong\b", expression) is not None
