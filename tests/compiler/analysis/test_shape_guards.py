@@ -12,7 +12,7 @@ from sardonyx import Session
 from sardonyx.compiler.analysis.shape_guards import required
 from sardonyx.errors import SardonyxError
 from sardonyx.model import from_proto
-from sardonyx.runtime.compiled.frontend import traced
+from sardonyx.runtime.compiled.frontend import trace_model
 
 RNG = np.random.default_rng(0)
 
@@ -112,4 +112,4 @@ def test_a_branch_that_is_taken_is_refused_where_its_sizes_do_not_fit() -> None:
 
 def test_what_is_proven_is_not_looked_at() -> None:
     model = from_proto(parsed("g (float[N, 4] x, float[4, M] w) => (float[N, M] y) { h = MatMul(x, w) y = Add(h, h) }"))
-    assert required(traced(model)) == []
+    assert required(trace_model(model)) == []

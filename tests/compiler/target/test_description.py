@@ -27,7 +27,7 @@ from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import DType, TensorType, numpy_dtype
-from sardonyx.runtime.compiled.frontend import traced
+from sardonyx.runtime.compiled.frontend import trace_model
 
 TEMPLATES = {
     "map": "(T[N, 19] x) => (T[N, 19] y) { a = Tanh(x) b = Mul(a, x) y = Erf(b) }",
@@ -78,7 +78,7 @@ def function(name: str, dtype: str) -> Function:
     constants = {name: rng.standard_normal(shape).astype(numpy_dtype(TYPES[dtype])) for name, shape in SHAPES.items()}
     constants |= {**WHOLE, "scales": np.array([1, 1, 2, 2], np.float32)}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(constants[each], each) for each in read & {*constants})
-    return traced(ir.from_proto(model))
+    return trace_model(ir.from_proto(model))
 
 
 def feeds(function: Function) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ from sardonyx.core.ir.graph import Function
 from sardonyx.model import load
 from sardonyx.rewrite.language import EXACT, Op, Rewrite, V
 from sardonyx.rewrite.weight_dependencies import Weight
-from sardonyx.runtime.compiled.frontend import Front, Source, front
+from sardonyx.runtime.compiled.frontend import LoweredModel, Source, lower_model
 
 GRAPHS = {
     "convolutions and normalization": """(float[1, 3, 6, 6] x) => (float[1, 4, 8, 8] y)
@@ -88,7 +88,7 @@ def weights_of(model: ir.Model) -> dict[str, np.ndarray]:
 
 
 def source_of(model: ir.Model) -> Source:
-    source = front(model, "all").source
+    source = lower_model(model, "all").source
     assert source is not None
     return source
 
@@ -124,7 +124,7 @@ def test_drawn_weights_are_taken_without_rewriting(name: str) -> None:
         other = with_weights(model, **{key: array * np.float32(factor) for key, array in large.items()})
         found = source.over(other, "all")
         assert found is not None
-        assert is_same(found, front(other, "all").function)
+        assert is_same(found, lower_model(other, "all").function)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -136,14 +136,14 @@ def test_weights_of_any_kind_become_what_a_fresh_start_gives(name: str) -> None:
         for key in rng.sample(sorted(weights), rng.randint(1, 2)):
             arrays[key] = changed(arrays[key], list(arrays.values()), rng)
         other = with_weights(model, **arrays)
-        anew = front(other, "all")
+        anew = lower_model(other, "all")
         found = source.over(other, "all")
         assert found is None or is_same(found, anew.function)
         if found is None and anew.source is not None and rng.random() < 0.5:
             # From there on, and back.
             source = anew.source
             back = source.over(model, "all")
-            assert back is None or is_same(back, front(model, "all").function)
+            assert back is None or is_same(back, lower_model(model, "all").function)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +167,12 @@ def test_where_a_rule_decides_otherwise_the_model_is_rewritten(graph: str, weigh
     array = weights_of(model)[new] if isinstance(new, str) else new
     source, other = source_of(model), with_weights(model, **{weight: array})
     found = source.over(other, "all")
-    assert found is None or is_same(found, front(other, "all").function)
+    assert found is None or is_same(found, lower_model(other, "all").function)
     if graph != "scales":
         assert found is None
     # And the other way: what was merged or left out comes back.
     back = source_of(other).over(model, "all")
-    assert back is None or is_same(back, front(model, "all").function)
+    assert back is None or is_same(back, lower_model(model, "all").function)
 
 
 def test_equal_weights_that_differ_later_are_two_again() -> None:
@@ -202,7 +202,7 @@ def test_a_model_with_bodies_is_rewritten_each_time() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> net (bool c, float[2] x) => (float[2] y)
         { y = If(c) <then_branch = a () => (float[2] p) { p = Neg(x) }, else_branch = b () => (float[2] q)
             { q = Abs(x) }> }"""
-    found: Front = front(load(onnx.parser.parse_model(text)), "all")
+    found: LoweredModel = lower_model(load(onnx.parser.parse_model(text)), "all")
     assert found.source is None
 
 

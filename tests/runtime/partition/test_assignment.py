@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sardonyx.runtime.partition.assignment import assigned, grouped, within_budget
+from sardonyx.runtime.partition.assignment import assign, group_by_provider, within_budget
 
 CROSSING = 1e-5
 
@@ -30,13 +30,13 @@ def test_two_providers_cost_the_least_there_is(seed: int) -> None:
     edges, costs = drawn(random.Random(seed), 8, "ab")
     choices = itertools.product(*(costs[n] for n in range(8)))
     least = min(total(dict(enumerate(choice)), edges, costs) for choice in choices)
-    assert total(assigned(range(8), edges, costs, CROSSING), edges, costs) == pytest.approx(least, abs=1e-8)
+    assert total(assign(range(8), edges, costs, CROSSING), edges, costs) == pytest.approx(least, abs=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_three_providers_cost_at_most_twice_the_least(seed: int) -> None:
     edges, costs = drawn(random.Random(seed), 7, "abc")
-    found = assigned(range(7), edges, costs, CROSSING)
+    found = assign(range(7), edges, costs, CROSSING)
     assert all(provider in costs[node] for node, provider in found.items())
     choices = itertools.product(*(costs[n] for n in range(7)))
     least = min(total(dict(enumerate(choice)), edges, costs) for choice in choices)
@@ -45,8 +45,8 @@ def test_three_providers_cost_at_most_twice_the_least(seed: int) -> None:
 
 def test_a_cheap_node_between_two_others_does_not_cross() -> None:
     costs = {0: {"a": 1.0}, 1: {"a": 2e-6, "b": 1e-6}, 2: {"a": 1.0}}
-    assert assigned(range(3), [(0, 1), (1, 2)], costs, CROSSING) == {0: "a", 1: "a", 2: "a"}
-    assert assigned(range(3), [(0, 1), (1, 2)], costs, 1e-9)[1] == "b"
+    assert assign(range(3), [(0, 1), (1, 2)], costs, CROSSING) == {0: "a", 1: "a", 2: "a"}
+    assert assign(range(3), [(0, 1), (1, 2)], costs, 1e-9)[1] == "b"
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -55,7 +55,7 @@ def test_groups_run_one_after_the_other(seed: int) -> None:
     count = rng.randint(1, 30)
     edges = [(a, b) for a, b in itertools.combinations(range(count), 2) if rng.random() < 0.15]
     providers = [rng.choice("abc") for _ in range(count)]
-    groups = grouped(providers, edges)
+    groups = group_by_provider(providers, edges)
     place = {node: i for i, group in enumerate(groups) for node in group.nodes}
     assert sorted(place) == list(range(count))
     assert all(providers[node] == group.provider for group in groups for node in group.nodes)
@@ -63,12 +63,12 @@ def test_groups_run_one_after_the_other(seed: int) -> None:
 
 
 def test_one_provider_is_one_group() -> None:
-    assert len(grouped(["a"] * 5, [(0, 1), (1, 4), (2, 3)])) == 1
+    assert len(group_by_provider(["a"] * 5, [(0, 1), (1, 4), (2, 3)])) == 1
 
 
 def test_a_node_waits_for_the_group_that_it_can_join() -> None:
     # 0 could run at once; its only reader runs after 1 of the other provider.
-    assert [group.nodes for group in grouped(["a", "b", "a"], [(0, 2), (1, 2)])] == [(1,), (0, 2)]
+    assert [group.nodes for group in group_by_provider(["a", "b", "a"], [(0, 2), (1, 2)])] == [(1,), (0, 2)]
 
 
 def test_what_gains_least_a_byte_leaves_first() -> None:

@@ -1,4 +1,4 @@
-"""The native provider: a model rewritten, traced to one Core function, and compiled."""
+"""Compiled models: a model rewritten, traced to one Core function, and compiled for this machine."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.types import STRING, TensorType
 from sardonyx.errors import ExecutionError, FeedError, SardonyxError
 from sardonyx.ops.feeds import as_value
-from sardonyx.runtime.compiled.frontend import Source, front
+from sardonyx.runtime.compiled.frontend import Source, lower_model
 from sardonyx.runtime.compiled.memory_usage import shrink
 from sardonyx.runtime.providers.protocol import OptimizationLevel
 
 
 class NativeModel:
-    """A model compiled for the machine at hand.
+    """A model compiled for this machine.
 
     Args:
         program: The compiled function.
         input_names: The names of its inputs.
         output_names: The names of its results.
-        source: What it was compiled of, where that is known.
+        source: The rewritten model, for programs over other weights; None if unknown.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class NativeModel:
         self.output_names = list(output_names)
         self._types = [value.type for value in program.function.inputs]
         self._entry: Entry | Tailed | None = None
-        # Of tensors of texts the texts are looked at, too.
+        # The elements of text tensors are checked too.
         self._plain = [
             (name, type.dtype.numpy()) if isinstance(type, TensorType) and type.dtype != STRING else (name, None)
             for name, type in zip(self.input_names, self._types, strict=True)
@@ -64,32 +64,32 @@ class NativeModel:
         """Compile a model.
 
         Args:
-            model: The model; it is left as it is.
-            threads: How many threads share the work; by default what the process may use.
-            denormals: What becomes of denormal numbers.
-            optimization: Which rewrites go before: none but what tells weights from inputs, those that keep every bit,
+            model: The model, which is not changed.
+            threads: Number of threads; by default all processors of the process.
+            denormals: The treatment of denormal numbers.
+            optimization: The rewrites before: only the separation of weights from inputs, rewrites that keep every bit,
                 or all.
 
         Raises:
-            UnsupportedError: It cannot be traced before data are known.
+            UnsupportedError: The model cannot be traced before its inputs are known.
         """
-        function, inputs, source = front(model, optimization)
+        function, inputs, source = lower_model(model, optimization)
         program = Program.compile(function, threads=threads, denormals=denormals)
         return cls(program, inputs, [str(value.name) for value in model.graph.outputs], source)
 
     def reweighted(self, model: ir.Model, optimization: OptimizationLevel = "all") -> NativeModel | None:
-        """The same compiled model over other weights; None where they make another of it.
+        """Return the same compiled model over other weights; None if other weights need another program.
 
         Args:
-            model: The model that this one was compiled of, but for elements of weights; it is left as it is.
-            optimization: Which rewrites went before.
+            model: The compiled model with other elements of weights, which is not changed.
+            optimization: The rewrites before.
         """
         if not self.program.can_be_reweighted:
             return None
         inputs, source = self.input_names, self._source
         function = source.over(model, optimization) if source is not None else None
         if function is None:
-            function, inputs, source = front(model, optimization)
+            function, inputs, source = lower_model(model, optimization)
         program = self.program.reweighted(function) if inputs == self.input_names else None
         return None if program is None else NativeModel(program, inputs, self.output_names, source)
 
@@ -99,11 +99,11 @@ class NativeModel:
 
     @property
     def call(self) -> Callable[[Any], list[Any] | None] | None:
-        """The generated function of feeds, there from the second call on: results, or None to ask :meth:`run`."""
+        """The generated function of feeds, from the second call on; a result of None requests :meth:`run`."""
         return None if self._entry is None else self._entry.call
 
     def shrink(self) -> None:
-        """Let go of memory that no call uses."""
+        """Free memory that no call uses."""
         self._entry, self._ran = None, False
         self._may_have_entry = self._is_plain
         shrink(self.program)
@@ -111,10 +111,10 @@ class NativeModel:
     def bind(
         self, feeds: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
     ) -> tuple[Entry, dict[str, np.ndarray]]:
-        """A function over arrays that stay, and the results by name; see :meth:`Session.bind`."""
+        """Return a native call over fixed arrays, and its results by name; see :meth:`Session.bind`."""
         arrays = [feeds[name] for name in self.input_names]
-        entry, found = binding(self.program, arrays, [outputs.get(name) for name in self.output_names])
-        return entry, dict(zip(self.output_names, found, strict=True))
+        entry, results = binding(self.program, arrays, [outputs.get(name) for name in self.output_names])
+        return entry, dict(zip(self.output_names, results, strict=True))
 
     def accepts(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
         """Return True if a call feeds all inputs, and requests outputs of the compiled function alone."""
@@ -135,39 +135,39 @@ class NativeModel:
                 return FeedError("the input is not fed.", where=name)
         return ExecutionError(
             "a kernel has no result for these values, as for an index out of range.",
-            remedy="Run the model that it was compiled from: numpy says where.",
+            remedy="Run the original model: the interpreter names the node.",
         )
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext) -> list[Any]:
         """Run once.
 
         Args:
-            output_names: What is asked for; None for all outputs.
+            output_names: Names of the requested outputs; None for all.
             feeds: All inputs, see :meth:`accepts`.
             context: The limits of this run.
 
         Raises:
-            Fault: Data have no result: the interpreter says what is wrong.
+            Fault: The data have no result: the interpreter describes the error.
             FeedError: An input is of another type or rank.
-            ShapeError: A size does not fit what is declared, or two inputs contradict each other.
+            ShapeError: A size contradicts the declaration, or another input.
         """
         arrays = self.arrays(feeds)
-        found = self.program.run(arrays, context)
+        results = self.program.run(arrays, context)
         if self._may_have_entry and self._ran and self._entry is None:
             self._entry = direct(self.program, self.input_names, arrays)
             self._may_have_entry = self._entry is not None
         self._ran = True
         if output_names is None:
-            return found
-        by_name = dict(zip(self.output_names, found, strict=True))
+            return results
+        by_name = dict(zip(self.output_names, results, strict=True))
         return [by_name[name] for name in output_names]
 
     def arrays(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """What the program is given for feeds; raises as :meth:`run` does of feeds."""
+        """Return the arguments of the program for feeds; raises like :meth:`run`."""
         arrays = []
         for (name, dtype), type in zip(self._plain, self._types, strict=True):
-            fed = feeds[name]
-            if dtype is None or not isinstance(fed, np.ndarray) or fed.dtype != dtype or not fed.flags.c_contiguous:
-                fed = as_value(fed, type, name).known
-            arrays.append(fed)
+            feed = feeds[name]
+            if dtype is None or not isinstance(feed, np.ndarray) or feed.dtype != dtype or not feed.flags.c_contiguous:
+                feed = as_value(feed, type, name).known
+            arrays.append(feed)
         return arrays

@@ -1,4 +1,4 @@
-"""From a model to what is compiled of it: rewritten, and traced to one Core function; and that over other weights."""
+"""The compiler's frontend: rewrite a model, trace it to one Core function, and repeat both for other weights."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _TARGET = "native"
 
 
 class Undecided(UnsupportedError):
-    """A model cannot be traced before a value is known that each call tells.
+    """A model cannot be traced before a value is known that depends on the inputs of a call.
 
     Args:
-        error: What tracing said.
-        question: Computes the value from the model's inputs.
-        model: The model, rewritten.
+        error: The error of tracing.
+        question: The function that computes the value from the model's inputs.
+        model: The rewritten model.
     """
 
     def __init__(self, error: NeedsValueError, question: Function, model: ir.Model) -> None:
@@ -41,17 +41,17 @@ class Undecided(UnsupportedError):
         self.inputs = [str(value.name) for value in model.graph.inputs]
 
 
-def traced(model: ir.Model, given: Sequence[np.ndarray] = ()) -> Function:
-    """A model as one Core function of its inputs, simplified.
+def trace_model(model: ir.Model, values: Sequence[np.ndarray] = ()) -> Function:
+    """Return a model as one simplified Core function of its inputs.
 
     Args:
-        model: The model, rewritten.
-        given: What values are that must be known, in the order in which they are asked for.
+        model: The rewritten model.
+        values: The values that tracing needs, in the order in which tracing needs them.
 
     Raises:
-        Undecided: One more must be known, and calls tell it.
-        UnsupportedError: It cannot be traced before data are known, or an input has no declared type. Shapes that do
-            not fit may be those of a branch that no call takes: numpy says so where one does.
+        Undecided: Tracing needs one more value, which depends on the inputs of a call.
+        UnsupportedError: The model cannot be traced before its inputs are known, or an input has no declared type.
+            Inconsistent shapes may be in a branch that no call executes: the interpreter decides.
     """
     prepared = prepare(model)
     types = []
@@ -60,9 +60,9 @@ def traced(model: ir.Model, given: Sequence[np.ndarray] = ()) -> Function:
         if declared is None or (isinstance(declared, TensorType) and declared.shape is None):
             raise UnsupportedError("the input has no declared type and rank.", where=str(value.name))
         types.append(declared)
-    with assuming(given) as assumptions:
+    with assuming(values) as assumptions:
         try:
-            found = trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types)
+            result = trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types)
         except NeedsValueError as error:
             question = _question(assumptions.unanswered, types)
             if question is None:
@@ -70,24 +70,24 @@ def traced(model: ir.Model, given: Sequence[np.ndarray] = ()) -> Function:
             raise Undecided(error, question, model) from error
         except ShapeError as error:
             raise UnsupportedError(error.problem, where=error.where, remedy=error.remedy) from error
-    return simplify(found)
+    return simplify(result)
 
 
-def _question(asked: Value | None, types: Sequence[Type]) -> Function | None:
-    """What computes a value from inputs of these types alone; None where they do not tell it."""
-    if asked is None:
+def _question(value: Value | None, types: Sequence[Type]) -> Function | None:
+    """Return the function that computes a value from inputs of these types; None if it needs more than the inputs."""
+    if value is None:
         return None
-    found = function("question", [function_input(0, i, type) for i, type in enumerate(types)], [asked], 0)
-    return simplify(found) if found.free_symbols <= {*symbols_in(tuple(types))} else None
+    question = function("question", [function_input(0, i, type) for i, type in enumerate(types)], [value], 0)
+    return simplify(question) if question.free_symbols <= {*symbols_in(tuple(types))} else None
 
 
-class Front(NamedTuple):
-    """What is compiled of a model.
+class LoweredModel(NamedTuple):
+    """A model as a Core function.
 
     Attributes:
-        function: What it computes.
+        function: The function.
         inputs: The names of its inputs.
-        source: What it was made of, without weights; None where models of other weights are rewritten anew.
+        source: The rewritten model without weights; None if models with other weights are rewritten anew.
     """
 
     function: Function
@@ -96,12 +96,12 @@ class Front(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A model that was rewritten, for others that differ in weights alone.
+    """A rewritten model, reusable for models with other weights.
 
     Attributes:
-        structure: The model's; of the weights it holds none.
-        rewriting: What became of it.
-        selection: The rules there were.
+        structure: The structure of the model, without weights.
+        rewriting: The record of the rewriting.
+        selection: The rules at the time of the rewriting.
     """
 
     structure: Structure
@@ -109,54 +109,54 @@ class Source(NamedTuple):
     selection: Selection
 
     def over(self, model: ir.Model, optimization: OptimizationLevel) -> Function | None:
-        """What is compiled of a model; None where it is to be rewritten for that.
+        """Return the Core function of a model with other weights; None if the model must be rewritten anew.
 
         Args:
             model: The model.
-            optimization: Which rewrites there are.
+            optimization: The rewrites to apply.
 
         Raises:
-            UnsupportedError: See :func:`traced`.
+            UnsupportedError: See :func:`trace_model`.
         """
-        found = structure(model)
-        if found is None or found.form != self.structure.form:
+        fingerprint = structure(model)
+        if fingerprint is None or fingerprint.form != self.structure.form:
             return None
         if select(_TARGET, _passes(optimization)) != self.selection:  # Rules were registered since.
             return None
-        with self.rewriting.over(found.weights) as rewritten:
-            return None if rewritten is None else traced(rewritten)
+        with self.rewriting.over(fingerprint.weights) as rewritten:
+            return None if rewritten is None else trace_model(rewritten)
 
 
 def _passes(optimization: OptimizationLevel) -> list[str] | None:
     return {"none": ["eliminate_initializer_from_inputs"], "basic": exact_passes(), "all": None}[optimization]
 
 
-def front(model: ir.Model, optimization: OptimizationLevel) -> Front:
+def lower_model(model: ir.Model, optimization: OptimizationLevel) -> LoweredModel:
     """Rewrite and trace a model.
 
     Args:
-        model: The model; it is left as it is.
-        optimization: Which rewrites there are.
+        model: The model, which is not changed.
+        optimization: The rewrites to apply.
 
     Raises:
-        UnsupportedError: It cannot be traced before data are known.
+        UnsupportedError: The model cannot be traced before its inputs are known.
     """
     initializers = set(model.graph.initializers.values())
     fed = [value for value in model.graph.inputs if value not in initializers]
     passes = _passes(optimization)
     selection = select(_TARGET, passes)
-    found = structure(model)
-    given, record = (model, None) if found is None else watched(model, found.weights)
-    seen = None if record is None else structure(given)
-    rewritten = optimize(given, target=_TARGET, passes=passes, verify=False).model
+    fingerprint = structure(model)
+    watched_model, record = (model, None) if fingerprint is None else watched(model, fingerprint.weights)
+    watched_structure = None if record is None else structure(watched_model)
+    rewritten = optimize(watched_model, target=_TARGET, passes=passes, verify=False).model
     source = None
-    if seen is not None and record is not None:
-        source = Source(seen, Rewriting(rewritten, seen.weights, record), selection)
-    function = traced(rewritten)
+    if watched_structure is not None and record is not None:
+        source = Source(watched_structure, Rewriting(rewritten, watched_structure.weights, record), selection)
+    function = trace_model(rewritten)
     inputs = [str(value.name) for value in rewritten.graph.inputs]
     missing = [str(value.name) for value in fed if value.name not in inputs]
     if missing:
-        raise UnsupportedError(f"inputs went away in the rewriting: {', '.join(missing)}.")
+        raise UnsupportedError(f"internal: rewriting removed inputs: {', '.join(missing)}.")
     if source is not None:
         source.rewriting.release()
-    return Front(function, inputs, source)
+    return LoweredModel(function, inputs, source)

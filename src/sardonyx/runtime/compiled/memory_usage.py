@@ -1,4 +1,4 @@
-"""What a session holds of memory, and where its values lie in it."""
+"""Memory usage of a session: weights, arenas, and the offsets of values."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sardonyx.compiler.program import Program
 
 @dataclass(frozen=True)
 class Buffer:
-    """A value in an arena, as the last call had it.
+    """A value in an arena, in the last call.
 
     Attributes:
-        name: The tensor, or what else it is.
-        offset: Where in the arena it begins, in bytes.
-        bytes: How much it is.
-        first: The kernel that writes it, by its number among those that the arena is for.
-        last: The last kernel that reads it; one past the last kernel where it outlives them all.
-        shares_with: The buffers that lie in the same memory at other times.
-        inside: The buffer that it is a part of, for what the body of a loop or of a choice computes; kernels are then
-            those of the body. Empty otherwise.
+        name: The name of the tensor, or a title.
+        offset: The offset in the arena, in bytes.
+        bytes: The size in bytes.
+        first: The index of the kernel that writes the buffer, among the kernels of the arena.
+        last: The index of the last kernel that reads the buffer; the number of kernels if the buffer outlives all.
+        shares_with: The buffers at the same offsets at other times.
+        inside: The buffer that contains this one, for a value of a loop body or branch, whose kernels are the kernels
+            of the body. Empty otherwise.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Arena:
-    """Where the values lie of kernels that run in one native call, as the last call had it.
+    """The memory layout of the kernels of one native call, in the last call.
 
     Attributes:
-        where: Which kernels, of a session that has several such calls; empty for the only one.
-        bytes: What they need.
-        kernels: Their titles, in order.
-        buffers: What lies in it.
+        where: The kernels, for a session with several native calls; empty otherwise.
+        bytes: The size in bytes.
+        kernels: The titles of the kernels, in order.
+        buffers: The buffers.
     """
 
     where: str
@@ -56,29 +56,29 @@ class Arena:
 
     @property
     def alive(self) -> list[int]:
-        """Bytes of the values that are alive at each kernel."""
-        own = [each for each in self.buffers if not each.inside]
+        """Bytes of live values at each kernel."""
+        own = [buffer for buffer in self.buffers if not buffer.inside]
         return [sum(b.bytes for b in own if b.first <= k <= b.last) for k in range(len(self.kernels))]
 
     @property
     def busiest(self) -> int:
-        """The kernel at which most bytes are alive."""
+        """The index of the kernel with the most live bytes."""
         alive = self.alive
         return max(range(len(alive)), key=alive.__getitem__, default=0)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a session holds.
+    """The memory of a session.
 
     Attributes:
-        weights: Bytes of weights as kernels read them; sessions that read the same have them together.
-        arena: Bytes of arenas, of which calls at the same time have one each.
-        arenas: How many there are.
-        shared: Bytes of arenas that are the process's: other sessions use the same, at other times.
-        peak: Most bytes that the values of one call took, results among them; ``max_memory`` limits these.
-        plans: Where values lie, for each native call of a run, in the order in which they were first made.
-        unknown: The providers that compute parts in memory of their own, of which nothing is known here.
+        weights: Bytes of weights as kernels read them; sessions share equal weights.
+        arena: Bytes of arenas; concurrent calls have one each.
+        arenas: Number of arenas.
+        shared: Bytes of arenas that all sessions of the process share.
+        peak: Most bytes of live values in a call, including results; ``max_memory`` limits these.
+        plans: The memory layout of each native call of a run, in the order of their first use.
+        unknown: The providers that use memory of their own, which is not included.
     """
 
     weights: int
@@ -91,11 +91,11 @@ class Memory:
 
     @property
     def plan(self) -> tuple[Buffer, ...]:
-        """What lies in the arenas, those of bodies and of all native calls among them."""
+        """The buffers of all arenas, including bodies and all native calls."""
         return tuple(buffer for arena in self.plans for buffer in arena.buffers)
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as plain data."""
+        """Return the report as plain data."""
         plain = asdict(self)
         for row, arena in zip(plain["plans"], self.plans, strict=True):
             row |= {"alive": arena.alive, "busiest": arena.busiest}
@@ -105,7 +105,7 @@ class Memory:
         arenas = "1 arena" if self.arenas == 1 else f"{self.arenas} arenas"
         shared = f" ({self.shared:,} B shared with other sessions)" if self.shared else ""
         lines = [f"weights {self.weights:,} B, {arenas} {self.arena:,} B{shared}, peak of a call {self.peak:,} B"]
-        lines += [f"parts computed by {name} are not known" for name in self.unknown]
+        lines += [f"memory of the parts on {name} is not known" for name in self.unknown]
         for arena in self.plans:
             lines += [f"{arena.where}: {arena.bytes:,} B"] if arena.where else []
             lines += map(_line, arena.buffers)
@@ -113,37 +113,36 @@ class Memory:
 
 
 def _line(buffer: Buffer) -> str:
-    place = f" in {buffer.inside}" if buffer.inside else ""
-    shared = f"  where {_some(buffer.shares_with)} before or after" if buffer.shares_with else ""
+    container = f" in {buffer.inside}" if buffer.inside else ""
+    shared = f"  shared with {_some(buffer.shares_with)}" if buffer.shares_with else ""
     kernels = f"kernels {buffer.first}-{buffer.last}"
-    return f"{buffer.offset:>12,} {buffer.bytes:>12,} B  {kernels}{place}  {buffer.name}{shared}"
+    return f"{buffer.offset:>12,} {buffer.bytes:>12,} B  {kernels}{container}  {buffer.name}{shared}"
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:
-    """A few of the names."""
-    left = len(names) - most
+    more = len(names) - most
     listed = ", ".join(names[:most])
-    return f"{listed} and {left} more are" if left > 0 else f"{listed} {'is' if len(names) == 1 else 'are'}"
+    return f"{listed} and {more} more" if more > 0 else listed
 
 
 Programs = Sequence[tuple[str, Program, int]]
-"""Programs, what each computes in words, and the most bytes that were alive around it when it ran."""
+"""Programs, each with a label, and the most bytes that were alive outside of the program while it ran."""
 
 
 def memory(programs: Programs, peak: int, unknown: Iterable[str] = ()) -> Memory:
-    """What programs hold.
+    """Return the memory of programs.
 
     Args:
-        programs: Those of a session.
-        peak: Most bytes that the values of one call took, as far as runs counted.
-        unknown: Providers that compute the rest.
+        programs: The programs of a session.
+        peak: Most bytes of live values in a call, as far as runs counted.
+        unknown: Providers of the other partitions.
     """
-    every = [each for _, program, _ in programs for each in with_bodies(program)]
-    contexts = [context for each in every for plan in each.plans.values() for context in plan.contexts()]
+    every = [body for _, program, _ in programs for body in with_bodies(program)]
+    contexts = [context for program in every for plan in program.plans.values() for context in plan.contexts()]
     blocks = {context.block for context in contexts if context.block is not None}
     own = [context.capacity for context in contexts if context.capacity]
     shared = sum(block.capacity for block in blocks)
-    weights = {id(array): array.nbytes for each in every for array in each.weights}
+    weights = {id(array): array.nbytes for program in every for array in program.weights}
     return Memory(
         sum(weights.values()),
         sum(own) + shared,
@@ -156,18 +155,18 @@ def memory(programs: Programs, peak: int, unknown: Iterable[str] = ()) -> Memory
 
 
 def shrink(program: Program) -> None:
-    """Let go of arenas that no call uses."""
-    for each in with_bodies(program):
-        for plan in each.plans.values():
+    """Free arenas that no call uses."""
+    for body in with_bodies(program):
+        for plan in body.plans.values():
             blocks = {context.block for context in plan.contexts() if context.block is not None}
             plan.free.clear()
             BLOCKS.shrink(blocks, plan.player.seize)
 
 
 def give_back() -> None:
-    """Have the C library give free memory back to the system, where it knows how (glibc); some milliseconds.
+    """Return free memory of the C library to the system (glibc only); this takes milliseconds.
 
-    By itself it keeps what lies below a block in use, of each thread's arena: after compiling, tens of megabytes.
+    By itself, glibc keeps free memory below a used block of each thread's arena: tens of megabytes after compiling.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
@@ -175,44 +174,44 @@ def give_back() -> None:
 
 
 def with_bodies(program: Program) -> Iterator[Program]:
-    """A program, and those of the bodies of control flow that the interpreter has."""
+    """Yield a program, and the programs of the bodies of interpreted control flow."""
     yield program
     for bodies in program.bodies.values():
-        for each in bodies:
-            yield from with_bodies(each)
+        for body in bodies:
+            yield from with_bodies(body)
 
 
 def _peak(program: Program) -> int:
-    plans = [plan for each in with_bodies(program) for plan in each.plans.values()]
-    return max([0, *(plan.peak for plan in plans), *(each.needed for plan in plans for each in plan.contexts())])
+    plans = [plan for body in with_bodies(program) for plan in body.plans.values()]
+    return max([0, *(plan.peak for plan in plans), *(context.needed for plan in plans for context in plan.contexts())])
 
 
 def _arenas(program: Program, where: str) -> Iterator[Arena]:
-    """Where values lie, for each segment that was played."""
+    """Yield the memory layout of each executed segment."""
     segments = {number: step for number, step in enumerate(program.steps) if isinstance(step, Segment)}
     first = 0
     for number, segment in segments.items():
         plan, kernels = program.plans.get(number), len(segment.launches)
-        context = None if plan is None else max(plan.contexts(), key=lambda each: each.needed, default=None)
+        context = None if plan is None else max(plan.contexts(), key=lambda context: context.needed, default=None)
         if context is not None:
-            which = f"kernels {first}-{first + kernels - 1}" if len(segments) > 1 else ""
-            told = ", ".join(part for part in (where, which) if part)
+            range_text = f"kernels {first}-{first + kernels - 1}" if len(segments) > 1 else ""
+            label = ", ".join(part for part in (where, range_text) if part)
             titles = tuple(launch.title for launch in segment.launches)
-            yield Arena(told, context.arena, titles, tuple(_buffers(context)))
+            yield Arena(label, context.arena, titles, tuple(_buffers(context)))
         first += kernels
     for control, bodies in program.bodies.items():
         for body in bodies:
-            told = f"{body.function.name} of {control.origin or control.op}"
-            yield from _arenas(body, ", ".join(part for part in (where, told) if part))
+            label = f"{body.function.name} of {control.origin or control.op}"
+            yield from _arenas(body, ", ".join(part for part in (where, label) if part))
 
 
 def _buffers(context: Context) -> Iterator[Buffer]:
     layouts: dict[str, list[Placed]] = {}
-    for each in context.placed():
-        layouts.setdefault(each.inside, []).append(each)
+    for buffer in context.placed():
+        layouts.setdefault(buffer.inside, []).append(buffer)
     for rows in layouts.values():
         for row in rows:
-            others = (each.title for each in rows if each is not row and _overlap(row, each))
+            others = (buffer.title for buffer in rows if buffer is not row and _overlap(row, buffer))
             yield Buffer(
                 row.title, row.offset, row.bytes, row.first, row.last, tuple(dict.fromkeys(others)), row.inside
             )  # fmt: skip

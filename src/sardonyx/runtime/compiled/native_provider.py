@@ -1,4 +1,4 @@
-"""The native engine as a provider of parts."""
+"""The native engine as a provider of partitions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from sardonyx.runtime.providers.reference import SLOWER, without_definition
 
 
 class NativeRunner:
-    """A part as compiled code; of data without a result, numpy says what is wrong.
+    """A partition as compiled code; the interpreter describes errors in data.
 
     Args:
-        part: The part.
+        part: The partition.
         settings: Threads, rewriting, denormal numbers.
 
     Attributes:
-        native: The compiled part.
+        native: The compiled partition.
     """
 
     def __init__(self, part: ir.Model, settings: Settings) -> None:
@@ -39,13 +39,13 @@ class NativeRunner:
         self._settings = settings
         outputs = [str(value.name) for value in part.graph.outputs]
         source = ModelSource(model_io.to_proto(part).SerializeToString(deterministic=True))
-        whole = settings.optimization == "all"
-        found = restored(source, settings.threads, settings.denormals) if whole else None
-        if found is not None:
-            self.native = NativeModel(found[0], found[1]["fed"], outputs)
+        uses_store = settings.optimization == "all"
+        entry = restored(source, settings.threads, settings.denormals) if uses_store else None
+        if entry is not None:
+            self.native = NativeModel(entry[0], entry[1]["fed"], outputs)
             return
         self.native = self._compiled()
-        if whole:
+        if uses_store:
             keep(self.native.program, source, settings.threads, {"fed": self.native.input_names})
 
     def _compiled(self) -> NativeModel:
@@ -54,7 +54,7 @@ class NativeRunner:
 
     @property
     def program(self) -> Program:
-        """The compiled program, with what it was made of; one from the store is compiled once more for that."""
+        """The compiled program with its Core graph; a program from the store is compiled again for the graph."""
         if not self.native.program.has_graph:
             self.native = self._compiled()
         return self.native.program
@@ -70,16 +70,16 @@ class NativeRunner:
             not context.limited
             and context.recorder is None
             and (call := self.native.call) is not None
-            and (found := call(feeds)) is not None
+            and (results := call(feeds)) is not None
         ):
-            return found
+            return results
         try:
             return self.native.run(None, feeds, context)
         except Fault:
             return self._reference.run(None, feeds, context)
 
     def shrink(self) -> None:
-        """Let go of memory that no call uses."""
+        """Free memory that no call uses."""
         self.native.shrink()
 
 
@@ -87,18 +87,18 @@ class NativeProvider:
     """Code compiled for this machine.
 
     Args:
-        settings: A device or options are refused.
+        settings: The settings, without device and options.
     """
 
     name = "native"
 
     def __init__(self, settings: Settings) -> None:
         if settings.device or settings.options:
-            raise OptionError("native code has no devices and no options.", where="providers")
+            raise OptionError("the native provider has no devices and no options.", where="providers")
         self._settings = settings
 
     def capability(self, model: ir.Model) -> Mapping[ir.Node, Answer]:
-        """All nodes of operators with a definition; host functions cost what they cost on numpy."""
+        """Claim all nodes whose operators have a definition; host functions cost as much as on the interpreter."""
         answers: dict[ir.Node, Answer] = {}
         for node, seconds in node_seconds(model).items():
             imports = model.graph.opset_imports
@@ -108,9 +108,9 @@ class NativeProvider:
             elif operator is not None and operator.host_reason:
                 answers[node] = Claim(SLOWER * seconds, f"a host function: {operator.host_reason}")
             else:
-                answers[node] = Claim(seconds, "it is compiled")
+                answers[node] = Claim(seconds, "the node is compiled")
         return answers
 
     def compile(self, part: ir.Model) -> NativeRunner:
-        """Compile the part; raises as :meth:`NativeModel.compiled` does."""
+        """Compile a partition; raises like :meth:`NativeModel.compiled`."""
         return NativeRunner(part, self._settings)

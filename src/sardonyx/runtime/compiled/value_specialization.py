@@ -1,8 +1,8 @@
-"""Models that can only be traced when a value is known: compiled for what that was in calls.
+"""Models whose tracing depends on input values: one program per combination of values.
 
-Which of two branches gives the rank of what follows, which sizes a Squeeze without axes takes away, the axes of a
-reduction that are fed: tracing asks for such a value, and it is computed in each call by a program of its own, a
-*question*. For every answer there is a program of the whole, or one more question.
+Examples are a branch that determines the rank of later values, a `Squeeze` without axes, and fed axes of a reduction.
+Tracing then stops at a value, which a program of its own, the *question*, computes in each call. Every answer leads to
+a program of the whole model, or to one more question.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.graph import Function
 from sardonyx.errors import ResourceError, SardonyxError, UnsupportedError
 from sardonyx.runtime.compiled.compiled_model import NativeModel
-from sardonyx.runtime.compiled.frontend import Undecided, traced
+from sardonyx.runtime.compiled.frontend import Undecided, trace_model
 from sardonyx.runtime.options import SessionOptions
 
 _MOST = 16
-"""Programs of a model: where more answers are given, numpy computes what the others ask for."""
+"""Limit of the programs of a model; the interpreter computes calls with further answers."""
 
 _Answer = tuple[tuple[int, ...], bytes]
 
 
 @dataclass
 class _Question:
-    """A value that must be known.
+    """A value that tracing needs.
 
     Attributes:
-        native: Computes it.
-        given: The answers to the questions before.
-        answers: What follows: one more question, a program of the whole, or None while there is none.
+        native: The program that computes the value.
+        given: The answers to the previous questions.
+        answers: The next question or the program of the whole model, by answer; None while there is none.
     """
 
     native: NativeModel
-    given: tuple[np.ndarray, ...]
+    previous: tuple[np.ndarray, ...]
     answers: dict[_Answer, _Question | NativeModel | None] = field(default_factory=dict)
 
 
 class SpecializedModel:
-    """What a model is compiled to, by what must be known of a call.
+    """The programs of a model, by the values that tracing needs.
 
     Args:
-        undecided: What must be known first.
+        undecided: The first question.
         output_names: The names of the model's outputs.
-        options: What is asked of the session.
+        options: The options of the session.
     """
 
     def __init__(self, undecided: Undecided, output_names: Sequence[str], options: SessionOptions) -> None:
@@ -74,25 +74,25 @@ class SpecializedModel:
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext
     ) -> list[Any] | None:
-        """Run once; None where numpy is to compute it: there is no program for this call, or not yet.
+        """Run once; return None if no program for this call exists, or not yet.
 
         Args:
-            output_names: What is asked for; None for all outputs.
+            output_names: Names of the requested outputs; None for all.
             feeds: All inputs, see :meth:`accepts`.
             context: The limits of this run.
 
         Raises:
-            Fault: Data have no result.
-            SardonyxError: As :meth:`.NativeModel.run` does.
+            Fault: The data have no result.
+            SardonyxError: See :meth:`.NativeModel.run`.
         """
-        native = self._found(feeds, context)
+        native = self._select(feeds, context)
         if native is None:
             return None
         self._latest = native
         return native.run(output_names, feeds, context)
 
-    def _found(self, feeds: Mapping[str, Any], context: RunContext) -> NativeModel | None:
-        """The program for a call."""
+    def _select(self, feeds: Mapping[str, Any], context: RunContext) -> NativeModel | None:
+        """Answer the questions for a call, and return its program."""
         step: _Question | NativeModel | None = self._first
         while isinstance(step, _Question):
             try:
@@ -100,14 +100,14 @@ class SpecializedModel:
             except ResourceError:
                 raise
             except (Fault, SardonyxError):
-                # Maybe of a branch that this call does not take: numpy computes it, or says what is wrong.
+                # The fault may be in a branch that this call does not execute: the interpreter decides.
                 return None
             answer = value.shape, value.tobytes()
-            step = step.answers[answer] if answer in step.answers else self._answered(step, answer, value)
+            step = step.answers[answer] if answer in step.answers else self._add_answer(step, answer, value)
         return step
 
-    def _answered(self, question: _Question, answer: _Answer, value: np.ndarray) -> _Question | NativeModel | None:
-        """See to what follows an answer that was not given before."""
+    def _add_answer(self, question: _Question, answer: _Answer, value: np.ndarray) -> _Question | NativeModel | None:
+        """Compile the next step after a new answer, and return the step if it is ready."""
         with self._lock:
             if answer in question.answers:
                 return question.answers[answer]
@@ -115,29 +115,29 @@ class SpecializedModel:
                 return None
             self._count += 1
             question.answers[answer] = None
-            given = (*question.given, np.array(value))
+            values = (*question.previous, np.array(value))
             if self._options.compile == "background":
-                background_threads.start("sardonyx-compile", self._follow, question, answer, given)
+                background_threads.start("sardonyx-compile", self._follow, question, answer, values)
             else:
-                self._follow(question, answer, given)
+                self._follow(question, answer, values)
             return question.answers[answer]
 
-    def _follow(self, question: _Question, answer: _Answer, given: tuple[np.ndarray, ...]) -> None:
+    def _follow(self, question: _Question, answer: _Answer, values: tuple[np.ndarray, ...]) -> None:
         try:
-            question.answers[answer] = self._compiled(given)
+            question.answers[answer] = self._compiled(values)
         except UnsupportedError as error:
             self._options.log(logging.WARNING, "the model is not compiled for this call, numpy computes it: %s", error)
 
-    def _compiled(self, given: tuple[np.ndarray, ...]) -> _Question | NativeModel:
+    def _compiled(self, values: tuple[np.ndarray, ...]) -> _Question | NativeModel:
         try:
-            function = traced(self._model, given)
+            function = trace_model(self._model, values)
         except Undecided as undecided:
             self._count -= 1
-            return self._question(undecided.question, given)
+            return self._question(undecided.question, values)
         return self._native(function, self._outputs)
 
-    def _question(self, question: Function, given: tuple[np.ndarray, ...]) -> _Question:
-        return _Question(self._native(question, ["answer"]), given)
+    def _question(self, question: Function, values: tuple[np.ndarray, ...]) -> _Question:
+        return _Question(self._native(question, ["answer"]), values)
 
     def _native(self, function: Function, names: Sequence[str]) -> NativeModel:
         program = Program.compile(function, threads=self._options.threads, denormals=self._options.denormals)
@@ -149,13 +149,13 @@ class SpecializedModel:
         return None if self._latest is None else self._latest.program
 
     def programs(self) -> list[tuple[str, Program, int]]:
-        """All programs, see :data:`.memory.Programs`."""
-        return [(f"case {number}", each.program, 0) for number, each in enumerate(_natives(self._first))]
+        """Return all programs; see :data:`.memory.Programs`."""
+        return [(f"case {number}", native.program, 0) for number, native in enumerate(_natives(self._first))]
 
     def shrink(self) -> None:
-        """Let go of memory that no call uses."""
-        for each in _natives(self._first):
-            each.shrink()
+        """Free memory that no call uses."""
+        for native in _natives(self._first):
+            native.shrink()
 
 
 def _natives(step: _Question | NativeModel | None) -> Iterator[NativeModel]:
@@ -163,5 +163,5 @@ def _natives(step: _Question | NativeModel | None) -> Iterator[NativeModel]:
         yield step
     elif step is not None:
         yield step.native
-        for each in list(step.answers.values()):
-            yield from _natives(each)
+        for answer in list(step.answers.values()):
+            yield from _natives(answer)

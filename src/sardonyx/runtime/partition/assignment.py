@@ -1,10 +1,10 @@
-"""Who computes which node: the cheapest way to cut a model into parts for several providers.
+"""Assignment of nodes to providers: the cheapest way to partition a model.
 
-Two steps. The nodes are *assigned*: each to a provider that claims it, so that what the nodes cost there and what
-crossings between providers cost is least (alpha expansion: for one provider after the other, a minimum cut decides
-which nodes go over to it, until none does; exact for two providers, within a factor of two of the least for more.
-Boykov, Veksler, Zabih: *Fast Approximate Energy Minimization via Graph Cuts*, 2001). Then the nodes of a provider are
-*grouped* into parts that can run one after the other: no way leads out of a part and back into it.
+Two steps. Each node is *assigned* to a provider that claims the node, so that the sum of node costs and of crossings
+between providers is minimal. Alpha expansion: for one provider after another, a minimum cut selects the nodes that
+change to this provider, until none does; exact for two providers, within a factor of two of the minimum for more
+(Boykov, Veksler, Zabih: *Fast Approximate Energy Minimization via Graph Cuts*, 2001). Then the nodes of a provider are
+*grouped* into parts that can run one after another: no path leaves a part and returns to it.
 """
 
 from __future__ import annotations
@@ -16,76 +16,80 @@ from typing import TypeVar
 from sardonyx.rewrite.minimum_cut import NEVER, Network
 
 CROSSING_SECONDS = 3e-5
-"""Of a value that one provider gives and another takes: mostly that of a further call."""
+"""Cost of a value that one provider computes and another reads: mostly the cost of a further call."""
 
 _UNIT = 1e-9
-"""Seconds of which costs are whole numbers."""
+"""Seconds per unit of the integer costs."""
 
 N = TypeVar("N", bound=Hashable)
 
 Costs = Mapping[str, float]
-"""Seconds of a node by the providers that can take it."""
+"""Seconds of a node, by the providers that support the node."""
 
 
-def assigned(
+def assign(
     nodes: Sequence[N], edges: Sequence[tuple[N, N]], costs: Mapping[N, Costs], crossing: float = CROSSING_SECONDS
 ) -> dict[N, str]:
-    """A provider for every node, at the least cost that alpha expansion finds.
+    """Return a provider for every node, at the lowest cost that alpha expansion finds.
 
     Args:
         nodes: The nodes.
-        edges: Which node reads what which gives.
-        costs: What each costs, and where; every node has at least one provider.
+        edges: Pairs of a node and a reader of its results.
+        costs: The costs of each node; every node has at least one provider.
         crossing: Seconds of an edge between two providers.
 
     Returns:
         The provider of each node.
     """
     providers = list(dict.fromkeys(provider for node in nodes for provider in costs[node]))
-    found = {node: min(costs[node], key=lambda provider: costs[node][provider]) for node in nodes}
-    best = _total(found, edges, costs, crossing)
-    going = len(providers) > 1
-    while going:
-        going = False
+    assignment = {node: min(costs[node], key=lambda provider: costs[node][provider]) for node in nodes}
+    best = _total(assignment, edges, costs, crossing)
+    is_improving = len(providers) > 1
+    while is_improving:
+        is_improving = False
         for provider in providers:
-            tried = _expanded(provider, found, edges, costs, crossing)
-            total = _total(tried, edges, costs, crossing)
+            candidate = _expand(provider, assignment, edges, costs, crossing)
+            total = _total(candidate, edges, costs, crossing)
             if total < best - _UNIT:
-                found, best, going = tried, total, True
-    return found
+                assignment, best, is_improving = candidate, total, True
+    return assignment
 
 
-def _total(found: Mapping[N, str], edges: Sequence[tuple[N, N]], costs: Mapping[N, Costs], crossing: float) -> float:
-    return sum(costs[node][provider] for node, provider in found.items()) + crossing * sum(
-        found[tail] != found[head] for tail, head in edges
+def _total(
+    assignment: Mapping[N, str], edges: Sequence[tuple[N, N]], costs: Mapping[N, Costs], crossing: float
+) -> float:
+    return sum(costs[node][provider] for node, provider in assignment.items()) + crossing * sum(
+        assignment[tail] != assignment[head] for tail, head in edges
     )
 
 
-def _expanded(
-    provider: str, found: Mapping[N, str], edges: Sequence[tuple[N, N]], costs: Mapping[N, Costs], crossing: float
+def _expand(
+    provider: str, assignment: Mapping[N, str], edges: Sequence[tuple[N, N]], costs: Mapping[N, Costs], crossing: float
 ) -> dict[N, str]:
-    """The cheapest change in which nodes keep what they have or go over to ``provider``."""
+    """Return the cheapest change in which nodes keep their provider or change to ``provider``."""
     weight = _whole(crossing)
-    keep = {node: NEVER if now == provider else _whole(costs[node][now]) for node, now in found.items()}
-    move = {node: _whole(costs[node][provider]) if provider in costs[node] else NEVER for node in found}
+    keep = {
+        node: NEVER if current == provider else _whole(costs[node][current]) for node, current in assignment.items()
+    }
+    move = {node: _whole(costs[node][provider]) if provider in costs[node] else NEVER for node in assignment}
     network = Network()
-    places = {node: network.place() for node in found}
+    vertices = {node: network.place() for node in assignment}
     for tail, head in edges:
-        if found[tail] == provider or found[head] == provider:
-            # The other end crosses if it stays.
-            keep[head if found[tail] == provider else tail] += weight
+        if assignment[tail] == provider or assignment[head] == provider:
+            # The edge is a crossing if the other end keeps its provider.
+            keep[head if assignment[tail] == provider else tail] += weight
             continue
-        # With 1 for a move, a what it costs that both stay and w that one does:
+        # With x, y = 1 for a change, cost a if neither end changes and w if one end changes:
         # a + (w - a) x - w y + (2 w - a) (1 - x) y.
-        both = weight * (found[tail] != found[head])
-        move[tail] += weight - both
+        separation = weight * (assignment[tail] != assignment[head])
+        move[tail] += weight - separation
         keep[head] += weight
-        network.connect(places[tail], places[head], 2 * weight - both)
-    for node, place in places.items():
-        network.connect(Network.SOURCE, place, move[node])
-        network.connect(place, Network.SINK, keep[node])
-    staying = network.cut()
-    return {node: now if places[node] in staying else provider for node, now in found.items()}
+        network.connect(vertices[tail], vertices[head], 2 * weight - separation)
+    for node, vertex in vertices.items():
+        network.connect(Network.SOURCE, vertex, move[node])
+        network.connect(vertex, Network.SINK, keep[node])
+    unchanged = network.cut()
+    return {node: current if vertices[node] in unchanged else provider for node, current in assignment.items()}
 
 
 def _whole(seconds: float) -> int:
@@ -93,33 +97,33 @@ def _whole(seconds: float) -> int:
 
 
 def within_budget(
-    found: Mapping[N, str], costs: Mapping[N, Costs], nbytes: Callable[[N], int], budgets: Mapping[str, int]
+    assignment: Mapping[N, str], costs: Mapping[N, Costs], nbytes: Callable[[N], int], budgets: Mapping[str, int]
 ) -> dict[N, Costs] | None:
-    """What the nodes cost where, without those claims that pass a provider's budget; None where none does.
+    """Return the costs without the claims that exceed a provider's budget; None if no budget is exceeded.
 
-    What goes first is what gains least a byte; a node that nobody else takes stays.
+    Nodes with the lowest gain per byte leave first; a node without another provider stays.
     """
-    left: dict[N, dict[str, float]] | None = None
+    reduced: dict[N, dict[str, float]] | None = None
     for provider, budget in budgets.items():
-        own = [node for node, name in found.items() if name == provider and nbytes(node)]
-        over = sum(map(nbytes, own)) - budget
-        if over <= 0:
+        own = [node for node, name in assignment.items() if name == provider and nbytes(node)]
+        excess = sum(map(nbytes, own)) - budget
+        if excess <= 0:
             continue
         others = {node: min((s for name, s in costs[node].items() if name != provider), default=None) for node in own}
         movable = [(node, other) for node in own if (other := others[node]) is not None]
         movable.sort(key=lambda pair: (pair[1] - costs[pair[0]][provider]) / nbytes(pair[0]))
         for node, _ in movable:
-            if over <= 0:
+            if excess <= 0:
                 break
-            over -= nbytes(node)
-            left = left or {each: dict(known) for each, known in costs.items()}
-            del left[node][provider]
-    return None if left is None else dict(left)
+            excess -= nbytes(node)
+            reduced = reduced or {other_node: dict(known) for other_node, known in costs.items()}
+            del reduced[node][provider]
+    return None if reduced is None else dict(reduced)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that one provider runs in one call.
+    """Nodes that a provider runs in one call.
 
     Attributes:
         provider: The provider.
@@ -130,16 +134,16 @@ class Group:
     nodes: tuple[int, ...]
 
 
-def grouped(providers: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[Group]:
-    """The nodes in as few calls as their levels allow, in an order in which these can run.
+def group_by_provider(providers: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[Group]:
+    """Return the nodes in as few calls as their levels allow, in execution order.
 
-    A node's level is how often the provider changes on a way to it. Nodes of a provider and a level are a group: an
-    edge between two groups goes to a higher level, so that no way leads back. Then nodes move to later levels, where
-    there is a group for them, which empties some.
+    The level of a node is the largest number of provider changes on a path to the node. The nodes of one provider and
+    level form a group: an edge between two groups leads to a higher level, so that no path returns. Then nodes move to
+    later levels that have a group of their provider, which empties some groups.
 
     Args:
-        providers: The provider of each node; the nodes in an order in which they can run.
-        edges: Which node is read by which, by index; each goes forward.
+        providers: The provider of each node; the nodes are in topological order.
+        edges: Pairs of the indices of a node and its reader; the reader is later.
     """
     count = len(providers)
     levels, readers = [0] * count, [list[int]() for _ in range(count)]

@@ -1,9 +1,8 @@
-"""The fastest provider for each part of a model on the machine at hand: measured once, and remembered.
+"""The fastest provider for each piece of a model on this machine: measured once, and stored.
 
-The model is cut where the set of providers that can take a node changes, and long stretches where a single value goes
-from what is before to what is after. Each piece runs on each of its providers, on the values that it is given in a run
-of the model; whoever is fastest gets it, less what crossings cost. What comes of that is measured once more against
-every provider that can run the model alone, since a whole model can be made faster than its pieces are.
+The model is cut at changes of the set of providers that support a node; long stretches are also cut between nodes where
+a single value crosses. Each piece goes to its fastest provider, less the cost of crossings. The result is measured
+once more against every provider that can run the whole model, since a whole model can be faster than its pieces.
 """
 
 from __future__ import annotations
@@ -25,55 +24,54 @@ from sardonyx.errors import EvaluationError, SardonyxError, UnsupportedError
 from sardonyx.model.copying import copy_model
 from sardonyx.ops.reference import ReferenceModel
 from sardonyx.rewrite import measure
-from sardonyx.runtime.partition.assignment import CROSSING_SECONDS, Group, assigned, grouped
+from sardonyx.runtime.partition.assignment import CROSSING_SECONDS, Group, assign, group_by_provider
 from sardonyx.runtime.partition.partition import Part
 from sardonyx.runtime.partition.partitioner import Chosen, Cut
 
 PIECES = 4
-"""Into how many pieces a stretch of nodes with the same providers is cut at most."""
+"""Limit of the pieces of a stretch of nodes with the same providers."""
 
 SECONDS = 0.25
-"""Spent on a piece and a provider, after it has run once."""
+"""Time to measure a piece on a provider, after a first run."""
 
 RUNS = 30
-"""Of a piece on a provider at most; at least three."""
+"""Limit of the runs of a piece on a provider; at least three."""
 
 _log = logging.getLogger("sardonyx")
 
 
 def choose(model: ir.Model, cut: Cut, name: str | None) -> Mapping[int, Chosen]:
-    """The provider of every node by measured time, as it is remembered or measured now.
+    """Return the fastest provider of every node, from the store or measured now.
 
     Args:
         model: The model, with its shapes.
-        cut: Compiles parts of it.
-        name: What names the model's contents and the machine; None where nothing does, and nothing is remembered.
+        cut: Compiles parts of the model.
+        name: The digest of the model's contents and the machine; None if nothing is stored.
 
     Returns:
-        By the node's place among those that are assigned; empty where no inputs could be found to measure on.
+        The provider by node index; empty if no inputs to measure on were found.
     """
-    kept = store()
+    artifacts = store()
     key = None if name is None else digest("auto", name, *_versions(cut.provider_names), str(len(cut.nodes)))
-    if key is not None and (found := kept.get("program", key)) is not None:
-        told = json.loads(found)
-        return {i: Chosen(*each) for i, each in enumerate(told)}
+    if key is not None and (entry := artifacts.get("program", key)) is not None:
+        return {i: Chosen(*row) for i, row in enumerate(json.loads(entry))}
     measured = _measured(model, cut)
     if key is not None and len(measured) == len(cut.nodes):
         rows = [(measured[i].provider, measured[i].reason) for i in range(len(cut.nodes))]
-        kept.put("program", key, json.dumps(rows).encode())
+        artifacts.put("program", key, json.dumps(rows).encode())
     return measured
 
 
 def _versions(names: Sequence[str]) -> list[str]:
-    """The providers, with the versions of the packages that they stand on."""
-    told = []
+    """Return the providers with the versions of their packages."""
+    versions = []
     for name in names:
         package = name.partition(":")[0]
         try:
-            told.append(f"{name} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:  # Ours; the name of the model tells its version.
-            told.append(name)
-    return told
+            versions.append(f"{name} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:  # The model's name includes this package's version.
+            versions.append(name)
+    return versions
 
 
 def _measured(model: ir.Model, cut: Cut) -> Mapping[int, Chosen]:
@@ -84,33 +82,33 @@ def _measured(model: ir.Model, cut: Cut) -> Mapping[int, Chosen]:
     values = dict(feeds)
     costs: dict[int, dict[str, float]] = {}
     for number, piece in enumerate(pieces):
-        given: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         costs[number] = {}
         for provider in cut.claimants(piece[0]):
-            found = _timed(cut, Group(provider, piece), values)
-            if found is not None:
-                costs[number][provider], given = found
+            timed = _timed(cut, Group(provider, piece), values)
+            if timed is not None:
+                costs[number][provider], results = timed
         if not costs[number]:
             return {}
-        values |= given
+        values |= results
     owner = {node: number for number, piece in enumerate(pieces) for node in piece}
     edges = sorted({(owner[a], owner[b]) for a, b in cut.edges if owner[a] != owner[b]})
-    mixed = assigned(range(len(pieces)), edges, costs, CROSSING_SECONDS)
+    mixed = assign(range(len(pieces)), edges, costs, CROSSING_SECONDS)
     best = {node: mixed[number] for node, number in owner.items()}
-    told = {number: _told(each) for number, each in costs.items()}
+    summaries = {number: _summary(piece_costs) for number, piece_costs in costs.items()}
     alone = _alone(cut, best, feeds)
     if alone is not None:
         return dict.fromkeys(owner, alone)
-    return {node: Chosen(provider, f"measured: {told[owner[node]]}") for node, provider in best.items()}
+    return {node: Chosen(provider, f"measured: {summaries[owner[node]]}") for node, provider in best.items()}
 
 
-def _told(costs: Mapping[str, float]) -> str:
+def _summary(costs: Mapping[str, float]) -> str:
     ordered = sorted(costs.items(), key=lambda pair: pair[1])
     return ", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in ordered)
 
 
 def _feeds(model: ir.Model) -> dict[str, Any] | None:
-    """Inputs on which the model runs."""
+    """Return random inputs on which the model runs; None if there are none."""
     names = [str(value.name) for value in model.graph.outputs]
     reference = ReferenceModel(model)
 
@@ -131,18 +129,18 @@ def _feeds(model: ir.Model) -> dict[str, Any] | None:
 
 
 def _pieces(cut: Cut) -> list[tuple[int, ...]]:
-    """Nodes that have the same providers, in stretches, in an order in which they can run."""
+    """Return pieces of nodes with the same providers, in execution order."""
     kinds = [" ".join(cut.claimants(i)) for i in range(len(cut.nodes))]
-    return [piece for group in grouped(kinds, cut.edges) for piece in _stretches(group.nodes, cut)]
+    return [piece for group in group_by_provider(kinds, cut.edges) for piece in _stretches(group.nodes, cut)]
 
 
 def _stretches(nodes: tuple[int, ...], cut: Cut) -> list[tuple[int, ...]]:
-    """The nodes cut where one value goes across, into pieces of about as many nodes."""
-    place = {node: i for i, node in enumerate(nodes)}
+    """Cut nodes between which one value crosses into pieces of similar sizes."""
+    positions = {node: i for i, node in enumerate(nodes)}
     last: dict[int, int] = {}
     for tail, head in cut.edges:
-        if tail in place and head in place:
-            last[tail] = max(last.get(tail, 0), place[head])
+        if tail in positions and head in positions:
+            last[tail] = max(last.get(tail, 0), positions[head])
     narrow, alive = [], 0
     ends: dict[int, int] = {}
     for i, node in enumerate(nodes[:-1]):
@@ -165,13 +163,13 @@ def _stretches(nodes: tuple[int, ...], cut: Cut) -> list[tuple[int, ...]]:
 
 
 def _timed(cut: Cut, group: Group, values: Mapping[str, Any]) -> tuple[float, dict[str, Any]] | None:
-    """Seconds of a piece on a provider, and what it gives; None where it does not run."""
+    """Return the seconds of a piece on a provider, and its results; None if the provider does not run the piece."""
     part = cut.part(group)
     if not isinstance(part, Part):
         return None
     try:
-        given = dict(zip(part.outputs, part.run(values, RunContext()), strict=True))
-        return _median(lambda: part.run(values, RunContext())), given
+        results = dict(zip(part.outputs, part.run(values, RunContext()), strict=True))
+        return _median(lambda: part.run(values, RunContext())), results
     except SardonyxError as error:
         _log.info("%s is not measured on %s: %s", part.label, group.provider, error)
         return None
@@ -189,30 +187,30 @@ def _median(run: Callable[[], object]) -> float:
 
 
 def _alone(cut: Cut, best: Mapping[int, str], feeds: Mapping[str, Any]) -> Chosen | None:
-    """The provider that runs the whole model faster than the mixture does; None where the mixture is best."""
+    """Return the provider that runs the whole model faster than the mixture; None if the mixture is fastest."""
     count = len(cut.nodes)
     times: dict[str, float] = {}
     for provider in cut.provider_names:
         if all(provider in cut.claimants(i) for i in range(count)):
-            found = _timed(cut, Group(provider, tuple(range(count))), feeds)
-            if found is not None:
-                times[provider] = found[0]
+            timed = _timed(cut, Group(provider, tuple(range(count))), feeds)
+            if timed is not None:
+                times[provider] = timed[0]
     if not times:
         return None
     fastest = min(times, key=lambda name: times[name])
-    together = _mixture(cut, best, feeds)
-    if together is not None and together < times[fastest]:
+    mixture = _mixture(cut, best, feeds)
+    if mixture is not None and mixture < times[fastest]:
         return None
-    mixed = "" if together is None else f", mixed {together * 1e3:.3g} ms"
-    return Chosen(fastest, f"measured as a whole: {_told(times)}{mixed}")
+    mixed = "" if mixture is None else f", mixed {mixture * 1e3:.3g} ms"
+    return Chosen(fastest, f"measured as a whole: {_summary(times)}{mixed}")
 
 
 def _mixture(cut: Cut, best: Mapping[int, str], feeds: Mapping[str, Any]) -> float | None:
-    """Seconds of the model with each node where it was fastest; None where that is one provider or does not run."""
+    """Return the seconds of the model with the fastest provider of each node; None if one provider runs all nodes."""
     if len(set(best.values())) == 1:
         return None
-    parts = [cut.part(group) for group in grouped([best[i] for i in range(len(best))], cut.edges)]
-    if any(isinstance(each, UnsupportedError) for each in parts):
+    parts = [cut.part(group) for group in group_by_provider([best[i] for i in range(len(best))], cut.edges)]
+    if any(isinstance(part, UnsupportedError) for part in parts):
         return None
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""A part of a model that is ready to run, and what is checked of what it gives."""
+"""Partitions of a model, ready to run, with checks of the provider's results."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from sardonyx.rewrite.surgery.subgraph import is_constant_node
 from sardonyx.runtime.providers.protocol import Runner
 
 Expected = tuple[np.dtype[Any], tuple[int | None, ...] | None]
-"""The element type of a tensor, and its sizes as far as they are known."""
+"""The element type of a tensor, and its sizes as far as known."""
 
 
 class Part:
-    """A part that is ready to run.
+    """A partition that is ready to run.
 
     Args:
-        provider: Its name.
-        runner: What runs it.
-        model: The part.
+        provider: The name of its provider.
+        runner: The compiled partition.
+        model: The partition as a model.
 
     Attributes:
-        inputs: Names of what it is given, in order.
-        outputs: Names of what it gives, in order.
-        types: Their types, None where they are not known.
-        last: Names of what no later part reads.
-        around: Most bytes of the values of other parts that were there when it ran.
+        inputs: Names of the inputs, in order.
+        outputs: Names of the outputs, in order.
+        types: Types of the outputs; None if unknown.
+        last: Names of values that no later part reads.
+        around: Most bytes of values of other parts that were alive while this part ran.
     """
 
     def __init__(self, provider: str, runner: Runner, model: ir.Model) -> None:
@@ -50,66 +50,66 @@ class Part:
 
     @property
     def label(self) -> str:
-        """How errors call it."""
+        """The label of the part in errors."""
         nodes = [node_label(node) for node in self.model.graph if not is_constant_node(node)]
         return f"{', '.join(nodes[:3])}{f' and {len(nodes) - 3} more' if len(nodes) > 3 else ''}"
 
     def expected(self, sizes: Mapping[str, int]) -> list[Expected | None]:
-        """What each output must be.
+        """Return the expected type and sizes of each output.
 
         Args:
-            sizes: Numbers for symbols; a size that has others is open.
+            sizes: Values of size symbols; sizes with other symbols are open.
         """
-        return [_expected(each, sizes) for each in self.types]
+        return [_expected(type, sizes) for type in self.types]
 
     def run(
         self, values: Mapping[str, Any], context: RunContext, expected: Sequence[Expected | None] | None = None
     ) -> Sequence[Any]:
-        """What it gives for the values that are there by now.
+        """Run the part on the current values.
 
         Args:
-            values: Its inputs among them.
+            values: Values by name, including the inputs.
             context: The limits of the run.
-            expected: What each output must be, where more is known than its type tells.
+            expected: The expected outputs, if more is known than their types.
 
         Raises:
-            SardonyxError: What the provider raises, or it gives something else than it must.
+            SardonyxError: The provider fails, or its results are not as expected.
         """
         try:
-            found = self.runner.run([values[name] for name in self.inputs], context)
+            results = self.runner.run([values[name] for name in self.inputs], context)
         except SardonyxError as error:
             if not error.where:
                 raise type(error)(error.problem, where=f"{self.provider}: {self.label}", remedy=error.remedy) from error
             raise
         except Exception as error:
             raise _raised(error, f"{self.provider}: {self.label}") from error
-        if not isinstance(found, (list, tuple)):
-            raise self._wrong(f"{_kind(found)}, and a list of its results is needed")
-        if len(found) != len(self.outputs):
-            raise self._wrong(f"{len(found)} results, and {len(self.outputs)} are needed")
-        for i, wanted in enumerate(self._expected if expected is None else expected):
-            if wanted is not None:
-                array = found[i]
-                # What nearly always is so, at once.
-                if type(array) is not np.ndarray or array.dtype is not wanted[0] or array.shape != wanted[1]:
-                    self._require(array, self.outputs[i], *wanted)
-        return found
+        if not isinstance(results, (list, tuple)):
+            raise self._wrong(f"expected a list of results, got {_kind(results)}")
+        if len(results) != len(self.outputs):
+            raise self._wrong(f"expected {len(self.outputs)} results, got {len(results)}")
+        for i, output in enumerate(self._expected if expected is None else expected):
+            if output is not None:
+                array = results[i]
+                # The usual case first: this runs for every result.
+                if type(array) is not np.ndarray or array.dtype is not output[0] or array.shape != output[1]:
+                    self._require(array, self.outputs[i], *output)
+        return results
 
     def _require(self, array: Any, name: str, dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> None:
         if not isinstance(array, np.ndarray):
-            raise self._wrong(f"{_kind(array)} for {name!r}, which is a tensor")
+            raise self._wrong(f"expected a tensor for {name!r}, got {_kind(array)}")
         if array.dtype != dtype and not (dtype.kind == "O" and array.dtype.kind in "OSU"):
-            raise self._wrong(f"{array.dtype} for {name!r}, which is {dtype}")
+            raise self._wrong(f"expected {dtype} for {name!r}, got {array.dtype}")
         if shape is not None and array.shape != shape and not _fits(array.shape, shape):
-            raise self._wrong(f"the shape {array.shape} for {name!r}, which is {_told(shape)}")
+            raise self._wrong(f"expected the shape {_shape_text(shape)} for {name!r}, got {array.shape}")
 
-    def _wrong(self, what: str) -> ExecutionError:
-        return ExecutionError(f"the provider gave {what}.", where=f"{self.provider}: {self.label}")
+    def _wrong(self, problem: str) -> ExecutionError:
+        return ExecutionError(f"{problem}.", where=f"{self.provider}: {self.label}")
 
 
 @contextlib.contextmanager
-def asking(where: str) -> Iterator[None]:
-    """Turn what a provider raises, other than errors of ours, into one that names it."""
+def provider_errors(where: str) -> Iterator[None]:
+    """Convert foreign exceptions of a provider to an error that names the provider."""
     try:
         yield
     except SardonyxError:
@@ -119,13 +119,12 @@ def asking(where: str) -> Iterator[None]:
 
 
 def _raised(error: Exception, where: str) -> ExecutionError:
-    """The error by which a provider's own is told."""
     text = str(error)
     return ExecutionError(f"the provider raised {type(error).__name__}{f': {text}' if text else '.'}", where=where)
 
 
-def _kind(found: Any) -> str:
-    return "nothing" if found is None else f"{type(found).__name__}"
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"{type(value).__name__}"
 
 
 def _expected(type: Type | None, sizes: Mapping[str, int]) -> Expected | None:
@@ -136,14 +135,14 @@ def _expected(type: Type | None, sizes: Mapping[str, int]) -> Expected | None:
 
 
 def _number(size: Size, sizes: Mapping[str, int]) -> int | None:
-    """The number of a size; None where it is open, or comes out as none."""
+    """Return the value of a size; None if the size is open or invalid."""
     if not isinstance(size, Dim):
         return size
     if not size.symbols() <= sizes.keys():
         return None
     try:
         return size.evaluate(sizes)
-    except ShapeError:  # Who computes the value says what is wrong.
+    except ShapeError:  # The provider that computes the value reports the error.
         return None
 
 
@@ -151,5 +150,5 @@ def _fits(shape: tuple[int, ...], declared: tuple[int | None, ...]) -> bool:
     return len(shape) == len(declared) and all(d is None or d == s for s, d in zip(shape, declared, strict=True))
 
 
-def _told(shape: tuple[int | None, ...]) -> str:
+def _shape_text(shape: tuple[int | None, ...]) -> str:
     return f"({', '.join('?' if size is None else str(size) for size in shape)})"

@@ -1,4 +1,4 @@
-"""A model that several providers run, each the parts that fall to it."""
+"""Partitioned models: several providers run one part each."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from sardonyx.runtime.providers import Provider, Settings, Shrinking, installed,
 _FALLBACK = "reference"
 
 _REMEMBERED = 1000
-"""Sets of sizes of inputs that were found right."""
+"""Limit of remembered combinations of input sizes."""
 
 
 class PartitionedModel:
     """A model cut into parts, each compiled by its provider.
 
     Args:
-        model: The model; it is left as it is.
-        options: Who may run it, and what is pinned.
-        name: What names the model's contents and this machine, to remember measured times by; None for nothing.
+        model: The model, which is not changed.
+        options: Providers, pins and budgets.
+        name: The digest of the model's contents and this machine, for stored measurements; None to store nothing.
 
     Attributes:
-        parts: In the order in which they run.
-        placement: Where each node of the main graph runs, in the order of the graph.
+        parts: The parts in execution order.
+        placement: The placement of each node of the main graph, in graph order.
 
     Raises:
-        OptionError: There is no such provider, or one cannot take what is pinned to it.
-        UnsupportedError: Nobody takes a node, or nobody but numpy does and the session is strict.
+        OptionError: Unknown provider, or a provider does not support a pinned node.
+        UnsupportedError: No provider supports a node, or only the interpreter does and the session is strict.
         MissingDependencyError: The package of a provider is not installed.
     """
 
@@ -93,47 +93,47 @@ class PartitionedModel:
         """Run once.
 
         Args:
-            output_names: What is asked for; None for all outputs.
+            output_names: Names of the requested outputs; None for all.
             feeds: All inputs, see :meth:`accepts`.
             context: The limits of this run.
 
         Raises:
             FeedError: An input is of another type or rank.
-            ShapeError: A size does not fit what is declared, or two inputs contradict each other.
-            ExecutionError: A provider fails, or gives something else than it must; names it and its nodes.
-            ResourceError: A limit is passed.
+            ShapeError: A size contradicts the declaration, or another input.
+            ExecutionError: A provider fails, or returns unexpected results; the error names the provider and its nodes.
+            ResourceError: A limit is exceeded.
         """
         values, expected = self._checked(feeds)
         bytes = 0
-        for part, wanted in zip(self.parts, expected, strict=True):
+        for part, outputs in zip(self.parts, expected, strict=True):
             if context.limited:
                 context.check_time()
             if bytes > part.around:
                 part.around = bytes
             context.count_from(bytes)
             if context.recorder is None:
-                results = part.run(values, context, wanted)
+                results = part.run(values, context, outputs)
             else:
                 with context.recorder.span(part):
-                    results = part.run(values, context, wanted)
-            for name, found in zip(part.outputs, results, strict=True):
-                values[name] = found
-                bytes += _bytes(found)
+                    results = part.run(values, context, outputs)
+            for name, result in zip(part.outputs, results, strict=True):
+                values[name] = result
+                bytes += _bytes(result)
             if bytes > context.peak:
                 context.peak = bytes
             if bytes > context.max_memory:
                 raise _too_much(part, bytes, context)
             for name in part.last:
-                gone = values.pop(name)
+                released = values.pop(name)
                 if name not in feeds:
-                    bytes -= _bytes(gone)
+                    bytes -= _bytes(released)
         return [self._result(name, values, feeds) for name in (self._outputs if output_names is None else output_names)]
 
     def memory(self, peak: int) -> Memory:
-        """What the parts hold that are compiled here; other providers have memory of their own.
+        """Return the memory of the compiled parts; other providers have memory of their own.
 
         Args:
-            peak: Most bytes that the values of one call took, as far as runs counted.
+            peak: Most bytes of live values in a call, as far as runs counted.
         """
         compiled = [
             (f"part {number}: {part.label}", part.runner.native.program, part.around)
@@ -143,7 +143,7 @@ class PartitionedModel:
         return memory(compiled, peak, unknown)
 
     def shrink(self) -> None:
-        """Let go of memory that no call uses."""
+        """Free memory that no call uses."""
         for part in self.parts:
             if isinstance(part.runner, Shrinking):
                 part.runner.shrink()
@@ -151,21 +151,21 @@ class PartitionedModel:
     def _result(self, name: str, values: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
         if name in self._known:
             return self._known[name].copy()
-        found = values[name]
-        # What is passed through is the caller's to keep all the same.
-        return found.copy() if name in feeds and isinstance(found, np.ndarray) else found
+        result = values[name]
+        # The caller owns every result, including inputs passed through.
+        return result.copy() if name in feeds and isinstance(result, np.ndarray) else result
 
     def _checked(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], list[list[Expected | None]]]:
-        """The feeds, as arrays in one piece of the declared types; what each part must give for their sizes."""
+        """Return the feeds as contiguous arrays of the declared types, and the expected outputs of each part."""
         values = {}
         for name in self._types:
-            fed = feeds[name]
+            feed = feeds[name]
             dtype = self._dtypes.get(name)
-            if dtype is None or not isinstance(fed, np.ndarray) or fed.dtype != dtype or not fed.flags.c_contiguous:
-                value = as_value(fed, self._types[name], name)
-                fed = value.known
-            values[name] = fed
-        sizes = tuple([each.shape if isinstance(each, np.ndarray) else None for each in values.values()])
+            if dtype is None or not isinstance(feed, np.ndarray) or feed.dtype != dtype or not feed.flags.c_contiguous:
+                value = as_value(feed, self._types[name], name)
+                feed = value.known
+            values[name] = feed
+        sizes = tuple([array.shape if isinstance(array, np.ndarray) else None for array in values.values()])
         expected = self._expected.get(sizes)
         if expected is None:
             numbers = self._numbers(values)
@@ -175,7 +175,7 @@ class PartitionedModel:
         return values, expected
 
     def _numbers(self, values: Mapping[str, Any]) -> dict[str, int]:
-        """What the symbols of the inputs are."""
+        """Return the values of the size symbols of the inputs."""
         sizes: dict[str, int] = {}
         for name, declared in self._types.items():
             if declared is not None:
@@ -184,41 +184,41 @@ class PartitionedModel:
 
 
 def _forget_symbols(model: ir.Model) -> None:
-    """Leave sizes open that the file names where values are computed: what inference does not tell may be another."""
+    """Leave named sizes of computed values open: a file may name sizes that inference cannot confirm."""
     for value in (output for node in model.graph for output in node.outputs):
         if value.shape is not None:
             value.shape = ir.Shape([size if isinstance(size, int) else None for size in value.shape])
 
 
 def _bytes(value: Any) -> int:
-    """How many bytes a value takes; what is no tensor is not counted."""
+    """Return the bytes of a tensor; 0 for other values."""
     return getattr(value, "nbytes", 0)
 
 
 def _too_much(part: Part, bytes: int, context: RunContext) -> ResourceError:
-    """The error where a part brings the call above its limit: other providers do not tell before what they give."""
+    """Return the error of a part whose results exceed the memory limit; sizes of results are known only then."""
     return ResourceError(
-        f"with what it gave, {bytes:,} bytes are in use, and {context.max_memory:,} are allowed.",
+        f"with its results, {bytes:,} bytes are in use, {context.max_memory:,} are allowed.",
         where=f"{part.provider}: {part.label}",
         remedy="Give smaller inputs, or raise `max_memory`.",
     )
 
 
 def _providers(options: SessionOptions) -> list[Provider]:
-    """The providers in order of preference; numpy behind them, unless that is to fail."""
-    made: list[Provider] = []
+    """Return the providers in order of preference, with the interpreter last unless the session is strict."""
+    providers: list[Provider] = []
     named: Sequence[Any] = [n for n in installed() if n != _FALLBACK] if options.is_auto else options.providers
-    for each in named:
-        if isinstance(each, (str, tuple)):
-            name, own = (each, {}) if isinstance(each, str) else each
+    for provider in named:
+        if isinstance(provider, (str, tuple)):
+            name, own = (provider, {}) if isinstance(provider, str) else provider
             settings = Settings(
                 "", own, options.threads, options.optimization, options.deterministic, options.denormals
             )  # fmt: skip
-            each = make(name, settings)
-        made.append(each)
-    names = [each.name for each in made]
+            provider = make(name, settings)
+        providers.append(provider)
+    names = [provider.name for provider in providers]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise OptionError(f"{twice!r} is named twice.", where="providers")
+        raise OptionError(f"the provider {twice!r} is listed twice.", where="providers")
     if _FALLBACK not in names and not options.strict:
-        made.append(make(_FALLBACK, Settings()))
-    return made
+        providers.append(make(_FALLBACK, Settings()))
+    return providers

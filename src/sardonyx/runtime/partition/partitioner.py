@@ -1,4 +1,4 @@
-"""A model, cut: which provider runs which nodes, compiled part by part."""
+"""The partitioner: assigns the nodes of a model to providers, and compiles the partitions."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from sardonyx.errors import ExecutionError, OptionError, UnsupportedError
 from sardonyx.ops.graph import node_label
 from sardonyx.rewrite.surgery.subgraph import boundary, is_constant_node, part_of, reads
 from sardonyx.runtime.options import NodeSelector, SessionOptions
-from sardonyx.runtime.partition.assignment import Costs, Group, assigned, grouped, within_budget
-from sardonyx.runtime.partition.partition import Part, asking
+from sardonyx.runtime.partition.assignment import Costs, Group, assign, group_by_provider, within_budget
+from sardonyx.runtime.partition.partition import Part, provider_errors
 from sardonyx.runtime.placement import Placement
 from sardonyx.runtime.providers.estimates import weight_bytes
 from sardonyx.runtime.providers.protocol import Answer, Claim, Provider, Refusal, Runner
 
 PREFERENCE = 4.0
-"""How many times cheaper than one before it a provider must be, to be worth as much."""
+"""Factor by which a provider must be cheaper than the previous provider in the order of preference."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A provider that somebody found best for a node.
+    """The provider that is best for a node by measurement.
 
     Attributes:
         provider: Its name.
-        reason: Why.
+        reason: The reason.
     """
 
     provider: str
@@ -37,26 +37,26 @@ class Chosen:
 
 
 class Cut:
-    """Finds who runs which node, and has the parts compiled.
+    """Assigns nodes to providers and has the partitions compiled.
 
-    A part that its provider cannot compile after all is taken apart until the nodes are found that are to blame; these
-    are refused, and all is assigned anew.
+    A partition that its provider cannot compile is halved until the failing nodes are known; the provider then refuses
+    these nodes, and all nodes are assigned anew.
 
     Args:
-        model: The model, with types and shapes; it must stay as it is.
+        model: The model, with types and shapes; it must not change.
         providers: The engines that may run the model, in order of preference.
-        options: What is pinned, and what weights a provider may hold.
+        options: Pins and budgets.
 
     Attributes:
-        nodes: The nodes that are assigned: all but constants, which are in every part that reads them.
-        edges: Which node is read by which, by their places in ``nodes``.
-        parts: In the order in which they run; once :meth:`decide` is called.
-        placement: Where each node runs, in the order of the graph; likewise.
+        nodes: The assigned nodes: all except constants, which belong to every part that reads them.
+        edges: Pairs of the indices of a node and its reader in ``nodes``.
+        parts: The parts in execution order, after :meth:`decide`.
+        placement: The placement of each node in graph order, after :meth:`decide`.
     """
 
     def __init__(self, model: ir.Model, providers: Sequence[Provider], options: SessionOptions) -> None:
         self._model = model
-        self._providers = {each.name: each for each in providers}
+        self._providers = {provider.name: provider for provider in providers}
         self._options = options
         graph = model.graph
         self._repeated = [
@@ -77,7 +77,7 @@ class Cut:
                 for i in readers
             }
         )
-        self._answers = {each.name: _answers(each, model) for each in providers}
+        self._answers = {provider.name: _answers(provider, model) for provider in providers}
         self._pinned = self._pins()
         self._runners: dict[tuple[str, tuple[int, ...], tuple[str, ...]], Part | UnsupportedError] = {}
         self._costs: dict[int, Costs] = {}
@@ -91,107 +91,107 @@ class Cut:
         return list(self._providers)
 
     def claimants(self, node: int) -> list[str]:
-        """The providers that can take a node, by its place."""
+        """Return the providers that support a node, by index."""
         return list(self._costs_of(node))
 
     def decide(self, chosen: Mapping[int, Chosen]) -> None:
         """Assign all nodes and compile the parts.
 
         Args:
-            chosen: Nodes for which it is known who is best, by their places.
+            chosen: Nodes whose best provider is known, by index.
 
         Raises:
-            OptionError: A provider cannot take what is pinned to it.
-            UnsupportedError: Nobody takes a node.
+            OptionError: A provider does not support a pinned node.
+            UnsupportedError: No provider supports a node.
         """
         self._chosen = chosen
         groups = self._assigned()
-        while self._refuse_what_fails(groups):
+        while self._refuse_failing_nodes(groups):
             groups = self._assigned()
         self.parts = [part for part in map(self.part, groups) if isinstance(part, Part)]
         self.placement = self._placement(groups)
 
     def _pins(self) -> dict[int, str]:
         pinned: dict[int, str] = {}
-        for who, name in self._options.pins:
+        for selector, name in self._options.pins:
             if name not in self._providers:
-                there = ", ".join(self._providers)
-                raise OptionError(
-                    f"there is no provider {name!r} to pin to.", where="pins", remedy=f"There are: {there}."
-                )
-            chosen = [i for i, node in enumerate(self.nodes) if _is_meant(who, node)]
-            if not chosen and isinstance(who, str):
-                raise OptionError("there is no such node.", where=who, remedy="Nodes are named by name or output.")
-            for i in chosen:
+                known = ", ".join(self._providers)
+                raise OptionError(f"unknown provider {name!r}.", where="pins", remedy=f"Choose from {known}.")
+            selected = [i for i, node in enumerate(self.nodes) if _is_selected(selector, node)]
+            if not selected and isinstance(selector, str):
+                raise OptionError("unknown node.", where=selector, remedy="Use the name of a node or of an output.")
+            for i in selected:
                 pinned[i] = name
         for i, name in pinned.items():
             answer = self._answers[name].get(self.nodes[i])
             if not isinstance(answer, Claim):
-                reason = answer.reason if answer is not None else "it says nothing of it"
+                reason = answer.reason if answer is not None else "no answer"
                 raise OptionError(
-                    f"{name} cannot take what is pinned to it: {reason}.", where=node_label(self.nodes[i])
+                    f"{name} does not support the pinned node: {reason}.", where=node_label(self.nodes[i])
                 )
         return pinned
 
     def _assigned(self) -> list[Group]:
         costs: dict[int, Costs] = {i: self._costs_of(i) for i in range(len(self.nodes))}
-        if nobody := [i for i, known in costs.items() if not known]:
-            raise self._refused(nobody)
-        found = assigned(range(len(self.nodes)), self.edges, costs)
-        while (left := within_budget(found, costs, self._weight_bytes, self._options.budgets)) is not None:
-            costs = left
-            found = assigned(range(len(self.nodes)), self.edges, costs)
+        if unclaimed := [i for i, claims in costs.items() if not claims]:
+            raise self._refused(unclaimed)
+        assignment = assign(range(len(self.nodes)), self.edges, costs)
+        while (reduced := within_budget(assignment, costs, self._weight_bytes, self._options.budgets)) is not None:
+            costs = reduced
+            assignment = assign(range(len(self.nodes)), self.edges, costs)
         self._costs = costs
-        return grouped([found[i] for i in range(len(self.nodes))], self.edges)
+        return group_by_provider([assignment[i] for i in range(len(self.nodes))], self.edges)
 
     def _weight_bytes(self, node: int) -> int:
         return weight_bytes(self.nodes[node])
 
     def _costs_of(self, i: int) -> dict[str, float]:
-        found = {}
+        costs = {}
         for rank, name in enumerate(self._providers):
             answer = self._answers[name].get(self.nodes[i])
             if isinstance(answer, Claim) and self._pinned.get(i, name) == name:
-                found[name] = answer.seconds * PREFERENCE**rank
+                costs[name] = answer.seconds * PREFERENCE**rank
         best = self._chosen[i].provider if i in self._chosen else ""
-        return {best: found[best]} if best in found else found
+        return {best: costs[best]} if best in costs else costs
 
     def _refused(self, nodes: Sequence[int]) -> UnsupportedError:
-        told = []
+        labels = []
         for i in nodes[:5]:
-            told.append(f"{node_label(self.nodes[i])} ({self._reasons(i)})")
+            labels.append(f"{node_label(self.nodes[i])} ({self._reasons(i)})")
         more = f" and {len(nodes) - 5} more" if len(nodes) > 5 else ""
-        remedy = "Name a provider that takes them, or leave out `strict`." if self._options.strict else ""
+        remedy = "Name a provider that supports them, or leave out `strict`." if self._options.strict else ""
         return UnsupportedError(
-            f"no provider takes {'; '.join(told)}{more}.", where=self._model.graph.name or "the model", remedy=remedy
+            f"no provider supports {'; '.join(labels)}{more}.",
+            where=self._model.graph.name or "the model",
+            remedy=remedy,
         )
 
     def _reasons(self, i: int, but: str = "") -> str:
-        """Why providers before ``but`` do not take a node."""
-        told = []
+        """Return the refusals of a node by the providers before ``but``."""
+        reasons = []
         for name in self._providers:
             if name == but:
                 break
             answer = self._answers[name].get(self.nodes[i])
             if answer is None:
-                told.append(f"{name}: it says nothing of it")
+                reasons.append(f"{name}: no answer")
             elif isinstance(answer, Refusal):
-                told.append(f"{name}: {answer.reason}")
-        return "; ".join(told)
+                reasons.append(f"{name}: {answer.reason}")
+        return "; ".join(reasons)
 
     # Compiling.
 
     def part(self, group: Group) -> Part | UnsupportedError:
-        """Nodes made ready by a provider, once; or why it cannot."""
+        """Return the nodes compiled by their provider, once; or the error of the provider."""
         inside = set(group.nodes)
         nodes = [self.nodes[i] for i in group.nodes]
-        wanted = {
+        results = {
             output
             for node in nodes
             for output in node.outputs
             if output.is_graph_output() or not self._readers.get(output, inside) <= inside
         }
-        inputs, outputs, constants = boundary(nodes, set(self._repeated), wanted)
+        inputs, outputs, constants = boundary(nodes, set(self._repeated), results)
         key = (group.provider, group.nodes, tuple(str(value.name) for value in outputs))
         if key not in self._runners:
             model = part_of(self._model, [*constants, *nodes], inputs, outputs)
@@ -201,8 +201,8 @@ class Cut:
                 self._runners[key] = error
         return self._runners[key]
 
-    def _refuse_what_fails(self, groups: Sequence[Group]) -> bool:
-        """Whether a provider cannot compile a part after all; the nodes to blame are refused."""
+    def _refuse_failing_nodes(self, groups: Sequence[Group]) -> bool:
+        """Refuse the nodes that their provider cannot compile; return True if there are any."""
         failed = [(group, error) for group in groups if isinstance(error := self.part(group), UnsupportedError)]
         for group, error in failed:
             self._blame(group, error)
@@ -213,95 +213,99 @@ class Cut:
         if len(group.nodes) == 1:
             if pinned:
                 raise OptionError(
-                    f"{group.provider} cannot take what is pinned to it: {error}",
+                    f"{group.provider} does not compile the pinned node: {error}",
                     where=node_label(self.nodes[group.nodes[0]]),
                 ) from error
             self._options.log(logging.WARNING, "%s: %s", node_label(self.nodes[group.nodes[0]]), error)
-            self._answers[group.provider][self.nodes[group.nodes[0]]] = Refusal(f"it does not compile: {error.problem}")
+            self._answers[group.provider][self.nodes[group.nodes[0]]] = Refusal(
+                f"the node does not compile: {error.problem}"
+            )
             return
         middle = len(group.nodes) // 2
         halves = [Group(group.provider, nodes) for nodes in (group.nodes[:middle], group.nodes[middle:])]
-        failed = [(half, found) for half in halves if isinstance(found := self.part(half), UnsupportedError)]
-        for half, found in failed:
-            self._blame(half, found)
+        failed = [(half, half_error) for half in halves if isinstance(half_error := self.part(half), UnsupportedError)]
+        for half, half_error in failed:
+            self._blame(half, half_error)
         if not failed:
-            # Each half compiles and both together do not: they cannot stay one part.
+            # Each half compiles, but not both in one part.
             for i in halves[1].nodes:
                 if i not in self._pinned:
-                    reason = f"it does not compile with what is before it: {error.problem}"
+                    reason = f"the node does not compile together with the nodes before: {error.problem}"
                     self._answers[group.provider][self.nodes[i]] = Refusal(reason)
             if len(pinned) == len(group.nodes):
-                raise OptionError(f"{group.provider} cannot take together what is pinned to it: {error}") from error
+                raise OptionError(f"{group.provider} does not compile the pinned nodes together: {error}") from error
 
-    # Telling.
+    # Placement.
 
     def _placement(self, groups: Sequence[Group]) -> list[Placement]:
-        where = {self.nodes[i]: (part, group.provider) for part, group in enumerate(groups) for i in group.nodes}
-        told = []
+        parts = {self.nodes[i]: (part, group.provider) for part, group in enumerate(groups) for i in group.nodes}
+        placements = []
         for node in self._model.graph:
-            if node in where:
-                part, provider = where[node]
-                told.append(Placement(node_label(node), node.op_type, provider, part, self._reason(node, provider)))
+            if node in parts:
+                part, provider = parts[node]
+                placements.append(
+                    Placement(node_label(node), node.op_type, provider, part, self._reason(node, provider))
+                )
             else:
-                told.append(Placement(node_label(node), node.op_type, "", -1, "a constant, wherever it is read"))
-        return told
+                placements.append(Placement(node_label(node), node.op_type, "", -1, "a constant, part of every reader"))
+        return placements
 
     def _reason(self, node: ir.Node, provider: str) -> str:
         i = self._index[node]
         if i in self._pinned:
-            return "it is pinned"
+            return "the node is pinned"
         if i in self._chosen and self._chosen[i].provider == provider:
             return self._chosen[i].reason
         answer = self._answers[provider][node]
-        claimed = answer.reason if isinstance(answer, Claim) and answer.reason else "it takes it"
+        claimed = answer.reason if isinstance(answer, Claim) and answer.reason else "the provider claims the node"
         if refused := self._reasons(i, provider):
             return f"{claimed} ({refused})"
         if provider != next(iter(self._providers)):
             cheaper = provider == min(self._costs[i], key=lambda name: self._costs[i][name])
-            return f"{claimed}, at less cost" if cheaper else f"{claimed}, and its neighbours are there"
+            return f"{claimed}, at less cost" if cheaper else f"{claimed}, like the adjacent nodes"
         return claimed
 
 
 def _answers(provider: Provider, model: ir.Model) -> dict[ir.Node, Answer]:
-    """What a provider can take.
+    """Return a provider's claims and refusals.
 
     Raises:
-        ExecutionError: It raises, or answers with something else.
+        ExecutionError: The provider fails, or returns something else.
     """
     where = f"{provider.name}: capability"
-    with asking(where):
-        found = provider.capability(model)
-    if not isinstance(found, Mapping):
-        raise ExecutionError(
-            f"the provider gave {type(found).__name__}, and a mapping from nodes is needed.", where=where
-        )
-    for node, answer in found.items():
+    with provider_errors(where):
+        answers = provider.capability(model)
+    if not isinstance(answers, Mapping):
+        raise ExecutionError(f"expected a mapping from nodes to answers, got {type(answers).__name__}.", where=where)
+    for node, answer in answers.items():
         if not isinstance(answer, (Claim, Refusal)):
             raise ExecutionError(
-                f"the provider gave {type(answer).__name__} for {node_label(node)}, which is no claim and no refusal.",
+                f"expected a claim or a refusal of {node_label(node)}, got {type(answer).__name__}.",
                 where=where,
             )
         if isinstance(answer, Claim) and not 0 <= answer.seconds < math.inf:
-            raise ExecutionError(f"the provider claims {node_label(node)} in {answer.seconds} seconds.", where=where)
-    return dict(found)
+            raise ExecutionError(
+                f"expected a finite cost of {node_label(node)}, got {answer.seconds} seconds.", where=where
+            )
+    return dict(answers)
 
 
 def _runner(provider: Provider, part: ir.Model) -> Runner:
-    """A part that a provider made ready.
+    """Return a partition compiled by a provider.
 
     Raises:
-        UnsupportedError: It cannot take the part after all.
-        ExecutionError: It raises something else, or gives nothing that runs.
+        UnsupportedError: The provider does not support the partition.
+        ExecutionError: The provider fails otherwise, or its result has no method `run`.
     """
     where = f"{provider.name}: compile"
-    with asking(where):
-        found = provider.compile(part)
-    if not isinstance(found, Runner):
-        raise ExecutionError(f"the provider gave {type(found).__name__}, which has no method `run`.", where=where)
-    return found
+    with provider_errors(where):
+        runner = provider.compile(part)
+    if not isinstance(runner, Runner):
+        raise ExecutionError(f"expected an object with a method `run`, got {type(runner).__name__}.", where=where)
+    return runner
 
 
-def _is_meant(who: NodeSelector, node: ir.Node) -> bool:
-    if isinstance(who, str):
-        return node.name == who or any(value.name == who for value in node.outputs)
-    return bool(who(node))
+def _is_selected(selector: NodeSelector, node: ir.Node) -> bool:
+    if isinstance(selector, str):
+        return node.name == selector or any(value.name == selector for value in node.outputs)
+    return bool(selector(node))

@@ -31,25 +31,25 @@ from sardonyx.runtime.partition.partition import Part
 from sardonyx.runtime.profiling.provenance import with_absorbed
 
 _WARM_UP = 3
-"""Runs before those that count: plans are made, workers wake."""
+"""Runs before the measured runs: plans are made, workers wake."""
 
 _TRACED = 3
-"""Runs with a clock in each thread, of which the one that took least is kept."""
+"""Runs with a clock in each thread, of which the fastest is reported."""
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """A kernel, and the median of what it took.
+    """A kernel with its median time.
 
     Attributes:
         note: The kernel.
-        seconds: From its start to its end on all threads.
-        rate: Operations a second.
-        bandwidth: Bytes a second.
-        share: Of the peak of multiply-adds.
-        roofline: What its operations at the peak and its bytes from memory take together, over what it took. What it
-            reads from a cache comes faster than that: above 1 the bytes were not in memory.
-        part: Which part of a session that providers share it is in, by number; 0 in any other.
+        seconds: Time from its start to its end on all threads.
+        rate: Operations per second.
+        bandwidth: Bytes per second.
+        share: Share of the peak of multiply-adds.
+        roofline: Time of its operations at the peak plus time of its bytes from memory, over the measured time. Above
+            1, the bytes came from a cache.
+        part: The index of its part in a partitioned session; otherwise 0.
     """
 
     note: KernelNote
@@ -63,14 +63,14 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class PartTime:
-    """A part of a session that providers share, and the median of what it took.
+    """A part of a partitioned session with its median time.
 
     Attributes:
-        provider: Who runs it.
-        label: Its nodes, in words.
-        tensors: What its nodes give.
-        seconds: What it took.
-        known: Whether its kernels are among those of the profile; others' are their own.
+        provider: Its provider.
+        label: The labels of its nodes.
+        tensors: The outputs of its nodes.
+        seconds: The time.
+        known: True if its kernels are among the kernels of the profile.
     """
 
     provider: str
@@ -82,17 +82,17 @@ class PartTime:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that was computed in one run.
+    """A computation within one run.
 
     Attributes:
         kind: ``"kernel"``, ``"interpreter"`` or ``"part"``.
-        title: What it is, in a word or two.
-        tensors: The model's tensors that it gives; what most of its time is for comes first.
-        begin: When, in seconds from the first event.
-        seconds: How long it took.
-        depth: In how many others it lies.
-        thread: 0 for all of it; of the share of one thread its number, from 1.
-        kernel: The kernel, by its number in the profile; -1 where it is none of those.
+        title: A short title.
+        tensors: The computed tensors of the model; the tensor with most of the time is first.
+        begin: Start in seconds after the first event.
+        seconds: Duration.
+        depth: Number of enclosing events.
+        thread: 0 for the whole event; the number of a thread, from 1, for its share.
+        kernel: The index of the kernel in the profile; -1 for other events.
     """
 
     kind: str
@@ -107,18 +107,18 @@ class Event:
 
 @dataclass(frozen=True)
 class Profile:
-    """A model's run, taken apart.
+    """The profile of a model.
 
     Attributes:
-        target: What it is compiled for.
-        threads: How many threads share the work.
-        runs: How many runs the medians are of.
-        seconds: Of a run, nothing measured inside.
-        kernels: In the order in which they run.
-        interpreted: What the interpreter computes, with the median of its seconds.
-        parts: What the providers compute that share the session; empty in others.
-        peak: What the machine reached just before.
-        events: One run, as it went on.
+        target: The processor that the model is compiled for.
+        threads: Number of threads.
+        runs: Number of runs, for medians.
+        seconds: Time of a run without a clock inside.
+        kernels: The kernels in execution order.
+        interpreted: Interpreted computations, with the medians of their seconds.
+        parts: The parts of a partitioned session; otherwise empty.
+        peak: The peak of the machine, measured just before.
+        events: The events of one run.
     """
 
     target: str
@@ -133,29 +133,29 @@ class Profile:
 
     @property
     def operations(self) -> int:
-        """Of all kernels."""
-        return sum(each.note.operations or 0 for each in self.kernels)
+        """Operations of all kernels."""
+        return sum(kernel.note.operations or 0 for kernel in self.kernels)
 
     @property
     def bytes(self) -> int:
-        """Of all kernels."""
-        return sum(each.note.bytes or 0 for each in self.kernels)
+        """Bytes of all kernels."""
+        return sum(kernel.note.bytes or 0 for kernel in self.kernels)
 
     @property
     def elsewhere(self) -> float:
-        """Seconds of a run outside of kernels, interpreter and other providers: checking, finding memory, calling."""
-        inside = sum(each.seconds for each in self.kernels) + sum(seconds for _, seconds in self.interpreted)
-        return max(self.seconds - inside - sum(each.seconds for each in self.parts if not each.known), 0.0)
+        """Seconds of a run outside of kernels, interpreter and other providers: checks, memory, calls."""
+        inside = sum(kernel.seconds for kernel in self.kernels) + sum(seconds for _, seconds in self.interpreted)
+        return max(self.seconds - inside - sum(part.seconds for part in self.parts if not part.known), 0.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """The profile as plain data."""
+        """Return the profile as plain data."""
         kernels = [
-            {**{name: value for name, value in asdict(each).items() if name != "note"}, **asdict(each.note)}
-            for each in self.kernels
+            {**{name: value for name, value in asdict(kernel).items() if name != "note"}, **asdict(kernel.note)}
+            for kernel in self.kernels
         ]
         interpreted = [{**asdict(note), "seconds": seconds} for note, seconds in self.interpreted]
         plain = {name: getattr(self, name) for name in ("target", "threads", "runs", "seconds", "elsewhere")}
-        listed = {"parts": [asdict(each) for each in self.parts], "events": [asdict(each) for each in self.events]}
+        listed = {"parts": [asdict(part) for part in self.parts], "events": [asdict(event) for event in self.events]}
         sums = {"operations": self.operations, "bytes": self.bytes}
         return {
             **plain, **sums, "peak": asdict(self.peak), "kernels": kernels, "interpreted": interpreted, **listed
@@ -163,20 +163,20 @@ class Profile:
 
 
 def profile(version: ModelVersion, run: Callable[[], object], feeds: Mapping[str, Any], runs: int) -> Profile:
-    """Run a model again and again, with a clock and without in turns.
+    """Run a model repeatedly, alternately with and without a clock.
 
     Args:
-        version: The model, where compiling is over.
-        run: Runs it without a clock.
+        version: The model, once compiling is over.
+        run: Runs the model without a clock.
         feeds: Inputs by name.
-        runs: How many runs of both kinds count.
+        runs: Number of measured runs of both kinds.
 
     Raises:
-        OptionError: There is nothing to take a median of.
-        SardonyxError: What a run raises.
+        OptionError: `runs` is less than 1.
+        SardonyxError: A run fails.
     """
     if runs < 1:
-        raise OptionError("at least one run is needed.", where="runs")
+        raise OptionError(f"expected at least 1 run, got {runs}.", where="runs")
     programs = _programs(version)
     first = next((program for program, _, _ in programs), None)
     workers = pool(version.options.threads) if first is None else first.pool
@@ -184,19 +184,19 @@ def profile(version: ModelVersion, run: Callable[[], object], feeds: Mapping[str
     recorded(version, feeds)
     peak = measured_peak(target, workers)
     whole: list[float] = []
-    played: list[Recorder] = []
+    recorders: list[Recorder] = []
     for _ in range(_WARM_UP + runs):
         begin = time.perf_counter()
         run()
         whole.append(time.perf_counter() - begin)
-        played.append(recorded(version, feeds))
+        recorders.append(recorded(version, feeds))
     traced = [recorded(version, feeds, threads=True) for _ in range(_TRACED)]
-    whole, played = whole[_WARM_UP:], played[_WARM_UP:]
-    times = _Times(played)
+    whole, recorders = whole[_WARM_UP:], recorders[_WARM_UP:]
+    times = _Times(recorders)
     launches: list[tuple[Launch, KernelNote, int, int]] = []
     interpreted: list[tuple[InterpretedNote, float]] = []
     for program, part, depth in programs:
-        explanation = explain(program, played[-1].sizes.get(id(program), {}))
+        explanation = explain(program, recorders[-1].sizes.get(id(program), {}))
         launches += [(launch, note, part, depth) for launch, note in _in_order(program, explanation)]
         values = [value for value in program.function.values if value in program.host]
         interpreted += [
@@ -213,16 +213,16 @@ def profile(version: ModelVersion, run: Callable[[], object], feeds: Mapping[str
     parts = [] if version.partitioned is None else version.partitioned.parts
     return Profile(
         target.name, workers.threads, runs, statistics.median(whole), tuple(kernels), tuple(interpreted),
-        tuple(_part_time(each, times.of(each, 0)) for each in parts), peak,
+        tuple(_part_time(part, times.of(part, 0)) for part in parts), peak,
         _events(min(traced, key=_length).spans, kernels, numbers),
     )  # fmt: skip
 
 
 class Nodes:
-    """The nodes that what a version computes is for. What came from the store is compiled with what it was made of.
+    """The nodes of a version, for each recorded computation; a program from the store is compiled again for its graph.
 
     Args:
-        version: The model; nodes are told as long as it stays.
+        version: The model.
     """
 
     def __init__(self, version: ModelVersion) -> None:
@@ -232,19 +232,19 @@ class Nodes:
         self._makers = {str(output.name): node for node in version.model.graph.all_nodes() for output in node.outputs}
 
     def of(self, recorder: Recorder) -> list[tuple[Span, ir.Node]]:
-        """What a record tells of nodes: each span with the node that most of it is for."""
+        """Return each span of a record with the node of most of its operations."""
         if self._mains is None:
-            self._mains = self._found(recorder)
-        found = []
+            self._mains = self._main_tensors(recorder)
+        pairs = []
         for span in recorder.spans:
-            tensors = (self._mains.get(id(span.what), ""), *_told(span.what)[2])
-            made = (self._makers[tensor] for tensor in tensors if tensor in self._makers)
-            node = span.what if isinstance(span.what, ir.Node) else next(made, None)
+            tensors = (self._mains.get(id(span.what), ""), *_describe(span.what)[2])
+            makers = (self._makers[tensor] for tensor in tensors if tensor in self._makers)
+            node = span.what if isinstance(span.what, ir.Node) else next(makers, None)
             if node is not None and not isinstance(span.what, Part):
-                found.append((span, node))
-        return found
+                pairs.append((span, node))
+        return pairs
 
-    def _found(self, recorder: Recorder) -> dict[int, str]:
+    def _main_tensors(self, recorder: Recorder) -> dict[int, str]:
         listed = [
             pair
             for program, _, _ in self._programs
@@ -260,7 +260,7 @@ def recorded(version: ModelVersion, feeds: Mapping[str, Any], *, threads: bool =
     Args:
         version: The model.
         feeds: Inputs by name.
-        threads: Whether to note what each thread does.
+        threads: If True, each thread records its share.
     """
     recorder = Recorder(threads=threads)
     version.run(None, feeds, RunContext(**version.options.limits, recorder=recorder))
@@ -268,7 +268,7 @@ def recorded(version: ModelVersion, feeds: Mapping[str, Any], *, threads: bool =
 
 
 def _programs(version: ModelVersion) -> list[tuple[Program, int, int]]:
-    """The programs that a run plays, with what they were made of: of which part, and how deep in the record."""
+    """Return the programs of a run, each with the index of its part and its depth in the record."""
     if version.partitioned is not None:
         return [
             (part.runner.program, number, 1)
@@ -279,36 +279,36 @@ def _programs(version: ModelVersion) -> list[tuple[Program, int, int]]:
 
 
 def _in_order(program: Program, explanation: Explanation) -> list[tuple[Launch, KernelNote]]:
-    """The kernels as they run."""
+    """Return the kernels in execution order."""
     notes = {id(launch): note for launch, note in zip(program.launches, explanation.kernels, strict=True)}
     launches = [launch for step in program.steps if isinstance(step, Segment) for launch in step.launches]
     return [(launch, notes[id(launch)]) for launch in launches]
 
 
 class _Times:
-    """What was recorded in several runs.
+    """The recorded times of several runs.
 
     Args:
-        played: The records.
+        recorders: The records.
     """
 
-    def __init__(self, played: Sequence[Recorder]) -> None:
+    def __init__(self, recorders: Sequence[Recorder]) -> None:
         self._sums: dict[tuple[int, int], list[float]] = {}
         self._nodes: dict[tuple[int, int], ir.Node] = {}
-        for number, recorder in enumerate(played):
+        for number, recorder in enumerate(recorders):
             for span in recorder.spans:
                 key = id(span.what), span.depth
-                self._sums.setdefault(key, [0.0] * len(played))[number] += span.seconds
+                self._sums.setdefault(key, [0.0] * len(recorders))[number] += span.seconds
                 if isinstance(span.what, ir.Node):
                     self._nodes.setdefault(key, span.what)
 
     def of(self, what: object, depth: int) -> float:
-        """The median of what something took, all times together that a run computed it."""
-        found = self._sums.get((id(what), depth))
-        return 0.0 if found is None else statistics.median(found)
+        """Return the median time of a computation, summed over its executions in a run."""
+        sums = self._sums.get((id(what), depth))
+        return 0.0 if sums is None else statistics.median(sums)
 
     def nodes(self, depth: int) -> list[ir.Node]:
-        """The nodes that were computed one by one."""
+        """Return the nodes that were interpreted one by one."""
         return [node for (_, at), node in self._nodes.items() if at == depth]
 
 
@@ -319,7 +319,7 @@ def _node_note(node: ir.Node, version: ModelVersion) -> InterpretedNote:
 
 def _kernel_time(note: KernelNote, seconds: float, peak: Peak, part: int) -> KernelTime:
     operations, moved = note.operations or 0, note.bytes or 0
-    # The clock may not have moved.
+    # The clock may be too coarse for the kernel.
     seconds = max(seconds, 1e-9)
     rate = operations / seconds
     least = operations / peak.operations + moved / peak.bytes
@@ -337,23 +337,23 @@ def _length(recorder: Recorder) -> int:
 
 
 def _events(spans: Sequence[Span], kernels: Sequence[KernelTime], numbers: Mapping[int, int]) -> tuple[Event, ...]:
-    """A record, in words."""
+    """Return the events of a record."""
     start = min((span.begin for span in spans), default=0)
-    made = []
+    events = []
     for span in sorted(spans, key=lambda span: (span.thread, span.begin, span.depth)):
-        kind, title, tensors = _told(span.what)
+        kind, title, tensors = _describe(span.what)
         number = numbers.get(id(span.what), -1)
         if number >= 0:
             note = kernels[number].note
             tensors = tuple(dict.fromkeys((note.main, *note.tensors))) if note.main else note.tensors
-        made.append(
+        events.append(
             Event(kind, title, tensors, (span.begin - start) * 1e-9, span.seconds, span.depth, span.thread, number)
         )
-    return tuple(made)
+    return tuple(events)
 
 
-def _told(what: Any) -> tuple[str, str, tuple[str, ...]]:
-    """The kind of what was recorded, its title, and its tensors."""
+def _describe(what: Any) -> tuple[str, str, tuple[str, ...]]:
+    """Return the kind, title and tensors of a recorded computation."""
     if isinstance(what, Part):
         return "part", what.provider, tuple(what.outputs)
     if isinstance(what, ir.Node):
@@ -365,28 +365,28 @@ def _told(what: Any) -> tuple[str, str, tuple[str, ...]]:
 
 
 class Runs(Protocol):
-    """A session, as far as inputs for it are drawn."""
+    """A session, as needed to draw inputs for it."""
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """Run once."""
 
     def get_outputs(self) -> list[ValueInfo]:
-        """What comes out."""
+        """Return the outputs."""
 
 
 def drawn_feeds(
     model: str | os.PathLike[str] | ir.Model, session: Runs, sizes: Mapping[str, int] | None = None
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """Seeded inputs on which a model runs, and what its open sizes are in them.
+    """Return seeded random inputs on which a model runs, and the values of its open sizes.
 
     Args:
         model: The model, or its file.
-        session: Runs it.
-        sizes: What open sizes are to be, 1 for those that are not named; by default what the model runs on.
+        session: The session to run.
+        sizes: Values of open sizes, 1 for missing names; by default sizes on which the model runs.
 
     Raises:
-        OptionError: The model has no such open size.
-        EvaluationError: It runs on none of those drawn.
+        OptionError: Unknown open size.
+        EvaluationError: The model runs on none of the random inputs.
     """
     own = copy_model(model) if isinstance(model, ir.Model) else model
     if sizes is not None:
@@ -394,9 +394,9 @@ def drawn_feeds(
 
     def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            found = session.run(None, feeds)
+            results = session.run(None, feeds)
         except SardonyxError as error:
             raise EvaluationError(error.problem, where=error.where) from error
-        return dict(zip((output.name for output in session.get_outputs()), found, strict=True))
+        return dict(zip((output.name for output in session.get_outputs()), results, strict=True))
 
     return measure.draw(own, run)

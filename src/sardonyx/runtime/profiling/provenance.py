@@ -1,4 +1,4 @@
-"""Which nodes of a model a kernel stands for, those among them that the optimizer put into others."""
+"""The provenance of kernels: the nodes of a model that a kernel computes, including nodes that the optimizer merged."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _OF_SHAPES = {"Shape", "Size"}
 
 
 def with_absorbed(model: ir.Model, notes: Sequence[KernelNote], others: Collection[str]) -> list[KernelNote]:
-    """The kernels, each with the nodes that went into what it computes, as a convolution into its normalization.
+    """Return the kernels, each with the merged nodes, such as a normalization merged into a convolution.
 
-    A node of which no kernel knows the result belongs to the kernel of what reads that. Where the node that most of a
-    kernel's operations are for has taken one with weights of several axes into it, those are for that one.
+    A node whose result no kernel computes belongs to the kernel of its reader. If the main node of a kernel absorbed a
+    node with weights of several axes, this node becomes the main node.
 
     Args:
-        model: The model as it was given.
+        model: The original model.
         notes: The kernels.
-        others: Tensors that are computed elsewhere.
+        others: Tensors that are not computed by kernels.
     """
     owners: dict[str, int] = {}
     for number, note in enumerate(notes):
         owners.update(dict.fromkeys(note.tensors, number))
-    # Others may read it in another form, or compute it once more on their way.
+    # Other kernels may list the same tensor; the kernel with the most operations for the tensor owns it.
     for number, note in sorted(enumerate(notes), key=lambda pair: pair[1].operations or 0):
         if note.operations and note.main:
             owners[note.main] = number
@@ -47,14 +47,14 @@ def with_absorbed(model: ir.Model, notes: Sequence[KernelNote], others: Collecti
 
 
 def _varying(model: ir.Model) -> set[ir.Node]:
-    """The nodes that compute from inputs, and not from shapes alone."""
+    """Return the nodes that depend on elements of inputs, not only on shapes."""
     values = {value for value in model.graph.inputs if not value.is_initializer()}
-    found = set()
+    nodes = set()
     for node in model.graph:
         if node.op_type not in _OF_SHAPES and not values.isdisjoint(node.inputs):
-            found.add(node)
+            nodes.add(node)
             values.update(node.outputs)
-    return found
+    return nodes
 
 
 def _joined(note: KernelNote, absorbed: Sequence[str], makers: dict[str, ir.Node]) -> KernelNote:

@@ -1,4 +1,4 @@
-"""When a session's runs began and ended, for trace viewers."""
+"""The timeline of a session's runs, for trace viewers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from sardonyx.errors import ModelFileError
 from sardonyx.model import write_text
 
 MOST_EVENTS = 1_000_000
-"""Beyond which the oldest are forgotten."""
+"""Limit of recorded events; the oldest are dropped."""
 
 
 class Timeline:
-    """Spans of time, by name and thread, in the form that ``chrome://tracing`` and Perfetto read.
+    """Spans of time, by name and thread, in the format of ``chrome://tracing`` and Perfetto.
 
     Attributes:
-        start_ns: When it began, as ``time.perf_counter_ns`` counts.
+        start_ns: The start of recording, as ``time.perf_counter_ns`` counts.
     """
 
     def __init__(self) -> None:
@@ -34,54 +34,54 @@ class Timeline:
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
 
     @contextlib.contextmanager
-    def run(self, tag: str, **told: Any) -> Iterator[None]:
-        """Record what happens inside as one run.
+    def run(self, tag: str, **details: Any) -> Iterator[None]:
+        """Record the enclosed block as one run.
 
         Args:
-            tag: What the run is called; empty for ``model_run``.
-            told: What else the trace shows of it.
+            tag: The label of the run; empty for ``model_run``.
+            details: Further entries of the trace.
         """
         begin = time.perf_counter_ns()
         try:
             yield
         finally:
             end = time.perf_counter_ns()
-            self._add(tag or "model_run", "Session", begin, end, told)
+            self._add(tag or "model_run", "Session", begin, end, details)
 
     def loaded(self) -> None:
-        """Record that what it is of is ready, since it began."""
+        """Record the time from the start until now as the initialization of the session."""
         self._add("session_initialization", "Session", self.start_ns, time.perf_counter_ns(), {})
 
     def nodes(self, spans: Iterable[tuple[Span, ir.Node]]) -> None:
-        """Record what a run computed, kernel by kernel, under the names of nodes, as ONNX Runtime's traces have it.
+        """Record the kernels of a run under the names of nodes, in the format of ONNX Runtime's traces.
 
         Args:
-            spans: When it was, and the node that most of it was for.
+            spans: Spans with the node of most of their operations.
         """
         for index, (span, node) in enumerate(spans):
             name = node.name or next((str(output.name) for output in node.outputs if output.name), "")
-            told = {"op_name": node.op_type, "provider": "CPUExecutionProvider", "node_index": str(index)}
-            self._add(f"{name}_kernel_time", "Node", span.begin, span.end, told)
+            details = {"op_name": node.op_type, "provider": "CPUExecutionProvider", "node_index": str(index)}
+            self._add(f"{name}_kernel_time", "Node", span.begin, span.end, details)
 
-    def _add(self, name: str, category: str, begin: int, end: int, told: dict[str, Any]) -> None:
+    def _add(self, name: str, category: str, begin: int, end: int, details: dict[str, Any]) -> None:
         self._events.append(
             {
                 "name": name, "cat": category, "ph": "X", "pid": os.getpid(), "tid": threading.get_native_id(),
-                "ts": (begin - self.start_ns) / 1e3, "dur": (end - begin) / 1e3, "args": told,
+                "ts": (begin - self.start_ns) / 1e3, "dur": (end - begin) / 1e3, "args": details,
             }
         )  # fmt: skip
 
     def write(self, prefix: str) -> str:
-        """Write the events and forget them.
+        """Write the events to a file and drop them.
 
         Args:
-            prefix: How the file's path begins.
+            prefix: The prefix of the file's path.
 
         Returns:
             The path.
 
         Raises:
-            ModelFileError: It cannot be written.
+            ModelFileError: The file cannot be written.
         """
         path = Path(f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}_{time.perf_counter_ns() % 1_000_000:06}.json")
         events, self._events = self._events, deque(maxlen=MOST_EVENTS)

@@ -1,11 +1,11 @@
-"""What can run a model or parts of it, by name: our own engines, others, and what packages register.
+"""Providers by name: engines of this package, other engines, and engines that packages register.
 
 A package registers a provider by an entry point of the group ``sardonyx.providers``::
 
     [project.entry-points."sardonyx.providers"]
     mine = "my_package:MyProvider"
 
-Its value is called with :class:`Settings` and gives a :class:`Provider`, which ``providers=["mine"]`` finds.
+The entry point is called with :class:`Settings` and returns a :class:`Provider`, available as ``providers=["mine"]``.
 """
 
 from __future__ import annotations
@@ -46,54 +46,56 @@ _OWN = {
 
 
 def known() -> list[str]:
-    """The names of all providers, those that packages register among them."""
+    """Return the names of all providers, including registered ones."""
     return [*_OWN, *(name for name in _registered() if name not in _OWN)]
 
 
 def installed() -> list[str]:
-    """The names of our own providers whose packages are there."""
+    """Return the names of this package's providers whose engines are installed."""
     return [name for name in _OWN if name in ("native", "reference") or importlib.util.find_spec(name) is not None]
 
 
 def _registered() -> Mapping[str, EntryPoint]:
-    return {each.name: each for each in entry_points(group=GROUP)}
+    return {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
 
 
 def make(named: str, settings: Settings) -> Provider:
-    """The provider of a name.
+    """Return the provider of a name.
 
     Args:
-        named: A name, with or without a device after a colon.
-        settings: What it is told; the device is taken from the name.
+        named: A name, with an optional device after a colon.
+        settings: The settings; the device of the name replaces theirs.
 
     Raises:
-        OptionError: There is none.
-        MissingDependencyError: What it stands on is not installed.
+        OptionError: Unknown provider.
+        MissingDependencyError: The package of the provider is not installed.
     """
     name, _, device = named.partition(":")
     factory: Callable[[Settings], Any]
     if name in _OWN:
-        place, of = _OWN[name]
-        factory = getattr(importlib.import_module(place), of)
-    elif (found := _registered().get(name)) is not None:
-        factory = found.load()
+        module, attribute = _OWN[name]
+        factory = getattr(importlib.import_module(module), attribute)
+    elif (entry_point := _registered().get(name)) is not None:
+        factory = entry_point.load()
     else:
-        raise OptionError(
-            f"there is no provider {name!r}.", where="providers", remedy=f"There are: {', '.join(known())}."
-        )
+        raise OptionError(f"unknown provider {name!r}.", where="providers", remedy=f"Choose from {', '.join(known())}.")
     return required(factory(replace(settings, device=device)), name)
 
 
-def required(made: object, where: str) -> Provider:
-    """What is to be a provider, if it is one.
+def required(candidate: object, where: str) -> Provider:
+    """Return a provider, after checking that the object is one.
 
     Raises:
-        OptionError: It is not.
+        OptionError: The object is not a provider.
     """
-    if isinstance(made, type):
-        raise OptionError(f"{made.__name__} is a class.", where=where, remedy="Give an instance of it.")
-    if not isinstance(made, Provider):
+    if isinstance(candidate, type):
         raise OptionError(
-            f"{type(made).__name__} is no provider.", where=where, remedy="It needs `name`, `capability` and `compile`."
+            f"expected a provider, got the class {candidate.__name__}.", where=where, remedy="Pass an instance."
         )
-    return made
+    if not isinstance(candidate, Provider):
+        raise OptionError(
+            f"expected a provider, got {type(candidate).__name__}.",
+            where=where,
+            remedy="A provider has `name`, `capability` and `compile`.",
+        )
+    return candidate

@@ -1,4 +1,4 @@
-"""What a node costs, as far as its sizes tell: enough to see that crossing to another engine is not worth a `Relu`."""
+"""Estimated costs of nodes by their sizes: precise enough to avoid crossings to another engine for a `Relu`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from sardonyx.rewrite.sizes import Sizes
 MACS_PER_SECOND = 2e10
 BYTES_PER_SECOND = 1e10
 STARTING_SECONDS = 1e-6
-"""Of a kernel, however small its data."""
+"""Seconds of a kernel without data."""
 
 OPEN_SIZE = 32
-"""What a size that is not known is taken as."""
+"""The assumed value of an open size."""
 
 _BODY_RUNS = 10
-"""How often the nodes of a body are taken to run."""
+"""The assumed number of executions of a body."""
 
 
 def node_seconds(model: ir.Model) -> dict[ir.Node, float]:
-    """Seconds of every node of the main graph on a processor core of our time, by its sizes."""
+    """Return the estimated seconds of every node of the main graph on one core of a current processor."""
     sizes = Sizes(model.graph.opset_imports.get("", 1))
     return {node: _seconds(node, sizes) for node in model.graph}
 
 
 def _seconds(node: ir.Node, sizes: Sizes) -> float:
-    inside = sum(_seconds(each, sizes) for body in facts.bodies(node) for each in body)
+    inside = sum(_seconds(inner, sizes) for body in facts.bodies(node) for inner in body)
     macs = _number(_macs(node, sizes))
     moved = sum(_bytes(value, sizes) for value in (*node.inputs, *node.outputs) if value is not None)
     return STARTING_SECONDS + macs / MACS_PER_SECOND + moved / BYTES_PER_SECOND + _BODY_RUNS * inside
@@ -42,7 +42,7 @@ def _macs(node: ir.Node, sizes: Sizes) -> Size | None:
     count = MACS.get(node.op_type)
     try:
         return None if count is None else count(node, sizes)
-    except SizeLimitError:  # Of sizes that are too long to multiply, bytes alone count.
+    except SizeLimitError:  # The product of the sizes is too long: only bytes count.
         return None
 
 
@@ -60,7 +60,7 @@ def _number(size: Size | None) -> int:
 
 
 def weight_bytes(node: ir.Node) -> int:
-    """Bytes of the weights that a node reads, those in its bodies among them."""
-    readers = [node, *(each for body in facts.bodies(node) for each in facts.nodes_of(body))]
-    weights = {value for each in readers for value in each.inputs if value is not None and value.is_initializer()}
+    """Return the bytes of the weights that a node and its bodies read."""
+    readers = [node, *(inner for body in facts.bodies(node) for inner in facts.nodes_of(body))]
+    weights = {value for reader in readers for value in reader.inputs if value is not None and value.is_initializer()}
     return sum(value.const_value.nbytes for value in weights if value.const_value is not None)

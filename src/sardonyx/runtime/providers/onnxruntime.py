@@ -31,26 +31,26 @@ PASSED_ON = frozenset(
         "string",
     )
 )  # fmt: skip
-"""Types of values that its Python interface takes and gives as numpy arrays."""
+"""Types of values that ONNX Runtime's Python interface exchanges as numpy arrays."""
 
 _MAPS = frozenset(
     f"map({key},tensor({value}))" for key in ("int64", "string") for value in ("int64", "float", "double", "string")
 )
-_TAKEN = PASSED_ON | _MAPS | {f"seq({each})" for each in PASSED_ON | _MAPS}
+_SUPPORTED = PASSED_ON | _MAPS | {f"seq({each})" for each in PASSED_ON | _MAPS}
 
 Kernels = Mapping[tuple[str, str], Sequence[tuple[int, int, Mapping[str, frozenset[str]]]]]
-"""First and last version and allowed types by type variable, by domain and operator."""
+"""First and last version and supported types by type variable, by domain and operator."""
 
 
 def module() -> ModuleType:
-    """The package.
+    """Return the package.
 
     Raises:
-        MissingDependencyError: It is not installed, or what is imported under its name is our own.
+        MissingDependencyError: The package is not installed, or its name is bound to this package's drop-in module.
     """
     remedy = "Install it: pip install onnxruntime"
-    found = sys.modules.get("onnxruntime")
-    if found is not None and found.__name__ != "onnxruntime":
+    loaded = sys.modules.get("onnxruntime")
+    if loaded is not None and loaded.__name__ != "onnxruntime":
         raise MissingDependencyError("`onnxruntime` is Sardonyx itself in this process.", where="onnxruntime")
     try:
         import onnxruntime
@@ -61,7 +61,7 @@ def module() -> ModuleType:
 
 @functools.cache
 def _kernels(provider: str) -> Kernels | None:
-    """What an execution provider has kernels for; None where the package does not say."""
+    """Return the kernels of an execution provider; None if the package does not list them."""
     try:
         from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
     except ImportError:
@@ -76,15 +76,15 @@ def _kernels(provider: str) -> Kernels | None:
 
 
 def _serialize(model: ir.Model) -> bytes:
-    """A model as the bytes of a file.
+    """Return a model as the bytes of a file.
 
     Raises:
-        UnsupportedError: It does not fit into one.
+        UnsupportedError: The model exceeds the size of a file.
     """
     try:
         return model_io.to_proto(model).SerializeToString()
     except Exception as error:  # Protobuf's limit of 2 GiB has a class of its own in each of its versions.
-        raise UnsupportedError(f"the model does not become a file: {error}") from error
+        raise UnsupportedError(f"the model cannot be serialized: {error}") from error
 
 
 class OnnxRuntimeRunner:
@@ -97,7 +97,7 @@ class OnnxRuntimeRunner:
         provider: The provider that compiles the model.
 
     Raises:
-        UnsupportedError: ONNX Runtime refuses it.
+        UnsupportedError: ONNX Runtime refuses the model.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class OnnxRuntimeRunner:
         if provider.device not in session.get_providers():
             raise UnsupportedError(f"ONNX Runtime could not start {provider.device}.")
         session.disable_fallback()
-        # The method of the class beneath, which checks the names that are right here.
+        # The method of the binding skips checks of names, which are right here.
         self._run = session._sess.run if hasattr(session, "_sess") else session.run
 
     def run(self, values: Sequence[Any], context: RunContext) -> Sequence[Any]:
@@ -138,10 +138,10 @@ class OnnxRuntimeRunner:
 
 
 class OnnxRuntimeProvider:
-    """One execution provider of ONNX Runtime, with its CPU behind it.
+    """One execution provider of ONNX Runtime, with its CPU provider as the fallback.
 
     Args:
-        settings: The device is the name of its execution provider, with or without that ending; the CPU's without.
+        settings: The device is the name of the execution provider, with or without its ending; the CPU by default.
 
     Raises:
         MissingDependencyError: The package is not installed.
@@ -150,8 +150,8 @@ class OnnxRuntimeProvider:
 
     def __init__(self, settings: Settings) -> None:
         self.runtime = module()
-        wanted = settings.device or CPU
-        self.device = wanted if wanted.endswith("ExecutionProvider") else f"{wanted}ExecutionProvider"
+        device = settings.device or CPU
+        self.device = device if device.endswith("ExecutionProvider") else f"{device}ExecutionProvider"
         self.name = "onnxruntime" if not settings.device else f"onnxruntime:{settings.device}"
         available = self.runtime.get_available_providers()
         if self.device not in available:
@@ -163,7 +163,7 @@ class OnnxRuntimeProvider:
         self._settings = settings
 
     def session_options(self) -> Any:
-        """Options for a session of a part."""
+        """Return the options for the session of a partition."""
         level = self.runtime.GraphOptimizationLevel
         options = self.runtime.SessionOptions()
         options.log_severity_level = 4
@@ -173,52 +173,51 @@ class OnnxRuntimeProvider:
         options.use_deterministic_compute = self._settings.deterministic
         if self._settings.threads is not None:
             options.intra_op_num_threads = self._settings.threads
-        # Waiting workers would take the processors from the other providers.
+        # Spinning workers would occupy the processors that other providers need.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return options
 
     def capability(self, model: ir.Model) -> Mapping[ir.Node, Answer]:
-        """The nodes for which it has a kernel of the right version and types."""
+        """Claim the nodes with a kernel of the right version and types."""
         seconds = node_seconds(model)
         return {node: self._answer(node, model, seconds[node]) for node in model.graph}
 
     def _answer(self, node: ir.Node, model: ir.Model, seconds: float) -> Answer:
         for value in (*node.inputs, *node.outputs):
             declared = declared_type(value) if value is not None and (value.name or value.uses()) else None
-            if declared is not None and type_text(declared) not in _TAKEN:
+            if declared is not None and type_text(declared) not in _SUPPORTED:
                 return Refusal(f"{type_text(declared)} is not passed from Python")
         missing = self._missing(node, model)
         return Refusal(missing) if missing else Claim(seconds, f"{self.device} has a kernel")
 
     def _missing(self, node: ir.Node, model: ir.Model) -> str:
-        """Why it cannot take a node, or one that is inside of it; empty if it can."""
+        """Return the reason why a node, or a node inside of it, has no kernel; empty if all have kernels."""
         kernels = _kernels(self.device) or _kernels(CPU)
         if kernels is None:
             return ""
-        inside = [node, *(each for body in facts.bodies(node) for each in facts.nodes_of(body))]
-        for each in inside:
-            version = model.graph.opset_imports.get(each.domain, 1)
-            if each.op_identifier() in model.functions:
-                function = model.functions[each.op_identifier()]
-                for called in function:
-                    if found := self._missing(called, model):
-                        return found
-            elif found := _without_kernel(each, version, kernels):
-                return found
+        nodes = [node, *(inner for body in facts.bodies(node) for inner in facts.nodes_of(body))]
+        for current in nodes:
+            version = model.graph.opset_imports.get(current.domain, 1)
+            if current.op_identifier() in model.functions:
+                for called in model.functions[current.op_identifier()]:
+                    if reason := self._missing(called, model):
+                        return reason
+            elif reason := _without_kernel(current, version, kernels):
+                return reason
         return ""
 
     def compile(self, part: ir.Model) -> OnnxRuntimeRunner:
-        """Load the part.
+        """Load the partition.
 
         Raises:
-            UnsupportedError: ONNX Runtime refuses it.
+            UnsupportedError: ONNX Runtime refuses the partition.
         """
         inputs, outputs = ([str(value.name) for value in values] for values in (part.graph.inputs, part.graph.outputs))
         return OnnxRuntimeRunner(_serialize(part), inputs, outputs, self)
 
 
 def _without_kernel(node: ir.Node, version: int, kernels: Kernels) -> str:
-    """Why there is no kernel for a node; empty if there is one, or if its operator is a function of others."""
+    """Return the reason why a node has no kernel; empty if it has one, or if its operator is a function."""
     domain = canonical(node.domain)
     label = f"{domain}.{node.op_type}".lstrip(".")
     try:
@@ -240,12 +239,12 @@ def _without_kernel(node: ir.Node, version: int, kernels: Kernels) -> str:
 
 
 def _types(values: Sequence[ir.Value | None]) -> list[str]:
-    found = [declared_type(value) for value in values if value is not None]
-    return [type_text(each) for each in found if each is not None]
+    types = [declared_type(value) for value in values if value is not None]
+    return [type_text(type) for type in types if type is not None]
 
 
 def _fits(node: ir.Node, schema: Any, types: Mapping[str, frozenset[str]]) -> bool:
-    """Whether the types of a node's values are among those of a kernel, as far as they are known."""
+    """Return True if the known types of a node's values are among the types of a kernel."""
     for values, formal in ((node.inputs, schema.inputs), (node.outputs, schema.outputs)):
         for position, value in enumerate(values):
             if value is None or not formal:

@@ -20,34 +20,34 @@ from sardonyx.runtime.providers.estimates import node_seconds
 from sardonyx.runtime.providers.openvino_request import Expected, Request
 from sardonyx.runtime.providers.protocol import Answer, Claim, Refusal, Settings
 
-_TAKEN = frozenset({"FLOAT", "INT8", "UINT8", "INT32", "INT64", "BOOL"})
-"""Element types that it computes as they are: it makes float32 of float64."""
+_EXACT_TYPES = frozenset({"FLOAT", "INT8", "UINT8", "INT32", "INT64", "BOOL"})
+"""Element types that OpenVINO computes without conversion: float64 becomes float32."""
 
 _UNCONVERTED = re.compile(r"No conversion rule found for operations: ([^\n]*)")
 _MOST_IDLE = 16
 
 
 class OpenVinoRunner:
-    """A part, compiled by OpenVINO.
+    """A partition, compiled by OpenVINO.
 
     Args:
-        part: The part.
-        provider: Made it.
+        part: The partition.
+        provider: The provider.
     """
 
     def __init__(self, part: ir.Model, provider: OpenVinoProvider) -> None:
         try:
             read = provider.core.read_model(model_io.to_proto(part).SerializeToString())
             self._compiled = provider.core.compile_model(read, provider.device, provider.config)
-        except Exception as error:  # The binding raises RuntimeError for all that can be.
+        except Exception as error:  # The binding raises RuntimeError for every failure.
             raise UnsupportedError(f"OpenVINO does not load it: {error}") from error
         if len(self._compiled.inputs) != len(part.graph.inputs):
-            raise UnsupportedError("OpenVINO removes an input that nothing reads.")
+            raise UnsupportedError("OpenVINO removes an unused input.")
         self._tensor = provider.tensor
         self._places = [_place(self._compiled.inputs, str(value.name)) for value in part.graph.inputs]
         types = [declared_type(value) for value in part.graph.outputs]
-        self._outputs = [_expected(*each) for each in zip(self._compiled.outputs, types, strict=True)]
-        # Taken and given back by one operation of a list each, which no other thread divides.
+        self._outputs = [_expected(*pair) for pair in zip(self._compiled.outputs, types, strict=True)]
+        # `pop` and `append` are atomic, so that threads need no lock.
         self._idle: list[Request] = []
 
     def run(self, values: Sequence[Any], context: RunContext) -> Sequence[Any]:
@@ -65,7 +65,7 @@ class OpenVinoRunner:
                     own.request.wait()
             else:
                 own.infer()
-            found = own.results()
+            results = own.results()
         except Exception as error:  # As above.
             context.check_time()
             if "was canceled" in str(error):
@@ -73,15 +73,15 @@ class OpenVinoRunner:
             raise ExecutionError(f"OpenVINO: {error}") from error
         if len(self._idle) < _MOST_IDLE:
             self._idle.append(own)
-        return found
+        return results
 
     def shrink(self) -> None:
-        """Let go of the requests that no call uses, with their memory."""
+        """Free the requests that no call uses, with their memory."""
         self._idle.clear()
 
 
 def _expected(port: Any, type: Type | None) -> Expected:
-    """What an output is, as far as that is known before a run."""
+    """Return the type and shape of an output, as far as known before a run."""
     dtype = numpy_dtype(type.dtype) if isinstance(type, TensorType) else None
     return Expected(tuple(port.shape) if port.partial_shape.is_static else None, dtype)
 
@@ -97,11 +97,11 @@ class OpenVinoProvider:
     """One device of OpenVINO.
 
     Args:
-        settings: The device is one of OpenVINO's, the CPU without; the options are its properties.
+        settings: The device is a device of OpenVINO, by default the CPU; the options are its properties.
 
     Raises:
         MissingDependencyError: The package is not installed.
-        OptionError: There is no such device.
+        OptionError: Unknown device.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -115,10 +115,10 @@ class OpenVinoProvider:
         self.tensor = openvino.Tensor
         self.device = settings.device or "CPU"
         self.name = f"openvino:{settings.device}" if settings.device else "openvino"
-        there = self.core.available_devices
-        if self.device.split(":")[0] not in {*(name.split(".")[0] for name in there), "AUTO", "HETERO", "MULTI"}:
+        available = self.core.available_devices
+        if self.device.split(":")[0] not in {*(name.split(".")[0] for name in available), "AUTO", "HETERO", "MULTI"}:
             raise OptionError(
-                f"OpenVINO has no device {self.device}.", where="providers", remedy=f"It has: {', '.join(there)}."
+                f"OpenVINO has no device {self.device}.", where="providers", remedy=f"It has: {', '.join(available)}."
             )
         self.config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
         if settings.threads is not None:
@@ -127,31 +127,31 @@ class OpenVinoProvider:
         self._unconverted: dict[tuple[str, str, int], str] = {}
 
     def capability(self, model: ir.Model) -> Mapping[ir.Node, Answer]:
-        """The nodes of types that it keeps, whose operators it can convert."""
+        """Claim the nodes with exactly supported types and convertible operators."""
         return {node: self._answer(node, model, seconds) for node, seconds in node_seconds(model).items()}
 
     def _answer(self, node: ir.Node, model: ir.Model, seconds: float) -> Answer:
-        inside = [node, *(each for body in facts.bodies(node) for each in facts.nodes_of(body))]
-        for each in inside:
-            for value in (*each.inputs, *each.outputs):
+        nodes = [node, *(current for body in facts.bodies(node) for current in facts.nodes_of(body))]
+        for current in nodes:
+            for value in (*current.inputs, *current.outputs):
                 declared = declared_type(value) if value is not None and (value.name or value.uses()) else None
                 if declared is None:
                     continue
                 if not isinstance(declared, TensorType):
-                    return Refusal(f"{declared} is no tensor")
-                if declared.dtype.name not in _TAKEN:
-                    return Refusal(f"it does not keep {declared.dtype.name.lower()}")
-            if different := _difference(each):
+                    return Refusal(f"{declared} is not a tensor type")
+                if declared.dtype.name not in _EXACT_TYPES:
+                    return Refusal(f"OpenVINO converts {declared.dtype.name.lower()}")
+            if different := _difference(current):
                 return Refusal(different)
         missing = self._not_converted(node, model)
-        return Refusal(missing) if missing else Claim(seconds, "it converts the operator")
+        return Refusal(missing) if missing else Claim(seconds, "OpenVINO supports the operator")
 
     def _not_converted(self, node: ir.Node, model: ir.Model) -> str:
-        """What of a node has no conversion; asked once for an operator of a version."""
+        """Return the operator without conversion in a node; cached for each operator and version."""
         version = model.graph.opset_imports.get(node.domain, 1)
         key = (node.domain, node.op_type, version)
         if key not in self._unconverted or facts.bodies(node):
-            constants = {each for each in model.graph if is_constant_node(each)} - {node}
+            constants = {constant for constant in model.graph if is_constant_node(constant)} - {node}
             inputs, outputs, repeated = boundary([node], constants, node.outputs)
             part = part_of(model, [*repeated, node], inputs, [value for value in outputs if value.name])
             self._unconverted[key] = ""
@@ -163,10 +163,10 @@ class OpenVinoProvider:
         return self._unconverted[key]
 
     def compile(self, part: ir.Model) -> OpenVinoRunner:
-        """Compile the part.
+        """Compile the partition.
 
         Raises:
-            UnsupportedError: OpenVINO refuses it.
+            UnsupportedError: OpenVINO refuses the partition.
         """
         return OpenVinoRunner(part, self)
 
@@ -182,7 +182,7 @@ _DIFFERENT: Mapping[str, str] = {
         "it draws other numbers in every run",
     ),
 }  # fmt: skip
-"""Operators of the standard whose results are others than the standard says, with the reason."""
+"""Operators whose results differ from the standard, with the difference."""
 
 
 def _number(node: ir.Node, name: str) -> int:
@@ -190,7 +190,7 @@ def _number(node: ir.Node, name: str) -> int:
 
 
 def _difference(node: ir.Node) -> str:
-    """Why a node has other results there than the standard says; empty if it has not."""
+    """Return the difference of a node's results from the standard; empty if there is none."""
     if canonical(node.domain):
         return ""
     if node.op_type in ("GRU", "LSTM", "RNN") and _number(node, "layout"):

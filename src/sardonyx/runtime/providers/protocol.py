@@ -1,7 +1,7 @@
-"""What something must be able to do to run a part of a model.
+"""The protocol of providers, which run partitions of models.
 
-A provider looks at a model and says which of its nodes it can take, and at what cost. It is then given *parts* of the
-model, each a model of its own, to make ready; what comes of that runs them.
+A provider looks at a model and claims nodes, each at a cost. The provider is then given partitions, each a model of its
+own, to compile; the results run the partitions.
 :mod:`sardonyx.runtime.partition.assignment` assigns nodes to providers.
 """
 
@@ -17,16 +17,16 @@ from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.core.eval.run_context import RunContext
 
 OptimizationLevel = Literal["none", "basic", "all"]
-"""How much a model is rewritten before it runs: not, by rewrites that keep every bit, or by all."""
+"""The rewrites before a model runs: none, rewrites that keep every bit, or all."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A node that a provider can take.
+    """A node that a provider supports.
 
     Attributes:
-        seconds: What it costs there, as an estimate: only comparisons matter.
-        reason: Why it can, for ``Session.placement``.
+        seconds: The estimated cost: only comparisons matter.
+        reason: The reason, for ``Session.placement``.
     """
 
     seconds: float
@@ -35,10 +35,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A node that a provider cannot take.
+    """A node that a provider does not support.
 
     Attributes:
-        reason: Why not.
+        reason: The reason.
     """
 
     reason: str
@@ -49,75 +49,75 @@ Answer = Claim | Refusal
 
 @runtime_checkable
 class Runner(Protocol):
-    """A part of a model, ready to run, from any thread."""
+    """A partition that is ready to run, from any thread."""
 
     def run(self, values: Sequence[Any], context: RunContext) -> Sequence[Any]:
         """Run once.
 
         Args:
-            values: The part's inputs in the order of its graph: arrays, lists for sequences, dicts for maps, None for
-                an empty optional. They may be read, never written, and not kept after the call.
-            context: The limits of this run; what cannot look at it while it computes asks for ``context.on_end``.
+            values: The inputs in graph order: arrays, lists for sequences, dicts for maps, None for an empty optional.
+                They may be read during the call, but not written and not retained.
+            context: The limits of this run; an engine that cannot poll the context registers ``context.on_end``.
 
         Returns:
-            The part's outputs in the order of its graph, as the caller's own: nothing may write them later.
+            The outputs in graph order, owned by the caller: nothing writes them later.
 
         Raises:
-            Exception: Whatever it is, the call of the session fails with it, and the session goes on.
+            Exception: Any error fails the call of the session; the session remains usable.
         """
 
 
 @runtime_checkable
 class Shrinking(Protocol):
-    """A runner that can let go of memory."""
+    """A runner that can free memory."""
 
     def shrink(self) -> None:
-        """Let go of memory that no call uses, from any thread."""
+        """Free memory that no call uses, from any thread."""
 
 
 @runtime_checkable
 class Provider(Protocol):
-    """Something that can run parts of models.
+    """An engine that can run partitions of models.
 
     Attributes:
-        name: What sessions call it.
+        name: Its name in sessions.
     """
 
     name: str
 
     def capability(self, model: ir.Model) -> Mapping[ir.Node, Answer]:
-        """Which nodes of the main graph it can take.
+        """Return the nodes of the main graph that the provider supports.
 
         Args:
-            model: The whole model, with inferred types and shapes; it must be left as it is.
+            model: The whole model, with inferred types and shapes; it must not be changed.
 
         Returns:
-            A claim or a refusal by node; a node that is not named is refused.
+            A claim or a refusal by node; missing nodes are refused.
         """
 
     def compile(self, part: ir.Model) -> Runner:
-        """Make a part ready to run.
+        """Compile a partition.
 
         Args:
-            part: Nodes that it claimed, as a model of its own, whose inputs have types and, where they are known,
-                shapes. It must be left as it is.
+            part: Claimed nodes as a model of their own, whose inputs have types and, if known, shapes. It must not be
+                changed.
 
         Raises:
-            UnsupportedError: It cannot take the part after all: its nodes go to others.
+            UnsupportedError: The provider does not support the partition: its nodes go to other providers.
         """
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a provider is made with.
+    """Settings of a provider.
 
     Attributes:
-        device: What follows the colon in ``onnxruntime:CUDAExecutionProvider``; empty without.
-        options: The provider's own options, passed through as they are.
-        threads: How many threads may compute; None for what the process may use.
+        device: The text after the colon in ``onnxruntime:CUDAExecutionProvider``; empty without a colon.
+        options: Options of the provider, passed unchanged.
+        threads: Number of threads; None for all processors of the process.
         optimization: ``"none"``, ``"basic"`` or ``"all"``.
-        deterministic: Whether results must be the same from run to run.
-        denormals: What becomes of numbers below the least normal one: ``"keep"``, ``"flush"`` or ``"auto"``.
+        deterministic: If True, results must be the same in every run.
+        denormals: The treatment of denormal numbers: ``"keep"``, ``"flush"`` or ``"auto"``.
     """
 
     device: str = ""
@@ -129,12 +129,12 @@ class Settings:
 
 
 class Factory(Protocol):
-    """What an entry point of the group ``sardonyx.providers`` names."""
+    """The object of an entry point of the group ``sardonyx.providers``."""
 
     def __call__(self, settings: Settings) -> Provider:
-        """Make the provider.
+        """Create the provider.
 
         Raises:
-            MissingDependencyError: What it stands on is not installed.
-            OptionError: It knows no such device or option.
+            MissingDependencyError: The engine is not installed.
+            OptionError: Unknown device or option.
         """

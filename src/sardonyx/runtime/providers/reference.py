@@ -1,4 +1,4 @@
-"""The numpy interpreter of Core as a provider: it takes whatever has a definition, slowly."""
+"""The numpy interpreter of Core as a provider: supports every operator with a definition, slowly."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from sardonyx.runtime.providers.estimates import node_seconds
 from sardonyx.runtime.providers.protocol import Answer, Claim, Refusal, Settings
 
 SLOWER = 20.0
-"""How much longer numpy takes than compiled code, about."""
+"""Estimated time of numpy over the time of compiled code."""
 
 
 def without_definition(node: ir.Node, model: ir.Model) -> str:
-    """Which operator of a node, its bodies and the functions that it calls has no definition; empty if all have."""
+    """Return an operator without definition in a node, its bodies or its functions; empty if all have definitions."""
     pending = [(node, model.graph.opset_imports)]
     seen: set[ir.OperatorIdentifier] = set()
     while pending:
-        each, imports = pending.pop()
-        function = model.functions.get(each.op_identifier())
+        current, imports = pending.pop()
+        function = model.functions.get(current.op_identifier())
         if function is not None:
-            if each.op_identifier() not in seen:
-                seen.add(each.op_identifier())
+            if current.op_identifier() not in seen:
+                seen.add(current.op_identifier())
                 pending.extend((inner, function.opset_imports) for inner in function)
             continue
-        pending.extend((inner, imports) for body in facts.bodies(each) for inner in body)
-        version = imports.get(each.domain, imports.get(canonical(each.domain), 1))
-        if find(each.domain, each.op_type, version) is None:
-            return f"{each.domain}.{each.op_type}".lstrip(".")
+        pending.extend((inner, imports) for body in facts.bodies(current) for inner in body)
+        version = imports.get(current.domain, imports.get(canonical(current.domain), 1))
+        if find(current.domain, current.op_type, version) is None:
+            return f"{current.domain}.{current.op_type}".lstrip(".")
     return ""
 
 
 class ReferenceRunner:
-    """A part on numpy.
+    """A partition on numpy.
 
     Args:
-        part: The part.
+        part: The partition.
     """
 
     def __init__(self, part: ir.Model) -> None:
@@ -55,20 +55,20 @@ class ReferenceRunner:
 
 
 class ReferenceProvider:
-    """Numpy, node by node.
+    """The numpy interpreter, node by node.
 
     Args:
-        settings: A device or options are refused.
+        settings: The settings, without device and options.
     """
 
     name = "reference"
 
     def __init__(self, settings: Settings) -> None:
         if settings.device or settings.options:
-            raise OptionError("the reference has no devices and no options.", where="providers")
+            raise OptionError("the reference provider has no devices and no options.", where="providers")
 
     def capability(self, model: ir.Model) -> Mapping[ir.Node, Answer]:
-        """All nodes of operators with a definition."""
+        """Claim all nodes whose operators have a definition."""
         answers: dict[ir.Node, Answer] = {}
         for node, seconds in node_seconds(model).items():
             missing = without_definition(node, model)
@@ -78,5 +78,5 @@ class ReferenceProvider:
         return answers
 
     def compile(self, part: ir.Model) -> ReferenceRunner:
-        """Prepare the part."""
+        """Prepare the partition."""
         return ReferenceRunner(part)
