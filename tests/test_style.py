@@ -1,0 +1,121 @@
+"""The tree follows ``docs/contributing/style.md``, as far as a program can tell."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TEST_FILES = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def load_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("measure_prose", ROOT / "tools" / "measure_prose.py")
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = tool
+    spec.loader.exec_module(tool)
+    return tool
+
+
+PROSE = load_tool()
+
+
+@pytest.mark.parametrize("package", sorted(PROSE.packages()))
+def test_docstrings_names_and_messages_follow_the_style(package: str) -> None:
+    total = PROSE.Measure()
+    deviations = []
+    for path in PROSE.packages()[package]:
+        counts = PROSE.measure(path)
+        total.add(counts)
+        deviations += [
+            f"{path.relative_to(ROOT)}:{finding.line}: {finding.text}"
+            for finding in counts.findings
+            if PROSE.is_binding(finding)
+        ]
+    assert not deviations, "\n".join(deviations)
+    assert total.is_within_limits(), f"what {total.what_rate:.1f}, pronouns {total.pronoun_rate:.1f} per 1,000 words"
+
+
+def test_names_outside_the_package_follow_the_style() -> None:
+    deviations = [
+        f"{path.relative_to(ROOT)}:{finding.line}: {finding.text}"
+        for path in PROSE.others()
+        for finding in PROSE.measure(path, identifiers_only=True).findings
+    ]
+    assert not deviations, "\n".join(deviations)
+
+
+@pytest.mark.parametrize(
+    "source, deviation",
+    [
+        ('def f():\n    """What it returns."""\n', "docstring starts with 'What'"),
+        ('def f():\n    """Return x. Those are y."""\n', "sentence starts with 'Those'"),
+        ("found = 1\n", "identifier 'found'"),
+        ("def f(given): ...\n", "identifier 'given'"),
+        ("for each in x: ...\n", "identifier 'each'"),
+        ("class C:\n    kept: int\n", "identifier 'kept'"),
+        ('raise ValueError(f"{x} is no integer")\n', "say 'expected X, got Y'"),
+        (f'"""{"a " * 60}"""\n', "first line has 119 characters"),
+    ],
+)
+def test_a_deviation_is_reported(source: str, deviation: str, tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(source)
+    assert any(deviation in finding.text for finding in PROSE.measure(path).findings)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: str(path.relative_to(ROOT / "tests")))
+def test_tests_use_public_names_and_import_no_test_module(path: Path) -> None:
+    deviations = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                pass
+            case ast.Attribute(attr=name) if is_private(name):
+                deviations.append(f"{path.name}:{node.lineno}: private attribute {name}")
+            case ast.ImportFrom(module=str(module)) if any(part.startswith("test_") for part in module.split(".")):
+                deviations.append(
+                    f"{path.name}:{node.lineno}: helpers belong in a module of their own, not in {module}"
+                )
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith("sardonyx"):
+                deviations += [
+                    f"{path.name}:{node.lineno}: private name {alias.name}" for alias in names if is_private(alias.name)
+                ]
+            case ast.Call(func=ast.Attribute(attr="setattr"), args=[*arguments]):
+                deviations += [
+                    f"{path.name}:{node.lineno}: private attribute {argument.value}"
+                    for argument in arguments[:2]
+                    if isinstance(argument, ast.Constant)
+                    and isinstance(argument.value, str)
+                    and is_private(argument.value.rsplit(".", 1)[-1])
+                ]
+    assert not deviations, "\n".join(deviations)
+
+
+@pytest.mark.parametrize(
+    "message, expected",
+    [
+        ("kernels/gemm: prefetch the next panel\n\nWhy.\n", None),
+        ("Rows that are too few are not walked\n", "area: imperative summary"),
+        (f"core: {'a' * 70}\n", "at most 72 characters"),
+        ("core: fold constants\nwhy\n", "blank line"),
+    ],
+)
+def test_the_commit_hook_checks_subjects(message: str, expected: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "message"
+    path.write_text(message)
+    hook = ROOT / "tools" / "hooks" / "commit-msg"
+    done = subprocess.run([sys.executable, str(hook), str(path)], capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is (expected is None)
+    assert expected is None or expected in done.stderr
