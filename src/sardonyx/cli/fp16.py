@@ -89,7 +89,7 @@ def command(
 def _plain(result: float16.Conversion | float16.MixedPrecision) -> dict[str, Any]:
     data: dict[str, Any] = {
         "clipped": [asdict(clip) for clip in result.clipped],
-        "kept": [asdict(node) for node in result.kept],
+        "kept": [asdict(node) for node in result.float32_nodes],
     }
     if isinstance(result, float16.MixedPrecision):
         trials = [{"kept": trial.float32_nodes, "error": trial.error} for trial in result.trials]
@@ -98,8 +98,8 @@ def _plain(result: float16.Conversion | float16.MixedPrecision) -> dict[str, Any
 
 
 def _show(result: float16.Conversion | float16.MixedPrecision) -> None:
-    if result.kept:
-        reasons = Counter((node.reason, node.op_type) for node in result.kept)
+    if result.float32_nodes:
+        reasons = Counter((node.reason, node.op_type) for node in result.float32_nodes)
         _table(
             "Left in float32", ("nodes", "operator", "why"), [(n, op, why) for (why, op), n in reasons.most_common()]
         )

@@ -73,7 +73,7 @@ def test_a_carried_state_has_one_type(text, blocked, operators_blocked):
 
 def test_the_body_of_a_blocked_loop_stays_in_float32():
     _, report = converted(parse(LOOP), op_block_list=["Loop"])
-    assert {"Loop", "Mul", "Add", "Tanh"} <= {node.op_type for node in report.kept}
+    assert {"Loop", "Mul", "Add", "Tanh"} <= {node.op_type for node in report.float32_nodes}
 
 
 def test_the_inputs_of_scan_8_have_an_offset_of_one():
@@ -113,7 +113,7 @@ def test_a_float32_call_and_a_converted_call_have_separate_functions():
     proto, report = converted(model, node_block_list=["two"])
     np.testing.assert_allclose(run(proto, {"x": X})[0].astype(np.float32), run(model, {"x": X})[0], rtol=4e-3)
     assert len(proto.functions) == 4
-    assert {node.op_type for node in report.kept} == {"Exp", "Tanh"}
+    assert {node.op_type for node in report.float32_nodes} == {"Exp", "Tanh"}
 
 
 def test_an_attribute_of_the_call_may_determine_the_type():

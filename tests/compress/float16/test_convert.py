@@ -70,7 +70,7 @@ def test_movement_between_float32_nodes_is_not_rounded():
 def test_a_node_is_blocked_by_its_name_or_first_output():
     model = parse("g (float[3,4] x) => (float[3,4] y) { [first] a = Exp(x) y = Tanh(a) }")
     _, report = converted(model, node_block_list=["first", "y"])
-    assert [(node.name, node.op_type) for node in report.kept] == [("first", "Exp"), ("y", "Tanh")]
+    assert [(node.name, node.op_type) for node in report.float32_nodes] == [("first", "Exp"), ("y", "Tanh")]
 
 
 @pytest.mark.parametrize("option", ["node_block_list", "keep_io_types"])
@@ -203,7 +203,7 @@ def test_a_size_computed_in_float_stays_exact():
     )
     proto, report = converted(model)
     assert run(proto, {"x": np.zeros((1, 5001), np.float32)})[0].shape == (2500,)
-    assert {node.op_type for node in report.kept} == {"Cast", "Mul", "Floor"}
+    assert {node.op_type for node in report.float32_nodes} == {"Cast", "Mul", "Floor"}
 
 
 def test_quantized_regions_stay_in_float32():

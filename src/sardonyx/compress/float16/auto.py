@@ -61,7 +61,7 @@ class MixedPrecision:
         error: Measured output error of the model.
         chosen: Nodes left in float32 for accuracy, in the form of ``node_block_list``.
         clipped: Tensors in which the clamp changed elements.
-        kept: Nodes with float32 inputs or outputs, and the reasons.
+        float32_nodes: Nodes with float32 inputs or outputs, and the reasons.
         trials: All measurements, in order.
     """
 
@@ -69,7 +69,7 @@ class MixedPrecision:
     error: float
     chosen: tuple[str, ...]
     clipped: tuple[ClippedTensor, ...]
-    kept: tuple[KeptNode, ...]
+    float32_nodes: tuple[KeptNode, ...]
     trials: tuple[Trial, ...]
 
 
@@ -247,7 +247,7 @@ class _Search:
         """Return the model with the ``float32`` nodes, and the record of the search."""
         conversion, labels = self._convert(float32)
         return MixedPrecision(
-            conversion.model, self._error(float32), labels, conversion.clipped, conversion.kept, tuple(self._trials)
+            conversion.model, self._error(float32), labels, conversion.clipped, conversion.float32_nodes, tuple(self._trials)
         )
 
     def _error(self, float32: Nodes) -> float:

@@ -57,12 +57,12 @@ class Conversion:
     Attributes:
         model: The model.
         clipped: Tensors in which the clamp changed elements.
-        kept: Nodes with float32 inputs or outputs, and the reasons.
+        float32_nodes: Nodes with float32 inputs or outputs, and the reasons.
     """
 
     model: ir.Model
     clipped: tuple[ClippedTensor, ...]
-    kept: tuple[KeptNode, ...]
+    float32_nodes: tuple[KeptNode, ...]
 
 
 @dataclass(frozen=True)
