@@ -62,13 +62,13 @@ class Gated:
         units: Units of each.
         epilogue: What becomes of the vectors of some units: their place, with the first of them in place of a column,
             the values gate by gate, and the mask of the lanes that exist.
-        ahead: Asks for what the epilogue will read at a place, before the product.
+        prefetch: Emits prefetches of the operands that the epilogue reads at an index, before the product.
     """
 
     count: int
     units: int
     epilogue: Callable[[tuple[Index, ...], Sequence[str], str | None], None]
-    ahead: Callable[[tuple[Index, ...]], None]
+    prefetch: Callable[[tuple[Index, ...]], None]
 
 
 class Neighbours:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
-from sardonyx.compiler.kernels.gemm.gemv import Lines, dots, horizontal_sum
+from sardonyx.compiler.kernels.gemm.gemv import Lines, dots, emit_lane_sum
 from sardonyx.compiler.kernels.gemm.microkernel import accumulate, read
 from sardonyx.compiler.kernels.gemm.operands import Matrix
 from sardonyx.compiler.kernels.gemm.packing import fill
@@ -239,11 +239,11 @@ class _Attention:
     def _pack(self, start: str) -> None:
         """Pack all keys of a head: they are the columns of the product's second operand."""
         e, tile, k = self.e, self.tile, self.k
-        turned = Matrix(start, k.dtype, k.column, k.row)
+        transposed = Matrix(start, k.dtype, k.column, k.row)
         with e.loop(0, self.keys, tile.columns) as key:
             source = e.address(start, load_store.memory_type(k.dtype), e.mul(key, k.row))
             left = e.least(tile.columns, e.sub(self.keys, key))
-            fill(e, tile, turned, source, left, self.depth, e.address(self.packed, "float", e.mul(key, self.depth)))
+            fill(e, tile, transposed, source, left, self.depth, e.address(self.packed, "float", e.mul(key, self.depth)))
 
     def _pack_values(self, start: str) -> None:
         """Pack the values of a head: they are the second operand of a product, too."""
@@ -444,7 +444,7 @@ class _Attention:
             weight = _exponential(Vector(e, difference, "float", tile.lanes)).name
             e.store(tile.type, weight, at, 4)
             sums.set(e.let(f"fadd {tile.type} {sums.get()}, {weight}"))
-        part = horizontal_sum(e, tile, sums.get())
+        part = emit_lane_sum(e, tile, sums.get())
         kept = e.let(f"fmul float {e.load('float', places[1], 4)}, {shrink}")
         e.store("float", e.let(f"fadd float {kept}, {part}"), places[1], 4)
 

@@ -1,4 +1,4 @@
-"""A ``contract`` as a matrix product: which axes are rows, columns, and batch, and how its operands lie in memory."""
+"""A ``contract`` as a matrix product: rows, columns and batch axes, and operands in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sardonyx.compiler.codegen.integer_dot import entries, parted
 from sardonyx.compiler.codegen.kernel_builder import Gated, Index
 from sardonyx.compiler.codegen.loop_nest import Unfusable, bound_at, masked, stored
 from sardonyx.compiler.codegen.prefetch_reader import Ahead
-from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, Place, Turned, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.gemm.gemm import Matrix, Operands, Packed, Serpentine, gemm, pack, scratch_bytes
 from sardonyx.compiler.kernels.gemm.operands import b_layout
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.lower.context import Writing
@@ -34,12 +34,12 @@ from sardonyx.errors import UnsupportedError
 
 
 class Contraction:
-    """One contraction while its kernel is written.
+    """One contraction while the kernel is emitted.
 
     Args:
         writing: The kernel.
         value: The ``contract``.
-        gates: What it is a product of, where its columns are gates.
+        gates: The gates, if the columns are those of gates.
     """
 
     def __init__(self, writing: Writing, value: Value, gates: Gates | None = None) -> None:
@@ -56,21 +56,23 @@ class Contraction:
             if is_closed(y) and not self.pairs
             else writing.whole.operand(y)
         )
-        taken = [a for a, _ in self.pairs], [b for _, b in self.pairs]
-        self.rows = [axis for axis in range(len(shape_of(x))) if axis not in taken[0] and axis not in self.left]
-        self.columns = [axis for axis in range(len(shape_of(y))) if axis not in taken[1] and axis not in self.right]
+        batch_axes = [a for a, _ in self.pairs], [b for _, b in self.pairs]
+        self.rows = [axis for axis in range(len(shape_of(x))) if axis not in batch_axes[0] and axis not in self.left]
+        self.columns = [
+            axis for axis in range(len(shape_of(y))) if axis not in batch_axes[1] and axis not in self.right
+        ]
 
     def write(self) -> Size:
-        """Write the product, and what is fused behind it; returns the work items."""
+        """Emit the product with the epilogue; return the work items."""
         a, b = self.a, self.b
         k_shape = [a.shape[axis] for axis in self.left]
         constant = is_closed(b.base) and not self.pairs and all(isinstance(size, int) for size in b.shape)
         steps_a, steps_b = [a.strides[axis] for axis in self.left], [b.strides[axis] for axis in self.right]
         inner = merged(k_shape, steps_a) if constant else merged(k_shape, steps_a, steps_b)
         if inner is None:
-            raise UnsupportedError("the summed axes of a contraction do not lie evenly apart in memory.")
+            raise UnsupportedError("the summed axes of a contraction have no common stride in memory.")
         (k,), k_steps = inner
-        if constant:  # Weights tell what an open size of the other operand is.
+        if constant:  # The weights determine an open size of the other operand.
             k = math.prod(b.shape[axis] for axis in self.right)
         rows, batch_rows = self._split(a, self.rows)
         columns, batch_columns = (self.columns, []) if constant else self._split(b, self.columns)
@@ -79,16 +81,16 @@ class Contraction:
         w, kernel = self.writing, self.writing.kernel
         result = dtype_of(self.value)
         pointer = w.pointer(a.base)
-        together = self._together(k, [m_step, a.offset, *a.strides]) if constant and k_steps[0][0] == 1 else 1
-        if together > 1:
-            k, m_step = floor_div(k, together), floor_div(m_step, together)
-        element_a = t.INT32 if together > 1 else dtype_of(a.base)
+        dot_width = self._dot_width(k, [m_step, a.offset, *a.strides]) if constant and k_steps[0][0] == 1 else 1
+        if dot_width > 1:
+            k, m_step = floor_div(k, dot_width), floor_div(m_step, dot_width)
+        element_a = t.INT32 if dot_width > 1 else dtype_of(a.base)
         matrix_a = Matrix(pointer, element_a, kernel.size(m_step), kernel.size(k_steps[0][0]))
         matrix_b: Matrix | Packed
         scratch = None
         if constant:
-            dtype_b = t.INT32 if together > 1 else dtype_of(b.base)
-            schedule = self._choose(GemmProblem(m, n, k, result, "packed", dtype_b, together, self._gate_count))
+            dtype_b = t.INT32 if dot_width > 1 else dtype_of(b.base)
+            schedule = self._choose(GemmProblem(m, n, k, result, "packed", dtype_b, dot_width, self._gate_count))
             matrix_b = Packed(w.pointer(self._packed(schedule, k)), dtype_b)
         else:
             matrix_b = Matrix(w.pointer(b.base), dtype_of(b.base), kernel.size(k_steps[1][0]), kernel.size(n_step))
@@ -99,7 +101,7 @@ class Contraction:
         leading += [(a.shape[axis], a.strides[axis], 0) for axis in batch_rows]
         leading += [(b.shape[axis], 0, b.strides[axis]) for axis in batch_columns]
 
-        def place(e: Emitter, number: str | int) -> Place:
+        def locate(e: Emitter, number: str | int) -> Operands:
             at_a, at_b = kernel.size(a.offset), 0 if constant else kernel.size(b.offset)
             indices: list[Index] = []
             left: str | int = number
@@ -112,21 +114,22 @@ class Contraction:
                 indices.insert(0, Index(index))
                 at_a = e.add(at_a, e.mul(index, kernel.size(step_a)))
                 at_b = e.add(at_b, e.mul(index, kernel.size(step_b)))
-            return Place(
+            return Operands(
                 e.address(matrix_a.pointer, _memory_type(a), at_a),
                 e.address(matrix_b.pointer, _memory_type(b), at_b),
                 tuple(indices),
             )
 
         return gemm(
-            kernel, schedule=schedule, m=m, n=n, k=k, a=matrix_a, b=matrix_b, place=place, result=result,
+            kernel, schedule=schedule, m=m, n=n, k=k, a=matrix_a, b=matrix_b, locate=locate, result=result,
             batch=math.prod(size for size, _, _ in leading), scratch=scratch,
-            turned=self._turned() if constant else None,
-            epilogue=self._epilogue(rows, batch_rows, columns, batch_columns), behind=self._behind(),
+            serpentine=self._alternate_panels() if constant else None,
+            epilogue=self._epilogue(rows, batch_rows, columns, batch_columns),
+            epilogue_operations=self._epilogue_operations(),
         )  # fmt: skip
 
     def _choose(self, problem: GemmProblem) -> GemmSchedule:
-        """Choose the schedule, once for packing and the kernel; of gates fusion has chosen."""
+        """Choose the schedule, once for packing and the kernel; fusion has chosen that of gates."""
         target = self.writing.whole.target
         choice = self.writing.whole.schedule.gate_choices.get(self.value) if self.gates else None
         if choice is None or choice.problem != problem:
@@ -140,35 +143,35 @@ class Contraction:
     def _gate_count(self) -> int:
         return 1 if self.gates is None else self.gates.count
 
-    def _behind(self) -> int:
-        """Operations for each result: those behind gates are for all gates of a unit together."""
+    def _epilogue_operations(self) -> int:
+        """Return the operations for each result; an epilogue of gates counts once for all gates of a unit."""
         return operations(self.writing.group.members) // self._gate_count
 
     def _constant_columns(self) -> Size:
-        """The columns of weights, as they are packed."""
+        """Return the columns of weights, as packed."""
         if self.gates is None:
             return math.prod(self.b.shape[axis] for axis in self.columns)
         return gated_columns(self.writing.whole.target, dtype_of(self.value), self.gates.count, self.gates.units)
 
-    def _turned(self) -> Turned | None:
-        """Weights that iterations of a loop read again and again are taken forth and back."""
+    def _alternate_panels(self) -> Serpentine | None:
+        """Return the serpentine order of weights that the iterations of a loop read again."""
         number = self.writing.whole.iteration
         if number is None:
             return None
         e = self.writing.kernel.emitter
         iteration = e.load("i64", self.writing.pointer(number), 8)
-        return Turned(e.let(f"trunc i64 {iteration} to i1"), self.writing.whole.threads)
+        return Serpentine(e.let(f"trunc i64 {iteration} to i1"), self.writing.whole.threads)
 
     def _split(self, operand: View, axes: list[int]) -> tuple[list[int], list[int]]:
-        """The free axes that are one in memory, and those before them, which become part of the batch."""
+        """Return the free axes that are one in memory, and the axes before, which join the batch."""
         for first in range(len(axes)):
             shape = [operand.shape[axis] for axis in axes[first:]]
             if merged(shape, [operand.strides[axis] for axis in axes[first:]]) is not None:
                 return axes[first:], axes[:first]
         return [], axes
 
-    def _together(self, k: Size, distances: Sequence[Size]) -> int:
-        """How many elements along K are multiplied as one of 32 bits."""
+    def _dot_width(self, k: Size, distances: Sequence[Size]) -> int:
+        """Return the elements along K that are multiplied as one of 32 bits."""
         x, y = self.value.operands
         form = form_of(x, y, self.writing.whole.target) if dtype_of(self.value) == t.INT32 else None
         if form is None or not isinstance(k, int) or k % form.dot_width:
@@ -270,7 +273,7 @@ class Contraction:
     def _gate(
         self, reader: Reader, part: Value, here: tuple[Index, ...], start: int, result: str
     ) -> Callable[[Position], Element]:
-        """A gate of the units at hand: what is computed of all columns is read where the gate's are."""
+        """Return the reader of a gate of some units: values of all columns are read at the gate's columns."""
 
         def at(wanted: Position) -> Element:
             if wanted != here:
@@ -282,25 +285,25 @@ class Contraction:
         return at
 
 
-def _words(array: np.ndarray, together: int) -> np.ndarray:
-    """Small integers [K, columns] as numbers of 32 bits, so many along K each."""
+def _words(array: np.ndarray, dot_width: int) -> np.ndarray:
+    """Return small integers [K, columns] as 32-bit words of adjacent elements along K."""
     depth, columns = array.shape
-    words = array.reshape(depth // together, together, columns).swapaxes(1, 2)
+    words = array.reshape(depth // dot_width, dot_width, columns).swapaxes(1, 2)
     return np.ascontiguousarray(words).view(np.int32)[..., 0]
 
 
-def strided(found: View, read: Read) -> np.ndarray:
-    """The elements of a view of a constant."""
-    array = np.ascontiguousarray(read(found.base)).reshape(-1)
-    steps = [int(step) * array.itemsize for step in found.strides]  # type: ignore[arg-type]
-    return np.lib.stride_tricks.as_strided(array[int(found.offset) :], found.shape, steps)  # type: ignore[arg-type]
+def strided(view: View, read: Read) -> np.ndarray:
+    """Return the elements of a view of a constant."""
+    array = np.ascontiguousarray(read(view.base)).reshape(-1)
+    steps = [int(step) * array.itemsize for step in view.strides]  # type: ignore[arg-type]
+    return np.lib.stride_tricks.as_strided(array[int(view.offset) :], view.shape, steps)  # type: ignore[arg-type]
 
 
 def _joined(operand: View, axes: Sequence[int]) -> tuple[Size, Size]:
-    """Size and step of axes that are one in memory."""
-    found = merged([operand.shape[axis] for axis in axes], [operand.strides[axis] for axis in axes])
-    assert found is not None
-    (size,), ((step,),) = found
+    """Return size and stride of axes that are one in memory."""
+    merged_axes = merged([operand.shape[axis] for axis in axes], [operand.strides[axis] for axis in axes])
+    assert merged_axes is not None
+    (size,), ((step,),) = merged_axes
     return size, step
 
 

@@ -13,7 +13,7 @@ from tests.compiler.kernels.compiled import CompiledKernel
 
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
-from sardonyx.compiler.kernels.gemm.gemm import Matrix, Packed, Place, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.gemm.gemm import Matrix, Operands, Packed, gemm, pack, scratch_bytes
 from sardonyx.compiler.kernels.gemm.operands import b_layout
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.target.description import NAMED, Target, host
@@ -71,9 +71,9 @@ def product(
     right = Packed(b, stored) if layout == "packed" else Matrix(b, stored, *strides)
     memory = load_store.memory_type(stored)
 
-    def place(e: Emitter, number: str | int) -> Place:
+    def locate(e: Emitter, number: str | int) -> Operands:
         width = panels if layout == "packed" else n
-        return Place(
+        return Operands(
             e.address(a, memory, e.mul(number, e.mul(m, k))),
             e.address(b, memory, e.mul(number, e.mul(k, width))),
             (Index(number),),
@@ -86,7 +86,7 @@ def product(
         load_store.store(e, dtype, value, c, Index(offset, 1), tile.lanes, mask)
 
     items = gemm(
-        kernel, schedule=schedule, m=M, n=N, k=depth, a=left, b=right, epilogue=epilogue, batch=B, place=place,
+        kernel, schedule=schedule, m=M, n=N, k=depth, a=left, b=right, epilogue=epilogue, batch=B, locate=locate,
         result=dtype, scratch=scratch,
     )  # fmt: skip
     return CompiledKernel(kernel, items)
@@ -247,9 +247,9 @@ def dot_products(target: Target, dtype: DType, m: Size, n: Size, packed: bool, t
     rows, columns, depth = (kernel.size(size) for size in (m, n, K))
     memory = load_store.memory_type(dtype)
 
-    def place(e: Emitter, number: str | int) -> Place:
+    def locate(e: Emitter, number: str | int) -> Operands:
         at_a, at_b = (e.mul(number, e.mul(size, depth)) for size in (rows, columns))
-        return Place(e.address(a, memory, at_a), e.address(b, memory, at_b), (Index(number),))
+        return Operands(e.address(a, memory, at_a), e.address(b, memory, at_b), (Index(number),))
 
     def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
         number, row, column = index
@@ -264,7 +264,17 @@ def dot_products(target: Target, dtype: DType, m: Size, n: Size, packed: bool, t
     ).schedule
     assert schedule.form in ("few_columns", "one_row")
     items = gemm(
-        kernel, schedule=schedule, m=m, n=n, k=K, a=left, b=right, epilogue=epilogue, batch=B, place=place, result=dtype
+        kernel,
+        schedule=schedule,
+        m=m,
+        n=n,
+        k=K,
+        a=left,
+        b=right,
+        epilogue=epilogue,
+        batch=B,
+        locate=locate,
+        result=dtype,
     )
     return CompiledKernel(kernel, items)
 

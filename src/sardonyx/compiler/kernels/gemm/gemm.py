@@ -1,11 +1,11 @@
-"""Matrix products: ``C[m, n] = sum over k of A[m, k] * B[k, n]``, batched, with whatever is fused behind.
+"""Matrix products, ``C[m, n] = sum over k of A[m, k] * B[k, n]``, batched, with an epilogue.
 
-A is read where it lies, an element at a time. B comes in panels of a tile's columns, ``[panel][K][columns]``: weights
-are packed so when a model is built, other operands a panel at a time into the scratch memory of the thread that needs
-it, or are read where they lie if too few rows of A would make use of the packing.
+A is read in place, an element at a time. B is stored in panels of a tile's columns, ``[panel][K][columns]``: weights
+are packed when the program is compiled, other operands a panel at a time into the scratch memory of the thread that
+needs the panel, or read in place if too few rows of A amortize the packing.
 
-A work item is one panel by a block of rows. Items that follow one another share the panel; with packed weights the rows
-are taken in groups whose part of A stays in the second-level cache while all panels pass.
+A work item is one panel by a block of rows. Consecutive items share the panel; with packed weights the rows form groups
+whose part of A stays in L2 while all panels pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index, Ker
 from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.gemm.gemv import of_few_columns, of_one_row
 from sardonyx.compiler.kernels.gemm.microkernel import accumulate, multiply_add, read
-from sardonyx.compiler.kernels.gemm.operands import Matrix, Packed, Place, Product, Turned
+from sardonyx.compiler.kernels.gemm.operands import Matrix, Operands, Packed, Product, Serpentine
 from sardonyx.compiler.kernels.gemm.packing import fill, pack
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.tiling import costs
@@ -26,11 +26,11 @@ from sardonyx.compiler.tiling.gemm import GemmSchedule
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import DType, numpy_dtype
 
-__all__ = ["Matrix", "Packed", "Place", "Turned", "gemm", "pack", "scratch_bytes"]
+__all__ = ["Matrix", "Operands", "Packed", "Serpentine", "gemm", "pack", "scratch_bytes"]
 
 
 def scratch_bytes(schedule: GemmSchedule, k: Size) -> Size:
-    """Return the bytes of scratch memory that each worker needs if B is a :class:`Matrix`: one packed panel."""
+    """Return the bytes of scratch memory of a worker for a B in place: one packed panel."""
     return k * (schedule.tile.columns * schedule.tile.bytes)
 
 
@@ -45,11 +45,11 @@ def gemm(
     b: Matrix | Packed,
     epilogue: Epilogue | Gated,
     batch: Size = 1,
-    place: Callable[[Emitter, str | int], Place] | None = None,
+    locate: Callable[[Emitter, str | int], Operands] | None = None,
     result: DType | None = None,
     scratch: str | None = None,
-    turned: Turned | None = None,
-    behind: int = 0,
+    serpentine: Serpentine | None = None,
+    epilogue_operations: int = 0,
 ) -> Size:
     """Write a matrix product into a kernel.
 
@@ -57,7 +57,7 @@ def gemm(
         kernel: The kernel; its work items become this product's.
         schedule: The schedule, see :func:`~sardonyx.compiler.tiling.gemm.choose_gemm`; of small integers ``k`` and
             the strides count groups of its dot width.
-        m: Rows of A and of the result.
+        m: Rows of A and the result.
         n: Columns of B and of the result.
         k: Columns of A, rows of B.
         a: The first operand.
@@ -65,16 +65,19 @@ def gemm(
         epilogue: Gets every vector of the result, along columns, with the indices (leading ..., row, column); or all
             gates of some units together, where B was packed for that, and ``n`` are the columns as they were packed.
         batch: How many products there are.
-        place: Gives the operands of a product of the batch by its number; by default those of ``a`` and ``b``.
+        locate: Emits the addresses of the operands of a product of the batch by its number; by default those of ``a``
+            and ``b``.
         result: The element type of the sums, which operands are converted to; by default that of ``a``.
         scratch: Scratch memory where ``b`` is a :class:`Matrix`: :func:`scratch_bytes` for each worker.
-        turned: Whose turn it is to take the panels from the end.
-        behind: Operations that the epilogue is, for each result.
+        serpentine: The order of panels; None for ascending order.
+        epilogue_operations: Operations of the epilogue for each result.
 
     Returns:
         The number of work items.
     """
-    product = Product(m, n, k, a, b, epilogue, batch, place, result or a.dtype, scratch, turned, behind)
+    product = Product(
+        m, n, k, a, b, epilogue, batch, locate, result or a.dtype, scratch, serpentine, epilogue_operations
+    )
     if schedule.form == "few_columns":
         return of_few_columns(kernel, schedule.tile, product)
     if schedule.form == "one_row":
@@ -84,15 +87,15 @@ def gemm(
 
 @dataclass(frozen=True)
 class _Panel:
-    """A panel as the inner loop reads it.
+    """A panel in the form in which the inner loop reads it.
 
     Attributes:
-        pointer: Where it begins.
-        row: Elements from one row to the next.
-        dtype: Its element type.
-        depth: Its rows.
-        following: Where the one begins that will be read after it, if that is known.
-        first_row: The first row of the group that passes before that.
+        pointer: Address of the first row.
+        row: Stride of rows, in elements.
+        dtype: The element type.
+        depth: Rows of the panel.
+        following: Address of the panel that is read next; None if unknown.
+        first_row: The first row of the group of A's rows that passes before the next panel.
     """
 
     pointer: str
@@ -108,12 +111,12 @@ class _Strip:
     """The rows of A and the panel that a register tile multiplies.
 
     Attributes:
-        a: Where A begins.
+        a: Address of A.
         row: The first row.
-        count: How many there are, at most a tile's.
-        left: How many columns there are, at most a panel's.
+        count: Rows, at most a tile's.
+        left: Columns, at most a panel's.
         panel: The panel.
-        sums: Where the sums are written; where K is cut into parts, those of the parts before are there.
+        sums: Address of the sums; if K is blocked, the sums of earlier blocks are there.
     """
 
     a: str
@@ -136,69 +139,71 @@ class _Gemm:
         self.product = product
         self.a, self.b = product.a, product.b
         self.rows, self.columns, self.depth = (kernel.size(size) for size in (product.m, product.n, product.k))
-        self.part = schedule.k_block
+        self.k_block = schedule.k_block
         self.tiles = schedule.tiles_per_item
-        self.finished = self.e.array(tile.element, (self.tiles if self.part else 1) * tile.rows * tile.columns)
-        self.held = self.e.variable("i64", "-1")
+        self.finished = self.e.array(tile.element, (self.tiles if self.k_block else 1) * tile.rows * tile.columns)
+        self.packed_panel = self.e.variable("i64", "-1")
 
     def write(self) -> Size:
-        """Write the loop over work items; returns their number."""
+        """Emit the loop over work items; return the number of items."""
         e, tile = self.e, self.tile
         product = self.product
         panels = e.div(e.add(self.columns, tile.columns - 1), tile.columns)
         block_rows, blocks = self._blocks()
         resident = self._resident(blocks)
         with e.loop("%first", "%last") as item:
-            each = e.mul(panels, blocks)
-            number: str | int = 0 if product.batch == 1 else e.div(item, each)
-            within = e.sub(item, e.mul(number, each))
+            items_of_product = e.mul(panels, blocks)
+            number: str | int = 0 if product.batch == 1 else e.div(item, items_of_product)
+            within = e.sub(item, e.mul(number, items_of_product))
             group = e.mul(e.div(within, e.mul(resident, panels)), resident)
             within = e.sub(within, e.mul(group, panels))
             grouped = e.least(resident, e.sub(blocks, group))
-            panel, block = self._turned(e.div(within, grouped), panels), e.add(group, e.rem(within, grouped))
-            place = product.place_of(e, number)
+            panel, block = self._order_panel(e.div(within, grouped), panels), e.add(group, e.rem(within, grouped))
+            operands = product.locate_operands(e, number)
             column = e.mul(panel, tile.columns)
             left = e.least(tile.columns, e.sub(self.columns, column))
-            values = self._panel(place.b, panel, e.add(e.mul(number, panels), panel), left, e.mul(group, block_rows))
+            values = self._panel(operands.b, panel, e.add(e.mul(number, panels), panel), left, e.mul(group, block_rows))
             start = e.mul(block, block_rows)
             end = e.least(self.rows, e.add(start, block_rows))
-            if self.part:
-                self._by_parts(place.a, start, end, left, values)
-                self._apart(place, start, e.sub(end, start), panel)
-                self._finish(place.leading, start, e.sub(end, start), column, left)
+            if self.k_block:
+                self._by_k_blocks(operands.a, start, end, left, values)
+                self._correct_overflow(operands, start, e.sub(end, start), panel)
+                self._finish(operands.leading, start, e.sub(end, start), column, left)
             else:
                 with e.loop(start, end, tile.rows) as row:
                     count = e.least(tile.rows, e.sub(end, row))
-                    self._ask(place.leading, row, count, column, left)
-                    self._compute(_Strip(place.a, row, count, left, values, self.finished))
-                    self._apart(place, row, count, panel)
-                    self._finish(place.leading, row, count, column, left)
+                    self._prefetch_epilogue(operands.leading, row, count, column, left)
+                    self._compute(_Strip(operands.a, row, count, left, values, self.finished))
+                    self._correct_overflow(operands, row, count, panel)
+                    self._finish(operands.leading, row, count, column, left)
         if isinstance(product.k, int):
             most = tile.rows * self.tiles
             rows = min(product.m, most) if isinstance(product.m, int) else most
-            self.kernel.work = tile.vectors * (product.k * max(rows, costs.L2_LOAD_FMAS) + rows * product.behind)
+            self.kernel.work = tile.vectors * (
+                product.k * max(rows, costs.L2_LOAD_FMAS) + rows * product.epilogue_operations
+            )
         return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, tile.columns)
 
     def _blocks(self) -> tuple[str | int, str | int]:
-        """Rows of a block, which are those of a work item, and how many blocks there are."""
+        """Return the rows of a block, which are those of a work item, and the number of blocks."""
         e, rows = self.e, self.tile.rows
         most = rows * self.tiles
         blocks = e.div(e.add(self.rows, most - 1), most)
-        if not self.part:
+        if not self.k_block:
             return most, blocks
         tiles, some = e.div(e.add(self.rows, rows - 1), rows), e.most(1, blocks)
         return e.mul(e.div(e.sub(e.add(tiles, some), 1), some), rows), blocks
 
-    def _by_parts(self, a: str, start: str | int, end: str | int, left: str | int, panel: _Panel) -> None:
-        """Compute the rows of a work item, a part of K after the other: sums wait in memory, which changes no bit."""
+    def _by_k_blocks(self, a: str, start: str | int, end: str | int, left: str | int, panel: _Panel) -> None:
+        """Emit the rows of a work item, one block of K after the other: sums wait in memory, bit-exact."""
         e, tile = self.e, self.tile
         with e.loop(0, e.mul(e.sub(end, start), tile.columns), tile.lanes) as offset:
             at = e.address(self.finished, tile.element, offset)
             e.store(tile.type, "zeroinitializer", at, tile.bytes * tile.lanes)
-        with e.loop(0, self.depth, self.part) as begin:
-            length: str | int = self.part
-            if isinstance(self.depth, int) and self.depth % self.part:
-                length = e.least(self.part, e.sub(self.depth, begin))
+        with e.loop(0, self.depth, self.k_block) as begin:
+            length: str | int = self.k_block
+            if isinstance(self.depth, int) and self.depth % self.k_block:
+                length = e.least(self.k_block, e.sub(self.depth, begin))
             pointer = e.address(panel.pointer, memory_type(panel.dtype), e.mul(begin, panel.row))
             following = e.address(pointer, memory_type(panel.dtype), e.mul(length, panel.row))
             piece = _Panel(pointer, panel.row, panel.dtype, length, following, start)
@@ -208,26 +213,26 @@ class _Gemm:
                 sums = e.address(self.finished, tile.element, e.mul(e.sub(row, start), tile.columns))
                 self._compute(_Strip(operand, row, count, left, piece, sums))
 
-    def _turned(self, panel: str | int, panels: str | int) -> str | int:
-        """The panel whose turn it is: those of the first thread, and those of the others, may go from the end."""
-        e, turned = self.e, self.product.turned
-        if turned is None:
+    def _order_panel(self, panel: str | int, panels: str | int) -> str | int:
+        """Return the panel of a position in serpentine order, within the part of each thread."""
+        e, serpentine = self.e, self.product.serpentine
+        if serpentine is None:
             return panel
-        first = e.div(panels, turned.threads)
+        first = e.div(panels, serpentine.threads)
         early = e.let(f"icmp slt i64 {panel}, {first}")
         end = e.let(f"select i1 {early}, i64 {first}, i64 {e.add(panels, first)}")
-        return e.let(f"select i1 {turned.back}, i64 {e.sub(e.sub(end, 1), panel)}, i64 {panel}")
+        return e.let(f"select i1 {serpentine.back}, i64 {e.sub(e.sub(end, 1), panel)}, i64 {panel}")
 
     def _resident(self, blocks: str | int) -> str | int:
-        """Blocks of rows in a group: what fits in half the second-level cache, or all where each would pack B anew."""
+        """Return the blocks of rows in a group: half of L2, or all rows if each group would pack B again."""
         e, tile = self.e, self.tile
         if isinstance(self.b, Matrix):
             return e.most(1, blocks)
         block_bytes = e.mul(e.most(1, self.depth), tile.rows * self.tiles * tile.bytes)
         return e.most(1, e.div(self.target.l2 // 2, block_bytes))
 
-    def _panel(self, start: str, panel: str | int, wanted: str | int, left: str | int, first_row: str | int) -> _Panel:
-        """The panel of B by its number: as it was packed beforehand, where it lies, or packed now."""
+    def _panel(self, start: str, panel: str | int, unique: str | int, left: str | int, first_row: str | int) -> _Panel:
+        """Return a panel of B by number: packed before the call, in place, or packed now."""
         e, tile, b = self.e, self.tile, self.b
         if isinstance(b, Packed):
             offset = e.mul(e.mul(panel, self.depth), tile.columns)
@@ -241,8 +246,8 @@ class _Gemm:
         pointer, row = e.variable("ptr", packed), e.variable("i64", str(tile.columns))
 
         def pack_it() -> None:
-            with e.when(e.let(f"icmp ne i64 {self.held.get()}, {wanted}")):
-                self.held.set(str(wanted))
+            with e.when(e.let(f"icmp ne i64 {self.packed_panel.get()}, {unique}")):
+                self.packed_panel.set(str(unique))
                 fill(e, tile, b, source, left, self.depth, packed)
 
         if b.column != 1 or b.dtype != tile.result:
@@ -260,7 +265,7 @@ class _Gemm:
         return _Panel(pointer.get(), row.get(), tile.result, self.depth)
 
     def _compute(self, strip: _Strip) -> None:
-        """Compute a tile by the code for the least size that suffices."""
+        """Emit a tile, by the code for the smallest size that suffices."""
         e, tile = self.e, self.tile
         counts = self._row_counts()
         edges = self._edge_vectors()
@@ -276,7 +281,7 @@ class _Gemm:
             next(branches, None)
 
     def _row_counts(self) -> tuple[int, ...]:
-        """Row counts that code is written for, descending; what is between takes the next larger."""
+        """Return the row counts with code of their own, descending; other counts take the next larger code."""
         rows = self.tile.rows
         if isinstance(self.rows, int):
             rest = self.rows % rows
@@ -284,7 +289,7 @@ class _Gemm:
         return (rows, *(count for count in (4, 2, 1) if count < rows))
 
     def _edge_vectors(self) -> tuple[int, ...]:
-        """Counts of vectors, descending, that the last panel may have instead of all."""
+        """Return the counts of vectors, descending, that the last panel may have."""
         tile = self.tile
         if isinstance(self.columns, int):
             rest = -(-(self.columns % tile.columns) // tile.lanes)
@@ -292,7 +297,7 @@ class _Gemm:
         return tuple(count for count in (2, 1) if count < tile.vectors)
 
     def _narrow(self, strip: _Strip, edges: tuple[int, ...]) -> None:
-        """Compute a tile of the last panel."""
+        """Emit a tile of the last panel."""
         e, counts = self.e, self._row_counts()
         few = (counts[0], counts[-1]) if len(counts) > 2 else counts
         if len(edges) == 1:
@@ -306,7 +311,7 @@ class _Gemm:
             next(branches, None)
 
     def _choose(self, strip: _Strip, counts: tuple[int, ...], vectors: int) -> None:
-        """Compute a tile by the code for the least row count that suffices."""
+        """Emit a tile, by the code for the smallest row count that suffices."""
         e = self.e
         if len(counts) == 1:
             self._multiply(strip, counts[0], 0, vectors)
@@ -319,7 +324,7 @@ class _Gemm:
             next(branches, None)
 
     def _multiply(self, strip: _Strip, rows: int, more_than: int, vectors: int) -> None:
-        """Compute a tile; rows past the last are the last once more, and are not looked at afterwards."""
+        """Emit a tile; rows past the last repeat the last one and are never stored."""
         e, tile, panel = self.e, self.tile, strip.panel
         last = e.sub(strip.count, 1)
         exact = isinstance(self.rows, int)
@@ -328,11 +333,11 @@ class _Gemm:
             there = offset if exact or offset <= more_than else e.least(offset, last)
             lines.append(e.address(strip.a, memory_type(self.a.dtype), e.mul(e.add(strip.row, there), self.a.row)))
 
-        def load_a(number: int, place: str | int) -> str:
-            return read(e, tile, self.a.dtype, lines[number], Index(e.mul(place, self.a.column)), tile.lanes)
+        def load_a(number: int, step: str | int) -> str:
+            return read(e, tile, self.a.dtype, lines[number], Index(e.mul(step, self.a.column)), tile.lanes)
 
-        def load_b(place: str | int) -> list[str]:
-            line = e.address(panel.pointer, memory_type(panel.dtype), e.mul(place, panel.row))
+        def load_b(step: str | int) -> list[str]:
+            line = e.address(panel.pointer, memory_type(panel.dtype), e.mul(step, panel.row))
             return [
                 read(e, tile, panel.dtype, line, Index(number * tile.lanes, 1), tile.lanes) for number in range(vectors)
             ]
@@ -345,35 +350,35 @@ class _Gemm:
 
         unroll = tile.unroll if vectors == tile.vectors else 1
         is_full = rows == tile.rows and unroll == tile.unroll
-        beside = None
+        prefetch = None
         if self.schedule.prefetch == "panel" and is_full:
-            beside = self._prefetching(strip.row, lines[0], panel)
+            prefetch = self._prefetching(strip.row, lines[0], panel)
         elif self.schedule.prefetch == "stream" and is_full:
-            beside = self._streaming(panel)
+            prefetch = self._streaming(panel)
         elif self.schedule.prefetch == "steps":
-            beside = self._stepping(panel)
-        initial = before if self.part else None
-        computed = accumulate(e, tile, rows, vectors, panel.depth, unroll, load_a, load_b, initial, beside)
+            prefetch = self._stepping(panel)
+        initial = before if self.k_block else None
+        computed = accumulate(e, tile, rows, vectors, panel.depth, unroll, load_a, load_b, initial, prefetch)
         for number, sums in enumerate(computed):
             for offset, value in enumerate(sums):
                 e.store(tile.type, value, sum_at(number, offset), tile.bytes * tile.lanes)
 
-    def _apart(self, place: Place, row: str | int, count: str | int, panel: str | int) -> None:
-        """Add the products with weights that follow the panels, see :func:`.entries`, to some rows of finished sums."""
+    def _correct_overflow(self, operands: Operands, row: str | int, count: str | int, panel: str | int) -> None:
+        """Emit the products with the overflow corrections after the panels, see :func:`.entries`."""
         e, tile, product = self.e, self.tile, self.product
         if not self.schedule.corrects_overflow:
             return
         assert isinstance(product.k, int)
         assert isinstance(product.n, int)
         panels = -(-product.n // tile.columns)
-        table = e.address(place.b, tile.element, panels * product.k * tile.columns)
+        table = e.address(operands.b, tile.element, panels * product.k * tile.columns)
         with (
-            each_entry(e, table, panel, tiles=panels, columns=tile.columns, lanes=tile.lanes, numbers=1) as found,
+            each_entry(e, table, panel, tiles=panels, columns=tile.columns, lanes=tile.lanes, numbers=1) as entry,
             e.loop(0, count) as number,
         ):
-            (step,), weights = found
+            (step,), weights = entry
             at = Index(e.add(e.mul(e.add(row, number), self.a.row), e.mul(step, self.a.column)))
-            element = read(e, tile, self.a.dtype, place.a, at, tile.lanes)
+            element = read(e, tile, self.a.dtype, operands.a, at, tile.lanes)
             line = e.address(self.finished, tile.element, e.mul(number, tile.columns))
             for offset in range(0, tile.columns, tile.lanes):
                 weight = e.load(tile.type, e.address(weights, tile.element, offset), tile.bytes * tile.lanes)
@@ -382,42 +387,42 @@ class _Gemm:
                 e.store(tile.type, multiply_add(e, tile, element, weight, before), there, tile.bytes * tile.lanes)
 
     def _prefetching(self, row: str | int, line: str, panel: _Panel) -> Callable[[str], None]:
-        """What asks for a part of the following panel, some cache lines a round: the tiles of one fetch the next.
+        """Return the emitter of prefetches of the next panel, a few cache lines a round.
 
-        Processors look ahead along what is read, not to what comes after a panel that passes many times: without this
-        the first tile of each waits for memory while the others leave that idle. Once all of it has been asked for, or
-        where it would drive this one out, it is lines of A that are there.
+        The hardware prefetcher follows the stream that is read, not the panel after it: without this the first tile of
+        each panel waits for memory, while memory is idle during the others. Once all of the panel has been prefetched,
+        or if it would evict the current one, the prefetches are of cached lines of A.
         """
         e, tile = self.e, self.tile
         row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
         lines = -(-tile.unroll * row_bytes // costs.CACHE_LINE)
         tiles = self.product.m // tile.rows if isinstance(self.product.m, int) else lines
-        each = -(-lines // max(tiles, 1))
+        lines_per_round = -(-lines // max(tiles, 1))
         assert panel.following is not None
-        part = e.mul(e.div(panel.depth, tile.unroll), each * costs.CACHE_LINE)
+        part = e.mul(e.div(panel.depth, tile.unroll), lines_per_round * costs.CACHE_LINE)
         number = e.div(e.sub(row, panel.first_row), tile.rows)
-        wanted = e.address(panel.following, "i8", e.mul(number, part))
-        enough = e.let(f"icmp sge i64 {number}, {-(-lines // each)}")
+        following_lines = e.address(panel.following, "i8", e.mul(number, part))
+        enough = e.let(f"icmp sge i64 {number}, {-(-lines // lines_per_round)}")
         large = e.let(f"icmp sgt i64 {panel.depth}, {self.target.l2 // 4 // row_bytes}")
         none = e.let(f"or i1 {enough}, {large}")
-        start = e.let(f"select i1 {none}, ptr {line}, ptr {wanted}")
+        start = e.let(f"select i1 {none}, ptr {line}, ptr {following_lines}")
         along = e.mul(self.a.column, numpy_dtype(self.a.dtype).itemsize)
-        step = e.let(f"select i1 {none}, i64 {along}, i64 {each * costs.CACHE_LINE // tile.unroll}")
+        step = e.let(f"select i1 {none}, i64 {along}, i64 {lines_per_round * costs.CACHE_LINE // tile.unroll}")
 
-        def prefetch(place: str) -> None:
-            first = e.address(start, "i8", e.mul(place, step))
-            for offset in range(each):
+        def prefetch(step_of_k: str) -> None:
+            first = e.address(start, "i8", e.mul(step_of_k, step))
+            for offset in range(lines_per_round):
                 e.prefetch(e.address(first, "i8", offset * costs.CACHE_LINE), level=2)
 
         return prefetch
 
     def _streaming(self, panel: _Panel) -> Callable[[str], None]:
-        """What asks for the lines of B that are read some rounds later."""
+        """Return the emitter of prefetches of lines of B that are read some rounds later."""
         e, tile = self.e, self.tile
         row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
 
-        def prefetch(place: str) -> None:
-            ahead = e.add(e.mul(place, row_bytes), costs.STREAM_PREFETCH_BYTES)
+        def prefetch(step_of_k: str) -> None:
+            ahead = e.add(e.mul(step_of_k, row_bytes), costs.STREAM_PREFETCH_BYTES)
             line = e.address(panel.pointer, "i8", ahead)
             for offset in range(0, tile.unroll * row_bytes, costs.CACHE_LINE):
                 e.prefetch(e.address(line, "i8", offset))
@@ -425,33 +430,33 @@ class _Gemm:
         return prefetch
 
     def _stepping(self, panel: _Panel) -> Callable[[str], None]:
-        """What asks for the lines of B that are read some steps later, where each is a line of memory of its own."""
+        """Return the emitter of prefetches of rows of B that are read some steps later, each on another page."""
         e, tile = self.e, self.tile
 
-        def prefetch(place: str) -> None:
+        def prefetch(step_of_k: str) -> None:
             for step in range(tile.unroll):
-                there = e.mul(e.add(place, costs.STRIDED_PREFETCH_STEPS + step), panel.row)
+                there = e.mul(e.add(step_of_k, costs.STRIDED_PREFETCH_STEPS + step), panel.row)
                 line = e.address(panel.pointer, memory_type(panel.dtype), there)
                 for offset in range(0, tile.columns * tile.bytes, costs.CACHE_LINE):
                     e.prefetch(e.address(line, "i8", offset), level=2)
 
         return prefetch
 
-    def _ask(
+    def _prefetch_epilogue(
         self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, left: str | int
     ) -> None:
-        """Ask for what will be read behind a tile of gates."""
+        """Emit prefetches of the operands that the epilogue of a gated tile reads."""
         e, tile, epilogue = self.e, self.tile, self.product.epilogue
         if not isinstance(epilogue, Gated):
             return
         first = e.div(column, epilogue.count)
         with e.loop(0, count) as number, e.loop(0, e.div(left, epilogue.count), tile.lanes) as offset:
-            epilogue.ahead((*leading, Index(e.add(row, number)), Index(e.add(first, offset), 1)))
+            epilogue.prefetch((*leading, Index(e.add(row, number)), Index(e.add(first, offset), 1)))
 
     def _finish(
         self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, left: str | int
     ) -> None:
-        """Hand the vectors of a finished tile on."""
+        """Emit the epilogue for the vectors of a finished tile."""
         e, tile, epilogue = self.e, self.tile, self.product.epilogue
         with e.loop(0, count) as number:
             line = e.address(self.finished, tile.element, e.mul(number, tile.columns))
@@ -474,14 +479,14 @@ class _Gemm:
     def _hand_gates(
         self, gated: Gated, leading: tuple[Index, ...], line: str, column: str | int, left: str | int
     ) -> None:
-        """Hand a row of a finished tile on, the gates of a vector of units at a time."""
+        """Emit the epilogue for a row of a finished tile, the gates of a vector of units at a time."""
         e, tile = self.e, self.tile
         first = e.div(column, gated.count)
         with e.loop(0, e.div(left, gated.count), tile.lanes) as offset:
             unit = e.add(first, offset)
             start = e.address(line, tile.element, e.mul(offset, gated.count))
-            places = [e.address(start, tile.element, gate * tile.lanes) for gate in range(gated.count)]
-            values = [e.load(tile.type, place, tile.bytes * tile.lanes) for place in places]
+            addresses = [e.address(start, tile.element, gate * tile.lanes) for gate in range(gated.count)]
+            values = [e.load(tile.type, address, tile.bytes * tile.lanes) for address in addresses]
             whole = gated.units % tile.lanes == 0
             mask = None if whole else e.lanes_below(e.least(e.sub(gated.units, unit), tile.lanes), tile.lanes)
             gated.epilogue((*leading, Index(unit, 1)), values, mask)

@@ -1,7 +1,7 @@
-"""Products with very few columns, or of one row with columns that are contiguous: dot products along K.
+"""Products with very few columns, or of one row with contiguous columns: dot products along K.
 
-A tile would leave most of its lanes idle, or have to transpose everything for one use of it. Here the lanes are along
-K, and are summed at the end of it, in an order that K alone decides.
+A tile would leave most lanes idle, or transpose B for a single use. Here the lanes are along K, and are added up at the
+end, in an order that depends on K alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ITEM = 64
 
 
 def of_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
-    """Write a product of few columns, whose packed form is [N, K]; returns the work items."""
+    """Emit a product of few columns, whose packed form is [N, K]; return the work items."""
     e, a, b, n, epilogue = kernel.emitter, product.a, product.b, product.n, product.epilogue
     assert isinstance(n, int)
     assert not isinstance(epilogue, Gated)
@@ -32,10 +32,10 @@ def of_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
     mask = e.lanes_below(n, tile.lanes)
     with e.loop("%first", "%last") as item:
         number, block = _split(e, item, blocks, product)
-        place = product.place_of(e, number)
-        first = Lines(place.a, a.dtype, a.row, a.column)
+        operands = product.locate_operands(e, number)
+        first = Lines(operands.a, a.dtype, a.row, a.column)
         along, step = (1, depth) if isinstance(b, Packed) else (b.row, b.column)
-        second = Lines(place.b, b.dtype, step, along)
+        second = Lines(operands.b, b.dtype, step, along)
         start = e.mul(block, ITEM)
         end = e.least(rows, e.add(start, ITEM))
         with e.loop(start, end, DOT_ROWS) as row:
@@ -45,15 +45,15 @@ def of_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
                 for column, value in enumerate(values):
                     at = e.address(finished, tile.element, offset * tile.lanes + column)
                     e.store(tile.element, value, at, tile.bytes)
-            with e.loop(row, e.least(end, e.add(row, DOT_ROWS))) as each:
-                at = e.address(finished, tile.element, e.mul(e.sub(each, row), tile.lanes))
+            with e.loop(row, e.least(end, e.add(row, DOT_ROWS))) as output_row:
+                at = e.address(finished, tile.element, e.mul(e.sub(output_row, row), tile.lanes))
                 value = e.load(tile.type, at, tile.bytes)
-                epilogue((*place.leading, Index(each), Index(0, 1)), value, mask)
+                epilogue((*operands.leading, Index(output_row), Index(0, 1)), value, mask)
     return product.batch * ceil_div(product.m, ITEM)
 
 
 def of_one_row(kernel: Kernel, tile: Tile, product: Product) -> Size:
-    """Write a product of one row with columns that are contiguous; returns the work items."""
+    """Emit a product of one row with columns that are contiguous; return the work items."""
     e, a, b, epilogue = kernel.emitter, product.a, product.b, product.epilogue
     assert not isinstance(b, Packed)
     assert not isinstance(epilogue, Gated)
@@ -62,8 +62,8 @@ def of_one_row(kernel: Kernel, tile: Tile, product: Product) -> Size:
     finished = e.array(tile.element, tile.lanes)
     with e.loop("%first", "%last") as item:
         number, block = _split(e, item, blocks, product)
-        place = product.place_of(e, number)
-        first, second = Lines(place.b, b.dtype, b.column, 1), Lines(place.a, a.dtype, 0, a.column)
+        operands = product.locate_operands(e, number)
+        first, second = Lines(operands.b, b.dtype, b.column, 1), Lines(operands.a, a.dtype, 0, a.column)
         start = e.mul(block, ITEM)
         end = e.least(columns, e.add(start, ITEM))
         last = e.sub(end, 1)
@@ -76,28 +76,28 @@ def of_one_row(kernel: Kernel, tile: Tile, product: Product) -> Size:
             value, left = e.load(tile.type, finished, tile.bytes), e.sub(end, base)
             with e.either(e.let(f"icmp sge i64 {left}, {tile.lanes}")) as branches:
                 next(branches)
-                epilogue((*place.leading, Index(0), Index(base, 1)), value, None)
+                epilogue((*operands.leading, Index(0), Index(base, 1)), value, None)
                 next(branches)
                 mask = e.lanes_below(left, tile.lanes)
-                epilogue((*place.leading, Index(0), Index(base, 1)), value, mask)
+                epilogue((*operands.leading, Index(0), Index(base, 1)), value, mask)
                 next(branches, None)
     return product.batch * ceil_div(product.n, ITEM)
 
 
 def _split(e: Emitter, item: str, blocks: str | int, product: Product) -> tuple[str | int, str | int]:
-    """The number of the product in the batch, and of the block in it."""
+    """Return the number of the product in the batch, and of the block in the product."""
     return (0, item) if product.batch == 1 else (e.div(item, blocks), e.rem(item, blocks))
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Vectors along K that lie in memory at even distances.
+    """Vectors along K in memory, at a constant stride.
 
     Attributes:
-        start: Where the first begins.
-        dtype: Their element type.
-        step: Elements from one to the next.
-        along: Elements from a place along K to the next.
+        start: Address of the first vector.
+        dtype: The element type.
+        step: Elements from one vector to the next.
+        along: Elements from one step of K to the next.
     """
 
     start: str
@@ -106,50 +106,50 @@ class Lines:
     along: str | int
 
     def at(self, e: Emitter, number: str | int) -> str:
-        """Where one of them begins."""
+        """Emit the address of a vector."""
         return e.address(self.start, memory_type(self.dtype), e.mul(number, self.step))
 
 
 def dots(
     e: Emitter, tile: Tile, first: Lines, numbers: list[str | int], second: Lines, count: int, depth: str | int
 ) -> list[list[str]]:
-    """Write the dot products of some of the first vectors with the first ``count`` of the second."""
+    """Emit the dot products of some of the first vectors with the first ``count`` of the second."""
     lanes = tile.lanes
     rows = [first.at(e, number) for number in numbers]
     columns = [second.at(e, number) for number in range(count)]
     sums = [[e.variable(tile.type, "zeroinitializer") for _ in columns] for _ in rows]
 
-    def step(place: str | int, mask: str | None) -> None:
-        right = [_vector(e, tile, second, line, place, mask) for line in columns]
+    def step(start: str | int, mask: str | None) -> None:
+        right = [_load_vector(e, tile, second, line, start, mask) for line in columns]
         for line, variables in zip(rows, sums, strict=True):
-            left = _vector(e, tile, first, line, place, mask)
+            left = _load_vector(e, tile, first, line, start, mask)
             for variable, vector in zip(variables, right, strict=True):
                 variable.set(multiply_add(e, tile, left, vector, variable.get()))
 
     whole = e.mul(e.div(depth, lanes), lanes)
-    with e.loop(0, whole, lanes) as place:
-        step(place, None)
+    with e.loop(0, whole, lanes) as first_step:
+        step(first_step, None)
     if not (isinstance(depth, int) and depth == whole):
         with e.when(e.let(f"icmp slt i64 {whole}, {depth}")):
             step(whole, e.lanes_below(e.sub(depth, whole), lanes))
-    return [[horizontal_sum(e, tile, variable.get()) for variable in variables] for variables in sums]
+    return [[emit_lane_sum(e, tile, variable.get()) for variable in variables] for variables in sums]
 
 
-def _vector(e: Emitter, tile: Tile, lines: Lines, line: str, place: str | int, mask: str | None) -> str:
-    """Elements along K; those that are apart come one by one."""
+def _load_vector(e: Emitter, tile: Tile, lines: Lines, line: str, start: str | int, mask: str | None) -> str:
+    """Emit the load of elements along K; strided elements are loaded one by one."""
     if lines.along == 1:
-        return read(e, tile, lines.dtype, line, Index(place, 1), tile.lanes, mask)
-    found = e.variable(tile.type, "zeroinitializer")
+        return read(e, tile, lines.dtype, line, Index(start, 1), tile.lanes, mask)
+    variable = e.variable(tile.type, "zeroinitializer")
     for lane in range(tile.lanes):
         there = "true" if mask is None else e.let(f"extractelement <{tile.lanes} x i1> {mask}, i64 {lane}")
         with e.when(there):
-            one = read(e, tile, lines.dtype, line, Index(e.mul(e.add(place, lane), lines.along)), 1)
-            found.set(e.let(f"insertelement {tile.type} {found.get()}, {tile.element} {one}, i64 {lane}"))
-    return found.get()
+            one = read(e, tile, lines.dtype, line, Index(e.mul(e.add(start, lane), lines.along)), 1)
+            variable.set(e.let(f"insertelement {tile.type} {variable.get()}, {tile.element} {one}, i64 {lane}"))
+    return variable.get()
 
 
-def horizontal_sum(e: Emitter, tile: Tile, value: str) -> str:
-    """The sum of the lanes of a vector, by halves."""
+def emit_lane_sum(e: Emitter, tile: Tile, value: str) -> str:
+    """Emit the sum of the lanes of a vector, by halves."""
     lanes, kind = tile.lanes, "fadd" if is_float(tile.result) else "add"
     while lanes > 1:
         half = lanes // 2

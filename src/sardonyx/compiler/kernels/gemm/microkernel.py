@@ -1,9 +1,8 @@
-"""The register tile of a matrix product: a few rows by a few vectors of columns, all of it in registers over all of K.
+"""The microkernel of a matrix product: the sums of a register tile over all of K.
 
-The sums of one element are taken in the order of K whatever the tile, so that results do not depend on how the work is
-cut; in chains of each second or fourth, where known sizes leave a core with too few of them at a time. Finished tiles
-go through a small buffer on the stack: what is fused behind is then written once in the code, in a loop over rows and
-vectors, and not once a register.
+The sums of an element are added in the order of K for every tile, so that results do not depend on how the work is
+split; with several chains each chain adds every second or fourth product. Finished tiles go through a small buffer on
+the stack: the epilogue is then emitted once, in a loop over rows and vectors, and not once per register.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def read(e: Emitter, tile: Tile, dtype: DType, pointer: str, index: Index, lanes
 
 
 def multiply_add(e: Emitter, tile: Tile, a: str, b: str, c: str) -> str:
-    """``a * b + c`` of vectors: rounded once where the target can, modulo 2**bits for integers."""
+    """Emit ``a * b + c`` of vectors: rounded once on targets with FMA, modulo 2**bits for integers."""
     if tile.dot_width > 1:
         return dot_add(e, tile.lanes, tile.dot_width, a, b, c, saturates=tile.saturates)
     if is_float(tile.result):
@@ -47,21 +46,21 @@ def accumulate(
     load_a: Callable[[int, str | int], str],
     load_b: Callable[[str | int], Sequence[str]],
     initial: Callable[[int, int], str] | None = None,
-    beside: Callable[[str], None] | None = None,
+    prefetch: Callable[[str], None] | None = None,
 ) -> list[list[str]]:
-    """Write the loop over K; returns the sums, by row and vector of columns.
+    """Emit the loop over K; return the sums, by row and vector of columns.
 
     Args:
-        e: Writes the kernel.
+        e: The IR builder.
         tile: The tile.
-        rows: Rows of it that are computed.
+        rows: Rows of the tile that are computed.
         vectors: Vectors of columns that are computed.
         depth: K.
         unroll: Steps of K that are written out in the loop.
-        load_a: Gives the element of A at a row of the tile and a place along K, in every lane.
-        load_b: Gives the vectors of B at a place along K.
-        initial: Gives what a sum begins with, by row and vector; zeros by default.
-        beside: Writes what else is done at each round of the unrolled loop, by the place along K.
+        load_a: Emits the load of the element of A at a row of the tile and a step of K, in every lane.
+        load_b: Emits the loads of the vectors of B at a step of K.
+        initial: Emits the initial value of a sum, by row and vector; zeros by default.
+        prefetch: Emits the prefetches of a round of the unrolled loop, by the step of K.
     """
     sums = [
         [e.variable(tile.type, initial(row, number) if initial else "zeroinitializer") for number in range(vectors)]
@@ -73,34 +72,34 @@ def accumulate(
         chains.append([[e.variable(tile.type, "zeroinitializer") for _ in line] for line in sums])
 
     def steps(start: str | int, count: int) -> None:
-        current = [[[each.get() for each in line] for line in chain] for chain in chains[:count]]
+        current = [[[variable.get() for variable in line] for line in chain] for chain in chains[:count]]
         for offset in range(count):
-            place, lines = e.add(start, offset), current[offset % len(current)]
-            columns = load_b(place)
+            step, lines = e.add(start, offset), current[offset % len(current)]
+            columns = load_b(step)
             for row, line in enumerate(lines):
-                element = load_a(row, place)
+                element = load_a(row, step)
                 lines[row] = [
-                    multiply_add(e, tile, element, column, each) for each, column in zip(line, columns, strict=True)
+                    multiply_add(e, tile, element, column, sum) for sum, column in zip(line, columns, strict=True)
                 ]
-        for chain, found in zip(chains, current, strict=False):
-            for variables, values in zip(chain, found, strict=True):
+        for chain, results in zip(chains, current, strict=False):
+            for variables, values in zip(chain, results, strict=True):
                 for variable, value in zip(variables, values, strict=True):
                     variable.set(value)
 
     whole = e.mul(e.div(depth, unroll), unroll)
-    with e.loop(0, whole, unroll) as place:
-        if beside is not None:
-            beside(place)
-        steps(place, unroll)
+    with e.loop(0, whole, unroll) as step:
+        if prefetch is not None:
+            prefetch(step)
+        steps(step, unroll)
     if unroll > 1 and not (isinstance(depth, int) and depth == whole):
-        with e.loop(whole, depth) as place:
-            steps(place, 1)
+        with e.loop(whole, depth) as step:
+            steps(step, 1)
 
-    def together(parts: list[str]) -> str:
+    def add_up(parts: list[str]) -> str:
         while len(parts) > 1:
             parts = [e.let(f"fadd {tile.type} {a}, {b}") for a, b in zip(parts[::2], parts[1::2], strict=True)]
         return parts[0]
 
     return [
-        [together([chain[row][number].get() for chain in chains]) for number in range(vectors)] for row in range(rows)
+        [add_up([chain[row][number].get() for chain in chains]) for number in range(vectors)] for row in range(rows)
     ]

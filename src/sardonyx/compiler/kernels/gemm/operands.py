@@ -1,4 +1,4 @@
-"""What a matrix product is of: its operands in memory, its sizes, and what becomes of the results."""
+"""The operands of a matrix product in memory, with sizes and epilogue."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Matrix:
     """A matrix in memory.
 
     Attributes:
-        pointer: Where it begins.
-        dtype: Its element type.
-        row: Elements from a row to the next.
-        column: Elements from a column to the next. A known 1 here (or, for a second operand, as ``row``) makes loads
-            of whole vectors possible.
+        pointer: Address of the first element.
+        dtype: The element type.
+        row: Stride of rows, in elements.
+        column: Stride of columns, in elements. A known 1 here (or, for a second operand, as ``row``) makes loads of
+            whole vectors possible.
     """
 
     pointer: str
@@ -32,11 +32,11 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Packed:
-    """A matrix in the panels that :func:`pack` makes.
+    """A matrix in the panels of :func:`~sardonyx.compiler.kernels.gemm.packing.pack`.
 
     Attributes:
-        pointer: Where it begins.
-        dtype: Its element type.
+        pointer: Address of the first panel.
+        dtype: The element type.
     """
 
     pointer: str
@@ -44,7 +44,7 @@ class Packed:
 
 
 def b_layout(a: Matrix, b: Matrix, result: DType) -> Layout:
-    """Return how a B that is read in place is stored, for a result of that element type."""
+    """Return the storage of a B that is read in place, for a result of an element type."""
     along_k = b.row == 1 and a.column == 1
     by_rows = b.column == 1 and b.dtype == accumulator(result)
     if along_k:
@@ -53,13 +53,13 @@ def b_layout(a: Matrix, b: Matrix, result: DType) -> Layout:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one product of a batch finds its operands.
+class Operands:
+    """The operands of one product of a batch.
 
     Attributes:
-        a: Where its A begins.
-        b: Where its B begins.
-        leading: The indices that stand before row and column in the result.
+        a: Address of A.
+        b: Address of B.
+        leading: The indices before row and column in the result.
     """
 
     a: str
@@ -68,14 +68,14 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Turned:
-    """Panels that are taken forth and back in turns, so that those that were read last are read first.
+class Serpentine:
+    """Panels in serpentine order, so that the most recently used panels are read first.
 
-    Weights that are more than a cache holds would all be gone from it before they are read again.
+    Otherwise weights that exceed a cache would all be evicted before the next iteration reads them.
 
     Attributes:
-        back: An ``i1``: whether it is the turn of the way back.
-        threads: Who share the panels: each of them turns within its own.
+        back: An ``i1``: true in iterations that go from the last panel to the first.
+        threads: Threads that share the panels: each one goes back and forth in its own part.
     """
 
     back: str
@@ -93,12 +93,12 @@ class Product:
     b: Matrix | Packed
     epilogue: Epilogue | Gated
     batch: Size
-    place: Callable[[Emitter, str | int], Place] | None
+    locate: Callable[[Emitter, str | int], Operands] | None
     result: DType
     scratch: str | None
-    turned: Turned | None = None
-    behind: int = 0
+    serpentine: Serpentine | None = None
+    epilogue_operations: int = 0
 
-    def place_of(self, e: Emitter, number: str | int) -> Place:
-        """Where a product of the batch finds its operands."""
-        return self.place(e, number) if self.place else Place(self.a.pointer, self.b.pointer)
+    def locate_operands(self, e: Emitter, number: str | int) -> Operands:
+        """Emit the addresses of the operands of a product of the batch."""
+        return self.locate(e, number) if self.locate else Operands(self.a.pointer, self.b.pointer)

@@ -1,4 +1,4 @@
-"""Panels of B: ``[panel][K][columns]``, each a tile's columns wide, so that the inner loop reads them in order."""
+"""Panels of B, ``[panel][K][columns]``: the inner loop reads them in order."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def _interleave_gates(array: np.ndarray, layout: PackedLayout) -> np.ndarray:
 
 
 def fill(e: Emitter, tile: Tile, b: Matrix, source: str, left: str | int, depth: str | int, panel: str) -> None:
-    """Write the packing of one panel, as the element type of the sums.
+    """Emit the packing of one panel, as the element type of the sums.
 
-    What is past the last column is not defined: sums of it are never looked at.
+    Elements past the last column are undefined: sums of these columns are never stored.
 
     Args:
-        e: Writes the kernel.
+        e: The IR builder.
         tile: The tile.
         b: The matrix.
-        source: Where its first column of this panel begins.
-        left: How many columns there are from there, at most a panel's.
+        source: Address of the panel's first column.
+        left: Columns from there to the last, at most a panel's.
         depth: K.
-        panel: Where it is packed.
+        panel: Address of the packed panel.
     """
     if b.column == 1:
         _fill_by_rows(e, tile, b, source, left, depth, panel)
@@ -76,11 +76,11 @@ def fill(e: Emitter, tile: Tile, b: Matrix, source: str, left: str | int, depth:
 def _fill_by_rows(
     e: Emitter, tile: Tile, b: Matrix, source: str, left: str | int, depth: str | int, panel: str
 ) -> None:
-    """Columns lie side by side: copy vectors of them."""
+    """Emit copies of vectors of contiguous columns."""
     whole = e.mul(e.div(left, tile.lanes), tile.lanes)
-    with e.loop(0, depth) as place:
-        line = e.address(source, memory_type(b.dtype), e.mul(place, b.row))
-        target = e.address(panel, tile.element, e.mul(place, tile.columns))
+    with e.loop(0, depth) as step:
+        line = e.address(source, memory_type(b.dtype), e.mul(step, b.row))
+        target = e.address(panel, tile.element, e.mul(step, tile.columns))
 
         def copy(offset: str | int, mask: str | None) -> None:
             value = read(e, tile, b.dtype, line, Index(offset, 1), tile.lanes, mask)
@@ -94,29 +94,29 @@ def _fill_by_rows(
 
 
 def _fill_by_columns(e: Emitter, tile: Tile, b: Matrix, lines: list[str], depth: str | int, panel: str) -> None:
-    """A vector of columns that lie apart: where each is contiguous, squares are transposed in registers."""
+    """Emit the copy of a vector of strided columns: contiguous ones are transposed in registers."""
     lanes = tile.lanes
     whole: str | int = 0
     if b.row == 1:
         whole = e.mul(e.div(depth, lanes), lanes)
-        with e.loop(0, whole, lanes) as place:
-            square = [read(e, tile, b.dtype, line, Index(place, 1), lanes) for line in lines]
-            for offset, value in enumerate(transposed(e, square, tile.element)):
-                at = e.address(panel, tile.element, e.mul(e.add(place, offset), tile.columns))
+        with e.loop(0, whole, lanes) as step:
+            square = [read(e, tile, b.dtype, line, Index(step, 1), lanes) for line in lines]
+            for offset, value in enumerate(transpose_square(e, square, tile.element)):
+                at = e.address(panel, tile.element, e.mul(e.add(step, offset), tile.columns))
                 e.store(tile.type, value, at, tile.bytes)
-    with e.loop(whole, depth) as place:
+    with e.loop(whole, depth) as step:
         value = "poison"
         for lane, line in enumerate(lines):
-            one = read(e, tile, b.dtype, line, Index(e.mul(place, b.row)), 1)
+            one = read(e, tile, b.dtype, line, Index(e.mul(step, b.row)), 1)
             value = e.let(f"insertelement {tile.type} {value}, {tile.element} {one}, i64 {lane}")
-        e.store(tile.type, value, e.address(panel, tile.element, e.mul(place, tile.columns)), tile.bytes)
+        e.store(tile.type, value, e.address(panel, tile.element, e.mul(step, tile.columns)), tile.bytes)
 
 
-def transposed(e: Emitter, rows: list[str], element: str) -> list[str]:
-    """The columns of a square of as many vectors as each has lanes (a power of two).
+def transpose_square(e: Emitter, rows: list[str], element: str) -> list[str]:
+    """Emit the transposition of a square of vectors; the number of lanes is a power of two.
 
-    Each step interleaves the upper half of the vectors with the lower: the bits of row and column numbers, taken as
-    one word, turn by one place, and have changed sides in the end.
+    Each step interleaves the upper half of the vectors with the lower: the bits of row and column numbers, as one word,
+    rotate by one position, and have changed sides at the end.
     """
     lanes = len(rows)
     type, indices = f"<{lanes} x {element}>", f"<{lanes} x i32>"
