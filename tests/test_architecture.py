@@ -1,10 +1,10 @@
-"""Imports run one way: between parts, as the table in ``pyproject.toml`` says, and between files."""
+"""The direction of imports: between packages by the contracts in ``pyproject.toml``, between files without a cycle."""
 
 from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def layer_contracts() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("contract", layer_contracts(), ids=lambda contract: contract["name"])
-def test_every_part_has_its_place_in_the_table(contract: dict[str, Any]) -> None:
+def test_every_part_is_in_the_contract(contract: dict[str, Any]) -> None:
     (container,) = contract["containers"]
     folder = PACKAGE.joinpath(*container.split(".")[1:])
     layers = [name.strip() for layer in contract["layers"] for name in layer.split("|")]
@@ -41,7 +41,7 @@ def test_every_part_has_its_place_in_the_table(contract: dict[str, Any]) -> None
     assert sorted(layers) == sorted(parts)
 
 
-def test_every_large_package_has_a_table() -> None:
+def test_every_large_package_has_a_contract() -> None:
     assert {"sardonyx", "sardonyx.core", "sardonyx.compiler", "sardonyx.runtime"} <= {
         container for contract in layer_contracts() for container in contract["containers"]
     }
@@ -51,38 +51,47 @@ SIZES = frozenset(f"sardonyx.core.dim.{part}" for part in ("bounds", "polynomial
 BINDING = "sardonyx.compat.onnxruntime"
 
 ONE_IDEA = {
-    # ``//`` and ``%`` of sizes are proofs about sizes: the operators of the one class stand on the proofs, these on it.
+    # ``//`` and ``%`` of sizes need proofs about sizes, and the proofs need the operators of the size class.
     **dict.fromkeys(SIZES, "sizes"),
     # ONNX Runtime's package imports its binding, which has the names of the package.
     **dict.fromkeys((BINDING, f"{BINDING}.capi", f"{BINDING}.capi.onnxruntime_pybind11_state"), "ONNX Runtime's names"),
 }
-"""Files that know each other and stand for one, and why."""
+"""Files that import each other and count as one file, and the reason."""
+
+
+def import_statements(body: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports among statements and nested statements; expressions, the larger part, are not visited."""
+    for statement in body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            yield statement
+        else:
+            for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+                yield from import_statements(getattr(statement, field, ()))
 
 
 def imported(path: Path, modules: set[str]) -> Iterator[str]:
-    """The modules of the package that a file imports: on top, within functions, and for types alone."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names if each.name in modules)
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: imports name their package"
-            inside = {f"{node.module}.{each.name}" for each in node.names} & modules
+    """Yield the modules of the package that a file imports: at module level, within functions, and for types alone."""
+    for statement in import_statements(ast.parse(path.read_text(encoding="utf-8")).body):
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names if alias.name in modules)
+        else:
+            assert not statement.level, f"{path}: imports are absolute"
+            inside = {f"{statement.module}.{alias.name}" for alias in statement.names} & modules
             yield from inside
-            if len(inside) < len(node.names) and node.module in modules:
-                yield str(node.module)
+            if len(inside) < len(statement.names) and statement.module in modules:
+                yield str(statement.module)
 
 
-def test_no_circle_of_files() -> None:
-    """Those that are within functions, or for types alone, are imports too."""
+def test_no_cycle_of_files() -> None:
+    """Imports within functions and for types alone count too."""
     files = {
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
         for path in PACKAGE.rglob("*.py")
     }
     graph: dict[str, set[str]] = {}
     for name, path in files.items():
-        one = ONE_IDEA.get(name, name)
-        others = {ONE_IDEA.get(each, each) for each in imported(path, set(files))}
-        graph.setdefault(one, set()).update(others - {one})
+        node = ONE_IDEA.get(name, name)
+        graph.setdefault(node, set()).update({ONE_IDEA.get(m, m) for m in imported(path, set(files))} - {node})
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -90,5 +99,5 @@ def test_no_circle_of_files() -> None:
 
 
 @pytest.mark.parametrize("name", ["utils", "helpers", "common_utils", "misc"])
-def test_no_file_without_a_subject(name: str) -> None:
+def test_no_file_is_named_after_no_subject(name: str) -> None:
     assert not list(PACKAGE.rglob(f"{name}.py"))

@@ -19,7 +19,7 @@ import pytest
 
 from sardonyx import Session, demo
 from sardonyx.cli import VERBS, main
-from sardonyx.compiler.program import Program
+from sardonyx.compiler.pass_runner import recorded_pass_times
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -158,24 +158,22 @@ def test_the_example_that_detects(tmp_path: Path) -> None:
 
 def test_the_example_of_graphs_compiles_nothing_after_the_first_size(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed (extra: test)")
-    events: list[str] = []
+    run = Session.run
+    compilations: list[tuple[int, int]] = []
+    with recorded_pass_times() as times:
 
-    def noted(owner: Any, name: str) -> None:
-        kept = getattr(owner, name)
+        def count() -> None:
+            compilations.append((times.runs.get("lower groups", 0), times.runs.get("compile kernels", 0)))
 
-        def call(*arguments: Any, **options: Any) -> Any:
-            events.append(name)
-            return kept(*arguments, **options)
+        def counted_run(*arguments: Any, **options: Any) -> Any:
+            count()
+            return run(*arguments, **options)
 
-        monkeypatch.setattr(owner, name, call)
-
-    noted(Session, "run")
-    noted(Program, "_lower")
-    noted(Program, "_compile")
-    right = example("graph_network")()
+        monkeypatch.setattr(Session, "run", counted_run)
+        right = example("graph_network")()
+        count()
     assert len(right) == 6 and np.average(right, weights=[300, 40, 1000, 77, 1, 640]) > 0.85
-    first = events.index("run")
-    assert {"_lower", "_compile"} <= set(events[:first]) and events[first:] == ["run"] * 6
+    assert len(compilations) == 7 and len(set(compilations)) == 1 and all(compilations[0])
 
 
 def test_the_example_of_point_clouds_trains_and_loops() -> None:
