@@ -1,12 +1,12 @@
-"""Fused attention: ``softmax(scale * Q K^T, masked) V`` over heads, without the scores ever being in memory whole.
+"""Fused attention, ``softmax(scale * Q K^T, masked) V`` over heads, without storing all scores.
 
-A work item is a block of queries of one head, in register tiles. The keys are taken in blocks, each for all tiles of
-the item, so that it comes from the cache for all but the first: scores of a block, their exponentials against the
-greatest so far, and what these weigh of the values, where sums of earlier blocks shrink as the greatest grows (Milakov
-and Gimelshein, arXiv:1805.02867). The keys of a head are packed in panels once for all blocks of queries that follow
-one another; for a single query they are read where they lie.
+A work item is a block of queries of one head, in register tiles. Keys are processed in blocks, each for all tiles of
+the item, so that a block is in cache for all but the first tile: scores of a block, their exponentials relative to the
+maximum so far, and the weighted values; sums of earlier blocks shrink as the maximum grows (Milakov and Gimelshein,
+arXiv:1805.02867). The keys of a head are packed in panels once for all consecutive blocks of queries; a single query
+reads keys in place.
 
-The blocks are the same however the work is split, so that results are, too.
+The blocks do not depend on the split of the work, and neither do the results.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ _POWER_OF_TWO = (
 """``2**f`` for ``|f| <= 1/2``: 9.1e-8 of it."""
 
 Score = Callable[[tuple[Index, ...], str, "str | None"], str]
-"""What happens to a vector of scores before the softmax: its place (batch, head, query, key), along keys, its value,
-and the mask of its lanes that exist (None: all)."""
+"""A change of a vector of scores before the softmax.
+
+By index (batch, head, query, key), along keys, value, and mask of the lanes that exist (None: all).
+"""
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ class Heads:
     """An operand of attention in memory: elements by batch, head, row (query or key) and column.
 
     Attributes:
-        pointer: Where it begins.
-        dtype: Its element type.
-        batch: Elements from a batch to the next.
-        head: Elements from a head to the next.
-        row: Elements from a row to the next.
-        column: Elements from a column to the next; a known 1 makes loads of whole vectors possible.
+        pointer: Address of the first element.
+        dtype: The element type.
+        batch: Stride of batches, in elements.
+        head: Stride of heads.
+        row: Stride of rows.
+        column: Stride of columns; a known 1 makes loads of whole vectors possible.
     """
 
     pointer: str
@@ -64,11 +66,13 @@ class Heads:
 
 
 def scratch_bytes(schedule: AttentionSchedule, keys: Size, depth: Size, width: Size) -> Size:
-    """Bytes of scratch memory that each worker needs: packed keys and values of a head, scores, and weighted sums.
+    """Return the bytes of scratch memory of a worker.
+
+    Packed keys and values of a head, scores, and weighted sums.
 
     Args:
         schedule: The schedule.
-        keys: How many keys there are.
+        keys: Keys of a head.
         depth: Columns of queries and keys.
         width: Columns of values.
     """
@@ -132,7 +136,7 @@ def attention(
 
 @dataclass(frozen=True)
 class _Head:
-    """Where the operands of one head begin, and its indices."""
+    """The addresses of the operands of one head, with the head's indices."""
 
     q: str
     k: str
@@ -266,7 +270,7 @@ class _Attention:
             )
 
     def _packs_values(self) -> str:
-        """Whether values are packed: an i1."""
+        """Return an i1: true if values are packed."""
         if self.schedule.values != "run time":
             return "true" if self.schedule.values == "packed" else "false"
         if self.v.dtype != FLOAT or self.v.column != 1:
@@ -274,7 +278,7 @@ class _Attention:
         return self.e.let(f"icmp sge i64 {self.queries}, {costs.QUERIES_WORTH_PACKING}")
 
     def _values(self, head: _Head, key: str | int, column: str | int) -> Heads:
-        """Where the values of a key begin from a column on: as they were packed, or where they lie."""
+        """Return the values of a key from a column on, packed or in place."""
         e, tile, v = self.e, self.tile, self.v
         packs = self._packs_values()
         within = e.rem(column, tile.columns)
@@ -308,18 +312,18 @@ class _Attention:
             self._hand_on(head, start, number)
 
     def _seen(self, end: str | int) -> str | int:
-        """How many keys the queries up to one see."""
+        """Return the keys that the queries up to one see."""
         return self.keys if self.causal is None else self.e.least(self.keys, self.e.add(end, self.causal))
 
     def _block(self, head: _Head, queries: _Queries, key: str | int, size: str | int) -> None:
-        """What a block of keys contributes to a tile of queries."""
+        """Emit the contribution of a block of keys to a tile of queries."""
         self._by_rows(queries.count, lambda rows: self._score_rows(head, queries, rows, key, size))
         with self.e.loop(0, queries.count) as number:
             self._weights(head, queries, number, key, size)
         self._by_rows(queries.count, lambda rows: self._weigh(head, queries, rows, key, size))
 
     def _by_rows(self, count: str | int, write: Callable[[int], None]) -> None:
-        """Write code for a whole tile of rows, for a single one, or both: what the number of queries asks for."""
+        """Emit code for a whole tile of rows, for a single row, or both, as the number of queries needs."""
         if isinstance(self.queries, int) and (self.queries == 1 or self.queries % self.tile.rows != 1):
             write(1 if self.queries == 1 else self.tile.rows)
             return

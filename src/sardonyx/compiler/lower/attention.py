@@ -1,4 +1,4 @@
-"""An attention as its kernel wants it: where queries, keys and values are, and what happens to scores."""
+"""An attention as a kernel: queries, keys and values in memory, and the changes of scores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.core.dim import Size
 
 
 def write_attention(writing: Writing, found: Attention) -> Size:
-    """Write an attention and what is fused behind it; returns the work items.
+    """Emit an attention with the epilogue; return the work items.
 
     Raises:
         Unfusable: An operand has to be in memory.
@@ -67,6 +67,6 @@ def write_attention(writing: Writing, found: Attention) -> Size:
     )  # fmt: skip
 
 
-def free_axis(operand: View, batch_axes: int, taken: int) -> int:
-    """The axis of an operand that is neither of the batch nor summed over."""
-    return next(axis for axis in range(batch_axes, len(operand.shape)) if axis != taken)
+def free_axis(operand: View, batch_axes: int, summed_axis: int) -> int:
+    """Return the axis of an operand that is neither of the batch nor summed."""
+    return next(axis for axis in range(batch_axes, len(operand.shape)) if axis != summed_axis)

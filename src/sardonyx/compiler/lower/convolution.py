@@ -1,4 +1,4 @@
-"""Convolutions and pooling of images: which template computes one, and in which layout its operands are."""
+"""Convolutions and pooling of images: kernels, layouts of operands, and epilogues."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def describe_pooling(value: Value, blocked: bool, bits: int) -> PoolingProblem:
 
     Args:
         value: The ``reduce_window``.
-        blocked: Whether the image is blocked.
+        blocked: True for a blocked image, False for NCHW.
         bits: Bits of an element in a register.
 
     Raises:
@@ -78,7 +78,7 @@ class ImageKernel:
         self.target = writing.whole.target
 
     def convolve(self, found: Convolution, choice: Choice[ConvolutionSchedule]) -> tuple[Size, str]:
-        """Write a convolution; returns its work items and the name of the kernel."""
+        """Emit a convolution; return the work items and the name of the kernel."""
         w, kernel, chosen = self.writing, self.writing.kernel, choice.schedule
         w.choice = choice
         params = found.core.params
@@ -135,11 +135,11 @@ class ImageKernel:
         return items, chosen.title
 
     def _packed(self, found: Convolution, tile: Tile) -> Stage:
-        """The room for weights that are packed by a kernel."""
+        """Return the memory for weights that a kernel packs."""
         return Stage(found.weights, 4 * packed_size(tile, math.prod(fixed(shape_of(found.weights)[3:]))))
 
     def pack(self, found: Convolution, chosen: ConvolutionSchedule) -> Size:
-        """Write the kernel that packs weights; returns its work items."""
+        """Emit the kernel that packs weights; return the work items."""
         w, reader = self.writing, self.writing.reader
         e = w.kernel.emitter
         tile, window = chosen.tile, fixed(shape_of(found.weights)[3:])
@@ -161,13 +161,13 @@ class ImageKernel:
     ) -> Size:
         w = self.writing
 
-        def made(read: Callable[[Value], np.ndarray]) -> np.ndarray:
+        def transform(read: Callable[[Value], np.ndarray]) -> np.ndarray:
             source = read(found.weights)[0].astype(np.float32, copy=False)
             if chosen.fresh:
                 return tiles.pack_weights(source, self.target)
             return tiles.transform_weights(source, chosen.winograd_tile, self.target)
 
-        weights = Prepared(found.weights, form, made)
+        weights = Prepared(found.weights, form, transform)
         plan = self.plan(found, chosen)
         if not chosen.staged:
             scratch = w.pointer(Scratch(plan.scratch))
@@ -177,7 +177,7 @@ class ImageKernel:
         return winograd.multiply(w.kernel, plan, transformed, w.pointer(weights), scratch, epilogue)
 
     def plan(self, found: Convolution, chosen: ConvolutionSchedule) -> tiles.Winograd:
-        """How Winograd's convolution is cut."""
+        """Return the tiling of Winograd's convolution."""
         shape, out = shape_of(found.image), shape_of(found.result)
         low = found.core.params["padding"]
         channels, filters = fixed((shape[1], out[1]))
@@ -187,7 +187,7 @@ class ImageKernel:
         )  # fmt: skip
 
     def transform(self, found: Convolution, chosen: ConvolutionSchedule) -> Size:
-        """Write the first stage of Winograd's convolution; returns its work items."""
+        """Emit the first stage of Winograd's convolution; return the work items."""
         w = self.writing
         plan = self.plan(found, chosen)
         shape = shape_of(found.image)
@@ -197,10 +197,10 @@ class ImageKernel:
     def _epilogue(
         self, result: Value, wide: Sequence[int] | None = None, *, planar: bool = False, given: t.DType | None = None
     ) -> Epilogue:
-        """What follows a kernel that gives blocks of channels, at places along the ``wide`` axes (None: all).
+        """Return the epilogue of a kernel that gives blocks of channels, at positions along the ``wide`` axes.
 
-        Or, where that is ``planar``, a vector of places along the last of these. Results are ``given`` as elements of
-        their type, or of another that holds them exactly.
+        ``wide`` None means all axes. With ``planar`` the kernel gives vectors of positions along the last of these
+        axes. Results are ``given`` as elements of their type, or of another that holds the values exactly.
         """
         w, reader = self.writing, self.writing.reader
         root = w.group.root
@@ -245,7 +245,7 @@ class ImageKernel:
         return epilogue
 
     def pool(self, value: Value, choice: Choice[PoolingSchedule]) -> Size:
-        """Write a pooling; returns its work items."""
+        """Emit a pooling; return the work items."""
         w, params, source = self.writing, value.params, value.operands[0]
         w.choice = choice
         rank = len(params["window"])
@@ -268,7 +268,7 @@ class ImageKernel:
         )  # fmt: skip
 
     def _planar_epilogue(self, value: Value, leading: int) -> Epilogue:
-        """What follows a kernel that gives vectors along the last axis, of all leading axes as one."""
+        """Return the epilogue of a kernel that gives vectors along the last axis, all leading axes as one."""
         w, reader = self.writing, self.writing.reader
         root = w.group.root
         memory = w.located(root)

@@ -63,22 +63,22 @@ def _describe(found: Convolution, target: Target, threads: int) -> ConvolutionPr
 
 
 def wide_axes(found: Convolution) -> tuple[int, ...]:
-    """The spatial axes that a window can move along or see more than one place of; one at least."""
+    """Return the spatial axes along which a window moves or has several taps; at least one."""
     params = found.core.params
-    kept = []
+    axes = []
     for axis, (size, out, taps) in enumerate(
         zip(shape_of(found.image)[2:], shape_of(found.result)[2:], shape_of(found.weights)[3:], strict=True)
     ):
         if not (size == out == taps == 1 and params["padding"][axis] == (0, 0)):
-            kept.append(axis)
-    return tuple(kept) or (len(params["strides"]) - 1,)
+            axes.append(axis)
+    return tuple(axes) or (len(params["strides"]) - 1,)
 
 
 def fixed(sizes: Sequence[Size]) -> tuple[int, ...]:
-    """Sizes that are numbers.
+    """Return sizes that are all known.
 
     Raises:
-        UnsupportedError: One of them is open.
+        UnsupportedError: A size is open.
     """
     if not all(isinstance(size, int) for size in sizes):
         raise UnsupportedError("weights of open sizes have no kernel.")

@@ -1,8 +1,8 @@
-"""Which values are computed together: a Core function as groups, each of which becomes one kernel.
+"""Fusion: the groups of a Core function, each of which becomes one kernel.
 
-Values are taken from the results back. One joins the group of its consumers when all of them are in one group that can
-take it; otherwise it is written to memory, as the root of a group of its own. Movements and sources join whoever reads
-them.
+Values are visited from the results back. A value joins the group of its consumers if all consumers are in one group
+that can compute the value; otherwise the value is written to memory, as the root of a group of its own. Movements and
+sources join their readers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _COMPUTING = frozenset({"reduce", "contract", "convolve", "reduce_window", "scat
 _MOVED_ONLY = SMALL_DTYPES | {t.COMPLEX64}
 
 _CHEAP = 6
-"""Operations that a value may take to be computed again for each element that it is broadcast to."""
+"""Most operations of a value that is recomputed for each element to which the value is broadcast."""
 
 
 class Schedule:
@@ -122,7 +122,7 @@ class Schedule:
         return self._by_value.get(value)
 
     def _in_order(self) -> tuple[list[Group], tuple[Value, ...]]:
-        """Groups, and values, after what they need; a group with several results is whole before any is read."""
+        """Return groups, and values, in topological order; all results of a group precede their readers."""
         groups: list[Group] = []
         values: dict[Value, None] = {}
         position = {value: i for i, value in enumerate(self.order)}
@@ -193,11 +193,11 @@ class Schedule:
         return choice if choice.schedule.gates == whole.count else None
 
     def _is_free(self, whole: Gates) -> bool:
-        """Whether no other product has these gates: of a sum of two, one is in memory when the other is computed."""
+        """Return True if no other product has these gates: of a sum of two products, one is in memory."""
         return whole.members.isdisjoint(self._gates_of)
 
     def _unsupported(self, value: Value) -> str | None:
-        """Why a value has no kernel; None where it has one."""
+        """Return the reason why a value has no kernel; None if one exists."""
         if value.op in ("input", "constant") or value in self._absorbed or value in self.convolutions:
             return None
         if value.op == "call":
@@ -228,17 +228,21 @@ class Schedule:
         return f"{value.op} has no kernel"
 
     def is_native(self, value: Value) -> bool:
-        """Whether a value with several results is computed in native code: what it gives is in memory."""
+        """Return True if native code computes a value with several results, which are then in memory."""
         return value.op in WHOLE and value not in self.host
 
     def _trace_rows(self, value: Value) -> None:
-        """Note which reduction a value of one element a row is computed from."""
+        """Record the reduction from which a value of one element per row is computed."""
         if value.op == "reduce":
             self._rows_of[value] = Rows(shape_of(value.operands[0]), value.params["axes"])
         elif is_elementwise(value) or value.op in ("reshape", "stop_gradient"):
-            found = [self._rows_of[operand] for operand in value.operands if operand in self._rows_of]
-            if found and all(each == found[0] for each in found) and _same_count(shape_of(value), found[0].kept):
-                self._rows_of[value] = found[0]
+            candidates = [self._rows_of[operand] for operand in value.operands if operand in self._rows_of]
+            if (
+                candidates
+                and all(rows == candidates[0] for rows in candidates)
+                and _same_count(shape_of(value), candidates[0].kept)
+            ):
+                self._rows_of[value] = candidates[0]
 
     # Who computes what.
 
@@ -247,7 +251,7 @@ class Schedule:
         return moves and value not in self.convolutions
 
     def _is_index(self, value: Value) -> bool:
-        """Whether a value is an integer, such as a place, that is sooner computed again than read."""
+        """Return True for an integer, such as an index, that is cheaper to compute again than to read."""
         return (
             value.op in ELEMENTWISE
             and dtype_of(value) in (t.INT64, t.INT32, t.BOOL)
@@ -257,16 +261,16 @@ class Schedule:
         )
 
     def consumers(self, value: Value) -> dict[Group | str, None]:
-        """The groups that read a value, and what else wants it in memory."""
-        found = self._consumers.get(value)
-        if found is None:
-            found = {}
+        """Return the groups that read a value, and the reasons to store the value in memory."""
+        groups = self._consumers.get(value)
+        if groups is None:
+            groups = {}
             if value in self._kept:
-                found[self._kept[value]] = None
+                groups[self._kept[value]] = None
             for user in self.users[value]:
-                found.update(dict.fromkeys(self._reading(user, value)))
-            self._consumers[value] = found
-        return found
+                groups.update(dict.fromkeys(self._reading(user, value)))
+            self._consumers[value] = groups
+        return groups
 
     def _reading(self, user: Value, value: Value) -> Iterable[Group | str]:
         if user in self._absorbed:
@@ -292,11 +296,11 @@ class Schedule:
         return [self._by_value[user]] if user in self._by_value else []
 
     def _is_prepared(self, user: Value) -> bool:
-        """Whether the second operand of a contraction is packed when the program is made."""
+        """Return True if the second operand of a contraction is packed when the program is compiled."""
         return is_closed(user.operands[1]) and not (user.op == "contract" and user.params["batch"])
 
     def _is_written_over(self, value: Value, group: Group) -> bool:
-        """Whether all that becomes of a value is that more is scattered into it."""
+        """Return True if the only use of a value is as the operand into which a scatter writes."""
         (user, *others) = self.users[value]
         return (
             not others and user in group.members and user.op == "scatter"
@@ -304,7 +308,7 @@ class Schedule:
         )  # fmt: skip
 
     def _is_part(self, value: Value, group: Group) -> bool:
-        """Whether a group that is written part by part reads each element of a value once."""
+        """Return True if a group that is written part by part reads each element of a value once."""
         users = self.users[value]
         if len(users) != 1 or users[0].operands.count(value) != 1:
             return False
@@ -317,16 +321,16 @@ class Schedule:
         if value.op in ("input", "constant", "get") or value in self.host or value in self._absorbed:
             return
         if value.op in WHOLE:
-            self._found(value, "it has several results")
+            self._begin_group(value, "it has several results")
             return
         if value in self._by_value:
             return
         if value in self._gates_of:
-            self._found_gates(self._gates_of[value])
+            self._begin_gate_group(self._gates_of[value])
             return
         if self._transparent(value):
             if value in self._kept and not (value.op == "dims" and len(value.params["sizes"]) > 1):
-                self._found(value, self._kept[value])
+                self._begin_group(value, self._kept[value])
             return
         consumers = list(self.consumers(value))
         if not consumers:
@@ -339,13 +343,13 @@ class Schedule:
                 return
         else:
             reason = next((each for each in consumers if isinstance(each, str)), f"{len(consumers)} groups read it")
-        self._found(value, reason)
+        self._begin_group(value, reason)
 
-    def _found(self, value: Value, reason: str) -> None:
+    def _begin_group(self, value: Value, reason: str) -> None:
         group = Group(value, reason)
         self._join(value, group)
 
-    def _found_gates(self, whole: Gates) -> None:
+    def _begin_gate_group(self, whole: Gates) -> None:
         *others, root = whole.results
         members = {member for member in whole.members if member not in whole.parts}
         group = Group(root, "all gates of a unit are there", members, anchor=whole.product, others=tuple(others))
@@ -368,7 +372,7 @@ class Schedule:
             self._by_value |= dict.fromkeys(interior, group)
 
     def _refusal(self, value: Value, group: Group) -> str | None:
-        """Why a value cannot be computed in the group that reads it; None where it can."""
+        """Return the reason why a group cannot compute a value that the group reads; None if it can."""
         if group.root.op in REGIONS and (value.op in _ANCHORS or value.op == "reduce" or value in self.convolutions):
             return f"{group.root.op} is written part by part"
         if value.op == "scatter" and self._is_written_over(value, group):
@@ -403,9 +407,9 @@ class Schedule:
         return None
 
     def _is_divided(self, value: Value) -> bool:
-        """Whether a value that is computed where it is read would have its place divided in every lane.
+        """Return True if recomputing a value at its reader would divide the index in every lane.
 
-        It is read in a shape whose last axis is several of its own, and something is repeated along not all of these.
+        The reader's last axis is several axes of the value, and something is broadcast along only some of these.
         """
         shapes = [shape_of(user) for user in self.users[value] if user.op == "reshape"]
         joined = [axes for shape in shapes if len(axes := joined_axes(shape, shape_of(value))) > 1]
@@ -420,22 +424,22 @@ class Schedule:
         return False
 
     def _weight(self, value: Value) -> int:
-        """The operations that an element of a value takes, unless something in between is in memory."""
-        found = self._weights.get(value)
-        if found is None:
-            found = 0
+        """Return the operations for an element of a value, from memory on."""
+        weight = self._weights.get(value)
+        if weight is None:
+            weight = 0
             if value.op in ELEMENTWISE:
-                found = operations((value,))
+                weight = operations((value,))
             elif value.op == "gather":
-                found = 2
+                weight = 2
             if value.op not in _ANCHORS and value.op not in ("reduce", "get"):
-                found += sum(self._weight(operand) for operand in value.operands)
-            self._weights[value] = found = min(found, 1000)
-        return found
+                weight += sum(self._weight(operand) for operand in value.operands)
+            self._weights[value] = weight = min(weight, 1000)
+        return weight
 
 
 def _is_entry(value: Value) -> bool:
-    """Whether one entry of a tensor is taken, by an index that is computed."""
+    """Return True for one entry of a tensor, at a computed index."""
     return value.op == "gather" and math.prod(shape_of(value.operands[1])[:-1]) == 1 and not value.params["batch"]
 
 
@@ -451,7 +455,7 @@ def _same_count(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
 
 
 def _fewer(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
-    """Whether a shape holds fewer elements than another; a symbol is taken to be more than a number."""
+    """Return True if a shape has fewer elements than another; symbols count as larger than numbers."""
     if a == b:
         return False
     x, y = _count(a), _count(b)
@@ -461,7 +465,7 @@ def _fewer(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
 
 
 def _count(shape: tuple[Size, ...]) -> Size | None:
-    """How many elements a shape holds; None where that is too long to write."""
+    """Return the number of elements of a shape; None if the expression is too long."""
     try:
         return math.prod(shape)
     except SizeLimitError:

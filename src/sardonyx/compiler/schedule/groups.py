@@ -13,7 +13,7 @@ _COSTS = {**dict.fromkeys(("div", "sqrt", "rem"), 4), **dict.fromkeys(_COSTLY.sp
 
 
 def operations(values: Iterable[Value]) -> int:
-    """What an element of elementwise values costs together, in additions."""
+    """Return the cost of an element of elementwise values, in additions."""
     return sum(_COSTS.get(value.op, 1) for value in values if value.op in ELEMENTWISE)
 
 
@@ -22,12 +22,12 @@ class Group:
     """Values that one kernel computes.
 
     Attributes:
-        root: What it writes to memory, the last of all that it does.
-        others: What else it writes.
-        members: All that it computes, the root among them; movements and sources are not listed.
-        rows: What its reductions share; None without any.
-        anchor: The contraction that it is built around; None without one.
-        reason: Why it ended at the root.
+        root: The value that the kernel writes to memory last.
+        others: Other values that the kernel writes.
+        members: All computed values, with the root; movements and sources are not listed.
+        rows: The shape and axes that the group's reductions share; None without reductions.
+        anchor: The contraction around which the kernel is built; None without one.
+        reason: The reason why the group ends at the root.
     """
 
     root: Value
@@ -39,12 +39,12 @@ class Group:
 
     @property
     def roots(self) -> tuple[Value, ...]:
-        """All that it writes to memory."""
+        """All values that the kernel writes to memory."""
         return (*self.others, self.root)
 
     @property
     def kind(self) -> str:
-        """What it is built around, in a word."""
+        """The primitive around which the kernel is built, ``map`` or ``rows``."""
         if self.anchor is not None:
             return self.anchor.op
         if self.root.op in REGIONS | WHOLE:

@@ -1,4 +1,4 @@
-"""Which values are images in blocked layout, [N, C / block, spatial, block], between the kernels that like them so."""
+"""Layout assignment: the values in memory that are blocked images, [N, C / block, spatial, block]."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.errors import UnsupportedError
 
 BLOCKED_DTYPES = frozenset({t.FLOAT, t.UINT8, t.INT8, t.INT16})
-"""What images in blocked layout are of."""
+"""The element types of blocked images."""
 
 
 def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
@@ -58,7 +58,7 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
 
 
 def _read_by_convolutions(schedule: Schedule, target: Target) -> tuple[set[Value], set[Value]]:
-    """The images that convolutions take in blocks only, and those that they take plane by plane only."""
+    """Return the images that convolutions read in blocks only, and the images read as NCHW only."""
     blocked: set[Value] = set()
     plain: set[Value] = set()
     for each in schedule.convolutions.values():
@@ -85,14 +85,14 @@ def _sources(schedule: Schedule, group: Group) -> Iterator[Value]:
 
 
 def _keeps_channels(group: Group) -> bool:
-    """Whether the reductions of a group leave an image with its channels."""
+    """Return True if the reductions of a group leave an image with all channels."""
     rows = group.rows
     assert rows is not None
     return 1 not in rows.axes and shape_of(group.root) == rows.kept and len(rows.kept) >= 3
 
 
 def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
-    """Whether a value is an image, and all its readers can take blocks."""
+    """Return True if a value is an image, and all readers accept blocks."""
     shape = shape_of(root)
     if (
         dtype_of(root) not in BLOCKED_DTYPES
@@ -143,7 +143,7 @@ def _joins_blocks(root: Value, lanes: int) -> bool:
 
 
 def _gives_blocks(schedule: Schedule, group: Group, target: Target) -> bool:
-    """Whether a convolution has a kernel, and that gives channels in blocks."""
+    """Return True if a convolution has a kernel that writes blocks of channels."""
     found = next(each for each in schedule.convolutions.values() if each.core is group.anchor)
     try:
         return schedule.choose_convolution(found).schedule.algorithm != "planar"
