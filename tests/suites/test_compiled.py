@@ -23,7 +23,7 @@ INTERPRETED = {
     r"random: .*|cond: in then: random .*": "has to give the interpreter's numbers",
     r"\w+: .*(string|sequence|optional).*": "no tensor of numbers",
     r"loop: sizes of what a loop gives are only known after it": "collects as many rows as its condition lets it",
-    r"\w+: a symbolic size grows past the limits.*": "sizes that follow from sizes that are read, times each other",
+    r"\w+: a symbolic size exceeds the limits.*": "sizes that follow from sizes that are read, times each other",
     r"fft: numpy's transform .*": "no power of two",
 }
 """What may be left to the interpreter, by regular expression, with the reason."""

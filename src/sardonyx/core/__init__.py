@@ -1,4 +1,4 @@
-"""The small language that operators are written in; this package itself names its sizes (:mod:`sardonyx.core.dim`)."""
+"""The language in which operators are defined; the package exports its sizes (:mod:`sardonyx.core.dim`)."""
 
 from sardonyx.core.dim import (
     POSITIVE,

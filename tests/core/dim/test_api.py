@@ -407,8 +407,8 @@ def test_broadcasting_of_what_has_no_value_at_zero() -> None:
 def test_broadcasting_keeps_what_may_be_1_alone() -> None:
     for text in ("min(1, a)", "min(b, a)", "max(1, a - 1)"):
         size = Dim.parse(text)
-        found = broadcast(size, a)
-        assert isinstance(found, Dim) and found.atom is not None and found.atom.kind == "broadcast"
+        result = broadcast(size, a)
+        assert isinstance(result, Dim) and result.atom is not None and result.atom.kind == "broadcast"
 
 
 def test_broadcasting_is_not_a_maximum() -> None:
@@ -522,30 +522,30 @@ def test_copies_and_pickles_are_the_same_object() -> None:
 
 
 def test_threads_share_one_object() -> None:
-    found: list[list[Size]] = []
+    built: list[list[Size]] = []
 
     def work() -> None:
-        found.append([dim_max((N + i) // 7 * H, Dim.symbol(f"thread {i}") * i) for i in range(300)])
+        built.append([dim_max((N + i) // 7 * H, Dim.symbol(f"thread {i}") * i) for i in range(300)])
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8
-    assert all(x is y for other in found for x, y in zip(found[0], other, strict=True))
+    assert len(built) == 8
+    assert all(x is y for other in built for x, y in zip(built[0], other, strict=True))
 
 
 def test_identity_survives_collection_and_forgotten_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sardonyx.core.dim.polynomial._MEMO_ENTRIES", 4)
-    kept = a + 12345
+    dim = a + 12345
     for i in range(100):
         _ = a + i
     gc.collect()
-    assert a + 12345 is kept
+    assert a + 12345 is dim
 
 
-PLACES = {"left_place": "input x axis 0", "right_place": "weight w axis 1"}
+PLACES = {"left_location": "input x axis 0", "right_location": "weight w axis 1"}
 
 
 def test_equal_sizes_unify() -> None:
@@ -564,7 +564,7 @@ def test_contradictions_name_both_places() -> None:
     system = DimSystem()
     system.unify(a, 3, **PLACES)
     with pytest.raises(ShapeError) as caught:
-        system.unify(a, 4, left_place="node add", right_place="bias b axis 0")
+        system.unify(a, 4, left_location="node add", right_location="bias b axis 0")
     for place in ("node add", "bias b axis 0", "input x axis 0", "weight w axis 1"):
         assert place in caught.value.where
     assert "a (= 3) and 4" in caught.value.problem
@@ -578,22 +578,22 @@ def test_contradictions_name_both_places() -> None:
 
 def test_what_cannot_be_solved_waits_for_what_decides_it() -> None:
     system = DimSystem()
-    system.unify(a * b, 12, left_place="reshape r", right_place="input x")
+    system.unify(a * b, 12, left_location="reshape r", right_location="input x")
     assert len(system.pending) == 1
-    system.unify(a, 3, left_place="input y", right_place="input z")
+    system.unify(a, 3, left_location="input y", right_location="input z")
     assert system.resolve(b) == 4 and not system.pending
-    system.unify(broadcast(c, H), 5, left_place="node add", right_place="output o")
+    system.unify(broadcast(c, H), 5, left_location="node add", right_location="output o")
     with pytest.raises(ShapeError) as caught:
-        system.unify(c, 6, left_place="input c", right_place="weight w")
+        system.unify(c, 6, left_location="input c", right_location="weight w")
     assert {"node add", "output o", "input c", "weight w"} <= set(caught.value.where.split(" and "))
     assert system.resolve(c) is c and len(system.pending) == 1
 
 
 def test_a_failed_substitution_names_places() -> None:
     system = DimSystem()
-    system.unify(a // b, c, left_place="reshape r", right_place="output o")
+    system.unify(a // b, c, left_location="reshape r", right_location="output o")
     with pytest.raises(ShapeError, match="divided by 0") as caught:
-        system.unify(b, 0, left_place="input y", right_place="input z")
+        system.unify(b, 0, left_location="input y", right_location="input z")
     assert "input y" in caught.value.where and "reshape r" in caught.value.where
 
 

@@ -22,5 +22,5 @@ N, H = Dim.symbol("N"), Dim.symbol("a name, with `signs`")
 def test_a_size_is_itself_again(size: Size) -> None:
     written = json.loads(json.dumps(record(size)))
     assert isinstance(written, int if isinstance(size, int) else list)
-    found = from_record(written)
-    assert found == size and type(found) is type(size)
+    read = from_record(written)
+    assert read == size and type(read) is type(size)

@@ -1,16 +1,16 @@
 """Sizes as integer expressions over named symbols: ``batch``, ``2*N + 1``, ``(H + 1)//2``.
 
-A size is a Python ``int`` where it is known and a :class:`Dim` where it is not; the two mix freely in arithmetic, and
-whatever turns out constant comes back as an ``int``. This module is what the rest of Sardonyx uses; the parts are
-``dim_expression`` (polynomials over atoms, interned), ``dim_forms`` (division, minimum, maximum, broadcast),
-``dim_bounds`` (assumptions and proofs), ``dim_parse`` (``dim_param`` texts) and ``dim_system`` (sizes found equal).
+A known size is a Python ``int`` and an unknown one a :class:`Dim`; the two mix freely in arithmetic, and a result that
+is constant is an ``int``. The rest of Sardonyx uses this module; its parts are ``polynomial`` (polynomials over atoms,
+interned), ``canonical_forms`` (division, minimum, maximum, broadcast), ``bounds`` (assumptions and proofs), ``parse``
+(``dim_param`` texts) and ``equalities`` (equations between sizes).
 
-Canonical forms are sound for all symbols ≥ 0 (a symbol stands for a size); what needs more than that is asked for
-with ``assumptions``. A rewritten expression equals the original wherever the original is defined; a division whose
-divisor may be zero stays.
+Canonical forms are sound for all symbols ≥ 0 (a symbol stands for a size); stronger assumptions are passed as
+``assumptions``. A rewritten expression equals the original wherever the original is defined; a division whose divisor
+may be zero stays.
 
-Division rounds down, as in Python. ONNX ``Div`` on integers rounds toward zero: the two agree where both operands are
-known not to be negative (``at_least(a, 0)``), and only there may one stand for the other.
+Division rounds down, as in Python. ONNX ``Div`` on integers rounds toward zero: the two agree if both operands are
+proven not to be negative (``at_least(a, 0)``), and may be exchanged only then.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
     "symbols",
 ]
 
-_REMEMBERED = 1 << 17
+_MEMO_ENTRIES = 1 << 17
 
 
 def as_dim(value: Size | str) -> Size:
@@ -67,12 +67,12 @@ def as_dim(value: Size | str) -> Size:
 
 
 def is_constant(size: Size) -> TypeGuard[int]:
-    """Return whether the size is a known number."""
+    """Return True if the size is a known number."""
     return isinstance(size, int)
 
 
 def is_long(size: Size) -> TypeGuard[Dim]:
-    """Return whether a form of a few sizes like this may pass the limits on the size of an expression."""
+    """Return True if an expression of a few sizes like this may exceed the limits."""
     return isinstance(size, Dim) and size.is_long
 
 
@@ -87,7 +87,7 @@ def substitute(size: Size, values: Mapping[str, Size], assumptions: Assumptions 
 
 
 def simplify(size: Size, assumptions: Assumptions) -> Size:
-    """Return the size rewritten with what ``assumptions`` allow, such as ``a*b//b`` to ``a`` where ``b`` is ≥ 1.
+    """Return the size simplified under ``assumptions``, e.g. ``a*b//b`` to ``a`` for ``b`` ≥ 1.
 
     Raises:
         ShapeError: Sizes that broadcast are proven different.
@@ -116,54 +116,55 @@ def floor_div(numerator: Size, divisor: Size, assumptions: Assumptions = None) -
     Raises:
         ShapeError: The divisor is the constant 0.
     """
-    return _remembered("//", (numerator, divisor), assumptions)
+    return _memoize("//", (numerator, divisor), assumptions)
 
 
 def ceil_div(numerator: Size, divisor: Size, assumptions: Assumptions = None) -> Size:
     """Return the quotient rounded up; see :func:`floor_div`."""
-    return -_remembered("//", (-numerator, divisor), assumptions)
+    return -_memoize("//", (-numerator, divisor), assumptions)
 
 
 def dim_min(first: Size, *others: Size, assumptions: Assumptions = None) -> Size:
-    """Return the least of the sizes."""
-    return _remembered("min", (first, *others), assumptions)
+    """Return the minimum of the sizes."""
+    return _memoize("min", (first, *others), assumptions)
 
 
 def dim_max(first: Size, *others: Size, assumptions: Assumptions = None) -> Size:
-    """Return the greatest of the sizes."""
-    return _remembered("max", (first, *others), assumptions)
+    """Return the maximum of the sizes."""
+    return _memoize("max", (first, *others), assumptions)
 
 
 def broadcast(first: Size, *others: Size, assumptions: Assumptions = None) -> Size:
-    """Return the size that an axis has after broadcasting these sizes together (ONNX *Broadcasting*, multidirectional).
+    """Return the size of an axis after broadcasting these sizes (ONNX *Broadcasting*, multidirectional).
 
-    It is not a maximum: 0 with 1 gives 0. One size known not to be 1 is the answer, provided that every other is equal
-    or 1; that proviso is the caller's to check at run time. :meth:`Dim.evaluate` checks it for a broadcast that stays.
+    The result is not a maximum: 0 with 1 gives 0. If one size is proven not to be 1, the result is this size, provided
+    every other size is equal or 1; the caller must check this condition at run time. :meth:`Dim.evaluate` checks the
+    condition of a broadcast inside an expression.
 
     Raises:
         ShapeError: Two of the sizes are proven different and neither is 1.
     """
-    return _remembered("broadcast", (first, *others), assumptions)
+    return _memoize("broadcast", (first, *others), assumptions)
 
 
-def _remembered(operation: forms.Operation, sizes: tuple[Size, ...], assumptions: Assumptions) -> Size:
+def _memoize(operation: forms.Operation, sizes: tuple[Size, ...], assumptions: Assumptions) -> Size:
     proof = NON_NEGATIVE if assumptions is None else as_bounds(assumptions)
     key = operation, sizes
-    found = proof.results.get(key)
-    if found is None:
-        if len(proof.results) >= _REMEMBERED:
+    result = proof.results.get(key)
+    if result is None:
+        if len(proof.results) >= _MEMO_ENTRIES:
             proof.results.clear()
-        found = proof.results[key] = forms.operation(operation, [as_operand(size) for size in sizes], proof)
-    return found
+        result = proof.results[key] = forms.operation(operation, [as_operand(size) for size in sizes], proof)
+    return result
 
 
 def equal(a: Size, b: Size, assumptions: Assumptions = None) -> bool | None:
-    """Return ``True`` where the sizes are equal for all values, ``False`` where they differ for all, else ``None``."""
+    """Return True if the sizes are equal for all values, False if different for all, else None."""
     return a is b or as_bounds(assumptions).equal(a, b)
 
 
 def at_least(a: Size, b: Size, assumptions: Assumptions = None) -> bool | None:
-    """Return whether ``a >= b``: ``True`` or ``False`` for all values, ``None`` where it depends or is not known."""
+    """Return True if ``a >= b`` for all values, False if for no values, else None."""
     least, greatest = as_bounds(assumptions).difference(a, b)
     if least is not None and least >= 0:
         return True
@@ -171,15 +172,15 @@ def at_least(a: Size, b: Size, assumptions: Assumptions = None) -> bool | None:
 
 
 def divides(divisor: Size, size: Size, assumptions: Assumptions = None) -> bool | None:
-    """Return ``True`` where ``size`` is a multiple of ``divisor`` for all values, ``False`` for none, else ``None``.
+    """Return True if ``size`` is a multiple of ``divisor`` for all values, False if for none, else None.
 
     Raises:
         ShapeError: The divisor is the constant 0.
     """
     if divisor == 0:
-        raise ShapeError(f"asked whether 0 divides {size}.", remedy="Give a divisor that is not 0.")
+        raise ShapeError(f"cannot decide whether 0 divides {size}.", remedy="Give a divisor that is not 0.")
     try:
         multiple = divisor * floor_div(size, divisor, assumptions)
     except ShapeError:
-        return None  # It passes the limits on the size of an expression: no proof.
+        return None  # The product exceeds the limits on the size of an expression: no proof.
     return equal(size, multiple, assumptions)

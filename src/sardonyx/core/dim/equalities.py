@@ -1,4 +1,4 @@
-"""Sizes found equal: which symbols stand for what, from which places, and where two places contradict each other."""
+"""Equations between sizes: solutions for symbols, their locations, and contradictions."""
 
 from __future__ import annotations
 
@@ -11,81 +11,83 @@ from sardonyx.errors import ShapeError
 
 
 class Equality(NamedTuple):
-    """Two sizes that are equal, and the places that say so."""
+    """Two equal sizes, and the locations of the evidence."""
 
     left: Size
     right: Size
-    places: tuple[str, ...]
+    locations: tuple[str, ...]
 
 
 class DimSystem:
-    """Equalities between sizes, solved as they are told.
+    """Equalities between sizes, solved incrementally.
 
-    ``unify`` solves an equality for a symbol where one has the coefficient that allows it (``N + 1 == M`` gives
-    ``M = N + 1``, ``2*N == 8`` gives ``N = 4``); what cannot be solved is kept and looked at again after each solution.
-    ``resolve`` writes any size in the symbols that are left. Between two symbols the one told first is kept.
+    ``unify`` solves an equality for a symbol if a coefficient allows the division (``N + 1 == M`` gives ``M = N + 1``,
+    ``2*N == 8`` gives ``N = 4``); an unsolved equality stays pending and is retried after each solution. ``resolve``
+    writes any size in the unsolved symbols. Between two symbols, the one recorded first remains.
 
     Args:
-        assumptions: Bounds on the symbols, for proving that sizes differ.
+        assumptions: Bounds on the symbols, for proving sizes different.
     """
 
     def __init__(self, assumptions: Assumptions = None) -> None:
         self._proof = as_bounds(assumptions)
         self._solved: dict[str, Size] = {}
-        self._places: dict[str, tuple[str, ...]] = {}
+        self._locations: dict[str, tuple[str, ...]] = {}
         self._order: dict[str, int] = {}
         self._pending: list[Equality] = []
 
     @property
     def solutions(self) -> Mapping[str, Size]:
-        """What each solved symbol is, in the symbols that are left."""
+        """The value of each solved symbol, in the unsolved symbols."""
         return dict(self._solved)
 
     @property
     def pending(self) -> tuple[Equality, ...]:
-        """Equalities that are neither proven nor solved, with what is known put in."""
+        """Equalities that are neither proven nor solved, with the solutions substitute_symbols."""
         return tuple(self._pending)
 
     def resolve(self, size: Size) -> Size:
         """Return the size with every solved symbol replaced."""
         return size.substitute(self._solved) if isinstance(size, Dim) else size
 
-    def unify(self, left: Size, right: Size, *, left_place: str = "", right_place: str = "") -> Size:
-        """Record that two sizes are equal and return the size that both are.
+    def unify(self, left: Size, right: Size, *, left_location: str = "", right_location: str = "") -> Size:
+        """Record that two sizes are equal and return their common value.
 
         Args:
             left: A size.
-            right: The size that it equals.
-            left_place: Where ``left`` is written (node, tensor, axis, file), for messages.
-            right_place: The same for ``right``.
+            right: The equal size.
+            left_location: Location of ``left`` (node, tensor, axis, file), for messages.
+            right_location: The same for ``right``.
 
         Raises:
-            ShapeError: The sizes differ, with what was told before, for all values; names both places and those
-                that earlier solutions came from. The system is then as it was before the call.
+            ShapeError: The sizes differ for all values, given the earlier equalities; names both locations and the
+                locations of the solutions used. The system is then as before the call.
         """
         for size in (left, right):
             for name in sorted(size.symbols()) if isinstance(size, Dim) else ():
                 self._order.setdefault(name, len(self._order))
-        places = tuple(dict.fromkeys(place for place in (left_place, right_place) if place))
-        saved = dict(self._solved), dict(self._places), list(self._pending)
+        locations = tuple(dict.fromkeys(location for location in (left_location, right_location) if location))
+        saved = dict(self._solved), dict(self._locations), list(self._pending)
         try:
-            self._add(Equality(left, right, places + self._origins(left, right)))
+            self._add(Equality(left, right, locations + self._origins(left, right)))
         except ShapeError:
-            self._solved, self._places, self._pending = saved
+            self._solved, self._locations, self._pending = saved
             raise
         return self.resolve(left)
 
     def _origins(self, *sizes: Size) -> tuple[str, ...]:
-        """Places that the solutions of the symbols in these sizes came from."""
+        """Return the locations of the solutions of the symbols in these sizes."""
         names = [name for size in sizes if isinstance(size, Dim) for name in sorted(size.symbols())]
-        return tuple(dict.fromkeys(place for name in names for place in self._places.get(name, ())))
+        return tuple(dict.fromkeys(location for name in names for location in self._locations.get(name, ())))
 
-    def _add(self, told: Equality) -> None:
-        """Settle one equality, then all that its solution makes decidable."""
-        waiting = [told]
-        while waiting:
-            equality = waiting.pop()
-            left, right = [_placed(size, self._solved, equality.places) for size in (equality.left, equality.right)]
+    def _add(self, first: Equality) -> None:
+        """Solve one equality, then all pending ones that become decidable."""
+        queue = [first]
+        while queue:
+            equality = queue.pop()
+            left, right = [
+                _substitute_at(size, self._solved, equality.locations) for size in (equality.left, equality.right)
+            ]
             same = self._proof.equal(left, right)
             if same is False:
                 raise self._contradiction(equality, left, right)
@@ -93,18 +95,18 @@ class DimSystem:
                 continue
             solution = self._solve(left, right)
             if solution is None:
-                self._pending.append(Equality(left, right, equality.places))
+                self._pending.append(Equality(left, right, equality.locations))
                 continue
-            self._adopt(*solution, equality.places)
-            waiting += [Equality(e.left, e.right, (*e.places, *self._origins(e.left, e.right))) for e in self._pending]
+            self._adopt(*solution, equality.locations)
+            queue += [Equality(e.left, e.right, (*e.locations, *self._origins(e.left, e.right))) for e in self._pending]
             self._pending = []
 
     def _solve(self, left: Size, right: Size) -> tuple[str, Size] | None:
-        """The symbol to replace and its value. Sizes proven not negative are taken first, then symbols told last."""
+        """Return the symbol to replace and its value; values proven ≥ 0 first, then symbols recorded last."""
         difference = left - right
         if isinstance(difference, int):
             return None
-        found: list[tuple[bool, int, str, Size]] = []
+        candidates: list[tuple[bool, int, str, Size]] = []
         for index, (_, atoms, factor) in enumerate(difference.terms):
             if len(atoms) != 1 or atoms[0].kind != "symbol":
                 continue
@@ -115,42 +117,43 @@ class DimSystem:
             if value * factor != -rest:
                 continue
             least = self._proof.lower(value)
-            found.append((least is not None and least >= 0, self._order.get(name, 0), name, value))
-        if not found:
+            candidates.append((least is not None and least >= 0, self._order.get(name, 0), name, value))
+        if not candidates:
             return None
-        _, _, name, value = max(found, key=lambda choice: choice[:2])
+        _, _, name, value = max(candidates, key=lambda candidate: candidate[:2])
         return name, value
 
-    def _adopt(self, name: str, value: Size, places: tuple[str, ...]) -> None:
+    def _adopt(self, name: str, value: Size, locations: tuple[str, ...]) -> None:
         symbol = Dim.symbol(name)
         lower, upper = symbol.bounds(self._proof)
         least, greatest = self._proof.lower(value), self._proof.upper(value)
         if (lower is not None and greatest is not None and greatest < lower) or (
             upper is not None and least is not None and least > upper
         ):
-            raise self._contradiction(Equality(symbol, value, places), symbol, value)
+            raise self._contradiction(Equality(symbol, value, locations), symbol, value)
         for other, known in self._solved.items():
             if isinstance(known, Dim) and name in known.symbols():
-                self._solved[other] = _placed(known, {name: value}, self._places[other] + places)
-                self._places[other] = tuple(dict.fromkeys((*self._places[other], *places)))
+                self._solved[other] = _substitute_at(known, {name: value}, self._locations[other] + locations)
+                self._locations[other] = tuple(dict.fromkeys((*self._locations[other], *locations)))
         self._solved[name] = value
-        self._places[name] = tuple(dict.fromkeys(places))
+        self._locations[name] = tuple(dict.fromkeys(locations))
 
-    def _contradiction(self, told: Equality, left: Size, right: Size) -> ShapeError:
-        def written(size: Size, resolved: Size) -> str:
+    def _contradiction(self, equality: Equality, left: Size, right: Size) -> ShapeError:
+        def with_value(size: Size, resolved: Size) -> str:
             return str(size) if size is resolved or size == resolved else f"{size} (= {resolved})"
 
+        sizes = f"{with_value(equality.left, left)} and {with_value(equality.right, right)}"
         return ShapeError(
-            f"sizes {written(told.left, left)} and {written(told.right, right)} must be equal and differ.",
-            where=" and ".join(dict.fromkeys(told.places)),
-            remedy="Correct one of these places.",
+            f"sizes {sizes} must be equal and differ.",
+            where=" and ".join(dict.fromkeys(equality.locations)),
+            remedy="Correct one of these locations.",
         )
 
 
-def _placed(size: Size, values: Mapping[str, Size], places: tuple[str, ...]) -> Size:
-    """Substitute, and name the places where that shows a division by zero or sizes that do not broadcast."""
+def _substitute_at(size: Size, values: Mapping[str, Size], locations: tuple[str, ...]) -> Size:
+    """Substitute; an error (division by zero, sizes that do not broadcast) names the locations."""
     try:
         return size.substitute(values) if isinstance(size, Dim) else size
     except ShapeError as error:
-        where = " and ".join(dict.fromkeys(places)) or error.where
-        raise ShapeError(f"{size} cannot be: {error.problem}", where=where, remedy=error.remedy) from error
+        where = " and ".join(dict.fromkeys(locations)) or error.where
+        raise ShapeError(f"{size} is undefined: {error.problem}", where=where, remedy=error.remedy) from error

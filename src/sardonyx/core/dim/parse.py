@@ -1,4 +1,4 @@
-"""Reads the texts that ONNX files hold as ``dim_param``: integer expressions, or names that are none.
+"""Parser for ``dim_param`` texts of ONNX files: integer expressions, or plain names.
 
     sum      = product {("+" | "-") product}
     product  = factor {("*" | "//" | "/" | "%") factor}
@@ -6,9 +6,9 @@
     primary  = NUMBER | NAME | "`" any name, backticks doubled "`" | FUNCTION "(" sum {"," sum} ")" | "(" sum ")"
 
 Functions, in any case: ``min``, ``max``, ``mod``, ``floor``, ``ceil`` or ``ceiling``, ``floordiv`` or ``floor_div``,
-``ceildiv`` or ``ceil_div``, ``broadcast``. A sign binds tighter than a product, and ``/`` is exact, as in what sympy
-prints (``floor(H/2 - 1/2) + 1``): a quotient that is not proven whole must stand inside ``floor`` or ``ceil``. Any
-other text (``batch size``, ``2N``, ``H/2``) is one opaque symbol of that name.
+``ceildiv`` or ``ceil_div``, ``broadcast``. A sign binds tighter than a product, and ``/`` is exact, as in sympy's
+output (``floor(H/2 - 1/2) + 1``): a quotient that is not proven to be an integer must be inside ``floor`` or
+``ceil``. Any other text (``batch size``, ``2N``, ``H/2``) is one opaque symbol of this name.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sardonyx.core.dim.polynomial import IDENTIFIER, MAX_COEFFICIENT, Dim, Size
 from sardonyx.errors import ShapeError
 
 MAX_LENGTH = 32768
-"""Most characters of a text; every Dim prints shorter."""
+"""Maximum number of characters of a text; every Dim prints shorter."""
 MAX_NESTING = 96
-"""Deepest nesting of parentheses; every Dim prints flatter."""
+"""Maximum nesting of parentheses; every Dim prints flatter."""
 MAX_EXPONENT = 16
 
 _TOKEN = re.compile(
@@ -34,7 +34,7 @@ _TOKEN = re.compile(
 
 
 class _NotAnExpression(Exception):
-    """The text is a name; never leaves this module."""
+    """Signal that the text is a plain name; never leaves this module."""
 
 
 class _Ratio(NamedTuple):
@@ -44,7 +44,7 @@ class _Ratio(NamedTuple):
     under: Size
 
     def whole(self) -> Size:
-        """The size, where the quotient is proven to be an integer."""
+        """Return the quotient if proven to be an integer."""
         if self.under == 1:
             return self.over
         quotient = floor_div(self.over, self.under, NON_NEGATIVE)
@@ -60,14 +60,14 @@ class _Ratio(NamedTuple):
 
 
 def parse(text: str) -> Size:
-    """Return the size that ``text`` writes, or the symbol of that name if it is no expression.
+    """Return the size that ``text`` denotes: an expression, or else the symbol of this name.
 
     Raises:
-        ShapeError: The text is empty or passes the limits on length, nesting or the size of an expression.
+        ShapeError: The text is empty or exceeds the limits on length, nesting or the size of an expression.
     """
     if not text.strip() or len(text) > MAX_LENGTH:
         raise ShapeError(
-            f"a symbolic size is a text of {len(text)} characters.",
+            f"the text of a symbolic size has {len(text)} characters.",
             where=repr(text[:40]),
             remedy=f"Give a name or an expression of at most {MAX_LENGTH} characters.",
         )
@@ -78,7 +78,7 @@ def parse(text: str) -> Size:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """Kind and text of each token; the last is ``("end", "")``."""
+    """Return kind and text of each token; the last is ``("end", "")``."""
     tokens = []
     position, end = 0, len(text.rstrip())
     while position < end:
@@ -105,24 +105,24 @@ class _Parser:
 
     def sum(self) -> _Ratio:
         total = self.product()
-        while sign := self.taken("+", "-"):
-            total = _added(total, self.product(), 1 if sign == "+" else -1)
+        while sign := self.accept("+", "-"):
+            total = _add(total, self.product(), 1 if sign == "+" else -1)
             self.check(total)
         return total
 
     def product(self) -> _Ratio:
         result = self.factor()
-        while sign := self.taken("*", "//", "/", "%"):
+        while sign := self.accept("*", "//", "/", "%"):
             result = _OPERATORS[sign](result, self.factor())
             self.check(result)
         return result
 
     def factor(self) -> _Ratio:
         negative = False
-        while sign := self.taken("+", "-"):
+        while sign := self.accept("+", "-"):
             negative ^= sign == "-"
         base = self.primary()
-        result = self.power(base) if self.taken("**") else base
+        result = self.power(base) if self.accept("**") else base
         return _Ratio(-result.over, result.under) if negative else result
 
     def power(self, base: _Ratio) -> _Ratio:
@@ -131,7 +131,7 @@ class _Parser:
             raise _NotAnExpression
         result = _Ratio(1, 1)
         for _ in range(int(text)):
-            result = _multiplied(result, base)
+            result = _multiply(result, base)
             self.check(result)
         return result
 
@@ -150,10 +150,10 @@ class _Parser:
             return self.call(text)
         if text != "(":
             raise _NotAnExpression
-        return self.enclosed()[0]
+        return self.parenthesized()[0]
 
     def call(self, name: str) -> _Ratio:
-        args = self.enclosed(several=True)
+        args = self.parenthesized(several=True)
         function = _FUNCTIONS.get(name.lower())
         if function is None:
             raise _NotAnExpression
@@ -162,21 +162,20 @@ class _Parser:
             raise _NotAnExpression
         return _Ratio(apply(args), 1)
 
-    def enclosed(self, *, several: bool = False) -> list[_Ratio]:
-        """What stands up to the closing parenthesis."""
+    def parenthesized(self, *, several: bool = False) -> list[_Ratio]:
         self.nesting += 1
         if self.nesting > MAX_NESTING:
             raise self.limit(f"{self.nesting} nested parentheses")
         parts = [self.sum()]
-        while several and self.taken(","):
+        while several and self.accept(","):
             parts.append(self.sum())
-        if not self.taken(")"):
+        if not self.accept(")"):
             raise _NotAnExpression
         self.nesting -= 1
         return parts
 
-    def taken(self, *signs: str) -> str:
-        """Take the next token if it is one of these signs."""
+    def accept(self, *signs: str) -> str:
+        """Consume the next token if it is one of these signs."""
         kind, text = self.tokens[self.position]
         if kind != "sign" or text not in signs:
             return ""
@@ -191,36 +190,36 @@ class _Parser:
         return token
 
     def check(self, value: _Ratio) -> None:
-        """Hold constants to the limit on coefficients, as Dims hold themselves."""
+        """Apply the limit on coefficients of Dims to constants."""
         if any(isinstance(part, int) and abs(part) >= MAX_COEFFICIENT for part in value):
             raise self.limit("a number")
 
-    def limit(self, what: str) -> ShapeError:
+    def limit(self, excess: str) -> ShapeError:
         return ShapeError(
-            f"a symbolic size passes the limits ({what}).",
+            f"a symbolic size exceeds the limits ({excess}).",
             where=repr(self.text[:40]),
             remedy="Give the size a plain name.",
         )
 
 
-def _added(a: _Ratio, b: _Ratio, sign: int) -> _Ratio:
+def _add(a: _Ratio, b: _Ratio, sign: int) -> _Ratio:
     if a.under == b.under:
         return _Ratio(a.over + sign * b.over, a.under)
     return _Ratio(a.over * b.under + sign * b.over * a.under, a.under * b.under)
 
 
-def _multiplied(a: _Ratio, b: _Ratio) -> _Ratio:
+def _multiply(a: _Ratio, b: _Ratio) -> _Ratio:
     return _Ratio(a.over * b.over, a.under * b.under)
 
 
-def _divided(a: _Ratio, b: _Ratio) -> _Ratio:
+def _divide(a: _Ratio, b: _Ratio) -> _Ratio:
     if b.over == 0:
         raise _NotAnExpression
     return _Ratio(a.over * b.under, a.under * b.over)
 
 
-def _floor_divided(a: _Ratio, b: _Ratio) -> _Ratio:
-    return _Ratio(_divided(a, b).floor(), 1)
+def _floor_divide(a: _Ratio, b: _Ratio) -> _Ratio:
+    return _Ratio(_divide(a, b).floor(), 1)
 
 
 def _remainder(a: _Ratio, b: _Ratio) -> _Ratio:
@@ -230,9 +229,9 @@ def _remainder(a: _Ratio, b: _Ratio) -> _Ratio:
 
 
 _OPERATORS: dict[str, Callable[[_Ratio, _Ratio], _Ratio]] = {
-    "*": _multiplied,
-    "/": _divided,
-    "//": _floor_divided,
+    "*": _multiply,
+    "/": _divide,
+    "//": _floor_divide,
     "%": _remainder,
 }
 
@@ -249,8 +248,8 @@ _FUNCTIONS: dict[str, tuple[int | None, Callable[[list[_Ratio]], Size]]] = {
     "floor": (1, lambda args: args[0].floor()),
     "ceil": (1, lambda args: args[0].ceil()),
     "ceiling": (1, lambda args: args[0].ceil()),
-    "floordiv": (2, lambda args: _divided(*args).floor()),
-    "floor_div": (2, lambda args: _divided(*args).floor()),
-    "ceildiv": (2, lambda args: _divided(*args).ceil()),
-    "ceil_div": (2, lambda args: _divided(*args).ceil()),
+    "floordiv": (2, lambda args: _divide(*args).floor()),
+    "floor_div": (2, lambda args: _divide(*args).floor()),
+    "ceildiv": (2, lambda args: _divide(*args).ceil()),
+    "ceil_div": (2, lambda args: _divide(*args).ceil()),
 }

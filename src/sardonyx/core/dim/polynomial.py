@@ -1,12 +1,12 @@
-"""A symbolic size as a polynomial over atoms, interned: construction, printing, sum and product.
+"""Symbolic sizes as interned polynomials over atoms: construction, printing, sum and product.
 
-A :class:`Dim` is a sorted tuple of terms, each a product of *atoms* and a coefficient. An atom is a symbol or a form
-that a polynomial cannot hold: a floor division, a minimum, a maximum, a broadcast
+A :class:`Dim` is a sorted tuple of terms, each a product of *atoms* and a coefficient. An atom is a symbol or an
+operation that no polynomial expresses: a floor division, a minimum, a maximum, a broadcast
 (:mod:`sardonyx.core.dim.canonical_forms`).
-A remainder is no atom: ``a % b`` is ``a - b*(a//b)``, so that quotient and remainder cancel by themselves.
+A remainder is not an atom: ``a % b`` is ``a - b*(a//b)``, so that quotient and remainder cancel by themselves.
 
 Dims are interned: equal terms are the same object, comparison and hashing are by identity, and every operation is
-remembered. A term is keyed by its text, which parses back to it.
+memoized. The key of a term is its text, which parses back to the term.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from sardonyx.core.dim.bounds import NON_NEGATIVE, Assumptions, Interval, as_bou
 from sardonyx.errors import ShapeError, SizeLimitError
 
 MAX_TERMS = 256
-"""Most terms of one Dim."""
+"""Maximum number of terms of one Dim."""
 MAX_TEXT = 4096
-"""Most characters of a product, and of all products of a Dim of more than ``FEW_TERMS``: bounds the tree inside."""
+"""Maximum characters of a product, and of all products of a Dim of more than ``FEW_TERMS`` terms."""
 FEW_TERMS = 8
 MAX_DEPTH = 32
-"""Deepest nesting of divisions, minima, maxima and broadcasts."""
+"""Maximum nesting of divisions, minima, maxima and broadcasts."""
 MAX_COEFFICIENT = 2**128
 """Exclusive bound on the absolute value of a coefficient."""
 MAX_OPERANDS = 32
-"""Most operands of one minimum, maximum or broadcast."""
+"""Maximum number of operands of one minimum, maximum or broadcast."""
 MAX_NAME = 512
-"""Most characters of a symbol's name."""
+"""Maximum number of characters of a symbol's name."""
 
 LONG_TEXT = MAX_TEXT // 16
-"""A form of a few sizes of more characters may pass the limits."""
+"""Number of characters above which an expression of a few such sizes may exceed the limits."""
 
 IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
-"""A symbol's name that stands in an expression as it is; any other stands there in backticks."""
+"""A symbol's name that an expression contains verbatim; any other name is written in backticks."""
 
 _MEMO_ENTRIES = 1 << 17
 
 AtomKind = Literal["symbol", "//", "min", "max", "broadcast"]
 Term: TypeAlias = "tuple[str, tuple[Atom, ...], int]"
-"""A product: its text (unique, the sort key), its atoms in the order of their texts, its coefficient (never 0)."""
+"""A product: text (unique, the sort key), atoms in the order of their texts, coefficient (never 0)."""
 
 
 class Atom:
-    """A symbol, or an operation that a polynomial cannot hold. Interned, immutable; built by this module only.
+    """A symbol, or an operation that no polynomial expresses; interned, immutable.
 
     Attributes:
         kind: ``"symbol"`` or the operation.
         args: The operands (numerator and denominator of ``//``); empty for a symbol.
-        text: The expression that parses back to the atom, closed: it can stand as a factor.
+        text: The expression of the atom, parenthesized as a factor; parses back to the atom.
         name: The name of a symbol, else empty.
         depth: Nesting of operations; 0 for a symbol.
     """
@@ -78,11 +78,11 @@ class Atom:
 
 
 class Dim:
-    """An integer expression over named symbols that is not a constant. Immutable and interned: compare with ``is``.
+    """An integer expression over named symbols; never a constant. Immutable and interned.
 
-    ``==`` is identity too (same canonical form); ask :func:`equal` whether two sizes are the same for all values.
-    Arithmetic takes and gives ``int | Dim`` and raises :class:`~sardonyx.errors.ShapeError` where a result passes the
-    limits of this module or divides by the constant 0.
+    ``==`` is identity (same canonical form); :func:`equal` proves whether two sizes are the same for all values.
+    Arithmetic accepts and returns ``int | Dim`` and raises :class:`~sardonyx.errors.ShapeError` if a result exceeds the
+    limits of this module or the divisor is the constant 0.
     """
 
     __slots__ = ("__weakref__", "_in_order", "_symbols", "_text", "terms")
@@ -94,54 +94,54 @@ class Dim:
 
     @staticmethod
     def symbol(name: str) -> Dim:
-        """Return the symbol of that name (any text; it need not look like an identifier).
+        """Return the symbol of this name (any text, also one that is not an identifier).
 
         Raises:
             ShapeError: The name is empty or longer than ``MAX_NAME``.
         """
-        found = _SYMBOLS.get(name)
-        if found is not None:
-            return found
+        dim = _SYMBOLS.get(name)
+        if dim is not None:
+            return dim
         if not name or len(name) > MAX_NAME:
             raise ShapeError(
                 f"a symbolic size has a name of {len(name)} characters.",
                 where=repr(name[:40]),
                 remedy=f"Use 1 to {MAX_NAME} characters.",
             )
-        return _remember(_SYMBOLS, name, atom_dim("symbol", (), name))
+        return _memoize(_SYMBOLS, name, atom_dim("symbol", (), name))
 
     @staticmethod
     def parse(text: str) -> Size:
         """Return the size that an ONNX ``dim_param`` names.
 
-        The grammar stands in :mod:`sardonyx.core.dim.parse`. A text that is no integer expression names a symbol.
+        See :mod:`sardonyx.core.dim.parse` for the grammar. Any other text names a symbol.
 
         Raises:
             ShapeError: The text is empty, too long, or nested too deeply.
         """
-        found = _PARSED.get(text)
-        if found is not None:
-            return found
-        from sardonyx.core.dim.parse import parse  # The parser stands on this module's arithmetic.
+        size = _PARSED.get(text)
+        if size is not None:
+            return size
+        from sardonyx.core.dim.parse import parse  # The parser imports this module.
 
-        return _remember(_PARSED, text, parse(text))
+        return _memoize(_PARSED, text, parse(text))
 
     def __add__(self, other: Size) -> Size:
-        found = _SUMS.get((self, other))
-        return _remember(_SUMS, (self, other), _sum(self, other)) if found is None else found
+        result = _SUMS.get((self, other))
+        return _memoize(_SUMS, (self, other), _add(self, other)) if result is None else result
 
     __radd__ = __add__
 
     def __sub__(self, other: Size) -> Size:
-        found = _DIFFERENCES.get((self, other))
-        return _remember(_DIFFERENCES, (self, other), _sum(self, other, -1)) if found is None else found
+        result = _DIFFERENCES.get((self, other))
+        return _memoize(_DIFFERENCES, (self, other), _add(self, other, -1)) if result is None else result
 
     def __rsub__(self, other: Size) -> Size:
         return -self + other
 
     def __mul__(self, other: Size) -> Size:
-        found = _PRODUCTS.get((self, other))
-        return _remember(_PRODUCTS, (self, other), _product(self, other)) if found is None else found
+        result = _PRODUCTS.get((self, other))
+        return _memoize(_PRODUCTS, (self, other), _multiply(self, other)) if result is None else result
 
     __rmul__ = __mul__
 
@@ -149,8 +149,8 @@ class Dim:
         return _intern(tuple([(text, atoms, -factor) for text, atoms, factor in self.terms]))
 
     def __floordiv__(self, other: Size) -> Size:
-        found = _QUOTIENTS.get((self, other))
-        return _remember(_QUOTIENTS, (self, other), _quotient(self, other)) if found is None else found
+        result = _QUOTIENTS.get((self, other))
+        return _memoize(_QUOTIENTS, (self, other), _quotient(self, other)) if result is None else result
 
     def __rfloordiv__(self, other: Size) -> Size:
         return _quotient(other, self)
@@ -192,13 +192,13 @@ class Dim:
 
     @property
     def atom(self) -> Atom | None:
-        """The atom that the whole expression is, if it is one."""
+        """The atom that the whole expression consists of; None if there is more than one."""
         _, atoms, factor = self.terms[0]
         return atoms[0] if len(self.terms) == len(atoms) == factor == 1 else None
 
     @property
     def is_long(self) -> bool:
-        """Whether a form of a few sizes like this may pass the limits."""
+        """True if an expression of a few sizes like this may exceed the limits."""
         return sum([len(text) for text, _, _ in self.terms]) > LONG_TEXT
 
     def without(self, index: int) -> Size:
@@ -213,40 +213,40 @@ class Dim:
 
     @property
     def symbols_in_order(self) -> tuple[str, ...]:
-        """The names of the symbols, shorter ones first, then by the alphabet."""
+        """The names of the symbols, by length, then alphabetically."""
         if not hasattr(self, "_in_order"):
             self._in_order = tuple(sorted(self.symbols(), key=lambda name: (len(name), name)))
         return self._in_order
 
     def substitute(self, values: Mapping[str, Size], assumptions: Assumptions = None) -> Size:
-        """Return the expression with symbols replaced, all at once, and simplified under ``assumptions``.
+        """Return the expression with symbols replaced simultaneously, simplified under ``assumptions``.
 
         Raises:
-            ShapeError: The result divides by zero, broadcasts different sizes, or passes the limits.
+            ShapeError: The result divides by zero, broadcasts different sizes, or exceeds the limits.
         """
-        from sardonyx.core.dim.canonical_forms import substituted  # The forms stand on this module's arithmetic.
+        from sardonyx.core.dim.canonical_forms import substitute_symbols  # That module imports this one.
 
-        # Under assumptions of its own every part is rebuilt, as any of them may simplify.
+        # Under explicit assumptions every part is rebuilt, as any of the parts may simplify.
         names = self.symbols() if assumptions is not None else frozenset(values)
-        return substituted(self, values, names, as_bounds(assumptions), {})
+        return substitute_symbols(self, values, names, as_bounds(assumptions), {})
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Return the value at the given sizes.
+        """Return the value for these sizes.
 
         Raises:
             ShapeError: A symbol has no value or a negative one, a divisor is 0, or sizes do not broadcast.
         """
-        from sardonyx.core.dim.canonical_forms import value_of  # The forms stand on this module's arithmetic.
+        from sardonyx.core.dim.canonical_forms import evaluate_atom  # That module imports this one.
 
         total = 0
         for _, atoms, factor in self.terms:
             for atom in atoms:
-                factor *= value_of(atom, values)
+                factor *= evaluate_atom(atom, values)
             total += factor
         return total
 
     def bounds(self, assumptions: Assumptions = None) -> Interval:
-        """Return ``(least, greatest)``: proven bounds on the value, ``None`` where there is no proof."""
+        """Return ``(least, greatest)``: proven bounds on the value, ``None`` without proof."""
         return as_bounds(assumptions).range(self)
 
 
@@ -262,7 +262,7 @@ _QUOTIENTS: dict[tuple[Dim, Size], Size] = {}
 
 
 def _quotient(numerator: Size, divisor: Size) -> Size:
-    from sardonyx.core.dim.canonical_forms import floor_div  # The forms stand on this module's arithmetic.
+    from sardonyx.core.dim.canonical_forms import floor_div  # That module imports this one.
 
     return floor_div(as_operand(numerator), as_operand(divisor), NON_NEGATIVE)
 
@@ -271,7 +271,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-def _remember(memo: dict[_Key, _Value], key: _Key, result: _Value) -> _Value:
+def _memoize(memo: dict[_Key, _Value], key: _Key, result: _Value) -> _Value:
     if len(memo) >= _MEMO_ENTRIES:
         memo.clear()
     memo[key] = result
@@ -279,7 +279,7 @@ def _remember(memo: dict[_Key, _Value], key: _Key, result: _Value) -> _Value:
 
 
 def as_operand(value: Size) -> Size:
-    """Return a Dim as it is and any integer (numpy's too) as an ``int``; anything else is a ``TypeError``."""
+    """Return a Dim unchanged and any integer (numpy's too) as an ``int``; else raise ``TypeError``."""
     return value if isinstance(value, Dim) else operator.index(value)
 
 
@@ -289,13 +289,13 @@ def _names_itself(name: str) -> bool:
     try:
         return Dim.parse(name) is Dim.symbol(name)
     except ShapeError:
-        return False  # Nested past the parser's limit: only backticks hold it.
+        return False  # Nested beyond the parser's limit: the name needs backticks.
 
 
 def expression(dim: Dim) -> str:
-    """Return the text that parses back to ``dim``, with every symbol that is no identifier in backticks.
+    """Return the text that parses back to ``dim``; any symbol but an identifier is in backticks.
 
-    ``str(dim)`` differs in one case: a symbol alone whose name is no expression prints as that name.
+    ``str(dim)`` differs in one case: a lone symbol prints as its plain name.
     """
     constant = dim.constant
     terms = [term for term in dim.terms if term[1]]
@@ -309,7 +309,7 @@ def expression(dim: Dim) -> str:
     if constant > 0:
         return " ".join([str(constant), *parts[:-1]])
     text, _, factor = terms[0]
-    # A sign in front binds to the first factor: a quotient keeps its parentheses.
+    # A leading sign binds to the first factor: a quotient keeps its parentheses.
     return " ".join([f"-{text}" if factor == -1 else f"{factor}*{text}", *parts[1:]])
 
 
@@ -324,7 +324,7 @@ def _magnitude(term: Term) -> str:
     return text[1:-1] if len(atoms) == 1 and atoms[0].kind == "//" else text
 
 
-# Interning. The lock guards the replacement of entries; re-entrant, as collecting a Dim while it is held calls _forget.
+# Interning. The lock guards the replacement of entries; re-entrant, as collecting a Dim under the lock calls _forget.
 
 
 class _Entry(weakref.ref["Dim"]):
@@ -347,39 +347,39 @@ def _forget(entry: weakref.ref[Dim]) -> None:
 
 def _intern(terms: tuple[Term, ...]) -> Dim:
     entry = _DIMS.get(terms)
-    found = entry() if entry is not None else None
-    if found is not None:
-        return found
+    dim = entry() if entry is not None else None
+    if dim is not None:
+        return dim
     if len(terms) > FEW_TERMS:
         _check_length(terms)
-    found = Dim()
-    found.terms = terms
-    entry = _Entry(found, _forget)
+    dim = Dim()
+    dim.terms = terms
+    entry = _Entry(dim, _forget)
     entry.key = terms
-    # Atomic; where another thread was first, or a collected Dim is about to be forgotten, the lock decides.
-    return found if _DIMS.setdefault(terms, entry) is entry else _intern_contended(terms, found, entry)
+    # Atomic; if another thread was first, or a collect_terms Dim awaits removal, the lock decides.
+    return dim if _DIMS.setdefault(terms, entry) is entry else _intern_contended(terms, dim, entry)
 
 
 def _intern_contended(terms: tuple[Term, ...], dim: Dim, entry: _Entry) -> Dim:
     with _LOCK:
         present = _DIMS.get(terms)
-        found = present() if present is not None else None
-        if found is None:
+        winner = present() if present is not None else None
+        if winner is None:
             _DIMS[terms] = entry
-            found = dim
-    return found
+            winner = dim
+    return winner
 
 
 def _check_length(terms: tuple[Term, ...]) -> None:
     characters = sum([len(text) for text, _, _ in terms])
     if len(terms) > MAX_TERMS or characters > MAX_TEXT:
-        raise too_large(f"{len(terms)} terms of {characters} characters", terms)
+        raise size_limit_error(f"{len(terms)} terms of {characters} characters", terms)
 
 
-def too_large(what: str, terms: tuple[Term, ...]) -> SizeLimitError:
-    """Return the error that an expression passes the limits."""
+def size_limit_error(excess: str, terms: tuple[Term, ...]) -> SizeLimitError:
+    """Return the error for an expression that exceeds the limits."""
     return SizeLimitError(
-        f"a symbolic size grows past the limits ({what}).",
+        f"a symbolic size exceeds the limits ({excess}).",
         where=" + ".join(text for text, _, _ in terms[:3])[:80],
         remedy="Give the size a name of its own.",
     )
@@ -399,20 +399,20 @@ def _single(atom: Atom) -> tuple[Term, ...]:
 
 
 def atom_dim(kind: AtomKind, args: tuple[Size, ...], name: str = "") -> Dim:
-    """Return the Dim that is one atom, as it is: what can be simplified must have been."""
+    """Return the Dim of one atom, which must already be in canonical form."""
     return _intern(_single(_atom(kind, args, name)))
 
 
 def _atom(kind: AtomKind, args: tuple[Size, ...], name: str = "") -> Atom:
     key = (kind, args, name)
-    found = _ATOMS.get(key)
-    if found is None:
+    interned = _ATOMS.get(key)
+    if interned is None:
         atom = Atom(kind, args, name, _atom_text(kind, args, name))
         if atom.depth > MAX_DEPTH or len(atom.text) > MAX_TEXT:
-            raise too_large(f"{len(atom.text)} characters, {atom.depth} nested operations", _single(atom))
+            raise size_limit_error(f"{len(atom.text)} characters, {atom.depth} nested operations", _single(atom))
         with _LOCK:
-            found = _ATOMS.setdefault(key, atom)
-    return found
+            interned = _ATOMS.setdefault(key, atom)
+    return interned
 
 
 def _atom_text(kind: AtomKind, args: tuple[Size, ...], name: str) -> str:
@@ -432,7 +432,7 @@ def _atom_text(kind: AtomKind, args: tuple[Size, ...], name: str) -> str:
 # Polynomial arithmetic.
 
 
-def _sum(a: Dim, b: Size, sign: int = 1) -> Size:
+def _add(a: Dim, b: Size, sign: int = 1) -> Size:
     terms = a.terms
     if not isinstance(b, Dim):
         constant = sign * operator.index(b)
@@ -440,7 +440,7 @@ def _sum(a: Dim, b: Size, sign: int = 1) -> Size:
             constant += terms[0][2]
             terms = terms[1:]
         if not -MAX_COEFFICIENT < constant < MAX_COEFFICIENT:
-            raise too_large("a constant", terms)
+            raise size_limit_error("a constant", terms)
         return _intern((("", (), constant), *terms) if constant else terms)
     merged = {term[0]: term for term in terms}
     for term in b.terms:
@@ -449,7 +449,7 @@ def _sum(a: Dim, b: Size, sign: int = 1) -> Size:
         if text in merged:
             factor += merged[text][2]
             if not -MAX_COEFFICIENT < factor < MAX_COEFFICIENT:
-                raise too_large("a coefficient", terms)
+                raise size_limit_error("a coefficient", terms)
         if factor:
             merged[text] = (text, atoms, factor)
         else:
@@ -457,43 +457,43 @@ def _sum(a: Dim, b: Size, sign: int = 1) -> Size:
     return size_of(tuple(sorted(merged.values())))
 
 
-def _product(a: Dim, b: Size) -> Size:
+def _multiply(a: Dim, b: Size) -> Size:
     if not isinstance(b, Dim):
-        return _scaled(a, operator.index(b))
+        return _scale(a, operator.index(b))
     if len(a.terms) == len(b.terms) == 1:
-        return _intern((_term_product(a.terms[0], b.terms[0]),))
+        return _intern((_multiply_terms(a.terms[0], b.terms[0]),))
     if len(a.terms) * len(b.terms) > 4 * MAX_TERMS:
-        raise too_large(f"a product of {len(a.terms)} by {len(b.terms)} terms", a.terms)
-    return collected([_term_product(x, y) for x in a.terms for y in b.terms])
+        raise size_limit_error(f"a product of {len(a.terms)} by {len(b.terms)} terms", a.terms)
+    return collect_terms([_multiply_terms(x, y) for x in a.terms for y in b.terms])
 
 
-def _scaled(dim: Dim, times: int) -> Size:
+def _scale(dim: Dim, times: int) -> Size:
     if times == 0:
         return 0
     terms = tuple([(text, atoms, factor * times) for text, atoms, factor in dim.terms])
     for _, _, factor in terms:
         if not -MAX_COEFFICIENT < factor < MAX_COEFFICIENT:
-            raise too_large("a coefficient", terms)
+            raise size_limit_error("a coefficient", terms)
     return _intern(terms)
 
 
-def collected(terms: Iterable[Term]) -> Size:
-    """Return the sum of terms in any order, some of them alike or 0."""
+def collect_terms(terms: Iterable[Term]) -> Size:
+    """Return the sum of terms in any order, with like terms or coefficients 0."""
     merged: dict[str, Term] = {}
     for text, atoms, factor in terms:
         factor += merged[text][2] if text in merged else 0
         if not -MAX_COEFFICIENT < factor < MAX_COEFFICIENT:
-            raise too_large("a coefficient", tuple(merged.values()))
+            raise size_limit_error("a coefficient", tuple(merged.values()))
         merged[text] = (text, atoms, factor)
     return size_of(tuple(sorted([term for term in merged.values() if term[2]])))
 
 
-def _term_product(x: Term, y: Term) -> Term:
+def _multiply_terms(x: Term, y: Term) -> Term:
     x_text, x_atoms, x_factor = x
     y_text, y_atoms, y_factor = y
     factor = x_factor * y_factor
     if not -MAX_COEFFICIENT < factor < MAX_COEFFICIENT:
-        raise too_large("a coefficient", (x, y))
+        raise size_limit_error("a coefficient", (x, y))
     if not x_atoms:
         return y_text, y_atoms, factor
     if not y_atoms:
@@ -506,5 +506,5 @@ def term_of(atoms: Iterable[Atom], factor: int) -> Term:
     ordered = tuple(sorted(atoms, key=_text_of))
     text = "*".join([atom.text for atom in ordered])
     if len(text) > MAX_TEXT:
-        raise too_large(f"a product of {len(text)} characters", ((text, ordered, factor),))
+        raise size_limit_error(f"a product of {len(text)} characters", ((text, ordered, factor),))
     return text, ordered, factor

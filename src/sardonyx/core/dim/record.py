@@ -1,8 +1,8 @@
-"""Sizes as plain data: their canonical form as it is, so that whoever reads it proves nothing again.
+"""Sizes as plain data in canonical form, so that reading needs no proofs.
 
 An ``int`` is itself. A :class:`~sardonyx.core.dim.Dim` is the list of its terms, each a coefficient and its atoms; an
-atom is a symbol's name, or an operation and its operands. What is read must have been written by the same version:
-another one may have another canonical form.
+atom is a symbol's name, or an operation and its operands. A record must have been written by the same version:
+another version may have another canonical form.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from sardonyx.core.dim.polynomial import Atom, Dim, Size, atom_dim, size_of, ter
 
 
 def record(size: Size) -> Any:
-    """A size as lists, numbers and texts, which JSON can hold."""
+    """Return a size as lists, numbers and texts, for JSON."""
     if not isinstance(size, Dim):
         return int(size)
     return [[factor, *map(_atom_record, atoms)] for _, atoms, factor in size.terms]
 
 
 def from_record(part: Any) -> Size:
-    """The size that :func:`record` wrote down."""
+    """Return the size of a :func:`record`."""
     if not isinstance(part, list):
         return int(part)
     return size_of(tuple([term_of(map(_atom, atoms), factor) for factor, *atoms in part]))
