@@ -66,13 +66,16 @@ FAULTS = {
     "an arithmetic error": (raises(ZeroDivisionError("bad luck")), "Fragile raised ZeroDivisionError: bad luck"),
     "an error of the system": (raises(OSError("no such device")), "Fragile raised OSError: no such device"),
     "an error of its own": (raises(ExecutionError("it is Monday.")), "it is Monday"),
-    "no result": (lambda x: (), r"Fragile gave 0 results, and a tuple of 1 is needed"),
-    "two results": (lambda x: (x, x), r"Fragile gave 2 results, and a tuple of 1 is needed"),
-    "no tuple": (lambda x: x, r"Fragile gave a ndarray, and a tuple of 1 is needed"),
-    "no array": (lambda x: ("text",), r"Fragile gave a str, and its type rule says float"),
-    "another type": (lambda x: (x.astype(np.float64),), r"Fragile gave float64\[3\], and its type rule says float\["),
-    "another rank": (lambda x: (x[None],), r"Fragile gave float32\[1, 3\], and its type rule says float\["),
-    "another size": (lambda x: (x[:2],), r"Fragile.* (gave float32\[2\]|size 2)"),
+    "no result": (lambda x: (), r"expected a tuple of 1 from Fragile, got 0 results"),
+    "two results": (lambda x: (x, x), r"expected a tuple of 1 from Fragile, got 2 results"),
+    "no tuple": (lambda x: x, r"expected a tuple of 1 from Fragile, got a ndarray"),
+    "no array": (lambda x: ("text",), r"expected float.* from Fragile by its type rule, got a str"),
+    "another type": (
+        lambda x: (x.astype(np.float64),),
+        r"expected float\[.* from Fragile by its type rule, got float64\[3\]",
+    ),
+    "another rank": (lambda x: (x[None],), r"expected float\[.* from Fragile by its type rule, got float32\[1, 3\]"),
+    "another size": (lambda x: (x[:2],), r"Fragile.* (got float32\[2\]|size 2)"),
 }
 
 

@@ -96,7 +96,7 @@ def test_new_sizes_need_no_python(session: Session, monkeypatch: pytest.MonkeyPa
 
 def test_sizes_that_do_not_fit_are_refused_and_the_next_call_is_right(session: Session) -> None:
     for _ in range(3):
-        with pytest.raises(ShapeError, match="axis 0 has size 4, and M = 3 is needed"):
+        with pytest.raises(ShapeError, match="axis 0 has size 4, expected M = 3"):
             session.run(None, {"x": fed(2, 3)["x"], "b": fed(2, 4)["b"]})
         with pytest.raises(FeedError):
             session.run(None, {"x": fed(6, 4)["x"], "b": fed(6, 4)["b"].astype(np.float64)})

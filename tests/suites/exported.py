@@ -18,7 +18,7 @@ from sardonyx.core.eval.run_context import tracing
 from sardonyx.core.eval.tensor import known as known_value
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.export.export import to_model
-from sardonyx.core.ir.graph import Function, Value, topological
+from sardonyx.core.ir.graph import Function, Value, sort_topologically
 from sardonyx.core.ir.types import OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import NeedsValueError
 from sardonyx.model import load
@@ -75,7 +75,7 @@ def refined(declared: Type | None, x: Any) -> Type | None:
 def _inputs_of(value: object, open_: Sequence[int]) -> list[int]:
     if not isinstance(value, Value):
         return []
-    return [open_[v.params["position"]] for v in topological([value]) if v.op == "input" and v.level == 0]
+    return [open_[v.params["position"]] for v in sort_topologically([value]) if v.op == "input" and v.level == 0]
 
 
 def _is_small(x: Any) -> bool:

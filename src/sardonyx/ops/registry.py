@@ -222,7 +222,7 @@ def host_operator(
                     domain=described.domain,
                     since=since,
                     present=present,
-                    given=described.context_parameters,
+                    context_parameters=described.context_parameters,
                     module=definition.__module__,
                 )
             return function

@@ -56,7 +56,7 @@ class Undefined(Exception):
 
 
 def tree_value(tree: Tree, values: Mapping[str, int]) -> int:
-    """What the expression means, by Python's own arithmetic."""
+    """Return the value of the expression by Python's own arithmetic."""
     if isinstance(tree, int):
         return tree
     if isinstance(tree, str):
@@ -90,7 +90,7 @@ def tree_value(tree: Tree, values: Mapping[str, int]) -> int:
 
 
 def build(tree: Tree, assumptions: Assumptions = None) -> Size:
-    """The same through the algebra; ``assumptions`` reach every operation that takes them."""
+    """Build the expression through the algebra; every operation receives ``assumptions``."""
     if isinstance(tree, int):
         return tree
     if isinstance(tree, str):
@@ -156,7 +156,7 @@ def bounded(values: Mapping[str, int], least: int) -> dict[str, int]:
 
 @LAW
 @given(TREES, VALUES)
-def test_canonical_form_has_the_value_of_what_was_written(tree: Tree, values: dict[str, int]) -> None:
+def test_canonical_form_preserves_the_value(tree: Tree, values: dict[str, int]) -> None:
     try:
         size = build(tree)
     except ShapeError as error:
@@ -211,7 +211,7 @@ def test_text_parses_back_to_the_same_size(tree: Tree) -> None:
 
 @LAW
 @given(TREES, st.dictionaries(st.sampled_from(NAMES), TREES, max_size=2), VALUES)
-def test_substitution_is_evaluation_of_the_parts(tree: Tree, parts: dict[str, Tree], values: dict[str, int]) -> None:
+def test_substitution_commutes_with_evaluation(tree: Tree, parts: dict[str, Tree], values: dict[str, int]) -> None:
     inner = values | {name: value(part, values) for name, part in parts.items()}
     assume(all(number >= 0 for number in inner.values()))
     expected = value(tree, inner)
@@ -252,7 +252,7 @@ def test_any_text_is_a_size_whose_text_is_a_fixed_point(text: str) -> None:
 
 @given(st.text(min_size=1, max_size=30))
 @settings(max_examples=cases(300), deadline=None)
-def test_any_name_is_a_symbol_that_prints_unmistakably(name: str) -> None:
+def test_any_name_is_a_symbol_that_prints_unambiguously(name: str) -> None:
     symbol = Dim.symbol(name)
     assert symbol.symbols() == {name}
     assert Dim.parse(str(symbol)) is symbol
@@ -318,7 +318,7 @@ def test_expressions_parse(text: str, printed: str) -> None:
         *("a+", "`", "2**a", "a**99", "mod(a)", "floor(a, b)", "0x10", "1.5", "*", "min(H/2, a)"),
     ],
 )
-def test_what_is_no_expression_is_one_opaque_symbol(text: str) -> None:
+def test_other_texts_are_opaque_symbols(text: str) -> None:
     size = Dim.parse(text)
     assert size is Dim.symbol(text) and str(size) == text
     assert str(size + 1) == f"`{text.replace('`', '``')}` + 1"
@@ -389,22 +389,22 @@ def test_proofs() -> None:
         divides(0, a)
 
 
-def test_no_proof_where_a_difference_passes_the_limits() -> None:
+def test_a_difference_beyond_the_limits_gives_no_proof() -> None:
     x, y = (sum((Dim.symbol(f"{letter}{i}") for i in range(MAX_TERMS - 1)), a) for letter in "xy")
     assert equal(x, y) is None and at_least(x, y) is None and divides(y, x * 3) is None
     assert isinstance(dim_max(x, b), Dim)
 
 
 @pytest.mark.parametrize("text", ["min(512, a)", "min(2, a, b + 2)", "max(0, min(1, a) + a - 1)"])
-def test_broadcasting_leaves_out_what_must_be_equal(text: str) -> None:
+def test_broadcasting_drops_operands_that_must_be_equal(text: str) -> None:
     assert broadcast(Dim.parse(text), a) is a
 
 
-def test_broadcasting_of_what_has_no_value_at_zero() -> None:
+def test_broadcasting_of_sizes_undefined_at_zero() -> None:
     assert str(broadcast(a, floor_div(a, a))) == "broadcast(a//a, a)"
 
 
-def test_broadcasting_keeps_what_may_be_1_alone() -> None:
+def test_broadcasting_keeps_operands_that_may_be_1() -> None:
     for text in ("min(1, a)", "min(b, a)", "max(1, a - 1)"):
         size = Dim.parse(text)
         result = broadcast(size, a)
@@ -431,10 +431,10 @@ def test_substitution_is_simultaneous() -> None:
         substitute(a // b, {"b": 0})
 
 
-def test_evaluation_refuses_what_is_no_size() -> None:
+def test_evaluation_refuses_missing_and_negative_sizes() -> None:
     with pytest.raises(ShapeError, match=r"b: the size has no value"):
         (a + b).evaluate({"a": 1})
-    with pytest.raises(ShapeError, match=r"a: the size is -1"):
+    with pytest.raises(ShapeError, match=r"a: expected a size ≥ 0, got -1"):
         (a + b).evaluate({"a": -1, "b": 2})
 
 
@@ -446,7 +446,7 @@ def test_impossible_bounds_are_refused(limits: tuple[int, int]) -> None:
         Bounds(default=limits)
 
 
-def test_expressions_that_grow_without_end_are_refused() -> None:
+def test_unbounded_growth_of_expressions_is_refused() -> None:
     def grown(size: Size, step: Any) -> None:
         for i in range(10_000):
             size = step(size, i)
@@ -464,7 +464,7 @@ def test_expressions_that_grow_without_end_are_refused() -> None:
         "remainders": lambda size, i: size * size % (7 + i),
     }
     for step in steps.values():
-        with pytest.raises(SizeLimitError, match="past the limits"):
+        with pytest.raises(SizeLimitError, match="exceeds the limits"):
             grown(a, step)
 
 
@@ -510,7 +510,7 @@ def test_the_largest_expressions_print_and_parse_back() -> None:
         assert len(str(size)) <= MAX_LENGTH
 
 
-def test_the_design_page_tells_the_truth() -> None:
+def test_examples_of_the_design_page_run() -> None:
     page = Path(__file__).parents[3] / "docs" / "design" / "dims.md"
     result = doctest.testfile(str(page), module_relative=False)
     assert result.attempted > 0 and result.failed == 0
@@ -522,21 +522,21 @@ def test_copies_and_pickles_are_the_same_object() -> None:
 
 
 def test_threads_share_one_object() -> None:
-    built: list[list[Size]] = []
+    results: list[list[Size]] = []
 
     def work() -> None:
-        built.append([dim_max((N + i) // 7 * H, Dim.symbol(f"thread {i}") * i) for i in range(300)])
+        results.append([dim_max((N + i) // 7 * H, Dim.symbol(f"thread {i}") * i) for i in range(300)])
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(built) == 8
-    assert all(x is y for other in built for x, y in zip(built[0], other, strict=True))
+    assert len(results) == 8
+    assert all(x is y for other in results for x, y in zip(results[0], other, strict=True))
 
 
-def test_identity_survives_collection_and_forgotten_results(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_survives_collection_and_memo_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sardonyx.core.dim.polynomial._MEMO_ENTRIES", 4)
     dim = a + 12345
     for i in range(100):
@@ -545,38 +545,38 @@ def test_identity_survives_collection_and_forgotten_results(monkeypatch: pytest.
     assert a + 12345 is dim
 
 
-PLACES = {"left_location": "input x axis 0", "right_location": "weight w axis 1"}
+LOCATIONS = {"left_location": "input x axis 0", "right_location": "weight w axis 1"}
 
 
 def test_equal_sizes_unify() -> None:
     system = DimSystem()
-    assert system.unify(a, b, **PLACES) is a
+    assert system.unify(a, b, **LOCATIONS) is a
     assert system.resolve(b + 1) is a + 1
-    assert system.unify(N + 1, c, **PLACES) is N + 1
+    assert system.unify(N + 1, c, **LOCATIONS) is N + 1
     assert system.resolve(c) is N + 1
-    assert system.unify(2 * H, 8, **PLACES) == 8
+    assert system.unify(2 * H, 8, **LOCATIONS) == 8
     assert system.resolve(H + b) is a + 4
     assert system.solutions == {"b": a, "c": N + 1, "H": 4}
     assert system.unify(3, b) == 3 and system.resolve(a) == 3
 
 
-def test_contradictions_name_both_places() -> None:
+def test_contradictions_name_both_locations() -> None:
     system = DimSystem()
-    system.unify(a, 3, **PLACES)
+    system.unify(a, 3, **LOCATIONS)
     with pytest.raises(ShapeError) as caught:
         system.unify(a, 4, left_location="node add", right_location="bias b axis 0")
-    for place in ("node add", "bias b axis 0", "input x axis 0", "weight w axis 1"):
-        assert place in caught.value.where
+    for location in ("node add", "bias b axis 0", "input x axis 0", "weight w axis 1"):
+        assert location in caught.value.where
     assert "a (= 3) and 4" in caught.value.problem
     assert system.resolve(a) == 3
     for left, right in ((2 * b, 7), (b, b + 1), (b, -1), (3, 4)):
         with pytest.raises(ShapeError, match="input x axis 0 and weight w axis 1: sizes"):
-            DimSystem().unify(left, right, **PLACES)
+            DimSystem().unify(left, right, **LOCATIONS)
     with pytest.raises(ShapeError):
         DimSystem(POSITIVE).unify(a, 0)
 
 
-def test_what_cannot_be_solved_waits_for_what_decides_it() -> None:
+def test_unsolved_equalities_are_retried_after_each_solution() -> None:
     system = DimSystem()
     system.unify(a * b, 12, left_location="reshape r", right_location="input x")
     assert len(system.pending) == 1
@@ -589,7 +589,7 @@ def test_what_cannot_be_solved_waits_for_what_decides_it() -> None:
     assert system.resolve(c) is c and len(system.pending) == 1
 
 
-def test_a_failed_substitution_names_places() -> None:
+def test_a_failed_substitution_names_locations() -> None:
     system = DimSystem()
     system.unify(a // b, c, left_location="reshape r", right_location="output o")
     with pytest.raises(ShapeError, match="divided by 0") as caught:
@@ -599,8 +599,8 @@ def test_a_failed_substitution_names_places() -> None:
 
 @LAW
 @given(st.lists(st.tuples(TREES, TREES), max_size=4), VALUES)
-def test_equalities_that_hold_never_contradict(pairs: list[tuple[Tree, Tree]], values: dict[str, int]) -> None:
-    """Whatever is true at one point unifies, and stays true of that point."""
+def test_true_equalities_never_contradict(pairs: list[tuple[Tree, Tree]], values: dict[str, int]) -> None:
+    """Equalities that hold at one point unify, and the solutions hold at this point."""
     system = DimSystem()
     for left, right in pairs:
         shift = value(left, values) - value(right, values)

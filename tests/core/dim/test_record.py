@@ -1,4 +1,4 @@
-"""Sizes as data are read back as the same objects."""
+"""Sizes read back from records are the same objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ N, H = Dim.symbol("N"), Dim.symbol("a name, with `signs`")
         dim_max(N, H, 3), dim_min(2 * N, floor_div(H - 1, 4)), broadcast(N, H), broadcast(floor_div(N, 2), H * 3) - 1,
     ],
 )  # fmt: skip
-def test_a_size_is_itself_again(size: Size) -> None:
+def test_a_record_reads_back_as_the_same_size(size: Size) -> None:
     written = json.loads(json.dumps(record(size)))
     assert isinstance(written, int if isinstance(size, int) else list)
     read = from_record(written)

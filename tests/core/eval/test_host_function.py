@@ -27,13 +27,13 @@ above = HostFunction(
     lambda x, *, limit: (x[x > limit], np.asarray((x > limit).sum())),
 )
 split = HostFunction("split", lambda x: (ROWS,), lambda x: (list(x),))
-joined = HostFunction("joined", lambda rows: (TensorType(t.DOUBLE, (unknown_size(),)),), lambda rows: (np.array(rows),))
+join = HostFunction("join", lambda rows: (TensorType(t.DOUBLE, (unknown_size(),)),), lambda rows: (np.array(rows),))
 
 
-def test_a_size_counted_from_data_is_a_symbol_that_it_defines() -> None:
+def test_a_data_dependent_size_is_a_symbol_that_the_value_defines() -> None:
     def f(x: L.Tensor) -> list[L.Tensor]:
-        found, count = host(above, x, limit=0.5)
-        return [found * 2.0, L.shape_tensor(found), count]  # type: ignore[operator,arg-type,list-item]
+        selected, count = host(above, x, limit=0.5)
+        return [selected * 2.0, L.shape_tensor(selected), count]  # type: ignore[operator,arg-type,list-item]
 
     function = trace("f", f, [ROW])
     value = next(v for v in function.values if v.op == "host")
@@ -49,20 +49,20 @@ def test_the_same_call_is_one_value() -> None:
     assert sum(v.op == "host" for v in function.values) == 1
 
 
-def test_sequences_pass_through() -> None:
+def test_sequences_are_operands_and_results() -> None:
     def f(x: L.Tensor) -> list[L.Tensor]:
         (rows,) = host(split, x)
         assert rows.type == ROWS
-        return list(host(joined, rows))  # type: ignore[arg-type]
+        return list(host(join, rows))  # type: ignore[arg-type]
 
     assert_same(computed(trace("f", f, [ROW]), [np.arange(3.0)]), [np.arange(3.0)])
     with running(RunContext()):
-        (found,) = evaluate(trace("g", lambda rows: [rows], [ROWS]), [known([np.ones(2)], ROWS)])
-        assert found.known[0].tolist() == [1, 1]
+        (result,) = evaluate(trace("g", lambda rows: [rows], [ROWS]), [known([np.ones(2)], ROWS)])
+        assert result.known[0].tolist() == [1, 1]
 
 
-def test_a_host_function_that_breaks_its_type_rule_is_found_out() -> None:
+def test_a_violated_type_rule_is_an_error() -> None:
     liar = HostFunction("liar", lambda x: (TensorType(x.dtype, (2,)),), lambda x: (x,))
     function = trace("f", lambda x: list(host(liar, x)), [ROW])
-    with running(RunContext()), pytest.raises(ExecutionError, match=r"liar gave .* and its type rule says"):
+    with running(RunContext()), pytest.raises(ExecutionError, match=r"expected .* from liar by its type rule, got"):
         evaluate(function, [constant(np.zeros(3))])

@@ -1,4 +1,4 @@
-"""Limits of a run, and what it has used of them."""
+"""Limits of a run, and their current usage."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from sardonyx.errors import ResourceError
 
 
 def test_a_run_belongs_to_its_thread_and_nests() -> None:
-    found: list[object] = []
+    seen: list[object] = []
     with running(RunContext(number=1)) as outer:
         with running(RunContext(number=2)) as inner:
             assert current_run() is inner
             with tracing():
                 assert current_run() is None
         assert current_run() is outer
-        thread = threading.Thread(target=lambda: found.append(current_run()))
+        thread = threading.Thread(target=lambda: seen.append(current_run()))
         thread.start()
         thread.join()
-    assert found == [None]
+    assert seen == [None]
     assert current_run() is None
 
 
-def test_memory_is_counted_while_values_live() -> None:
+def test_memory_of_live_values_is_counted() -> None:
     with running(RunContext()) as run:
         x = constant(np.zeros(10_000))
         y = x + 1
@@ -49,20 +49,20 @@ def test_views_take_no_memory() -> None:
         assert run.alive == 0
 
 
-def test_memory_limit() -> None:
+def test_an_allocation_beyond_the_memory_limit_is_refused() -> None:
     with running(RunContext(max_memory=100_000)):
         x = constant(np.zeros(10_000))
         y = x + 1
-        with pytest.raises(ResourceError, match="160,000 bytes, and 80,000 of the 100,000"):
+        with pytest.raises(ResourceError, match="160,000 bytes, but 80,000 of the 100,000"):
             L.concat([x, y], 0)
 
 
 def test_small_values_are_limited_too() -> None:
-    with running(RunContext(max_memory=100)), pytest.raises(ResourceError, match="160 bytes, and 0 of the 100"):
+    with running(RunContext(max_memory=100)), pytest.raises(ResourceError, match="160 bytes, but 0 of the 100"):
         _ = constant(np.zeros(20)) + 1
 
 
-def test_what_is_noted_twice_counts_once() -> None:
+def test_a_value_tracked_twice_counts_once() -> None:
     run, held = RunContext(), np.zeros(10_000)
     for _ in range(2):
         run.track(held, held.nbytes)
@@ -71,7 +71,7 @@ def test_what_is_noted_twice_counts_once() -> None:
     assert run.alive == 0
 
 
-def test_who_keeps_account_has_nothing_counted_twice() -> None:
+def test_count_from_replaces_tracked_values() -> None:
     run, held = RunContext(), np.zeros(10_000)
     run.track(held, held.nbytes)
     run.count_from(held.nbytes)
@@ -80,7 +80,7 @@ def test_who_keeps_account_has_nothing_counted_twice() -> None:
     assert run.alive == 80_000
 
 
-def test_time_and_the_end_from_outside() -> None:
+def test_timeout_and_termination_end_a_run() -> None:
     with running(RunContext(timeout=0)), pytest.raises(ResourceError, match="took longer than 0 s"):
         _ = constant(np.zeros(2)) + 1
     with running(RunContext()) as run:
@@ -89,7 +89,7 @@ def test_time_and_the_end_from_outside() -> None:
             _ = constant(np.zeros(2)) + 1
 
 
-def test_unseeded_random_values_differ_from_run_to_run_and_by_node() -> None:
+def test_unseeded_random_values_differ_by_run_and_by_node() -> None:
     def drawn(number: int, identity: str) -> list[float]:
         with running(RunContext(number=number)):
             return L.uniform((4,), t.DOUBLE, seed=None, identity=identity).known.tolist()

@@ -1,4 +1,4 @@
-"""Applying primitives: arithmetic of tensors, what is computed while tracing, sizes that stay sizes."""
+"""Application of primitives: tensor arithmetic, folding while tracing, symbolic sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sardonyx.errors import ShapeError, TypeMismatchError
 N, M = Dim.symbol("N"), Dim.symbol("M")
 
 
-def given_input(*shape: int | Dim, dtype: t.DType = t.FLOAT) -> L.Tensor:
+def make_input(*shape: int | Dim, dtype: t.DType = t.FLOAT) -> L.Tensor:
     return function_input(0, 0, TensorType(dtype, shape))  # type: ignore[return-value]
 
 
@@ -27,7 +27,7 @@ shapes = st.lists(st.integers(0, 3), max_size=4).map(tuple)
 
 
 @given(a=shapes, b=shapes)
-def test_broadcasting_is_that_of_numpy(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+def test_broadcasting_equals_numpy(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     try:
         expected = np.broadcast_shapes(a, b)
     except ValueError:
@@ -38,7 +38,7 @@ def test_broadcasting_is_that_of_numpy(a: tuple[int, ...], b: tuple[int, ...]) -
 
 
 @given(a=shapes, b=shapes, x=st.floats(-9, 9), y=st.floats(-9, 9))
-def test_arithmetic_at_once_is_that_of_numpy(a: tuple[int, ...], b: tuple[int, ...], x: float, y: float) -> None:
+def test_eager_arithmetic_equals_numpy(a: tuple[int, ...], b: tuple[int, ...], x: float, y: float) -> None:
     left, right = np.full(a, x), np.full(b, y)
     try:
         expected = left * 2 + right
@@ -46,20 +46,20 @@ def test_arithmetic_at_once_is_that_of_numpy(a: tuple[int, ...], b: tuple[int, .
         with pytest.raises(ShapeError):
             eagerly(lambda p, q: [p * 2 + q], [left, right])
     else:
-        (found,) = eagerly(lambda p, q: [p * 2 + q], [left, right])
-        assert found.shape == expected.shape
-        np.testing.assert_array_equal(found, expected)
+        (actual,) = eagerly(lambda p, q: [p * 2 + q], [left, right])
+        assert actual.shape == expected.shape
+        np.testing.assert_array_equal(actual, expected)
 
 
-def test_numbers_take_the_element_type_of_the_tensor() -> None:
-    x = given_input(N, dtype=t.BFLOAT16)
+def test_numbers_get_the_element_type_of_the_tensor() -> None:
+    x = make_input(N, dtype=t.BFLOAT16)
     assert (x + 1).dtype == t.BFLOAT16
     assert (2.5 - x).dtype == t.BFLOAT16
     with pytest.raises(TypeMismatchError, match="equal element types"):
-        _ = x + given_input(N, dtype=t.FLOAT)
+        _ = x + make_input(N, dtype=t.FLOAT)
 
 
-def test_zeros_of_either_sign_and_nan_stay_what_they_are_in_a_run() -> None:
+def test_a_run_preserves_signed_zeros_and_nan() -> None:
     with running(RunContext()):
         x = constant(np.array([2.0, -2.0]))
         assert np.signbit((x * 0.0).known).tolist() == [False, True]
@@ -73,14 +73,14 @@ def test_results_without_axes_are_arrays(compute: object) -> None:
         assert type(compute(constant(np.float32(2))).known) is np.ndarray  # type: ignore[operator]
 
 
-def test_small_constants_are_computed_while_tracing_and_large_ones_are_recorded() -> None:
+def test_small_constants_are_folded_and_large_ones_recorded() -> None:
     assert (L.constant([1.0, 2.0], t.FLOAT) + 1).is_constant
     assert not (L.constant(np.ones(5000), t.FLOAT) + 1).is_constant
     assert not L.uniform((2,), t.FLOAT, seed=1.0, identity="").is_constant
 
 
 def test_shape_arithmetic_stays_an_expression() -> None:
-    x = given_input(N, 4, M)
+    x = make_input(N, 4, M)
     shape = L.shape_tensor(x)
     half = L.take(shape, L.constant([0, 2], t.INT64), 0) / 2
     assert sizes_of(half) == (N // 2, M // 2)
@@ -89,16 +89,16 @@ def test_shape_arithmetic_stays_an_expression() -> None:
     assert L.sizes(L.cast(L.cast(shape, t.INT32), t.INT64)) == (N, 4, M)
 
 
-def test_what_may_be_negative_is_no_expression_where_rounding_tells() -> None:
-    shape = L.shape_tensor(given_input(N))
+def test_division_of_a_possibly_negative_size_is_not_symbolic() -> None:
+    shape = L.shape_tensor(make_input(N))
     assert sizes_of((shape - 5) / 2) is None
     assert sizes_of(shape - 5) == (N - 5,)
 
 
-def test_a_size_from_data_is_a_symbol_one_for_each_element() -> None:
-    n = given_input(2, dtype=t.INT64)
+def test_each_data_dependent_size_is_its_own_symbol() -> None:
+    n = make_input(2, dtype=t.INT64)
     first, second = L.sizes(n)
     assert L.sizes(n) == (first, second)
     assert first is not second
-    with pytest.raises(ShapeError, match="is -1"):
+    with pytest.raises(ShapeError, match="-1"):
         L.sizes(L.constant([-1], t.INT64))

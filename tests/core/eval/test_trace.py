@@ -1,4 +1,4 @@
-"""Tracing: closed functions, what they take in, conditions and loops with sizes that change."""
+"""Tracing: closed functions, captures, conditions and loops with sizes that change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.core.dim import Dim
 from sardonyx.core.eval.tensor import get
 from sardonyx.core.eval.trace import trace, trace_closed
 from sardonyx.core.ir import types as t
-from sardonyx.core.ir.graph import Value, functions_of, topological
+from sardonyx.core.ir.graph import Value, functions_of, sort_topologically
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import NeedsValueError, RuleError, TypeMismatchError
 
@@ -25,22 +25,22 @@ def control(function: object, op: str) -> Value:
     return next(value for value in function.values if value.op == op)  # type: ignore[attr-defined]
 
 
-def test_what_is_used_from_outside_becomes_an_input() -> None:
-    captured: list[tuple[Value, ...]] = []
+def test_a_captured_value_becomes_an_input() -> None:
+    captures: list[tuple[Value, ...]] = []
 
     def outer(x: L.Tensor) -> list[Value]:
         y = L.sin(x)
-        inner, taken = trace_closed("inner", lambda z: [z * y + 1.0], [ROW])
-        captured.append(taken)
+        inner, captured = trace_closed("inner", lambda z: [z * y + 1.0], [ROW])
+        captures.append(captured)
         assert len(inner.inputs) == 2
-        assert all(value.level in (-1, inner.level) for value in topological(inner.results))
+        assert all(value.level in (-1, inner.level) for value in sort_topologically(inner.results))
         return [y]
 
     function = trace("outer", outer, [ROW])
-    assert captured == [(function.results[0],)]
+    assert captures == [(function.results[0],)]
 
 
-def test_a_closed_function_uses_nothing_from_outside() -> None:
+def test_trace_refuses_captures() -> None:
     def outer(x: L.Tensor) -> list[Value]:
         trace("inner", lambda y: [x + y], [ROW])
         return [x]
@@ -49,7 +49,7 @@ def test_a_closed_function_uses_nothing_from_outside() -> None:
         trace("outer", outer, [ROW])
 
 
-def test_branches_compute_what_they_make_themselves() -> None:
+def test_values_recorded_in_a_branch_stay_in_the_branch() -> None:
     function = trace(
         "f", lambda c, x: list(L.cond(c < 0, lambda: [L.sin(x) * 2.0], lambda: [L.sin(x) - 1.0])), [NUMBER, ROW]
     )
@@ -58,7 +58,7 @@ def test_branches_compute_what_they_make_themselves() -> None:
     assert "sin" in [v.op for v in then.values] and "sin" in [v.op for v in otherwise.values]
 
 
-def test_what_was_made_before_a_branch_is_taken_in() -> None:
+def test_a_value_recorded_before_a_branch_is_captured() -> None:
     def f(c: L.Tensor, x: L.Tensor) -> list[Value]:
         y = L.sin(x)
         return list(L.cond(c < 0, lambda: [y * 2.0], lambda: [L.sin(x)]))
@@ -66,16 +66,16 @@ def test_what_was_made_before_a_branch_is_taken_in() -> None:
     function = trace("f", f, [NUMBER, ROW])
     assert "sin" in [v.op for v in function.values]
     assert all("sin" not in [v.op for v in branch.values] for branch in functions_of(control(function, "cond")))
-    # The same again, with the graph of the first still there.
+    # A second trace finds the interned values of the first.
     assert trace("f", f, [NUMBER, ROW]) is function
 
 
-def test_a_known_condition_takes_its_branch() -> None:
+def test_a_known_condition_selects_its_branch() -> None:
     function = trace("f", lambda x: list(L.cond(L.constant(True), lambda: [x + 1.0], lambda: [x])), [ROW])
     assert "cond" not in [v.op for v in function.values]
 
 
-def test_branches_of_other_sizes_give_a_size_that_the_run_tells() -> None:
+def test_branches_of_different_sizes_give_a_run_time_size() -> None:
     function = trace("f", lambda c, x: list(L.cond(c < 0, lambda: [L.concat([x, x], 0)], lambda: [x])), [NUMBER, ROW])
     (size,) = function.results[0].type.shape
     assert control(function, "cond").params["symbols"] == tuple(size.symbols())
@@ -83,23 +83,23 @@ def test_branches_of_other_sizes_give_a_size_that_the_run_tells() -> None:
     assert computed(function, [np.float64(1), np.ones(3)])[0].shape == (3,)
 
 
-def test_branches_of_other_ranks_need_the_condition() -> None:
-    with pytest.raises(NeedsValueError, match="ranks differ"):
+def test_branches_of_different_ranks_need_the_condition() -> None:
+    with pytest.raises(NeedsValueError, match="incompatible ranks"):
         trace("f", lambda c, x: list(L.cond(c < 0, lambda: [L.reduce_sum(x)], lambda: [x])), [NUMBER, ROW])
-    with pytest.raises(TypeMismatchError, match="stand for one another"):
+    with pytest.raises(TypeMismatchError, match="incompatible types"):
         trace("f", lambda c, x: list(L.cond(c < 0, lambda: [L.cast(x, t.FLOAT)], lambda: [x])), [NUMBER, ROW])
 
 
-def test_sizes_defined_inside_of_two_branches_are_two() -> None:
-    """The same size, bound in both branches and outside, has a symbol in each."""
+def test_sizes_defined_in_two_branches_are_distinct() -> None:
+    """A size bound in both branches and outside has three symbols."""
 
     def f(c: L.Tensor, n: L.Tensor) -> list[Value]:
         def filled(value: float) -> list[Value]:
             (size,) = L.sizes(n + 1)
             return [L.full((size,), value, t.DOUBLE)]
 
-        (found,) = L.cond(c < 0, lambda: filled(1.0), lambda: filled(2.0))
-        return [found, *filled(3.0)]
+        (selected,) = L.cond(c < 0, lambda: filled(1.0), lambda: filled(2.0))
+        return [selected, *filled(3.0)]
 
     function = trace("f", f, [NUMBER, COUNT])
     assert_same(computed(function, [np.float64(-1), np.int64(2)]), [np.full(3, 1.0), np.full(3, 3.0)])
@@ -129,7 +129,7 @@ def test_a_loop_carries_a_value_that_grows() -> None:
         "f", lambda n, x: list(L.loop(n, None, [x], lambda i, s: (None, [L.concat([s, x], 0)], []))[0]), [COUNT, ROW]
     )
     assert computed(function, [np.int64(3), np.ones(2)])[0].shape == (8,)
-    with pytest.raises(NeedsValueError, match="ranks differ"):
+    with pytest.raises(NeedsValueError, match="incompatible ranks"):
         trace(
             "f",
             lambda n, x: list(L.loop(n, None, [x], lambda i, s: (None, [L.unsqueeze(s, [0])], []))[0]),
@@ -139,7 +139,7 @@ def test_a_loop_carries_a_value_that_grows() -> None:
         trace("f", lambda n, x: list(L.loop(n, None, [x], lambda i, s: (None, [s < 0], []))[0]), [COUNT, ROW])
 
 
-def test_a_known_count_is_the_size_of_what_is_collected() -> None:
+def test_a_known_count_is_the_size_of_the_collected_rows() -> None:
     function = trace(
         "f",
         lambda x: list(L.loop(L.size_tensor([x.shape[0]], ()), None, [], lambda i: (None, [], [x * 2.0]))[1]),
@@ -148,7 +148,7 @@ def test_a_known_count_is_the_size_of_what_is_collected() -> None:
     assert function.results[0].type.shape == (N, N)
 
 
-def test_results_are_taken_apart_by_get() -> None:
+def test_get_extracts_results() -> None:
     function = trace("f", lambda c, x: list(L.cond(c < 0, lambda: [x, x * 2.0], lambda: [x * 3.0, x])), [NUMBER, ROW])
     cond = control(function, "cond")
     assert function.results == (get(cond, 0), get(cond, 1))

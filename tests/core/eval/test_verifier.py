@@ -1,4 +1,4 @@
-"""The spec: what tracing gives is legal, and what is not legal is told with all reasons and their places."""
+"""The verifier: traced functions are legal, and every violation is reported with its location."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ FLAG, COUNT = TensorType(t.BOOL, ()), TensorType(t.INT64, ())
 X = function_input(0, 0, ROW)
 
 
-def of(*results: Value, inputs: tuple[Value, ...] = (X,), level: int = 0) -> Function:
+def function_of(*results: Value, inputs: tuple[Value, ...] = (X,), level: int = 0) -> Function:
     return function("f", inputs, results, level)
 
 
-def made(op: str, *operands: Value, type: Type = ROW, level: int = 0, **params: object) -> Value:
+def unchecked(op: str, *operands: Value, type: Type = ROW, level: int = 0, **params: object) -> Value:
     return Tensor(op, operands, params, type, level)  # type: ignore[arg-type]
 
 
 @settings(max_examples=cases(50), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_what_is_traced_is_legal(seed: int) -> None:
+def test_traced_functions_are_legal(seed: int) -> None:
     check(random_program(np.random.default_rng(seed)).traced())
 
 
@@ -53,118 +53,120 @@ TEN = TensorType(t.FLOAT, (10,))
 ILLEGAL: dict[str, tuple[Function, str]] = {}
 
 
-def illegal(name: str, found: Function, expected: str) -> None:
-    ILLEGAL[name] = found, expected
+def illegal(name: str, function: Function, expected: str) -> None:
+    ILLEGAL[name] = function, expected
 
 
-BRANCH = of(function_input(1, 0, ROW), inputs=(function_input(1, 0, ROW),), level=1)
+BRANCH = function_of(function_input(1, 0, ROW), inputs=(function_input(1, 0, ROW),), level=1)
 COND = {"then": BRANCH, "otherwise": BRANCH, "results": (ROW,), "symbols": ()}
-illegal("unknown primitive", of(made("sine", X)), "v0 (sine): there is no such primitive")
+illegal("unknown primitive", function_of(unchecked("sine", X)), "v0 (sine): unknown primitive")
 illegal(
     "missing parameter",
-    of(made("reduce", X, kind="add")),
-    "v0 (reduce): its parameters are kind, and should be kind, axes",
+    function_of(unchecked("reduce", X, kind="add")),
+    "v0 (reduce): expected parameters kind, axes, got kind",
 )
 illegal(
-    "operands that do not fit",
-    of(made("add", X, L.constant(np.zeros((2, 2)), t.FLOAT))),
+    "operands of different shapes",
+    function_of(unchecked("add", X, L.constant(np.zeros((2, 2)), t.FLOAT))),
     "v1 (add): add need equal shapes",
 )
-illegal("too many operands", of(made("sin", X, X)), "v0 (sin): its operands and parameters do not fit")
+illegal("too many operands", function_of(unchecked("sin", X, X)), "v0 (sin): invalid operands or parameters")
 illegal(
     "another type than the rule's",
-    of(made("sin", X, type=TensorType(t.DOUBLE, (N,)))),
-    "v0 (sin): it is float[N], and declared as double[N]",
+    function_of(unchecked("sin", X, type=TensorType(t.DOUBLE, (N,)))),
+    "v0 (sin): the result is float[N], declared double[N]",
 )
 illegal(
     "another size",
-    of(made("reshape", X, type=TEN, shape=(N, 1))),
-    "v0 (reshape): it is float[N, 1], and declared as float[10]",
+    function_of(unchecked("reshape", X, type=TEN, shape=(N, 1))),
+    "v0 (reshape): the result is float[N, 1], declared float[10]",
 )
 illegal(
-    "an axis that is none",
-    of(made("reduce", X, type=NUMBER, kind="add", axes=(3,))),
+    "an axis out of range",
+    function_of(unchecked("reduce", X, type=NUMBER, kind="add", axes=(3,))),
     "v0 (reduce): axis 3 is not one of the 1",
 )
 illegal(
     "a constant of another type",
-    of(made("constant", type=TEN, level=CLOSED, value=np.zeros(3))),
-    "v0 (constant): it holds float64[3], and is declared as float[10]",
+    function_of(unchecked("constant", type=TEN, level=CLOSED, value=np.zeros(3))),
+    "v0 (constant): the constant is float64[3], declared float[10]",
 )
 illegal(
-    "a constant that is no array",
-    of(made("constant", type=TEN, level=CLOSED, value=[1.0])),
-    "v0 (constant): it holds a list",
+    "a constant that is not an array",
+    function_of(unchecked("constant", type=TEN, level=CLOSED, value=[1.0])),
+    "v0 (constant): the constant is a list",
 )
 illegal(
-    "a level that is not its operands'",
-    of(made("sin", X, level=3)),
-    "v0 (sin): its level 3 is not that of its operands",
+    "a level other than the operands'",
+    function_of(unchecked("sin", X, level=3)),
+    "v0 (sin): level 3 differs from the maximum level of the operands",
 )
 illegal(
     "an input of another function",
-    of(L.sin(function_input(0, 1, ROW))),
-    "x1: it is an input of level 0, and none of this function",
+    function_of(L.sin(function_input(0, 1, ROW))),
+    "x1: an input of level 0 that does not belong to this function",
 )
 illegal(
-    "a value of the function around",
-    of(L.sin(X), inputs=(), level=1),
-    "x0: it is an input of level 0, and none of this function",
+    "a value of the enclosing function",
+    function_of(L.sin(X), inputs=(), level=1),
+    "x0: an input of level 0 that does not belong to this function",
 )
 illegal(
-    "inputs out of order", of(X, inputs=(function_input(0, 1, ROW), X)), "x0: the input is that of level 0, position 1"
+    "inputs out of order",
+    function_of(X, inputs=(function_input(0, 1, ROW), X)),
+    "x0: expected the input of level 0, position 0, got level 0, position 1",
 )
-illegal("an input that is none", of(X, inputs=(L.sin(X),)), "x0: the input is a sin")
+illegal("an input of another primitive", function_of(X, inputs=(L.sin(X),)), "x0: expected an input, got sin")
 illegal(
-    "a symbol that nobody binds",
-    of(L.iota((Dim.symbol("Q"),), 0)),
-    "v0 (iota): no input binds Q, and nothing before defines it",
+    "an unbound symbol",
+    function_of(L.iota((Dim.symbol("Q"),), 0)),
+    "v0 (iota): undefined symbol Q: neither bound by an input nor defined before",
 )
 illegal(
     "a symbol that an expression does not bind",
-    of(L.iota((N,), 0), inputs=(function_input(0, 0, TensorType(t.FLOAT, (2 * N,))),)),
-    "v0 (iota): no input binds N",
+    function_of(L.iota((N,), 0), inputs=(function_input(0, 0, TensorType(t.FLOAT, (2 * N,))),)),
+    "v0 (iota): undefined symbol N",
 )
 illegal(
-    "several results as one",
-    of(record("cond", (L.constant(True), X), COND, TupleType((ROW,)))),
-    "result 0: several results are returned as one",
+    "a tuple as result",
+    function_of(record("cond", (L.constant(True), X), COND, TupleType((ROW,)))),
+    "result 0: a tuple is returned",
 )
 
 
 @pytest.mark.parametrize("name", ILLEGAL)
-def test_what_is_not_legal_is_told_with_its_place(name: str) -> None:
+def test_violations_are_reported_with_their_location(name: str) -> None:
     illegal, expected = ILLEGAL[name]
-    found = [str(fault) for fault in faults(illegal)]
-    assert any(fault.startswith(expected) for fault in found), found
+    actual = [str(fault) for fault in faults(illegal)]
+    assert any(fault.startswith(expected) for fault in actual), actual
     with pytest.raises(InvalidModelError):
         check(illegal)
 
 
-def test_all_reasons_are_told() -> None:
-    a, b = made("sine", X), made("sin", X, type=TensorType(t.DOUBLE, (N,)))
-    assert [fault.place for fault in faults(of(a, b, L.iota((Dim.symbol("Q"),), 0)))] == [
+def test_all_violations_are_reported() -> None:
+    a, b = unchecked("sine", X), unchecked("sin", X, type=TensorType(t.DOUBLE, (N,)))
+    assert [fault.location for fault in faults(function_of(a, b, L.iota((Dim.symbol("Q"),), 0)))] == [
         "v0 (sine)",
         "v1 (sin)",
         "v2 (iota)",
     ]
 
 
-def test_bodies_are_looked_into() -> None:
+def test_bodies_are_checked() -> None:
     y = function_input(1, 0, ROW)
-    wrong = function("wrong", (y,), (made("sine", y, level=1),), 1)
+    wrong = function("wrong", (y,), (unchecked("sine", y, level=1),), 1)
     right = function("right", (y,), (y,), 1)
     params = {"then": right, "otherwise": wrong, "results": (ROW,), "symbols": ()}
     cond = record("cond", (L.constant(True), X), params, TupleType((ROW,)))
-    (found,) = faults(of(apply("get", cond, index=0)))
-    assert found.place == "v1 (cond).otherwise.v0 (sine)"
+    (fault,) = faults(function_of(apply("get", cond, index=0)))
+    assert fault.location == "v1 (cond).otherwise.v0 (sine)"
 
 
-def test_a_body_lies_deeper_than_the_function_around() -> None:
-    params = {"then": (same := of(X)), "otherwise": same, "results": (ROW,), "symbols": ()}
+def test_a_body_is_deeper_than_the_enclosing_function() -> None:
+    params = {"then": (same := function_of(X)), "otherwise": same, "results": (ROW,), "symbols": ()}
     cond = record("cond", (L.constant(True), X), params, TupleType((ROW,)))
-    found = list(faults(of(apply("get", cond, index=0))))
-    assert any("its then is at level 0" in fault.problem for fault in found)
+    violations = list(faults(function_of(apply("get", cond, index=0))))
+    assert any("then is at level 0" in fault.problem for fault in violations)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +179,9 @@ def test_a_body_lies_deeper_than_the_function_around() -> None:
         ([FLAG, FLAG, ROW], lambda i, go, x: [go, x]),
     ],
 )
-def test_a_loop_calls_a_body_of_its_form(types: list[Type], results: object) -> None:
+def test_a_loop_body_has_the_signature_of_its_loop(types: list[Type], results: object) -> None:
     inner = [function_input(1, i, type) for i, type in enumerate(types)]
     body = function("body", inner, results(*inner), 1)  # type: ignore[operator]
     params = {"body": body, "carried": 1, "results": (ROW,), "symbols": ()}
     loop = record("loop", (L.constant(3, t.INT64), L.constant(True), X), params, TupleType((ROW,)))
-    assert any(fault.place == "v2 (loop)" for fault in faults(of(apply("get", loop, index=0))))
+    assert any(fault.location == "v2 (loop)" for fault in faults(function_of(apply("get", loop, index=0))))

@@ -1,4 +1,4 @@
-"""The graph: equal values are one, functions know what they speak of."""
+"""The graph: hash-consing, order, dependencies and free symbols."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.core.dim import Dim
 from sardonyx.core.eval.tensor import function_input
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
-from sardonyx.core.ir.graph import CLOSED, definer, functions_of, symbols_in, topological
+from sardonyx.core.ir.graph import CLOSED, definer, functions_of, sort_topologically, symbols_in
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import RuleError
 
@@ -36,31 +36,31 @@ def test_equal_functions_are_the_same_object() -> None:
     assert trace("f", lambda x: [x * 2], [X]) is not trace("g", lambda x: [x * 2], [X])
 
 
-def test_values_that_nobody_holds_go_away() -> None:
+def test_unreferenced_values_are_collected() -> None:
     x = function_input(0, 0, X)
     held = weakref.ref(L.exp(L.sin(x)))
     gc.collect()
     assert held() is None
 
 
-def test_values_made_in_threads_are_one() -> None:
+def test_equal_values_from_threads_are_the_same_object() -> None:
     x = function_input(0, 0, X)
-    found: list[object] = []
+    values: list[object] = []
     threads = [
-        threading.Thread(target=lambda: found.extend([L.sin(x) * float(i) for i in range(200)])) for _ in range(4)
+        threading.Thread(target=lambda: values.extend([L.sin(x) * float(i) for i in range(200)])) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(map(id, found))) == 200
+    assert len(set(map(id, values))) == 200
 
 
-def test_order_has_every_value_after_what_it_depends_on() -> None:
+def test_order_is_topological() -> None:
     function = trace("f", lambda x: [L.softmax(x) + L.reduce_sum(x)], [X])
     position = {value: i for i, value in enumerate(function.values)}
     assert all(position[o] < position[v] for v in function.values for o in v.operands)
-    assert set(topological(function.results)) == set(function.values)
+    assert set(sort_topologically(function.results)) == set(function.values)
 
 
 def test_order_of_a_long_graph_does_not_recurse() -> None:
@@ -72,7 +72,7 @@ def test_order_of_a_long_graph_does_not_recurse() -> None:
     assert len(trace("chain", chain, [X]).values) == 5001
 
 
-def test_what_defines_a_symbol_is_among_the_dependencies() -> None:
+def test_definers_are_dependencies() -> None:
     def filled(n: L.Tensor) -> list[L.Tensor]:
         (size,) = L.sizes(n)
         return [L.full((size,), 1.0, t.FLOAT)]
@@ -85,7 +85,7 @@ def test_what_defines_a_symbol_is_among_the_dependencies() -> None:
     assert function.free_symbols == frozenset()
 
 
-def test_a_body_that_speaks_of_an_outer_symbol_keeps_its_definer() -> None:
+def test_a_body_with_an_outer_symbol_depends_on_its_definer() -> None:
     def f(c: L.Tensor, n: L.Tensor) -> list[L.Tensor]:
         (size,) = L.sizes(n)
         return list(L.cond(c, lambda: [L.iota((size,), 0)], lambda: [L.iota((size,), 0) * 2]))
@@ -98,7 +98,7 @@ def test_a_body_that_speaks_of_an_outer_symbol_keeps_its_definer() -> None:
     assert [value.op for value in cond.definers] == ["bind"]
 
 
-def test_free_symbols_are_those_of_inputs() -> None:
+def test_free_symbols_are_the_symbols_of_inputs() -> None:
     function = trace("f", lambda x: [x * 2], [X])
     assert function.free_symbols == {"N"}
 

@@ -104,7 +104,7 @@ def test_the_gradient_of_a_loop_reads_back() -> None:
     assert_round_trip(gradient(traced(looped, "N", "N N", ":")))
 
 
-def test_without_symbols_of_its_own_it_is_the_same_function_again() -> None:
+def test_a_function_without_defined_symbols_parses_to_the_same_object() -> None:
     function = trace(
         "f",
         lambda x, y: [L.matmul(x, y) * 2.5, L.shape_tensor(x)],
@@ -128,11 +128,11 @@ def test_constants_of_every_element_type(dtype: t.DType, shape: tuple[int, ...])
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, -0.0, 1e-45, 3.4e38, 0.1])
-def test_numbers_that_are_no_plain_ones(value: float) -> None:
+def test_special_numbers_round_trip(value: float) -> None:
     for dtype in (np.float32, np.float64, ml_dtypes.bfloat16):
         function = trace("f", lambda dtype=dtype: [L.constant(np.array(value, dtype))], [])
-        found = computed(assert_round_trip(function), [])[0]
-        assert found.tobytes() == np.array(value, dtype).tobytes()
+        actual = computed(assert_round_trip(function), [])[0]
+        assert actual.tobytes() == np.array(value, dtype).tobytes()
 
 
 def test_sequences_optionals_and_maps() -> None:
@@ -167,7 +167,7 @@ def test_host_functions_by_name() -> None:
         function_text(odd)
 
 
-def test_names_are_kept() -> None:
+def test_names_round_trip() -> None:
     def f(x: L.Tensor) -> list[L.Tensor]:
         y = L.sin(x)
         y.origin = 'conv/1 "out"'
@@ -194,23 +194,23 @@ def test_names_are_kept() -> None:
         ("f(x0: float[N]):\n  return x0\nmore\n", "line 3"),
     ],
 )
-def test_what_does_not_parse_says_in_which_line(text: str, where: str) -> None:
+def test_syntax_errors_name_the_line(text: str, where: str) -> None:
     with pytest.raises(TextFormatError) as caught:
         parse_function(text)
     assert caught.value.where == where
 
 
-def test_a_type_that_is_not_the_rules_is_refused() -> None:
-    with pytest.raises(TextFormatError, match=r"sin gives float\[N\], and double\[N\] is written"):
+def test_a_type_other_than_inferred_is_refused() -> None:
+    with pytest.raises(TextFormatError, match=r"expected float\[N\] for sin, got double\[N\]"):
         parse_function("f(x0: float[N]):\n  v0: double[N] = sin(x0)\n  return v0\n")
 
 
-def test_what_is_not_legal_is_refused() -> None:
-    with pytest.raises(InvalidModelError, match="no input binds Q"):
+def test_an_illegal_function_is_refused() -> None:
+    with pytest.raises(InvalidModelError, match="undefined symbol Q"):
         parse_function("f():\n  v0: int64[Q] = iota(shape=[Q], axis=0, dtype=int64)\n  return v0\n")
 
 
-def test_parts_between_commas() -> None:
+def test_split_ignores_separators_in_brackets_and_quotes() -> None:
     assert split('a, (b, c), [d, e], \'f, g\', `h, i`, "j\\", k"') == [
         "a",
         "(b, c)",

@@ -19,7 +19,7 @@ def test_every_element_type_has_a_numpy_form_and_back(dtype: t.DType) -> None:
         assert t.dtype_of(np.zeros(2, t.numpy_dtype(dtype))) == dtype
 
 
-def test_every_element_type_of_onnx_is_there() -> None:
+def test_every_element_type_of_onnx_is_supported() -> None:
     assert {dtype.name for dtype in t.ALL_DTYPES} == set(onnx.TensorProto.DataType.keys()) - {"UNDEFINED"}
 
 
@@ -49,7 +49,7 @@ def test_bytes_of_a_tensor() -> None:
     assert TensorType(t.FLOAT, None).nbytes is None
 
 
-def test_types_are_written_as_people_read_them() -> None:
+def test_types_print_readably() -> None:
     tensor = TensorType(t.FLOAT, (Dim.symbol("N"), 4))
     assert str(tensor) == "float[N, 4]"
     assert str(TensorType(t.INT64, ())) == "int64[]"

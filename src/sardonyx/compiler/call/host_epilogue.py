@@ -10,7 +10,7 @@ from sardonyx.compiler.call.interpreted import located
 from sardonyx.compiler.call.native_entry import Entry
 from sardonyx.compiler.plan.segments import Step
 from sardonyx.core.dim import Dim
-from sardonyx.core.eval.interpreter import called
+from sardonyx.core.eval.interpreter import call_host_function
 from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.ir.graph import Value, symbols_in
 
@@ -74,7 +74,9 @@ class Tailed:
                     if value.op == "get":
                         there.append(there[read[0]][value.params["index"]])
                     else:
-                        there.append(located(value, called, value, [there[number] for number in read], sizes))
+                        there.append(
+                            located(value, call_host_function, value, [there[number] for number in read], sizes)
+                        )
             return [there[number] for number in wanted]
 
         self.call = call

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sardonyx.compiler.analysis.element_types import MOVED_DTYPES
-from sardonyx.core.eval.interpreter import Sizes, called, compute, match_type
+from sardonyx.core.eval.interpreter import Sizes, call_host_function, compute, match_type
 from sardonyx.core.eval.tensor import constant, known
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType, TupleType
@@ -64,7 +64,7 @@ def _interpret(value: Value, env: Values, sizes: Sizes, bodies: Sequence[Body] |
         env[value] = env[value.operands[0]][value.params["index"]]
         return
     if value.op == "host":
-        env[value] = called(value, [as_given(operand, env, sizes) for operand in value.operands], sizes)
+        env[value] = call_host_function(value, [as_given(operand, env, sizes) for operand in value.operands], sizes)
         return
     operands = [as_value(operand, env, sizes) for operand in value.operands]
     found = compute(value, operands, sizes, bodies)

@@ -1,8 +1,8 @@
-"""What tracing takes for granted: values that must be known, where a call has told what they are.
+"""Tracing under assumptions about run-time values.
 
-Some graphs can only be traced when a value is known: an axis, which of two branches gives the rank of a result, whether
-a size is 1. Traced with :func:`assuming`, they are: what is asked for is noted, in order, and answered as far as there
-are answers. The function that comes out holds where the values that were asked for are as assumed.
+Some graphs can only be traced if a value is known: an axis, which of two branches gives the rank of a result, a size
+that may be 1. Under :func:`assuming`, tracing records each such value, in order, and uses the assumed answers as far
+as supplied. The resulting function is valid for calls in which the recorded values equal the answers.
 """
 
 from __future__ import annotations
@@ -13,57 +13,57 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from sardonyx.core.ir.graph import Value, topological
+from sardonyx.core.ir.graph import Value, sort_topologically
 
 
 class Assumptions:
-    """What is asked while a function is traced, and the answers.
+    """The values required while a function is traced, and the answers.
 
     Args:
-        given: The answers, in the order of the questions.
+        answers: Assumed values, in the order of the questions.
 
     Attributes:
-        asked: The values that were asked for, of the function that is traced itself and not of one inside.
+        questions: The required values, from the traced function itself and not from nested ones.
     """
 
-    def __init__(self, given: Sequence[np.ndarray]) -> None:
-        self._given = list(given)
-        self.asked: list[Value] = []
+    def __init__(self, answers: Sequence[np.ndarray]) -> None:
+        self._answers = list(answers)
+        self.questions: list[Value] = []
 
     @property
     def unanswered(self) -> Value | None:
         """The first question without an answer."""
-        return self.asked[len(self._given)] if len(self.asked) > len(self._given) else None
+        return self.questions[len(self._answers)] if len(self.questions) > len(self._answers) else None
 
     def answer(self, value: Value) -> np.ndarray | None:
-        """What a value is; None where that is not known."""
-        if value not in self.asked:
-            if any(each.level > 0 for each in topological([value])):
+        """Return the assumed value; None if unknown."""
+        if value not in self.questions:
+            if any(dependency.level > 0 for dependency in sort_topologically([value])):
                 return None
-            self.asked.append(value)
-        number = self.asked.index(value)
-        return self._given[number] if number < len(self._given) else None
+            self.questions.append(value)
+        number = self.questions.index(value)
+        return self._answers[number] if number < len(self._answers) else None
 
 
 _assumptions: ContextVar[Assumptions | None] = ContextVar("sardonyx_assumptions", default=None)
 
 
 @contextlib.contextmanager
-def assuming(given: Sequence[np.ndarray]) -> Iterator[Assumptions]:
-    """Answer questions of :func:`assumed` in this context.
+def assuming(answers: Sequence[np.ndarray]) -> Iterator[Assumptions]:
+    """Answer questions of :func:`find_assumption` in this context.
 
     Args:
-        given: The answers, in the order of the questions.
+        answers: Assumed values, in the order of the questions.
     """
-    found = Assumptions(given)
-    token = _assumptions.set(found)
+    assumptions = Assumptions(answers)
+    token = _assumptions.set(assumptions)
     try:
-        yield found
+        yield assumptions
     finally:
         _assumptions.reset(token)
 
 
-def assumed(value: Value) -> np.ndarray | None:
-    """What a value is taken for that is only known at run time; None where that must be known first."""
-    found = _assumptions.get()
-    return None if found is None else found.answer(value)
+def find_assumption(value: Value) -> np.ndarray | None:
+    """Return the assumed value of a value unknown until run time; None without an assumption."""
+    assumptions = _assumptions.get()
+    return None if assumptions is None else assumptions.answer(value)

@@ -1,7 +1,7 @@
-"""The interpreter: a function of the graph, computed value by value with numpy.
+"""The interpreter: evaluates a Core function value by value with numpy.
 
-Every primitive is applied again, to what is known now and with sizes as numbers, so that all checks of the type rules
-hold for the sizes met. A value is dropped after its last reader: memory is bounded by what is alive at a time.
+Every primitive is applied again, to known operands and with sizes as numbers, so that all checks of the type rules
+apply to the actual sizes. A value is dropped after its last reader, which bounds memory by the live values.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Body = Callable[[Sequence[Value]], Sequence[Value]]
 
 
 class _Step:
-    """A value to compute, and the values that nobody reads after it."""
+    """A value to compute, and the values that are dead afterwards."""
 
-    __slots__ = ("done_with", "sized", "value")
+    __slots__ = ("dead", "sized", "value")
 
-    def __init__(self, value: Value, done_with: tuple[Value, ...]) -> None:
+    def __init__(self, value: Value, dead: tuple[Value, ...]) -> None:
         self.value = value
-        self.done_with = done_with
+        self.dead = dead
         self.sized = tuple(name for name, param in value.params.items() if any(True for _ in symbols_in(param)))
 
 
@@ -49,10 +49,10 @@ def _plan(function: Function) -> list[_Step]:
             last.update(dict.fromkeys(value.operands, i))
         for value in function.results:
             last.pop(value, None)
-        done: dict[int, list[Value]] = {}
+        dead_after: dict[int, list[Value]] = {}
         for value, i in last.items():
-            done.setdefault(i, []).append(value)
-        plan = [_Step(value, tuple(done.get(i, ()))) for i, value in enumerate(function.values)]
+            dead_after.setdefault(i, []).append(value)
+        plan = [_Step(value, tuple(dead_after.get(i, ()))) for i, value in enumerate(function.values)]
         _plans[function] = plan
     return plan
 
@@ -61,47 +61,47 @@ def evaluate(function: Function, arguments: Sequence[Value], sizes: Mapping[str,
     """Compute a function of known values, inside a run (:func:`.run_context.running`).
 
     Args:
-        function: What to compute.
+        function: The function.
         arguments: A known value for each input.
         sizes: Numbers for the symbols from outside of the function.
 
     Raises:
-        ShapeError: Sizes do not fit each other, or what an input declares.
-        ExecutionError: A primitive has no result for these values.
-        ResourceError: A limit of the run is passed.
+        ShapeError: Sizes do not match each other, or the declarations of the inputs.
+        ExecutionError: A primitive is undefined for these values.
+        ResourceError: A limit of the run is exceeded.
     """
     if current_run() is None:
         raise ExecutionError("a function is evaluated outside of a run.", remedy="Use `running(RunContext())`.")
     scope: Sizes = dict(sizes or {})
-    found: dict[Value, Any] = dict(zip(function.inputs, arguments, strict=True))
-    for declared, given in zip(function.inputs, arguments, strict=True):
-        match_type(declared.type, given.type, scope, declared.origin or f"input {declared.params['position']}")
+    values: dict[Value, Any] = dict(zip(function.inputs, arguments, strict=True))
+    for declared, argument in zip(function.inputs, arguments, strict=True):
+        match_type(declared.type, argument.type, scope, declared.origin or f"input {declared.params['position']}")
     for step in _plan(function):
         value = step.value
-        if value not in found:
+        if value not in values:
             try:
-                found[value] = _compute(value, [found[operand] for operand in value.operands], step.sized, scope)
+                values[value] = _compute(value, [values[operand] for operand in value.operands], step.sized, scope)
             except SardonyxError as error:
                 if value.origin and not error.where:
                     raise type(error)(error.problem, where=value.origin, remedy=error.remedy) from error
                 raise
-        for done in step.done_with:
-            found.pop(done, None)
-    return [found[value] for value in function.results]
+        for dead in step.dead:
+            values.pop(dead, None)
+    return [values[value] for value in function.results]
 
 
 def compute(value: Value, operands: list[Any], sizes: Sizes, bodies: Sequence[Body] | None = None) -> Any:
-    """Compute one value of a function inside a run; sizes that it defines are added.
+    """Compute one value of a function inside a run and add the sizes that the value defines.
 
     Args:
-        value: What to compute.
-        operands: What its operands are.
+        value: The value to compute.
+        operands: Its known operands.
         sizes: Numbers for the symbols.
-        bodies: Of a loop or a choice: each computes the results of one of :func:`.bodies_of` from arguments; by
+        bodies: Of a loop or a ``cond``: each computes the results of one of :func:`.bodies_of` from arguments; by
             default the interpreter does.
 
     Returns:
-        A known value; a tuple of them where the primitive has several results.
+        A known value; a tuple if the primitive has several results.
     """
     if bodies is not None:
         return _controlled(value, operands, sizes, bodies)
@@ -135,7 +135,7 @@ def _compute(value: Value, operands: list[Any], sized: tuple[str, ...], sizes: S
 
 
 def _numbers(part: Any, sizes: Sizes) -> Any:
-    """A parameter with numbers for sizes."""
+    """Return a parameter with numbers for sizes."""
     if isinstance(part, Dim):
         return part.evaluate(sizes)
     if isinstance(part, tuple):
@@ -146,15 +146,15 @@ def _numbers(part: Any, sizes: Sizes) -> Any:
 def _bound(x: Tensor, element: tuple[int, ...]) -> int:
     number = int(x.known[element])
     if number < 0:
-        raise ShapeError(f"a size is computed as {number}.", remedy="Sizes are not negative.")
+        raise ShapeError(f"expected a size ≥ 0, computed {number}.", remedy="Give inputs that make this size positive.")
     return number
 
 
-def _checked(value: Value, found: tuple[Value, ...], sizes: Sizes) -> tuple[Value, ...]:
-    """The results of control flow, with the symbols in their types read off them."""
-    for declared, one in zip(value.params["results"], found, strict=True):
-        match_type(declared, one.type, sizes, value.op)
-    return found
+def _checked(value: Value, results: tuple[Value, ...], sizes: Sizes) -> tuple[Value, ...]:
+    """Bind the symbols in the types of control flow results, and return the results."""
+    for declared, result in zip(value.params["results"], results, strict=True):
+        match_type(declared, result.type, sizes, value.op)
+    return results
 
 
 def _controlled(value: Value, operands: list[Any], sizes: Sizes, bodies: Sequence[Body]) -> tuple[Value, ...]:
@@ -182,7 +182,7 @@ def _loop(value: Value, operands: list[Any], sizes: Sizes, body: Body) -> tuple[
 
 
 def _nothing(type: TensorType, sizes: Sizes) -> Tensor:
-    """What a loop without iterations collects; a size that only iterations tell is 0."""
+    """Return the empty stack of a loop without iterations; sizes known only in iterations are 0."""
     shape = [
         0 if axis == 0 or (isinstance(size, Dim) and not size.symbols() <= sizes.keys()) else _numbers(size, sizes)
         for axis, size in enumerate(type.shape or ())
@@ -191,12 +191,13 @@ def _nothing(type: TensorType, sizes: Sizes) -> Tensor:
 
 
 def _host(value: Value, operands: list[Any], sizes: Sizes) -> tuple[Value, ...]:
-    found = called(value, [operand.known for operand in operands], sizes)
-    return tuple(known(one, actual_type(one, type)) for one, type in zip(found, value.type.results, strict=True))  # type: ignore[union-attr]
+    results = call_host_function(value, [operand.known for operand in operands], sizes)
+    types: tuple[Type, ...] = value.type.results  # type: ignore[union-attr]
+    return tuple(known(result, actual_type(result, type)) for result, type in zip(results, types, strict=True))
 
 
-def called(value: Value, operands: Sequence[Any], sizes: Sizes) -> tuple[Any, ...]:
-    """What the function of a ``host`` gives for plain values; sizes that it counts are added.
+def call_host_function(value: Value, operands: Sequence[Any], sizes: Sizes) -> tuple[Any, ...]:
+    """Return the results of a ``host`` for plain values; data-dependent sizes are added.
 
     Args:
         value: The ``host``.
@@ -204,63 +205,61 @@ def called(value: Value, operands: Sequence[Any], sizes: Sizes) -> tuple[Any, ..
         sizes: Numbers for the symbols.
 
     Raises:
-        ShapeError: A result has a size that another one contradicts.
-        ExecutionError: The function raises an error, or gives something else than it must.
-        SardonyxError: What the function raises as such.
+        ShapeError: Sizes of two results contradict each other.
+        ExecutionError: The function raises an error, or its results do not have the declared types.
+        SardonyxError: Raised by the function as such.
     """
     function: HostFunction = value.params["function"]
     types = value.type.results  # type: ignore[union-attr]
-    found = function.results(operands, dict(value.params["attributes"]), types)
-    for one, type in zip(found, types, strict=True):
+    results = function.results(operands, dict(value.params["attributes"]), types)
+    for result, type in zip(results, types, strict=True):
         if isinstance(type, TensorType):
-            match_type(type, actual_type(one, type), sizes, function.name)
-    return found
+            match_type(type, actual_type(result, type), sizes, function.name)
+    return results
 
 
-def match_type(declared: Type, given: Type, sizes: Sizes, where: str) -> None:
-    """Read the sizes of symbols off a value, and check the rest.
+def match_type(declared: Type, actual: Type, sizes: Sizes, where: str) -> None:
+    """Bind the symbols of a declared type to the sizes of a value, and check the rest.
 
     Raises:
-        FeedError: The kind of value, element type or rank is another.
-        ShapeError: A size is another.
+        FeedError: The kind of value, element type or rank differs.
+        ShapeError: A size differs.
     """
     if not isinstance(declared, TensorType):
-        if type(declared) is not type(given):
-            raise FeedError(f"{given} was given, and {declared} is needed.", where=where)
+        if type(declared) is not type(actual):
+            raise FeedError(f"expected {declared}, got {actual}.", where=where)
         return
-    if not isinstance(given, TensorType) or given.dtype != declared.dtype:
-        raise FeedError(f"{given} was given, and {declared} is needed.", where=where)
-    if declared.shape is None or given.shape is None:
+    if not isinstance(actual, TensorType) or actual.dtype != declared.dtype:
+        raise FeedError(f"expected {declared}, got {actual}.", where=where)
+    if declared.shape is None or actual.shape is None:
         return
-    if len(declared.shape) != len(given.shape):
-        raise FeedError(f"has rank {len(given.shape)}, and {len(declared.shape)} is needed ({declared}).", where=where)
+    if len(declared.shape) != len(actual.shape):
+        raise FeedError(f"expected rank {len(declared.shape)} ({declared}), got {len(actual.shape)}.", where=where)
     later: list[tuple[int, Dim, int]] = []
-    for axis, (size, number) in enumerate(zip(declared.shape, given.shape, strict=True)):
+    for axis, (size, number) in enumerate(zip(declared.shape, actual.shape, strict=True)):
         if isinstance(size, Dim) and size.atom is not None and size.atom.kind == "symbol":
             size = sizes.setdefault(size.atom.name, number)  # type: ignore[arg-type]
         if isinstance(size, Dim):
             later.append((axis, size, cast(int, number)))
         elif size != number:
             raise ShapeError(
-                f"axis {axis} has size {number}, and {declared.shape[axis]}"
+                f"axis {axis} has size {number}, expected {declared.shape[axis]}"
                 + (f" = {size}" if isinstance(declared.shape[axis], Dim) else "")
-                + f" is needed ({declared}).",
+                + f" ({declared}).",
                 where=where,
-                remedy="Give an input of that size.",
+                remedy="Give an input of this size.",
             )
     for axis, size, number in later:
         if not size.symbols() <= sizes.keys():
-            sizes.update(solved(size, number))
+            sizes.update(solve_for_symbol(size, number))
         if size.symbols() <= sizes.keys() and size.evaluate(sizes) != number:
-            raise ShapeError(
-                f"axis {axis} has size {number}, and {size} = {size.evaluate(sizes)} is needed.", where=where
-            )
+            raise ShapeError(f"axis {axis} has size {number}, expected {size} = {size.evaluate(sizes)}.", where=where)
 
 
-def solved(size: Dim, number: int) -> Sizes:
-    """The symbol of a size that has one, to the first power, from the size's number; else nothing.
+def solve_for_symbol(size: Dim, number: int) -> Sizes:
+    """Solve a size for its symbol, if there is exactly one, to the first power; else return nothing.
 
-    A number that no whole size gives (7 for ``2*N``) gives the nearest one below: whoever compares sees the difference.
+    A number that the size cannot equal (7 for ``2*N``) gives the nearest value below: the caller's comparison fails.
     """
     constant, unknown = 0, None
     for _, atoms, factor in size.terms:

@@ -1,6 +1,7 @@
-"""Functions of the graph from their text; see :mod:`.text` for the form.
+"""Parser for the text form of Core functions; see :mod:`sardonyx.core.ir.printer` for the form.
 
-What is read is built anew and checked by :mod:`.spec`. Numbered symbols (``%0``) become fresh ones.
+The parsed function is rebuilt and checked by :mod:`sardonyx.core.eval.verifier`. Numbered symbols (``%0``) become
+fresh ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sardonyx.core.eval.host_function import HostFunction
 from sardonyx.core.eval.tensor import Tensor, bind, constant, function_input, known, level_of
 from sardonyx.core.eval.verifier import check
 from sardonyx.core.ir import types as t
-from sardonyx.core.ir.graph import DEFINED, Function, Value, define, defined_by, fresh_symbol, function, interned
+from sardonyx.core.ir.graph import DEFINED, Function, Value, define, defined_by, fresh_symbol, function, intern_value
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.printer import INFIX, PREFIX, SIZES, UNWRITTEN
 from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorType, TupleType, Type
@@ -37,22 +38,22 @@ _CALL = re.compile(r"(?P<op>\w+)\((?P<inside>.*)\)")
 
 
 def parse_function(text: str, hosts: Mapping[str, HostFunction] | None = None) -> Function:
-    """The function that a text writes.
+    """Parse a function.
 
     Args:
-        text: As :func:`.text.function_text` gives it.
-        hosts: The host functions that it names.
+        text: The form of :func:`sardonyx.core.ir.printer.function_text`.
+        hosts: Host functions by name.
 
     Raises:
-        TextFormatError: It does not parse; says in which line.
-        InvalidModelError: It parses, and the function is not legal.
+        TextFormatError: The text does not parse; names the line.
+        InvalidModelError: The text parses, but the function is not legal.
     """
     reader = _Reader(text, hosts or {})
-    found = reader.function(0, 0)[1]
+    parsed = reader.function(0, 0)[1]
     if not reader.is_done:
-        raise reader.error("one function is expected")
-    check(found)
-    return found
+        raise reader.error("expected a single function")
+    check(parsed)
+    return parsed
 
 
 class _Line(NamedTuple):
@@ -74,11 +75,11 @@ class _Reader:
 
     @property
     def is_done(self) -> bool:
-        """Whether all lines are read."""
+        """True if all lines are read."""
         return self._at == len(self._lines)
 
     def error(self, problem: str) -> TextFormatError:
-        """An error at the line at hand."""
+        """Return an error at the current line."""
         number = self._lines[min(self._at, len(self._lines) - 1)].number if self._lines else 0
         return TextFormatError(f"{problem}.", where=f"line {number}")
 
@@ -88,10 +89,10 @@ class _Reader:
         return self._lines[self._at]
 
     def function(self, indent: int, level: int) -> tuple[str, Function]:
-        """A function that begins at the line at hand, and the parameter that it is."""
+        """Parse the function at the current line; return its parameter name and the function."""
         match = _HEADER.fullmatch(self._line().text)
         if match is None or self._line().indent != indent:
-            raise self.error("the head of a function is expected")
+            raise self.error("expected the head of a function")
         values: dict[str, Value] = {}
         for position, part in enumerate(split(match["inputs"])):
             name, _, type_ = part.partition(": ")
@@ -100,14 +101,14 @@ class _Reader:
         inputs = list(values.values())
         while not self._line().text.startswith("return"):
             self._value(values, indent + 2, level)
-        results = [self._named(values, name) for name in split(self._line().text.removeprefix("return"))]
+        results = [self._lookup(values, name) for name in split(self._line().text.removeprefix("return"))]
         self._at += 1
         name = match["name"]
         return match["key"] or "", function(json.loads(name) if name[0] == '"' else name, inputs, results, level)
 
-    def _named(self, values: Mapping[str, Value], name: str) -> Value:
+    def _lookup(self, values: Mapping[str, Value], name: str) -> Value:
         if name not in values:
-            raise self.error(f"{name!r} is read, and nothing is called so")
+            raise self.error(f"unknown value {name!r}")
         return values[name]
 
     def _value(self, values: dict[str, Value], indent: int, level: int) -> None:
@@ -121,84 +122,82 @@ class _Reader:
         name, colon, rest = text.partition(": ")
         written, equals, expression = rest.partition(" = ")
         if line.indent != indent or not colon or not equals:
-            raise self.error("a value is expected: `name: type = expression`")
+            raise self.error("expected a value: `name: type = expression`")
         try:
-            values[name] = self._made(values, symbols, written, expression, indent, level)
+            values[name] = self._build(values, symbols, written, expression, indent, level)
         except (ValueError, SyntaxError, KeyError, IndexError, TypeError, ShapeError, TypeMismatchError) as error:
             self._at = start
             raise self.error(f"{expression!r} does not parse ({error})") from error
         if comment:
             values[name].origin = json.loads(comment["name"])
 
-    def _made(
+    def _build(
         self, values: Mapping[str, Value], symbols: list[str], written: str, text: str, indent: int, level: int
     ) -> Value:
         between = _BETWEEN.fullmatch(text)
         if between:
-            operands = [self._named(values, between[1]), self._named(values, between[3])]
-            return self._applied(_BY_SIGN[between[2]], operands, {}, self._next(written), ())
+            operands = [self._lookup(values, between[1]), self._lookup(values, between[3])]
+            return self._apply(_BY_SIGN[between[2]], operands, {}, self._parse_type_and_advance(written), ())
         for op, sign in PREFIX.items():
             if text.startswith(sign) and text[1:] in values:
-                return self._applied(op, [values[text[1:]]], {}, self._next(written), ())
+                return self._apply(op, [values[text[1:]]], {}, self._parse_type_and_advance(written), ())
         owner, dot, index = text.partition(".")
         if dot and owner in values:
-            return self._applied("get", [values[owner]], {"index": int(index)}, self._next(written), ())
+            return self._apply("get", [values[owner]], {"index": int(index)}, self._parse_type_and_advance(written), ())
         call = _CALL.fullmatch(text)
         if call is None or call["op"] not in PRIMITIVES:
-            return _literal(text, self._next(written))
+            return _literal(text, self._parse_type_and_advance(written))
         if call["op"] == "bind":
-            return self._bound(values, symbols, call["inside"])
+            return self._bind(values, symbols, call["inside"])
         own = tuple(self._fresh(symbol) for symbol in symbols)
-        type_ = self._next(written)
-        operands, params = self._inside(call["op"], values, call["inside"])
+        type_ = self._parse_type_and_advance(written)
+        operands, params = self._arguments(call["op"], values, call["inside"])
         while not self.is_done and self._line().indent > indent:
             key, inner = self.function(indent + 2, level + 1)
             params[key] = inner
-        made = self._applied(call["op"], operands, params, type_, own)
-        # A host function that was called before on the same has its symbols already.
-        self._symbols.update(zip(symbols, map(Dim.symbol, defined_by(made)), strict=True))
-        return made
+        value = self._apply(call["op"], operands, params, type_, own)
+        # An interned call of the same host function has its symbols already.
+        self._symbols.update(zip(symbols, map(Dim.symbol, defined_by(value)), strict=True))
+        return value
 
-    def _next(self, written: str) -> Type:
-        """The type of the value of the line at hand, which is read."""
+    def _parse_type_and_advance(self, written: str) -> Type:
+        """Return the type of the value at the current line, and move to the next line."""
         type_ = self.type(written)
         self._at += 1
         return type_
 
-    def _bound(self, values: Mapping[str, Value], symbols: list[str], inside: str) -> Value:
-        (operand,), params = self._inside("bind", values, inside)
+    def _bind(self, values: Mapping[str, Value], symbols: list[str], inside: str) -> Value:
+        (operand,), params = self._arguments("bind", values, inside)
         size = bind(operand, params["element"])  # type: ignore[arg-type]
         self._symbols[symbols[0]] = size
         self._at += 1
         return next(value for value in operand.bound if value.params["symbol"] in size.symbols())
 
-    def _applied(
-        self, op: str, operands: list[Value], given: dict[str, Any], type_: Type, own: tuple[str, ...]
-    ) -> Value:
+    def _apply(self, op: str, operands: list[Value], named: dict[str, Any], type_: Type, own: tuple[str, ...]) -> Value:
         if op in ("cond", "loop") and isinstance(type_, TupleType):
-            given |= {"results": type_.results, "symbols": own}
+            named |= {"results": type_.results, "symbols": own}
         if op == "host":
-            given |= {"symbols": own}
-        params = {name: given[name] for name in PRIMITIVES[op].params}
-        told = TYPE_RULES[op](*[operand.type for operand in operands], **params)
-        if told != type_ and (op not in ("cond", "loop", "host") or not same_type(told, type_)):
-            raise self.error(f"{op} gives {told}, and {type_} is written")
+            named |= {"symbols": own}
+        params = {name: named[name] for name in PRIMITIVES[op].params}
+        inferred = TYPE_RULES[op](*[operand.type for operand in operands], **params)
+        if inferred != type_ and (op not in ("cond", "loop", "host") or not same_type(inferred, type_)):
+            raise self.error(f"expected {inferred} for {op}, got {type_}")
         key = (params["function"], params["attributes"]) if op == "host" else tuple(params.values())
         make = Tensor if isinstance(type_, TensorType) else Value
-        made = interned(make, op, tuple(operands), params, type_, level_of(operands), key)
-        for symbol in defined_by(made):
-            define(symbol, made)
-        return made
+        value = intern_value(make, op, tuple(operands), params, type_, level_of(operands), key)
+        for symbol in defined_by(value):
+            define(symbol, value)
+        return value
 
-    def _inside(self, op: str, values: Mapping[str, Value], inside: str) -> tuple[list[Value], dict[str, Any]]:
-        """The operands and parameters of a call."""
+    def _arguments(self, op: str, values: Mapping[str, Value], inside: str) -> tuple[list[Value], dict[str, Any]]:
+        """Parse the operands and parameters of a call."""
         before, *after = ("", inside) if _PARAM.match(inside) else split(inside, ";") or [""]
         parts, params = split(before), dict(part.split("=", 1) for part in split("".join(after)))
         if op == "host":
             host, attributes = self._hosts[json.loads(parts[0])], tuple((k, _plain(v)) for k, v in params.items())
-            return [self._named(values, p) for p in parts[1:]], {"function": host, "attributes": attributes}
+            return [self._lookup(values, p) for p in parts[1:]], {"function": host, "attributes": attributes}
         known_params = {name: self._param(name, text) for name, text in params.items() if name not in UNWRITTEN}
-        return [self._named(values, part) for part in parts], known_params
+        return [self._lookup(values, part) for part in parts], known_params
 
     def _param(self, name: str, text: str) -> Any:
         if name in SIZES:
@@ -217,7 +216,7 @@ class _Reader:
         return name
 
     def size(self, text: str) -> Size:
-        """A size; numbered symbols that nothing defined are fresh ones, too."""
+        """Parse a size; undefined numbered symbols become fresh ones, too."""
         size = as_dim(int(text) if text.lstrip("-").isdigit() else text)
         if isinstance(size, Dim):
             for symbol in sorted(size.symbols()):
@@ -227,13 +226,13 @@ class _Reader:
         return size
 
     def type(self, text: str) -> Type:
-        """A type."""
+        """Parse a type."""
         head, bracket, rest = text.partition("[")
         if head in _DTYPES:
             return TensorType(_DTYPES[head], tuple(map(self.size, split(rest[:-1]))) if bracket else None)
         outer, _, inside = text.partition("(")
         if not text.endswith(")") or outer not in ("sequence", "optional", "map", ""):
-            raise self.error(f"{text!r} is no type")
+            raise self.error(f"expected a type, got {text!r}")
         parts = split(inside[:-1])
         if outer == "map":
             return MapType(_DTYPES[parts[0]], self.type(parts[1]))
@@ -244,7 +243,7 @@ class _Reader:
 
 
 def split(text: str, separator: str = ",") -> list[str]:
-    """The parts between commas (or another separator) that are in no brackets and no quotes."""
+    """Return the parts between separators outside of brackets and quotes."""
     return [part for part in _parts(text, separator) if part]
 
 
@@ -286,7 +285,7 @@ def _value(text: str, type_: Type) -> Any:
         case MapType(_, element):
             pairs = [part.split(": ", 1) for part in split(text[1:-1])]
             return {json.loads(key): _value(item, element) for key, item in pairs}
-    raise SardonyxError(f"{type_} has no literals.")
+    raise SardonyxError(f"{type_} has no literal form.")
 
 
 def _array(text: str, type_: TensorType) -> np.ndarray:
@@ -294,9 +293,9 @@ def _array(text: str, type_: TensorType) -> np.ndarray:
     shape = [int(size) for size in type_.shape or ()]  # type: ignore[arg-type]
     if text.startswith("words"):
         sizes, words = json.loads(text.removeprefix("words"))
-        found = np.empty(len(words), object)
-        found[:] = words
-        return found.reshape(sizes)
+        strings = np.empty(len(words), object)
+        strings[:] = words
+        return strings.reshape(sizes)
     if text.startswith("bytes"):
         return np.frombuffer(base64.b64decode(text[6:-1]), dtype).reshape(shape).copy()
     return np.array(ast.literal_eval(text)).astype(dtype).reshape(shape)

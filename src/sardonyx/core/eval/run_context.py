@@ -1,6 +1,6 @@
-"""What holds while values are computed: whether all is computed at once, limits on memory and time, the run's number.
+"""The context of a run: immediate computation, limits on memory and time, the run's number.
 
-The context belongs to the thread (or task) that runs; a new one nests in the old.
+The context belongs to the running thread (or task); contexts nest.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from sardonyx.base.span_recorder import Recorder
 from sardonyx.errors import ResourceError
 
 COUNTED = 4096
-"""Bytes from which a value counts toward the memory limit after it was made: to follow smaller ones takes longer than
-most take to compute."""
+"""Bytes from which a value counts toward the memory limit.
+
+Tracking a smaller value costs more than computing most of them.
+"""
 
 
 @functools.cache
@@ -32,14 +34,14 @@ def _physical_memory() -> int:
 
 
 class RunContext:
-    """Limits of one run, and what it has used of them.
+    """Limits of one run, and its current usage.
 
     Args:
-        max_memory: Most bytes of values alive at a time; None for the machine's memory.
-        timeout: Most seconds; None for no limit.
-        max_loop_iterations: Most iterations of any one loop; None for no limit.
-        number: The number of the run: unseeded random values differ from one to the next.
-        recorder: What notes when each part of it is computed; None for nothing.
+        max_memory: Maximum bytes of live values; None for the machine's memory.
+        timeout: Maximum seconds; None for no limit.
+        max_loop_iterations: Maximum iterations of any one loop; None for no limit.
+        number: The number of the run: unseeded random values differ between runs.
+        recorder: Recorder of the time spans of the run's parts; None for no recording.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class RunContext:
         self.number = number
         self.recorder = recorder
         self.limited = not (max_memory is None and timeout is None and max_loop_iterations is None)
-        """Whether somebody may want the run to end early: code that cannot look, or be told, must not run it."""
+        """True if the run may have to end early: code that cannot check the limits must not run here."""
         self.alive = 0
         self.peak = 0
         self._tracked: dict[int, int] = {}
@@ -66,25 +68,25 @@ class RunContext:
         self._lock = threading.Lock()
         self._on_end: list[Callable[[], None]] = []
 
-    def reserve(self, nbytes: int, what: str) -> None:
-        """Check that a value of ``nbytes`` may be made now.
+    def reserve(self, nbytes: int, name: str) -> None:
+        """Check that a value of ``nbytes`` may be allocated now.
 
         Raises:
-            ResourceError: It would pass the memory limit, or the time is over.
+            ResourceError: The value would exceed the memory limit, or the time limit is reached.
         """
         if self.alive + nbytes > self.max_memory:
             raise ResourceError(
-                f"{what} needs {nbytes:,} bytes, and {self.alive:,} of the {self.max_memory:,} allowed are in use.",
+                f"{name} needs {nbytes:,} bytes, but {self.alive:,} of the {self.max_memory:,} allowed are in use.",
                 remedy="Give smaller inputs, or raise `max_memory`.",
             )
         self.peak = max(self.peak, self.alive + nbytes)
         self.check_time()
 
     def check_time(self) -> None:
-        """Check that there is time left.
+        """Check that the time limit is not reached.
 
         Raises:
-            ResourceError: The time is over, or the run was told to end.
+            ResourceError: The time limit is reached, or the run was terminated.
         """
         if self.terminated:
             raise ResourceError("the run was terminated.")
@@ -92,53 +94,53 @@ class RunContext:
             raise ResourceError(f"the run took longer than {self.timeout} s.", remedy="Raise `timeout`.")
 
     def terminate(self) -> None:
-        """End the run, from any thread: it raises where it next looks."""
+        """End the run, from any thread: the next check of the time raises."""
         self.terminated = True
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with self._lock:
-            for tell in self._on_end:
-                tell()
+            for callback in self._on_end:
+                callback()
 
     @contextlib.contextmanager
-    def on_end(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Call ``tell`` when the run is terminated or its time is over, for code that cannot look by itself.
+    def on_end(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call ``callback`` when the run is terminated or out of time, for code without checks of its own.
 
         Args:
-            tell: Called from another thread, at most three times, and not any more when this is left; at once, if the
-                run is over already.
+            callback: Called from another thread, at most three times, and never after this context is left; called
+                immediately if the run is already over.
         """
-        due = functools.partial(self._tell)
+        notify = functools.partial(self._notify)
         with self._lock:
-            self._on_end.append(tell)
+            self._on_end.append(callback)
         if self._deadline is not None:
-            DEADLINES.add(self._deadline, due)
+            DEADLINES.add(self._deadline, notify)
         try:
             if self.terminated:
-                tell()
+                callback()
             yield
         finally:
             if self._deadline is not None:
-                DEADLINES.remove(due)
+                DEADLINES.remove(notify)
             with self._lock:
-                self._on_end.remove(tell)
+                self._on_end.remove(callback)
 
     def check_iterations(self, done: int) -> None:
         """Check that a loop may begin another iteration.
 
         Raises:
-            ResourceError: It has done as many as are allowed, or the time is over.
+            ResourceError: The limit on iterations or time is reached.
         """
         self.check_time()
         if self.max_loop_iterations is not None and done >= self.max_loop_iterations:
             raise ResourceError(
-                f"a loop passes the limit of {self.max_loop_iterations} iterations.",
+                f"a loop exceeds the limit of {self.max_loop_iterations} iterations.",
                 remedy="Raise `max_loop_iterations`.",
             )
 
     def track(self, holder: object, nbytes: int) -> None:
-        """Count ``nbytes`` as in use as long as ``holder`` lives; once, however often that is asked for."""
+        """Count ``nbytes`` as in use during the lifetime of ``holder``; repeated calls count once."""
         if nbytes < COUNTED:
             return
         with self._lock:
@@ -150,7 +152,7 @@ class RunContext:
         weakref.finalize(holder, self._release, id(holder)).atexit = False
 
     def count_from(self, nbytes: int) -> None:
-        """Count ``nbytes`` as in use, in place of all that was tracked: who calls keeps account of that."""
+        """Replace all tracked values by a total of ``nbytes`` in use; the caller does its own accounting."""
         with self._lock:
             self._tracked.clear()
             self.alive = nbytes
@@ -164,12 +166,12 @@ _current: ContextVar[RunContext | None] = ContextVar("sardonyx_run", default=Non
 
 
 def current_run() -> RunContext | None:
-    """The run that goes on here; None while a graph is being traced."""
+    """Return the run of this context; None while tracing a graph."""
     return _current.get()
 
 
 class _Running:
-    """See :func:`running`: a class, since a generator takes as long as what is done here."""
+    """See :func:`running`; a class, because a generator would cost as much as this work."""
 
     __slots__ = ("_context", "_errors", "_token")
 
@@ -190,7 +192,7 @@ class _Running:
 
 
 def running(context: RunContext) -> contextlib.AbstractContextManager[RunContext]:
-    """Compute every value at once, within the limits of ``context``; numpy gives infinities and NaN in silence."""
+    """Compute every value at once, within the limits of ``context``; numpy warnings are silenced."""
     return _Running(context)
 
 

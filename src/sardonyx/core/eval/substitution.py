@@ -13,12 +13,12 @@ from sardonyx.core.eval.tensor import bind, function_input, level_of
 from sardonyx.core.ir.graph import (
     Function,
     Value,
+    add_to_scope,
     define,
     defined_by,
     fresh_symbol,
     function,
-    interned,
-    noted,
+    intern_value,
     symbols_in,
 )
 from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorType, TupleType
@@ -96,7 +96,7 @@ class Substitution:
     def rebuild_with(self, value: Value, operands: tuple[Value, ...], params: dict[str, Any]) -> Value:
         """Return the value with other operands and parameters; the value itself if nothing differs."""
         if operands == value.operands and all(params[name] is param for name, param in value.params.items()):
-            noted(value)
+            add_to_scope(value)
             return value
         rebuilt = self._rebind(value, operands[0]) if value.op == "bind" else self.record(value, operands, params)
         rebuilt.origin = rebuilt.origin or value.origin
@@ -118,7 +118,7 @@ class Substitution:
             params = {**params, **own_types, "symbols": names}
         type_ = self.part(value.type)
         level = level_of(operands)
-        recorded = interned(type(value), value.op, operands, params, type_, level, tuple(params.values()))
+        recorded = intern_value(type(value), value.op, operands, params, type_, level, tuple(params.values()))
         for symbol in defined_by(recorded):
             define(symbol, recorded)
         return recorded

@@ -1,8 +1,9 @@
-"""Applying primitives: the one place where Core values are made.
+"""Application of primitives: the only module that creates Core values.
 
-``apply`` types a primitive, computes it where all that it needs is known, and records it otherwise. Inside a run
-(:mod:`.run_context`) everything is known, so that applying is computing: operator definitions serve both.
-Sizes that are tensors (``Shape``, and arithmetic on it) stay sizes: see :mod:`.size_rules`.
+``apply`` types a primitive, computes its result if all operands are known, and records a value otherwise. Inside a run
+(:mod:`.run_context`) all operands are known, so applying is computing: operator definitions serve both purposes.
+Integer tensors of sizes (``Shape``, and arithmetic on its result) stay symbolic: see
+:mod:`~sardonyx.core.rules.size_rules`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from sardonyx.core.dim import Dim, Size, broadcast
 from sardonyx.core.eval.run_context import COUNTED, RunContext, current_run
 from sardonyx.core.ir import types as t
-from sardonyx.core.ir.graph import CLOSED, Value, define, fresh_symbol, interned, require_tensor, symbols_in
+from sardonyx.core.ir.graph import CLOSED, Value, define, fresh_symbol, intern_value, require_tensor, symbols_in
 from sardonyx.core.ir.types import DType, Shape, TensorType, Type, dtype_of, numpy_dtype
 from sardonyx.core.rules.numpy_rules import NUMPY_RULES
 from sardonyx.core.rules.size_rules import SIZE_RULES, Sized
@@ -25,16 +26,16 @@ from sardonyx.core.rules.type_rules import TYPE_RULES
 from sardonyx.errors import ResourceError, ShapeError, SizeLimitError
 
 FOLDED_ELEMENTS = 1 << 12
-"""Most elements of a value that is computed while tracing."""
+"""Maximum number of elements of a value that is computed while tracing."""
 REPEATED_ELEMENTS = 64
-"""Most elements of one that only repeats or counts: more is no constant worth keeping."""
+"""The same for a ``broadcast`` or ``iota``, which are cheaper to recompute than to store."""
 
 Scalar: TypeAlias = "bool | int | float | complex | np.generic"
 Operand: TypeAlias = "Tensor | Scalar"
 
 
 class Tensor(Value):
-    """A Core value that is a tensor. Arithmetic broadcasts as ONNX does; numbers take the tensor's element type.
+    """A Core value of tensor type. Arithmetic broadcasts as in ONNX; numbers get its element type.
 
     ``==`` is identity, as for every value; ``equal`` compares elements.
     """
@@ -50,7 +51,7 @@ class Tensor(Value):
 
     @property
     def shape(self) -> Shape:
-        """The sizes; ints where they are known."""
+        """The sizes; known sizes are ints."""
         return require_tensor(self).shape  # type: ignore[return-value]
 
     @property
@@ -114,74 +115,77 @@ class Tensor(Value):
 
 
 def apply(op: str, *operands: Value, **params: Any) -> Tensor:
-    """Apply a primitive that gives a tensor. See :func:`apply_any`."""
+    """Apply a primitive that returns a tensor. See :func:`apply_any`."""
     return apply_any(op, *operands, **params)  # type: ignore[return-value]
 
 
 def apply_any(op: str, *operands: Value, **params: Any) -> Value:
-    """Apply a primitive: compute it where all that it needs is known, record it otherwise.
+    """Apply a primitive: compute the result if all operands are known, otherwise record the value.
 
     Args:
         op: The primitive's name.
-        *operands: What it reads.
+        *operands: Values read.
         **params: All of its parameters, in the order of its row in ``PRIMITIVES``.
 
     Raises:
-        ShapeError: The sizes do not fit.
-        TypeMismatchError: An element type or a rank does not fit.
-        ExecutionError: It was computed, and has no result.
-        ResourceError: It was computed, and passed a limit of the run.
+        ShapeError: The sizes do not match.
+        TypeMismatchError: An element type or a rank is not accepted.
+        ExecutionError: The result was computed and is undefined.
+        ResourceError: The result was computed and exceeded a limit of the run.
     """
     type = TYPE_RULES[op](*[operand.type for operand in operands], **params)
     if op not in NUMPY_RULES:
         return record(op, operands, params, type)
     for operand in operands:
         if operand.op != "constant":
-            sized = _folded_sizes(op, type, operands, params) if op in SIZE_RULES and _is_small(type) else None
+            sized = _fold_sizes(op, type, operands, params) if op in SIZE_RULES and _is_small(type) else None
             return record(op, operands, params, type) if sized is None else sized
     run = current_run()
     if run is not None:
-        return _computed(run, op, type, operands, params)  # type: ignore[arg-type]
+        return _compute(run, op, type, operands, params)  # type: ignore[arg-type]
     if not _is_folded(op, type, operands) or any(symbols_in(params)):
         return record(op, operands, params, type)
     with np.errstate(all="ignore"):
-        found = NUMPY_RULES[op](type, *[operand.params["value"] for operand in operands], **params)
-    return _constant(_array(found, type), type)
+        result = NUMPY_RULES[op](type, *[operand.params["value"] for operand in operands], **params)
+    return _constant(_as_array(result, type), type)
 
 
 def record(op: str, operands: tuple[Value, ...], params: dict[str, Any], type: Type) -> Value:
-    """Record a primitive in the graph, whatever is known of its operands."""
+    """Record a primitive in the graph, even if all operands are known."""
     make = Tensor if isinstance(type, TensorType) else Value
-    return interned(make, op, operands, params, type, level_of(operands), tuple(params.values()))
+    return intern_value(make, op, operands, params, type, level_of(operands), tuple(params.values()))
 
 
 def level_of(operands: Sequence[Value]) -> int:
-    """The level of a value with these operands."""
+    """Return the level of a value with these operands."""
     return max([value.level for value in operands], default=CLOSED)
 
 
 _VIEWS = frozenset(("reshape", "permute"))
-"""Primitives that take no memory of their own. What is broadcast does not either, but whoever reads it does."""
+"""Primitives whose numpy results are views.
+
+The result of ``broadcast`` is a view too, but its readers may materialize the elements.
+"""
 
 
 def _require_indexable(shape: tuple[int, ...]) -> None:
-    """An array without elements has sizes all the same, and numpy bounds their product."""
+    """Reject sizes whose product, ignoring zeros, exceeds numpy's bound, also valid for empty arrays."""
     if math.prod(filter(None, shape)) >= 1 << 58:
-        raise ResourceError(f"an array of {list(shape)} has sizes that none can have.", remedy="Give smaller sizes.")
+        raise ResourceError(f"the shape {list(shape)} exceeds the limits of arrays.", remedy="Give smaller sizes.")
 
 
 _PADDING = frozenset(("convolve", "reduce_window"))
-"""Primitives that copy their operand to put padding around it."""
+"""Primitives that copy their operand in order to pad."""
 
 
 def _padded_bytes(type: Any, padding: Sequence[tuple[int, int]]) -> int:
-    """Bytes of an operand with padding around its last axes."""
-    kept = len(type.shape) - len(padding)
-    sizes = [size + max(low, 0) + max(high, 0) for size, (low, high) in zip(type.shape[kept:], padding, strict=True)]
-    return math.prod((*type.shape[:kept], *sizes)) * numpy_dtype(type.dtype).itemsize  # type: ignore[no-any-return]
+    """Return the bytes of an operand with its last axes padded."""
+    leading = len(type.shape) - len(padding)
+    sizes = [size + max(low, 0) + max(high, 0) for size, (low, high) in zip(type.shape[leading:], padding, strict=True)]
+    return math.prod((*type.shape[:leading], *sizes)) * numpy_dtype(type.dtype).itemsize  # type: ignore[no-any-return]
 
 
-def _computed(run: RunContext, op: str, type: TensorType, operands: Sequence[Value], params: dict[str, Any]) -> Tensor:
+def _compute(run: RunContext, op: str, type: TensorType, operands: Sequence[Value], params: dict[str, Any]) -> Tensor:
     nbytes = type.nbytes
     if nbytes == 0:
         _require_indexable(type.shape)  # type: ignore[arg-type]
@@ -189,20 +193,20 @@ def _computed(run: RunContext, op: str, type: TensorType, operands: Sequence[Val
         run.reserve(nbytes if op not in _PADDING else nbytes + _padded_bytes(operands[0].type, params["padding"]), op)
     if op == "random":
         params = {**params, "run": run.number}
-    found = NUMPY_RULES[op](type, *[operand.params["value"] for operand in operands], **params)
-    value = Tensor("constant", (), {"value": _array(found, type)}, type)
-    if nbytes is not None and nbytes >= COUNTED and (found.base is None or op not in _VIEWS):
-        run.track(value, found.nbytes)
+    result = NUMPY_RULES[op](type, *[operand.params["value"] for operand in operands], **params)
+    value = Tensor("constant", (), {"value": _as_array(result, type)}, type)
+    if nbytes is not None and nbytes >= COUNTED and (result.base is None or op not in _VIEWS):
+        run.track(value, result.nbytes)
     return value
 
 
-def _array(found: Any, type: Any) -> np.ndarray:
-    """What numpy gave as an array: of operands without axes it gives numbers."""
-    return found if type.shape else np.asarray(found, numpy_dtype(type.dtype))
+def _as_array(result: Any, type: Any) -> np.ndarray:
+    """Return numpy's result as an array: for operands without axes numpy returns numbers."""
+    return result if type.shape else np.asarray(result, numpy_dtype(type.dtype))
 
 
 def _is_folded(op: str, type: Type, operands: Sequence[Value]) -> bool:
-    """Whether a primitive of known values is computed while tracing."""
+    """Return True if a primitive of known values is computed while tracing."""
     if op == "random" or not all(_is_small(operand.type) for operand in operands):
         return False
     return _is_small(type, REPEATED_ELEMENTS if op in ("broadcast", "iota") else FOLDED_ELEMENTS)
@@ -242,12 +246,12 @@ class _Content:
 def _constant(value: Any, type: Type) -> Value:
     make = Tensor if isinstance(type, TensorType) else Value
     if current_run() is None and isinstance(value, np.ndarray) and value.size <= FOLDED_ELEMENTS:
-        return interned(make, "constant", (), {"value": value}, type, CLOSED, (type, _Content(value)))
+        return intern_value(make, "constant", (), {"value": value}, type, CLOSED, (type, _Content(value)))
     return make("constant", (), {"value": value}, type)
 
 
 def constant(value: Any, dtype: DType | None = None) -> Tensor:
-    """A tensor that is known: an array, or numbers of ``dtype``."""
+    """Return a known tensor: an array, or numbers of ``dtype``."""
     if dtype is not None and dtype != t.STRING:
         array = np.asarray(value)
         array = array.astype(numpy_dtype(dtype)) if array.dtype != numpy_dtype(dtype) else array
@@ -258,7 +262,7 @@ def constant(value: Any, dtype: DType | None = None) -> Tensor:
 
 @functools.lru_cache(maxsize=4096)
 def _number(text: str, dtype: DType) -> Tensor:
-    """A number as a scalar, by its text: zeros of either sign are two, and NaN is one."""
+    """Return a number as a scalar, keyed by its text, which distinguishes zeros by sign and equates NaNs."""
     number = text == "True" if text in ("True", "False") else int(text) if text.lstrip("-").isdigit() else float(text)
     with np.errstate(all="ignore"):
         array = np.asarray(number).astype(numpy_dtype(dtype))
@@ -266,29 +270,29 @@ def _number(text: str, dtype: DType) -> Tensor:
 
 
 def scalar(value: Scalar, dtype: DType) -> Tensor:
-    """A number as a scalar of ``dtype``."""
+    """Return a number as a scalar of ``dtype``."""
     if current_run() is not None and value.__class__ in (bool, int, float):
         return _number(repr(value), dtype)
     return constant(value, dtype)
 
 
 def known(value: Any, type: Type) -> Value:
-    """A value of any type that is known: an array, a list for a sequence, None or a value for an optional, a dict."""
+    """Return a known value of any type: an array, a list (sequence), None or a value (optional), a dict."""
     return _constant(value, type)
 
 
 def function_input(level: int, position: int, type: Type) -> Value:
-    """What a function is given at a position; see :mod:`.trace`."""
+    """Return the input of a function at a position; see :mod:`.trace`."""
     make = Tensor if isinstance(type, TensorType) else Value
     params = {"level": level, "position": position, "type": type}
-    return interned(make, "input", (), params, type, level, (level, position, type))
+    return intern_value(make, "input", (), params, type, level, (level, position, type))
 
 
 # Sizes.
 
 
 def sizes_of(value: Value) -> tuple[Size, ...] | None:
-    """The elements of a small integer tensor as sizes, in order, where all are known or expressions; else None."""
+    """Return the elements of a small integer tensor as sizes, in order; None if some are unknown."""
     if value.op == "dims":
         return value.params["sizes"]  # type: ignore[no-any-return]
     if value.op == "constant" and isinstance(value.type, TensorType) and t.is_integer(value.type.dtype):
@@ -297,18 +301,18 @@ def sizes_of(value: Value) -> tuple[Size, ...] | None:
 
 
 def size_tensor(sizes: Sequence[Size], shape: tuple[int, ...] | None = None, dtype: DType = t.INT64) -> Tensor:
-    """Sizes as an integer tensor, of one axis unless ``shape`` says otherwise."""
+    """Return sizes as an integer tensor, of one axis unless ``shape`` is given."""
     sizes = tuple(sizes)
     shape = (len(sizes),) if shape is None else shape
     if not any(isinstance(size, Dim) for size in sizes):
         return constant(np.array(sizes, np.int64).reshape(shape), dtype)
     type = TensorType(dtype, shape)
     params = {"sizes": sizes, "shape": shape, "dtype": dtype}
-    return interned(Tensor, "dims", (), params, type, CLOSED, (sizes, shape, dtype))
+    return intern_value(Tensor, "dims", (), params, type, CLOSED, (sizes, shape, dtype))
 
 
-def _folded_sizes(op: str, type: Type, operands: tuple[Value, ...], params: dict[str, Any]) -> Value | None:
-    """The result as sizes, where operands are sizes and the primitive has a rule for them."""
+def _fold_sizes(op: str, type: Type, operands: tuple[Value, ...], params: dict[str, Any]) -> Value | None:
+    """Return the result as sizes if operands are sizes and the primitive has a size rule, else None."""
     if not isinstance(type, TensorType) or not any(operand.op == "dims" for operand in operands):
         return None
     parts: list[Sized] = []
@@ -321,23 +325,23 @@ def _folded_sizes(op: str, type: Type, operands: tuple[Value, ...], params: dict
         else:
             return None
     try:
-        found = SIZE_RULES[op](type, *parts, **params)
+        sizes = SIZE_RULES[op](type, *parts, **params)
     except SizeLimitError:
-        return None  # It is computed when the model runs, and a size that is read off it has a name of its own.
-    if found is None:
+        return None  # The result is computed at run time, and a size read from the tensor gets a fresh symbol.
+    if sizes is None:
         return None
     if type.dtype == t.BOOL:
-        return constant(np.array(found, np.bool_).reshape(type.shape))
-    return size_tensor(found, type.shape, type.dtype)  # type: ignore[arg-type]
+        return constant(np.array(sizes, np.bool_).reshape(type.shape))
+    return size_tensor(sizes, type.shape, type.dtype)  # type: ignore[arg-type]
 
 
 def bind(x: Tensor, element: tuple[int, ...]) -> Dim:
-    """An element of an integer tensor, read at run time, as a size: a fresh symbol, never negative."""
+    """Return an element of an integer tensor, read at run time, as a size: a fresh symbol, never negative."""
     operand_level = x.level
     symbol = fresh_symbol()
     params = {"element": element, "symbol": symbol}
     type = TYPE_RULES["bind"](x.type, **params)
-    value = interned(Tensor, "bind", (x,), params, type, operand_level, element)
+    value = intern_value(Tensor, "bind", (x,), params, type, operand_level, element)
     define(value.params["symbol"], value)
     x.bound = (*x.bound, value)
     return Dim.symbol(value.params["symbol"])
@@ -347,7 +351,7 @@ def bind(x: Tensor, element: tuple[int, ...]) -> Dim:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The shape that tensors of these shapes have after broadcasting them together.
+    """Return the shape after broadcasting these shapes.
 
     Raises:
         ShapeError: Sizes are proven different and neither is 1.
@@ -382,7 +386,7 @@ def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
 
 
 def elementwise(op: str, *operands: Operand) -> Tensor:
-    """Apply an elementwise primitive after broadcasting; numbers take the element type of the tensors."""
+    """Apply an elementwise primitive after broadcasting; numbers get the element type of the tensors."""
     tensors = _tensors(operands)
     first = tensors[0].type.shape
     if any(x.type.shape != first for x in tensors):
@@ -390,7 +394,7 @@ def elementwise(op: str, *operands: Operand) -> Tensor:
         run = current_run()
         if run is not None and all(x.op == "constant" for x in tensors):  # numpy broadcasts by itself.
             type = TYPE_RULES[op](*[TensorType(x.dtype, shape) for x in tensors])
-            return _computed(run, op, type, tensors, {})  # type: ignore[arg-type]
+            return _compute(run, op, type, tensors, {})  # type: ignore[arg-type]
         tensors = [x if x.shape == shape else broadcast_to(x, shape) for x in tensors]
     return apply(op, *tensors)
 
@@ -404,5 +408,5 @@ def _tensors(operands: Sequence[Operand]) -> Sequence[Tensor]:
 
 
 def get(results: Value, index: int) -> Value:
-    """One result of a primitive that has several."""
+    """Return one result of a primitive that has several."""
     return apply_any("get", results, index=index)

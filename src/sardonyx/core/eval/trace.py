@@ -1,7 +1,7 @@
-"""Tracing: Python functions of tensors become functions of the graph, and control flow takes them.
+"""Tracing: Python functions of tensors become Core functions, the bodies of control flow included.
 
-Inside a run ``cond``, ``loop`` and ``call`` just call the Python function. While tracing, the function is called once
-on inputs of its own; what it uses from outside becomes an operand (closure conversion), constants stay inside.
+Inside a run ``cond``, ``loop`` and ``call`` simply call the Python function. While tracing, the function is called once
+on inputs of its own; captured values become operands (closure conversion), constants stay inside.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.core.dim import Dim, Size, dim_max
-from sardonyx.core.eval.assumptions import assumed
+from sardonyx.core.eval.assumptions import find_assumption
 from sardonyx.core.eval.run_context import COUNTED, current_run, tracing
 from sardonyx.core.eval.substitution import substitute_values
 from sardonyx.core.eval.tensor import Tensor, apply, apply_any, constant, function_input, get, level_of, sizes_of
@@ -28,7 +28,7 @@ from sardonyx.core.ir.graph import (
     definer,
     fresh_symbol,
     function,
-    interned,
+    intern_value,
     scope,
     symbols_in,
 )
@@ -39,12 +39,12 @@ from sardonyx.errors import NeedsValueError, RuleError, TypeMismatchError
 Traced = Callable[..., "Sequence[Value]"]
 
 LoopBody = Callable[..., "tuple[Tensor | None, Sequence[Value], Sequence[Value]]"]
-"""The body of a loop: whether to go on (None for yes), the carried values, the values to collect."""
+"""The body of a loop returns the condition (None for true), the carried values, the rows to collect."""
 
 
 @contextlib.contextmanager
 def nested() -> Iterator[int]:
-    """Enter the scope of one more function: its level."""
+    """Enter the scope of a nested function and return its level."""
     inner = Scope(scope.get())
     token = scope.set(inner)
     try:
@@ -54,25 +54,25 @@ def nested() -> Iterator[int]:
 
 
 def trace(name: str, body: Traced, types: Sequence[Type]) -> Function:
-    """Call ``body`` on inputs of ``types`` and return the graph of what it gives.
+    """Call ``body`` on inputs of ``types`` and return the graph of the results.
 
     Raises:
-        RuleError: It uses a value from outside; ``trace_closed`` takes those in.
+        RuleError: The body captures an outer value; ``trace_closed`` allows captures.
     """
     traced, captured = trace_closed(name, body, types)
     if captured:
-        raise RuleError(f"{name} uses {len(captured)} values from outside of it.", where=captured[0].origin)
+        raise RuleError(f"{name} captures {len(captured)} values from outside.", where=captured[0].origin)
     return traced
 
 
 def trace_closed(name: str, body: Traced, types: Sequence[Type]) -> tuple[Function, tuple[Value, ...]]:
-    """Call ``body`` on inputs of ``types``; returns its graph and what it uses from outside, its last inputs."""
+    """Call ``body`` on inputs of ``types``; return the graph and the captured values, its last inputs."""
     with nested() as level:
         inner = scope.get()
         assert inner is not None
         inputs = [function_input(level, position, type) for position, type in enumerate(types)]
         results = body(*inputs)
-        captured = _captures(results, inner)
+        captured = _find_captures(results, inner)
         outside = [function_input(level, len(inputs) + i, value.type) for i, value in enumerate(captured)]
         moved = dict(zip(captured, outside, strict=True))
         closed = substitute_values(results, moved, level=level, inside=lambda value: _is_inside(value, inner))
@@ -80,11 +80,11 @@ def trace_closed(name: str, body: Traced, types: Sequence[Type]) -> tuple[Functi
 
 
 def inline(inner: Function, arguments: Sequence[Value]) -> list[Value]:
-    """The results of a function as values of the function being traced, of arguments of the types it takes."""
+    """Return the results of a function for arguments in the function being traced."""
     sizes: dict[str, Size] = {}
-    for declared, given in zip(inner.inputs, arguments, strict=True):
-        if isinstance(declared.type, t.TensorType) and isinstance(given.type, t.TensorType):
-            for old, new in zip(declared.type.shape or (), given.type.shape or (), strict=True):
+    for declared, argument in zip(inner.inputs, arguments, strict=True):
+        if isinstance(declared.type, t.TensorType) and isinstance(argument.type, t.TensorType):
+            for old, new in zip(declared.type.shape or (), argument.type.shape or (), strict=True):
                 if isinstance(old, Dim) and old.atom is not None and old.atom.kind == "symbol":
                     sizes.setdefault(old.atom.name, new)
     around = scope.get()
@@ -98,50 +98,50 @@ def inline(inner: Function, arguments: Sequence[Value]) -> list[Value]:
 
 
 def _is_inside(value: Value, inner: Scope) -> bool:
-    """Whether the value belongs to the function: made there, or of constants and sizes alone."""
+    """Return True if the value belongs to the function: recorded there, or of constants and sizes alone."""
     return value in inner.values or value.level == CLOSED
 
 
-def _captures(results: Sequence[Value], inner: Scope) -> list[Value]:
-    """Values from outside that the function reads, and results that are such themselves, in order."""
-    found: dict[Value, None] = {}
+def _find_captures(results: Sequence[Value], inner: Scope) -> list[Value]:
+    """Return outer values that the function reads or returns, in order."""
+    captured: dict[Value, None] = {}
     seen: set[Value] = set()
-    waiting = list(reversed(results))
-    while waiting:
-        value = waiting.pop()
+    stack = list(reversed(results))
+    while stack:
+        value = stack.pop()
         if value not in seen:
             seen.add(value)
             if _is_inside(value, inner):
-                waiting.extend(reversed((*value.operands, *(d for d in value.definers if _is_inside(d, inner)))))
+                stack.extend(reversed((*value.operands, *(d for d in value.definers if _is_inside(d, inner)))))
             else:
-                found[value] = None
-    return list(found)
+                captured[value] = None
+    return list(captured)
 
 
 def call(name: str, body: Traced, operands: Sequence[Value]) -> tuple[Value, ...]:
-    """Results of a function of the operands; whoever knows its name may compute it in a way of their own.
+    """Return the results of a named function of the operands; the compiler may replace the computation.
 
     Args:
-        name: What it computes.
+        name: Name of the function.
         body: The function.
-        operands: What it is called with.
+        operands: Its arguments.
     """
     if current_run() is not None:
         return tuple(body(*operands))
     traced, captured = trace_closed(name, body, [value.type for value in operands])
-    found = apply_any("call", *operands, *captured, function=traced)
-    return tuple(get(found, i) for i in range(len(traced.results)))
+    results = apply_any("call", *operands, *captured, function=traced)
+    return tuple(get(results, i) for i in range(len(traced.results)))
 
 
 # Control flow.
 
 
 def cond(condition: Tensor, then: Traced, otherwise: Traced) -> tuple[Value, ...]:
-    """Results of one of two functions without parameters, chosen by a boolean scalar.
+    """Return the results of one of two functions without parameters, selected by a boolean scalar.
 
     Raises:
-        TypeMismatchError: While tracing, the functions give values of different types.
-        NeedsValueError: While tracing, they give values of different ranks, and the condition is not known.
+        TypeMismatchError: While tracing, the functions return values of different types.
+        NeedsValueError: While tracing, the functions return values of different ranks for an unknown condition.
     """
     if condition.is_constant:
         return tuple(then() if bool(condition.known) else otherwise())
@@ -152,26 +152,26 @@ def cond(condition: Tensor, then: Traced, otherwise: Traced) -> tuple[Value, ...
         _with_inputs(branch, used, captured) for branch, used in ((first, first_captured), (second, second_captured))
     ]
     if len(first.results) != len(second.results):
-        raise TypeMismatchError(f"the branches give {len(first.results)} and {len(second.results)} values.")
-    given = [[_outside(value.type, branch.defined_symbols) for value in branch.results] for branch in branches]
+        raise TypeMismatchError(f"the branches return {len(first.results)} and {len(second.results)} values.")
+    results = [[_outside_type(value.type, branch.defined_symbols) for value in branch.results] for branch in branches]
     try:
-        types = [joined_type(a, b) for a, b in zip(*given, strict=True)]
+        types = [join_types(a, b) for a, b in zip(*results, strict=True)]
     except NeedsValueError as error:
-        choice = assumed(condition)
+        choice = find_assumption(condition)
         if choice is None:
             raise NeedsValueError(error.problem, value=condition) from error
         return tuple(then() if choice.any() else otherwise())
     operands = (condition, *captured)
     params = {"then": branches[0], "otherwise": branches[1]}
-    chosen = _recorded("cond", operands, params, types)
+    chosen = _record("cond", operands, params, types)
     return tuple(get(chosen, i) for i in range(len(types)))
 
 
-def joined_type(a: Type, b: Type) -> Type:
-    """A type that both values have: a fresh symbol where their sizes differ.
+def join_types(a: Type, b: Type) -> Type:
+    """Return a common type of both values, with a fresh symbol for each size that differs.
 
     Raises:
-        NeedsValueError: The ranks differ; which it is must be known.
+        NeedsValueError: The ranks differ; the condition must be known.
         TypeMismatchError: Anything else differs.
     """
     if a == b:
@@ -179,30 +179,30 @@ def joined_type(a: Type, b: Type) -> Type:
     if not isinstance(a, t.TensorType) or not isinstance(b, t.TensorType) or a.dtype != b.dtype:
         if same_type(a, b):
             return a
-        raise TypeMismatchError(f"values of {a} and of {b} stand for one another.")
+        raise TypeMismatchError(f"incompatible types of one value: {a} and {b}.")
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
-        raise NeedsValueError(f"{a} and {b} stand for one another: their ranks differ.")
+        raise NeedsValueError(f"incompatible ranks of one value: {a} and {b}.")
     return t.TensorType(
         a.dtype, tuple(x if x == y else Dim.symbol(fresh_symbol()) for x, y in zip(a.shape, b.shape, strict=True))
     )
 
 
-def _recorded(op: str, operands: tuple[Value, ...], params: dict[str, Any], types: Sequence[Type]) -> Value:
-    """Record control flow with results of ``types``; it defines the symbols in them that are new."""
+def _record(op: str, operands: tuple[Value, ...], params: dict[str, Any], types: Sequence[Type]) -> Value:
+    """Record control flow with results of ``types``; the value defines the new symbols in the types."""
     known = {symbol for operand in operands for symbol in symbols_in(operand.type)}
     new = tuple(s for s in dict.fromkeys(symbols_in(tuple(types))) if s.startswith(DEFINED) and s not in known)
     new = tuple(symbol for symbol in new if definer(symbol) is None)
     full = {**params, "results": tuple(types), "symbols": new}
     type = TYPE_RULES[op](*[operand.type for operand in operands], **full)
     level = level_of(operands)
-    value = interned(Value, op, operands, full, type, level, tuple(full.values()))
+    value = intern_value(Value, op, operands, full, type, level, tuple(full.values()))
     for symbol in new:
         define(symbol, value)
     return value
 
 
 def _with_inputs(branch: Function, used: Sequence[Value], captured: Sequence[Value]) -> Function:
-    """The function taking all of ``captured``, of which it used ``used``."""
+    """Return the branch with all of ``captured`` as inputs, of which ``used`` were its own."""
     inputs = [function_input(branch.level, position, value.type) for position, value in enumerate(captured)]
     moved = dict(zip(branch.inputs, (inputs[captured.index(value)] for value in used), strict=True))
     results = substitute_values(branch.results, moved, level=branch.level, inside=set(branch.values).__contains__)
@@ -216,90 +216,90 @@ def loop(
     body: LoopBody,
     rows: Sequence[Type] | None = None,
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Repeat ``body`` while it asks for more and the count lasts.
+    """Repeat ``body`` while its condition holds, at most ``count`` times.
 
     Args:
-        count: Most iterations, an int64 scalar; None for no bound.
-        go: Whether to begin, a boolean scalar; None for yes.
-        carried: Values that every iteration takes and gives anew.
-        body: Of the iteration's number (int64 scalar) and the carried values; gives whether to go on (boolean scalar,
-            or None for yes), the carried values, and the values to collect.
-        rows: Types of the values to collect: what a run without iterations gives if the body cannot be traced.
+        count: Maximum number of iterations, an int64 scalar; None for no bound.
+        go: The condition before the first iteration, a boolean scalar; None for true.
+        carried: Values that each iteration receives and updates.
+        body: Of the iteration's number (int64 scalar) and the carried values; returns the condition (boolean scalar,
+            or None for true), the carried values, and the values to collect.
+        rows: Types of the values to collect: for a run without iterations if the body cannot be traced.
 
     Returns:
-        The carried values at the end, and what was collected, stacked along a new first axis.
+        The final carried values, and the collected values, stacked along a new first axis.
 
     Raises:
-        TypeMismatchError: While tracing, a carried value changes its element type from one iteration to the next.
-        NeedsValueError: While tracing, it changes its rank.
-        ResourceError: In a run, it passes the limit on iterations, memory or time.
+        TypeMismatchError: While tracing, an iteration changes the element type of a carried value.
+        NeedsValueError: While tracing, an iteration changes the rank of a carried value.
+        ResourceError: A run exceeds the limit on iterations, memory or time.
     """
     start = constant(True, t.BOOL) if go is None else go
     most = constant((1 << 63) - 1, t.INT64) if count is None else count
     if current_run() is not None:
-        return _looped(most, start, carried, body, rows)
+        return _run_loop(most, start, carried, body, rows)
 
     def whole(i: Tensor, going: Tensor, *state: Value) -> list[Value]:
         again, after, scanned = body(i, *state)
         return [constant(True, t.BOOL) if again is None else again, *after, *scanned]
 
-    traced, captured, state, scanned = _traced_loop(whole, most, start, carried)
+    traced, captured, state, scanned = _trace_loop(whole, most, start, carried)
     trips: Size = Dim.symbol(fresh_symbol())
     if count is not None and start.is_constant and traced.results[0].is_constant and bool(traced.results[0].known):
         trips = dim_max((sizes_of(count) or (trips,))[0], 0) if bool(start.known) else 0
     own = traced.defined_symbols | (set(symbols_in(tuple(state))) - set(symbols_in(tuple(v.type for v in carried))))
-    stacked = [_stacked(_outside(row.type, own), trips) for row in scanned]
-    final = [joined_type(before.type, after) for before, after in zip(carried, state, strict=True)]
+    stacked = [_stack_type(_outside_type(row.type, own), trips) for row in scanned]
+    final = [join_types(before.type, after) for before, after in zip(carried, state, strict=True)]
     params = {"body": traced, "carried": len(carried)}
-    results = _recorded("loop", (most, start, *carried, *captured), params, [*final, *stacked])
-    found = [get(results, i) for i in range(len(final) + len(stacked))]
-    return tuple(found[: len(final)]), tuple(found[len(final) :])
+    results = _record("loop", (most, start, *carried, *captured), params, [*final, *stacked])
+    outputs = [get(results, i) for i in range(len(final) + len(stacked))]
+    return tuple(outputs[: len(final)]), tuple(outputs[len(final) :])
 
 
-def _stacked(row: Type, trips: Size) -> Type:
-    """The type of rows on a new first axis."""
+def _stack_type(row: Type, trips: Size) -> Type:
+    """Return the type of rows stacked on a new first axis."""
     if not isinstance(row, t.TensorType):
-        raise TypeMismatchError(f"a loop collects tensors, not {row}.")
+        raise TypeMismatchError(f"a loop collects tensors, got {row}.")
     if row.shape is None:
-        raise NeedsValueError("a rank of what a loop collects is only known at run time.")
+        raise NeedsValueError("the rank of a collected value is only known at run time.")
     return t.TensorType(row.dtype, (trips, *row.shape))
 
 
-def _traced_loop(
+def _trace_loop(
     whole: Traced, most: Tensor, start: Tensor, carried: Sequence[Value]
 ) -> tuple[Function, tuple[Value, ...], list[Type], tuple[Value, ...]]:
-    """The body, what it captures, the types of what it carries, and the values that it collects.
+    """Return the traced body, its captures, the types of the carried values, and the collected values.
 
-    A size that changes from one iteration to the next is a symbol of the body's own.
+    A size that an iteration changes is a symbol of the body.
     """
     types = [value.type for value in carried]
     while True:
         traced, captured = trace_closed("body", whole, [most.type, start.type, *types])
         after = [value.type for value in traced.results[1 : 1 + len(types)]]
-        wider = [_widened(old, new, first.type) for old, new, first in zip(types, after, carried, strict=True)]
+        wider = [_widen_type(old, new, first.type) for old, new, first in zip(types, after, carried, strict=True)]
         if wider == types:
             return traced, captured, types, traced.results[1 + len(types) :]
         types = wider
 
 
-def _widened(before: Type, after: Type, first: Type) -> Type:
-    """The type of a carried value, with a fresh symbol for every size that an iteration changes."""
+def _widen_type(before: Type, after: Type, first: Type) -> Type:
+    """Return the type of a carried value, with a fresh symbol for every size that an iteration changes."""
     if before == after or not isinstance(before, t.TensorType) or not isinstance(first, t.TensorType):
         if not same_type(before, after):
-            raise TypeMismatchError(f"a loop carries {before}, and its body turns it into {after}.")
+            raise TypeMismatchError(f"the loop body changes the type of a carried value from {before} to {after}.")
         return before
-    joined = joined_type(before, after)
+    joined = join_types(before, after)
     assert isinstance(joined, t.TensorType) and joined.shape and before.shape and first.shape
-    # A symbol that is the body's own already may stand for another number in the next iteration.
+    # A symbol of the body may have another value in the next iteration.
     sizes = [
-        old if old == new or old != given else new
-        for old, new, given in zip(before.shape, joined.shape, first.shape, strict=True)
+        old if old == new or old != initial else new
+        for old, new, initial in zip(before.shape, joined.shape, first.shape, strict=True)
     ]
     return t.TensorType(before.dtype, tuple(sizes))
 
 
-def _outside(type: Type, own: frozenset[str]) -> Type:
-    """The type as it is seen from outside of a function: fresh symbols for sizes that only the function knows."""
+def _outside_type(type: Type, own: frozenset[str]) -> Type:
+    """Return the type as seen from outside of a function: fresh symbols for sizes local to the function."""
     if not isinstance(type, t.TensorType) or type.shape is None or own.isdisjoint(symbols_in(type)):
         return type
     sizes = [Dim.symbol(fresh_symbol()) if isinstance(s, Dim) and s.symbols() & own else s for s in type.shape]
@@ -307,12 +307,12 @@ def _outside(type: Type, own: frozenset[str]) -> Type:
 
 
 def _uncounted_bytes(value: Value) -> int:
-    """About what a value takes that is too small to count by itself: there may be many of them."""
+    """Estimate the memory of a value that is too small to be tracked; a loop may collect many."""
     nbytes = value.type.nbytes if isinstance(value.type, t.TensorType) else None
     return 512 + (nbytes if nbytes is not None and nbytes < COUNTED else 0)
 
 
-def _looped(
+def _run_loop(
     count: Tensor, go: Tensor, carried: Sequence[Value], body: LoopBody, rows: Sequence[Type] | None
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
     run = current_run()
@@ -326,7 +326,7 @@ def _looped(
         state = tuple(after)
         collected.append(scanned)
         held += sum(map(_uncounted_bytes, scanned))
-        run.reserve(held, "what a loop collects")
+        run.reserve(held, "a loop's collected values")
         going = True if again is None else bool(again.known)
         done += 1
     if not collected:
@@ -335,7 +335,7 @@ def _looped(
 
 
 def _row_types(carried: Sequence[Value], body: LoopBody, rows: Sequence[Type] | None) -> Sequence[Type]:
-    """The types of what the body of a loop of no iterations would collect."""
+    """Return the types that the body of a loop without iterations would collect."""
     types = [t.TensorType(t.INT64, ()), *(value.type for value in carried)]
     try:
         with tracing():
@@ -348,14 +348,14 @@ def _row_types(carried: Sequence[Value], body: LoopBody, rows: Sequence[Type] | 
 
 
 def _no_rows(row: Type) -> Tensor:
-    """No rows of a type; a size that only iterations tell is 0."""
+    """Return an empty stack of rows of a type; sizes known only in iterations are 0."""
     if not isinstance(row, t.TensorType) or row.shape is None:
-        raise TypeMismatchError(f"a loop collects tensors of known rank, not {row}.")
+        raise TypeMismatchError(f"a loop collects tensors of known rank, got {row}.")
     sizes = [0 if isinstance(size, Dim) else size for size in row.shape]
     return constant(np.empty((0, *sizes), t.numpy_dtype(row.dtype)), row.dtype)
 
 
 def stack(values: Sequence[Value]) -> Tensor:
-    """Tensors of one type, stacked along a new first axis."""
+    """Stack tensors of one type along a new first axis."""
     tensors: list[Tensor] = list(values)  # type: ignore[arg-type]
     return apply("concat", *[apply("reshape", x, shape=(1, *x.shape)) for x in tensors], axis=0)

@@ -1,8 +1,8 @@
-"""What a legal function of the graph is, as a program: all reasons why one is not, with places.
+"""The definition of a legal Core function, as a program: every violation with its location.
 
-Legal is: primitives of the list with their parameters; types as the type rules give them; inputs in their positions;
-nothing of a function around but through inputs; symbols that an input binds or that something before defines; and
-functions inside that are legal themselves. Values are named as :mod:`.text` names them.
+A legal function consists of primitives of the list with their parameters; types as the type rules give; inputs in
+order; references to enclosing functions only through inputs; symbols that an input binds or an earlier value defines;
+and legal nested functions. Values are named as :mod:`sardonyx.core.ir.printer` prints them.
 """
 
 from __future__ import annotations
@@ -22,107 +22,107 @@ from sardonyx.errors import InvalidModelError, SardonyxError
 
 
 class Fault(NamedTuple):
-    """A reason why a function is not legal.
+    """A violation of the rules for legal functions.
 
     Attributes:
-        place: The value, as it is named in the function's text, with those around it.
-        problem: What is wrong with it.
+        location: The value's name in the function's text, after the names of enclosing values.
+        problem: Description of the violation.
     """
 
-    place: str
+    location: str
     problem: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.problem}"
+        return f"{self.location}: {self.problem}"
 
 
 def check(function: Function) -> None:
     """Check that a function is legal.
 
     Raises:
-        InvalidModelError: It is not; lists every reason.
+        InvalidModelError: The function is not legal; lists every violation.
     """
-    found = list(faults(function))
-    if found:
-        raise InvalidModelError("; ".join(map(str, found)), where=function.name)
+    violations = list(faults(function))
+    if violations:
+        raise InvalidModelError("; ".join(map(str, violations)), where=function.name)
 
 
-def faults(function: Function, around: frozenset[str] = frozenset()) -> Iterator[Fault]:
-    """All reasons why a function is not legal; none where it is.
+def faults(function: Function, outer_symbols: frozenset[str] = frozenset()) -> Iterator[Fault]:
+    """Yield all violations; none for a legal function.
 
     Args:
         function: The function.
-        around: Size symbols that are defined outside of the function.
+        outer_symbols: Size symbols that are defined outside of the function.
     """
-    yield from _faults(function, around, "")
+    yield from _faults(function, outer_symbols, "")
 
 
-def _faults(function: Function, around: frozenset[str], path: str) -> Iterator[Fault]:
+def _faults(function: Function, outer: frozenset[str], path: str) -> Iterator[Fault]:
     yield from _input_faults(function, path)
-    known = set(around) | _bound_by(function)
-    made = 0
+    known = set(outer) | _bound_symbols(function)
+    count = 0
     for value in function.values:
         if value.op == "input":
-            place = f"{path}x{value.params['position']}"
+            location = f"{path}x{value.params['position']}"
         else:
-            place = f"{path}v{made} ({value.op})"
-            made += 1
+            location = f"{path}v{count} ({value.op})"
+            count += 1
         for problem in _value_problems(value, function):
-            yield Fault(place, problem)
-        unknown = sorted(_spoken(value) - known - set(defined_by(value)))
+            yield Fault(location, problem)
+        unknown = sorted(_symbols_of(value) - known - set(defined_by(value)))
         if unknown and value.op != "input":
-            yield Fault(place, f"no input binds {', '.join(unknown)}, and nothing before defines it")
+            problem = f"undefined symbol {', '.join(unknown)}: neither bound by an input nor defined before"
+            yield Fault(location, problem)
         known.update(defined_by(value))
         for name, param in value.params.items():
             if isinstance(param, Function):
                 if param.level <= function.level:
-                    yield Fault(place, f"its {name} is at level {param.level}, no deeper than the function around")
-                yield from _faults(param, frozenset(known), f"{place}.{name}.")
+                    yield Fault(location, f"{name} is at level {param.level}, expected more than {function.level}")
+                yield from _faults(param, frozenset(known), f"{location}.{name}.")
     for position, value in enumerate(function.results):
         if isinstance(value.type, TupleType):
-            yield Fault(f"{path}result {position}", "several results are returned as one; `get` takes them apart")
+            yield Fault(f"{path}result {position}", "a tuple is returned; extract each result with `get`")
 
 
-def _bound_by(function: Function) -> set[str]:
-    """The symbols that the sizes of inputs are."""
+def _bound_symbols(function: Function) -> set[str]:
+    """Return the symbols that are sizes of inputs."""
     shapes = [value.type.shape or () for value in function.inputs if isinstance(value.type, TensorType)]
     sizes = [size for shape in shapes for size in shape if isinstance(size, Dim)]
     return {size.atom.name for size in sizes if size.atom is not None and size.atom.kind == "symbol"}
 
 
-def _spoken(value: Value) -> set[str]:
-    """The symbols that a value speaks of itself; those of functions inside are looked at there."""
+def _symbols_of(value: Value) -> set[str]:
+    """Return the symbols in a value's type and parameters, without the contents of nested functions."""
     params = [param for param in value.params.values() if not isinstance(param, Function)]
     return {symbol for part in (value.type, *params) for symbol in symbols_in(part)}
 
 
 def _input_faults(function: Function, path: str) -> Iterator[Fault]:
     for position, value in enumerate(function.inputs):
-        place = f"{path}x{position}"
+        location = f"{path}x{position}"
         if value.op != "input":
-            yield Fault(place, f"the input is a {value.op}")
+            yield Fault(location, f"expected an input, got {value.op}")
         elif (value.params["level"], value.params["position"]) != (function.level, position):
-            yield Fault(
-                place, f"the input is that of level {value.params['level']}, position {value.params['position']}"
-            )
+            actual = f"level {value.params['level']}, position {value.params['position']}"
+            yield Fault(location, f"expected the input of level {function.level}, position {position}, got {actual}")
         elif value.type != value.params["type"]:
-            yield Fault(place, f"the input is {value.type} and declared as {value.params['type']}")
+            yield Fault(location, f"the input has type {value.type}, declared {value.params['type']}")
 
 
 def _value_problems(value: Value, function: Function) -> Iterator[str]:
     row = PRIMITIVES.get(value.op)
     if row is None:
-        yield "there is no such primitive"
+        yield "unknown primitive"
         return
     if tuple(value.params) != row.params:
-        yield f"its parameters are {', '.join(value.params) or 'none'}, and should be {', '.join(row.params) or 'none'}"
+        yield f"expected parameters {', '.join(row.params) or 'none'}, got {', '.join(value.params) or 'none'}"
         return
     if value.op == "input":
         if value not in function.inputs:
-            yield f"it is an input of level {value.level}, and none of this function"
+            yield f"an input of level {value.level} that does not belong to this function"
         return
     if value.level != max([operand.level for operand in value.operands], default=CLOSED):
-        yield f"its level {value.level} is not that of its operands"
+        yield f"level {value.level} differs from the maximum level of the operands"
     yield from _constant_problems(value) if value.op == "constant" else _type_problems(value)
 
 
@@ -131,18 +131,18 @@ def _constant_problems(value: Value) -> Iterator[str]:
     if not isinstance(type_, TensorType):
         return
     if not isinstance(known, np.ndarray):
-        yield f"it holds a {type(known).__name__}, and is declared as {type_}"
+        yield f"the constant is a {type(known).__name__}, declared {type_}"
     elif (t.numpy_dtype(type_.dtype), type_.shape) != (known.dtype, known.shape):
-        yield f"it holds {known.dtype}{list(known.shape)}, and is declared as {type_}"
+        yield f"the constant is {known.dtype}{list(known.shape)}, declared {type_}"
 
 
 def _type_problems(value: Value) -> Iterator[str]:
     try:
-        told: Type = TYPE_RULES[value.op](*[operand.type for operand in value.operands], **value.params)
+        expected: Type = TYPE_RULES[value.op](*[operand.type for operand in value.operands], **value.params)
     except SardonyxError as error:
         yield error.problem.rstrip(".")
     except (TypeError, ValueError, IndexError) as error:
-        yield f"its operands and parameters do not fit ({error})"
+        yield f"invalid operands or parameters ({error})"
     else:
-        if not same_type(told, value.type):
-            yield f"it is {told}, and declared as {value.type}"
+        if not same_type(expected, value.type):
+            yield f"the result is {expected}, declared {value.type}"

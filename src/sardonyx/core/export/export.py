@@ -198,7 +198,9 @@ def _host(
     given = iter(operands)
     inputs = [next(given) if there else None for there in function.present or [True] * len(operands)]
     count = len(value.type.results)  # type: ignore[union-attr]
-    options = {name.removesuffix("_"): _attribute(item) for name, item in attributes if name not in function.given}
+    options = {
+        name.removesuffix("_"): _attribute(item) for name, item in attributes if name not in function.context_parameters
+    }
     if function.domain:
         w.writer.domains[function.domain] = max(function.since, w.writer.domains.get(function.domain, 1))
     found = w.node(

@@ -1,12 +1,13 @@
-"""The Core graph: values and functions. Pure and hash-consed; built through :mod:`sardonyx.core.eval.tensor`.
+"""The Core graph: values and functions. Pure and hash-consed.
 
-A value is a primitive applied to values, with parameters; equal values are the same object, so that equality is
-identity. A primitive with several results gives a tuple, from which ``get`` takes one. A function closes a piece of
-graph over its inputs: the body of a ``call``, a ``cond`` or a ``loop``, or a whole model.
+Values are created by :mod:`sardonyx.core.eval.tensor`. A value is a primitive applied to values, with parameters;
+equal values are the same object, so that equality is identity. A primitive with several results gives a tuple, whose
+elements ``get`` extracts. A function closes a piece of graph over its inputs: the body of a ``call``, a ``cond`` or a
+``loop``, or a whole model.
 
-A symbol in a size is bound by who calls the function (a size of an input), or *defined* by a value at run time
-(``bind``: the value of an element; ``host``: a size counted from data). What defines a symbol that a value speaks of
-is among the value's dependencies, as its operands are.
+A symbol in a size is bound by the caller of the function (a size of an input), or *defined* by a value at run time
+(``bind``: the value of an element; ``host``: a data-dependent size). The definers of the symbols in a value's
+parameters and type are among the value's dependencies, as its operands are.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ DEFINED = "%"
 
 
 class Value:
-    """A primitive applied. Immutable; equal ones are the same object.
+    """A primitive applied to operands. Immutable; equal values are the same object.
 
     Attributes:
         op: The primitive's name (:data:`sardonyx.core.ir.primitives.PRIMITIVES`).
-        operands: The values that it reads.
-        params: Its parameters by name: numbers, texts, sizes, element types, functions, and tuples of them.
-        type: Its type.
-        level: The nesting of the innermost function whose inputs it depends on through its operands; ``CLOSED``
-            without any: it is of constants and sizes alone, and can be computed wherever its symbols are known.
-        definers: The values that define symbols which occur in its parameters or type.
-        origin: The ONNX name that it carries, empty without one; no part of its identity.
-        bound: The ``bind`` values that read its elements: alive as long as it is.
+        operands: The values read.
+        params: Parameters by name: numbers, texts, sizes, element types, functions, and tuples of these.
+        type: Type of the result.
+        level: The nesting of the innermost function on whose inputs the value depends through its operands; ``CLOSED``
+            without any: the value depends on constants and sizes alone, and can be computed wherever its symbols are
+            known.
+        definers: The values that define symbols in the parameters or type.
+        origin: The ONNX name, empty without one; not part of the identity.
+        bound: The ``bind`` values that read elements of this value; this reference keeps them alive.
     """
 
     __slots__ = ("__weakref__", "bound", "definers", "level", "op", "operands", "origin", "params", "type")
@@ -68,18 +70,18 @@ class Value:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the value itself is known."""
+        """True if the value is known."""
         return self.op == "constant"
 
     @property
     def known(self) -> Any:
-        """The value itself, of a constant: an array, a list for a sequence, None or a value for an optional.
+        """The value of a constant: an array, a list for a sequence, None or a value for an optional.
 
         Raises:
-            RuleError: It is no constant; ask ``is_constant`` first.
+            RuleError: The value is not a constant; check ``is_constant`` first.
         """
         if self.op != "constant":
-            raise RuleError(f"a value computed by {self.op} is not known while tracing.", where=self.origin)
+            raise RuleError(f"the value of {self.op} is not known while tracing.", where=self.origin)
         return self.params["value"]
 
     def __repr__(self) -> str:
@@ -87,13 +89,13 @@ class Value:
 
 
 class Function:
-    """A piece of graph with inputs and results; depends on nothing else but constants and symbols.
+    """A piece of graph with inputs and results, closed but for constants and symbols.
 
     Attributes:
-        name: What it computes, for people: an operator's name, ``body``.
+        name: For listings: an operator's name, ``body``.
         inputs: ``input`` values, in order.
-        results: What it returns, in order.
-        level: The nesting of its inputs, deeper than that of the function around.
+        results: Results in order.
+        level: The nesting of the inputs, deeper than the level of the enclosing function.
     """
 
     __slots__ = ("__weakref__", "_defined", "_free", "_order", "inputs", "level", "name", "results")
@@ -109,27 +111,27 @@ class Function:
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """The values that the results need, every one after what it depends on. Bodies are not entered.
+        """The values that the results depend on, in topological order, without the contents of bodies.
 
-        What defines a symbol outside of the function is not among them.
+        Definers of symbols outside of the function are excluded.
         """
         if self._order is None:
-            self._order = tuple(topological(self.results, self.level))
+            self._order = tuple(sort_topologically(self.results, self.level))
         return self._order
 
     @property
     def free_symbols(self) -> frozenset[str]:
-        """The symbols that its values speak of and none of them defines."""
+        """The symbols that occur in the values without being defined by any of them."""
         if self._free is None:
-            spoken = set(symbols_in(tuple(value.type for value in self.inputs)))
+            occurring = set(symbols_in(tuple(value.type for value in self.inputs)))
             for value in self.values:
-                spoken.update(symbols_in((value.params, value.type)))
-            self._free = frozenset(spoken - self.defined_symbols)
+                occurring.update(symbols_in((value.params, value.type)))
+            self._free = frozenset(occurring - self.defined_symbols)
         return self._free
 
     @property
     def defined_symbols(self) -> frozenset[str]:
-        """The symbols that its values give their numbers; nobody outside knows them."""
+        """The symbols that the values define; unknown outside of the function."""
         if self._defined is None:
             self._defined = frozenset(symbol for value in self.values for symbol in defined_by(value))
         return self._defined
@@ -138,29 +140,29 @@ class Function:
         return f"<function {self.name}: {len(self.inputs)} inputs, {len(self.results)} results>"
 
 
-def topological(roots: Iterable[Value], level: int = CLOSED) -> Iterator[Value]:
-    """The roots and all that they depend on, every value after its dependencies. Does not recurse.
+def sort_topologically(roots: Iterable[Value], level: int = CLOSED) -> Iterator[Value]:
+    """Yield the roots and all dependencies in topological order; iterative.
 
     Args:
-        roots: Where to begin.
-        level: What defines a symbol at an outer level is left out.
+        roots: The values to start from.
+        level: Definers at an outer level are left out.
     """
     done: set[Value] = set()
     for root in roots:
-        waiting = [(root, dependencies(root, level))] if root not in done else []
-        while waiting:
-            value, rest = waiting[-1]
-            needed = next((other for other in rest if other not in done), None)
-            if needed is None:
-                waiting.pop()
+        stack = [(root, dependencies(root, level))] if root not in done else []
+        while stack:
+            value, rest = stack[-1]
+            missing = next((other for other in rest if other not in done), None)
+            if missing is None:
+                stack.pop()
                 done.add(value)
                 yield value
             else:
-                waiting.append((needed, dependencies(needed, level)))
+                stack.append((missing, dependencies(missing, level)))
 
 
 def dependencies(value: Value, level: int = CLOSED) -> Iterator[Value]:
-    """The values that must be computed before this one, in a function of inputs at ``level``."""
+    """Yield the values to compute before this one, in a function with inputs at ``level``."""
     yield from value.operands
     for definer in value.definers:
         if definer.level >= level or definer.level == CLOSED:
@@ -168,41 +170,41 @@ def dependencies(value: Value, level: int = CLOSED) -> Iterator[Value]:
 
 
 def functions_of(value: Value) -> Iterator[Function]:
-    """The functions among a value's parameters."""
+    """Yield the functions among a value's parameters."""
     for param in value.params.values():
         if isinstance(param, Function):
             yield param
 
 
 def bodies_of(value: Value) -> tuple[Function, ...]:
-    """The body of a loop, or the branches of a choice: where the condition holds first."""
+    """Return the body of a loop, or the branches of a ``cond``, the branch for true first."""
     params = value.params
     return (params["body"],) if value.op == "loop" else (params["then"], params["otherwise"])
 
 
 class Scope:
-    """The values that are made while a function is traced, apart from those made around it.
+    """The values created while a function is traced, separate from the values of enclosing functions.
 
     Args:
-        around: The scope of the function around; None for the outermost.
+        parent: The scope of the enclosing function; None for the outermost.
     """
 
-    __slots__ = ("around", "level", "values")
+    __slots__ = ("level", "parent", "values")
 
-    def __init__(self, around: Scope | None) -> None:
-        self.around = around
-        self.level: int = 0 if around is None else around.level + 1
+    def __init__(self, parent: Scope | None) -> None:
+        self.parent = parent
+        self.level: int = 0 if parent is None else parent.level + 1
         self.values: set[Value] = set()
 
     def add(self, value: Value) -> None:
-        """Take in a value, unless it was made around or is of a function inside."""
+        """Add a value, unless the value belongs to an enclosing scope or to a nested function."""
         if value.level > self.level:
             return
         scope: Scope | None = self
         while scope is not None and scope.level >= value.level:
             if value in scope.values:
                 return
-            scope = scope.around
+            scope = scope.parent
         self.values.add(value)
 
 
@@ -219,45 +221,45 @@ _functions: weakref.WeakValueDictionary[tuple[Any, ...], Function] = weakref.Wea
 _lock = threading.RLock()  # Collecting garbage inside it may drop another entry.
 
 
-def interned(
+def intern_value(
     make: type[V], op: str, operands: tuple[Value, ...], params: Mapping[str, Any], type: Type, level: int, key: Any
 ) -> V:
-    """Return the value with these parts: one that exists, or a new one.
+    """Return the existing value with these parts, or a new one.
 
     Args:
-        make: The class of a new one.
+        make: The class of a new value.
         op: See :class:`Value`.
         operands: See :class:`Value`.
         params: See :class:`Value`.
         type: See :class:`Value`.
         level: See :class:`Value`.
-        key: What, besides ``op`` and ``operands``, tells it from others.
+        key: The identity besides ``op`` and ``operands``.
     """
     full = (op, operands, key)
     with _lock:
-        found = _values.get(full)
-        if found is None:
-            found = _values[full] = make(
+        value = _values.get(full)
+        if value is None:
+            value = _values[full] = make(
                 op, operands, params, type, level, () if op == "constant" else definers_of((params, type))
             )
-    noted(found)
-    return found  # type: ignore[return-value]
+    add_to_scope(value)
+    return value  # type: ignore[return-value]
 
 
-def noted(value: Value) -> None:
-    """Count a value among those of the function that is being traced."""
+def add_to_scope(value: Value) -> None:
+    """Add a value to the scope of the function being traced."""
     if value.level != CLOSED and (inner := scope.get()) is not None:
         inner.add(value)
 
 
 def function(name: str, inputs: Sequence[Value], results: Sequence[Value], level: int) -> Function:
-    """Return the function with these parts: one that exists, or a new one."""
+    """Return the existing function with these parts, or a new one."""
     key = (name, tuple(inputs), tuple(results), level)
     with _lock:
-        found = _functions.get(key)
-        if found is None:
-            found = _functions[key] = Function(name, inputs, results, level)
-    return found
+        result = _functions.get(key)
+        if result is None:
+            result = _functions[key] = Function(name, inputs, results, level)
+    return result
 
 
 # Symbols that values define.
@@ -267,67 +269,67 @@ _numbers = itertools.count(1)
 
 
 def fresh_symbol() -> str:
-    """A name that no other symbol has."""
+    """Return a name that no other symbol has."""
     return f"{DEFINED}{next(_numbers)}"
 
 
 def define(symbol: str, value: Value) -> None:
-    """Record that ``value`` gives ``symbol`` its number at run time."""
+    """Record that ``value`` defines ``symbol`` at run time."""
     _defining[symbol] = value
 
 
 def definer(symbol: str) -> Value | None:
-    """The value that gives the symbol its number; None for a size of an input."""
+    """Return the value that defines the symbol; None for a size of an input."""
     return _defining.get(symbol) if symbol.startswith(DEFINED) else None
 
 
 def defined_by(value: Value) -> tuple[str, ...]:
-    """The symbols that a value gives their numbers."""
+    """Return the symbols that a value defines."""
     if value.op == "bind":
         return (value.params["symbol"],)
     return value.params["symbols"] if value.op in ("cond", "loop", "host") else ()
 
 
 def symbols_in(part: Any) -> list[str]:
-    """The symbols in sizes anywhere in a parameter or a type; of a function, those that it does not define."""
-    found: list[str] = []
-    _add_symbols(part, found)
-    return found
+    """Return the symbols in sizes anywhere in a parameter or a type; of a function, its free symbols."""
+    symbols: list[str] = []
+    _add_symbols(part, symbols)
+    return symbols
 
 
-def _add_symbols(part: Any, found: list[str]) -> None:
-    # Asked of every value that is made; types are tuples, and most of what they hold are numbers.
+def _add_symbols(part: Any, symbols: list[str]) -> None:
+    # Hot path: runs for every new value; types are tuples, most of whose elements are numbers.
     if isinstance(part, tuple):
         for inner in part:
             if not isinstance(inner, (int, str)):
-                _add_symbols(inner, found)
+                _add_symbols(inner, symbols)
     elif isinstance(part, Dim):
-        found += part.symbols_in_order
+        symbols += part.symbols_in_order
     elif isinstance(part, Function):
-        found += part.free_symbols
+        symbols += part.free_symbols
     elif not isinstance(part, _WITHOUT_SYMBOLS) and isinstance(part, Mapping):
         for inner in part.values():
-            _add_symbols(inner, found)
+            _add_symbols(inner, symbols)
 
 
 _WITHOUT_SYMBOLS = (int, str, float, type(None), np.ndarray, Value)
-"""The usual parameters in which there are none."""
+"""The usual parameter types without symbols."""
 
 
 def definers_of(parts: Any) -> tuple[Value, ...]:
-    """The values that define symbols which occur in parameters or types."""
+    """Return the values that define the symbols in parameters or types."""
     return tuple({value: None for symbol in symbols_in(parts) if (value := definer(symbol)) is not None})
 
 
 def require_tensor(value: Value) -> TensorType:
-    """The type of a value that must be a tensor of known rank.
+    """Return the type of a value that must be a tensor of known rank.
 
     Raises:
-        RuleError: It is a sequence, an optional, a map or a tuple.
-        NeedsValueError: Its rank is only known at run time.
+        RuleError: The value is a sequence, an optional, a map or a tuple.
+        NeedsValueError: The rank is only known at run time.
     """
     if not isinstance(value.type, TensorType):
-        raise RuleError(f"a tensor is needed, and {value.type} was given.", where=value.origin)
+        raise RuleError(f"expected a tensor, got {value.type}.", where=value.origin)
     if value.type.shape is None:
         raise NeedsValueError("a rank is only known at run time.", value=value, where=value.origin)
     return value.type

@@ -1,8 +1,9 @@
 """The primitives of Core, by name: a closed list. Adding one needs a reason in the design page.
 
-Each is a row here and one rule in each table: type (:mod:`.type_rules`), value (:mod:`.numpy_rules`), cost
-(:mod:`.cost`), gradient (:mod:`.gradients`), ONNX form (:mod:`.export`). No primitive broadcasts or converts by
-itself: operands of an elementwise one have equal types, and ``broadcast`` and ``convert`` make them so.
+Each is a row here and one rule in each table: type (:mod:`~sardonyx.core.rules.type_rules`), value
+(:mod:`~sardonyx.core.rules.numpy_rules`), cost (:mod:`~sardonyx.core.transform.cost`), gradient
+(:mod:`~sardonyx.core.transform.gradients`), ONNX form (:mod:`~sardonyx.core.export.primitive_forms`). Primitives do
+not broadcast or convert implicitly: operands of an elementwise one have equal types, by ``broadcast`` and ``convert``.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ class Primitive(NamedTuple):
     """A row of the list.
 
     Attributes:
-        name: What nodes are labelled with.
+        name: The operation's name in the graph.
         kind: The family.
         params: Names of the parameters, in order.
-        about: What it computes.
+        about: Description of the result.
     """
 
     name: str

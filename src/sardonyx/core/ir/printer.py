@@ -1,4 +1,4 @@
-"""Functions of the graph as text that people read, and :mod:`.parse` reads back.
+"""Readable text form of Core functions; :mod:`sardonyx.core.eval.parser` is the inverse.
 
     softmax(x0: float[N, 4]):
       v0: float[N] = reduce(x0; kind='max', axes=(1,))
@@ -7,9 +7,9 @@
       v3: float[N, 4] = x0 - v2
       return v3
 
-One line for each value, after what it depends on: its name, type, and the primitive with operands and parameters. The
-functions that a value calls stand indented below it. A value that defines symbols says so (``defines %0``); such
-symbols are numbered in the order in which they occur. ONNX names follow as comments.
+One line for each value, in topological order: name, type, and the primitive with operands and parameters. The
+functions that a value calls follow indented. A value that defines symbols ends with ``defines %0``; such symbols are
+numbered in order of occurrence. ONNX names follow as comments.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "pow": "**", "and": "&", "or": "|", "xor": "^",
     "shift_left": "<<", "shift_right": ">>", "less": "<", "equal": "==",
 }  # fmt: skip
-"""Primitives of two operands that are written between them."""
+"""Binary primitives that are written as infix operators."""
 
 PREFIX = {"neg": "-", "not": "~"}
-"""Primitives of one operand that are written as a sign before it."""
+"""Unary primitives that are written as prefix operators."""
 
 SIZES = frozenset(("shape", "starts", "limits", "low", "high", "sizes"))
 """Parameters that are tuples of sizes."""
 
 UNWRITTEN = frozenset(("results", "symbols", "symbol", "function", "attributes", "value", "type", "level", "position"))
-"""Parameters that are written otherwise than as ``name=value``."""
+"""Parameters that are not written as ``name=value``."""
 
 MOST_WRITTEN = 24
-"""Most elements of a constant that are written as numbers; others are written as bytes."""
+"""Maximum number of elements of a constant written as numbers; longer ones are written as bytes."""
 
 
 def function_text(function: Function) -> str:
-    """The function as text.
+    """Return the function as text.
 
     Raises:
-        UnsupportedError: A host function has an attribute that no text holds.
+        UnsupportedError: A host function has an attribute without text form.
     """
     return "\n".join(_Printer(function).lines(function, "", "")) + "\n"
 
@@ -62,15 +62,15 @@ class _Printer:
             self._numbers.setdefault(symbol, Dim.symbol(f"{DEFINED}{len(self._numbers)}"))
 
     def lines(self, function: Function, indent: str, key: str) -> Iterator[str]:
-        """The lines of a function, the first after ``key``."""
+        """Yield the lines of a function, the first with the prefix ``key``."""
         names = {value: f"x{i}" for i, value in enumerate(function.inputs)}
         inputs = ", ".join(f"{name}: {self.type(value.type)}" for value, name in names.items())
         yield f"{indent}{key}{name_text(function.name)}({inputs}):"
-        made = 0
+        count = 0
         for value in function.values:
             if value not in names:
-                names[value] = f"v{made}"
-                made += 1
+                names[value] = f"v{count}"
+                count += 1
                 yield from self._value(value, names, indent + "  ")
         yield f"{indent}  return {', '.join(names[value] for value in function.results)}".rstrip()
 
@@ -80,7 +80,7 @@ class _Printer:
         own = defined_by(value)
         if own:
             line += f" defines {', '.join(self._symbol(symbol) for symbol in own)}"
-        # A small constant is one value for all who need it: it has no name of its own.
+        # A small constant is one interned value for all readers, so its ONNX name is arbitrary.
         named = value.origin and not (
             value.is_constant and isinstance(value.known, np.ndarray) and value.known.size <= 1
         )
@@ -121,11 +121,11 @@ class _Printer:
         return str(self._numbers[symbol])
 
     def size(self, size: Size) -> str:
-        """A size, with the symbols that values define numbered."""
+        """Return the text of a size, with defined symbols numbered."""
         return str(size.substitute(self._numbers) if isinstance(size, Dim) else size)
 
     def type(self, type: Type) -> str:
-        """A type, with the symbols that values define numbered."""
+        """Return the text of a type, with defined symbols numbered."""
         match type:
             case TensorType(dtype, shape):
                 sizes = "" if shape is None else f"[{', '.join(map(self.size, shape))}]"
@@ -138,11 +138,11 @@ class _Printer:
                 return f"map({dtype_text(key)}, {self.type(value)})"
             case TupleType(results):
                 return f"({', '.join(map(self.type, results))})"
-        raise UnsupportedError(f"{type} is no type of Core.")
+        raise UnsupportedError(f"expected a type of Core, got {type}.")
 
 
 def _symbols_of(function: Function) -> Iterator[str]:
-    """The symbols that values define, or that no input of the model binds, in the order in which they are written."""
+    """Yield the symbols that values define or no input of the model binds, in printing order."""
     parts = [*(value.type for value in function.inputs)]
     for part in parts:
         yield from _numbered(part)
@@ -159,12 +159,12 @@ def _numbered(part: Any) -> Iterator[str]:
 
 
 def name_text(name: str) -> str:
-    """A function's name: as it is where it is an identifier, else in quotes."""
+    """Return a function's name, in quotes unless an identifier."""
     return name if name.isidentifier() else json.dumps(name)
 
 
 def dtype_text(dtype: t.DType) -> str:
-    """An element type."""
+    """Return the name of an element type."""
     return dtype.name.lower()
 
 
@@ -173,7 +173,7 @@ def _attribute(name: str, value: Any) -> str:
         return repr(value)
     if isinstance(value, (tuple, list)):
         return repr(tuple(value))
-    raise UnsupportedError(f"no text holds the attribute {name}, a {type(value).__name__}.")
+    raise UnsupportedError(f"the attribute {name} has no text form: {type(value).__name__}.")
 
 
 def _number(value: Any) -> float:
@@ -184,7 +184,7 @@ def _number(value: Any) -> float:
 
 
 def literal(value: Any, type: Type) -> str:
-    """A known value as text: numbers, or the bytes of many."""
+    """Return a known value as text: numbers, or the bytes of a larger array."""
     match type:
         case TensorType():
             return _array_text(value, type.dtype)
@@ -194,7 +194,7 @@ def literal(value: Any, type: Type) -> str:
             return "none" if value is None else literal(value, element)
         case MapType(_, element):
             return f"{{{', '.join(f'{json.dumps(key)}: {literal(item, element)}' for key, item in value.items())}}}"
-    raise UnsupportedError(f"{type} has no literals.")
+    raise UnsupportedError(f"{type} has no literal form.")
 
 
 def _array_text(array: np.ndarray, dtype: t.DType) -> str:

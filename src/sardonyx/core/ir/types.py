@@ -1,7 +1,8 @@
 """Types of Core values: tensors with sizes, sequences, optionals, maps.
 
-Element types are those of ONNX, by ``onnx_ir``'s enumeration; their numpy form is ``numpy``'s own or ``ml_dtypes``'s.
-A tensor type has a rank and sizes; only inside a sequence, an optional or a map may a tensor type leave its shape open.
+Element types are the ONNX ones, as ``onnx_ir``'s enumeration; their numpy form is ``numpy``'s own or ``ml_dtypes``'s.
+A tensor type has a rank and sizes; only inside a sequence, an optional or a map may a tensor type have an unknown
+shape.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ DType: TypeAlias = DataType
 """An ONNX element type."""
 
 Shape: TypeAlias = "tuple[Size, ...]"
-"""Sizes, one an axis."""
+"""Sizes, one per axis."""
 
 Kind = Literal["float", "int", "uint", "bool", "complex", "string"]
 
@@ -37,7 +38,7 @@ FLOATS = (
 INTS = (INT64, INT32, INT16, INT8, DType.INT4, DType.INT2)
 UINTS = (UINT64, UINT32, UINT16, UINT8, DType.UINT4, DType.UINT2)
 ALL_DTYPES = (*FLOATS, *INTS, *UINTS, BOOL, COMPLEX64, COMPLEX128, STRING)
-"""Every element type that a Core tensor may have: those of ONNX 1.23."""
+"""Every element type of a Core tensor: all of ONNX 1.23."""
 
 _KINDS: dict[DType, Kind] = {
     **dict.fromkeys(FLOATS, "float"),
@@ -53,17 +54,17 @@ _FROM_NUMPY: dict[np.dtype, DType] = {numpy: dtype for dtype, numpy in _NUMPY.it
 
 
 def kind(dtype: DType) -> Kind:
-    """Return what sort of number the element type holds."""
+    """Return the kind of number of the element type."""
     return _KINDS[dtype]
 
 
 def is_float(dtype: DType) -> bool:
-    """Return whether the element type holds floating-point numbers."""
+    """Return True for floating-point element types."""
     return _KINDS[dtype] == "float"
 
 
 def is_integer(dtype: DType) -> bool:
-    """Return whether the element type holds integers (bool is none)."""
+    """Return True for integer element types; bool is not one."""
     return _KINDS[dtype] in ("int", "uint")
 
 
@@ -72,17 +73,17 @@ def numpy_dtype(dtype: DType) -> np.dtype:
     return _NUMPY[dtype]
 
 
-def element_type(wanted: int | str) -> DType:
-    """Return the element type of a number of the standard, or of a name in any case.
+def element_type(identifier: int | str) -> DType:
+    """Return the element type with this number in the standard, or this name in any case.
 
     Raises:
-        InvalidModelError: There is none.
+        InvalidModelError: Unknown number or name.
     """
-    name = wanted.upper() if isinstance(wanted, str) else None
-    found = next((dtype for dtype in ALL_DTYPES if name == dtype.name or wanted == dtype.value), None)
-    if found is None:
-        raise InvalidModelError(f"there is no element type {wanted!r}.")
-    return found
+    name = identifier.upper() if isinstance(identifier, str) else None
+    dtype = next((one for one in ALL_DTYPES if name == one.name or identifier == one.value), None)
+    if dtype is None:
+        raise InvalidModelError(f"unknown element type {identifier!r}.")
+    return dtype
 
 
 def dtype_of(array: np.ndarray) -> DType:
@@ -91,9 +92,9 @@ def dtype_of(array: np.ndarray) -> DType:
     Raises:
         UnsupportedError: ONNX has no such element type.
     """
-    found = _FROM_NUMPY.get(array.dtype)
-    if found is not None:
-        return found
+    dtype = _FROM_NUMPY.get(array.dtype)
+    if dtype is not None:
+        return dtype
     if array.dtype.kind in "SU":
         return STRING
     native = _FROM_NUMPY.get(array.dtype.newbyteorder("="))
@@ -107,7 +108,7 @@ def dtype_of(array: np.ndarray) -> DType:
 class TensorType(NamedTuple):
     """A tensor: element type and sizes.
 
-    ``shape`` is None (rank unknown) only for what a sequence, optional or map holds.
+    ``shape`` is None (rank unknown) only inside a sequence, optional or map.
     """
 
     dtype: DType
@@ -115,7 +116,7 @@ class TensorType(NamedTuple):
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of the elements, unpacked as numpy holds them; None where a size is symbolic. Objects count 8."""
+        """Bytes of the unpacked elements, as in numpy; None if a size is symbolic. Objects count 8."""
         if self.shape is None:
             return None
         count = math.prod(self.shape)
@@ -156,7 +157,7 @@ class OptionalType(NamedTuple):
 
 
 class MapType(NamedTuple):
-    """A map from integers or strings to values of one type, as classical machine learning returns it."""
+    """A map from integers or strings to values of one type, as in classical machine learning results."""
 
     key: DType
     value: Type
@@ -166,7 +167,7 @@ class MapType(NamedTuple):
 
 
 class TupleType(NamedTuple):
-    """The results of a primitive that has several; each is taken out with ``get``."""
+    """The results of a primitive that has several; ``get`` extracts each."""
 
     results: tuple[Type, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core.dim import Dim, Size, equal
-from sardonyx.core.eval.assumptions import assumed
+from sardonyx.core.eval.assumptions import find_assumption
 from sardonyx.core.eval.tensor import Tensor, bind, size_tensor, sizes_of
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import DType
@@ -22,7 +22,7 @@ def static(x: Tensor, what: str = "a value") -> list[int]:
     """
     found = sizes_of(x)
     if found is None or any(isinstance(size, Dim) for size in found):
-        told = assumed(x)
+        told = find_assumption(x)
         if told is not None:
             return [int(each) for each in told.ravel()]
         raise NeedsValueError(f"{what} is computed from data.", value=x, where=x.origin)
@@ -36,7 +36,7 @@ def static_scalar(x: Tensor, what: str = "a value") -> float | int | bool | str:
         NeedsValueError: It is only known at run time.
         ShapeError: There are more elements than one.
     """
-    found = x.known if x.is_constant else assumed(x)
+    found = x.known if x.is_constant else find_assumption(x)
     if found is None:
         raise NeedsValueError(f"{what} is computed from data.", value=x, where=x.origin)
     if found.size != 1:
@@ -75,7 +75,7 @@ def static_size(x: Tensor, axis: int, what: str) -> int:
     size = x.shape[axis]
     if isinstance(size, int):
         return size
-    told = assumed(size_tensor([size], ()))
+    told = find_assumption(size_tensor([size], ()))
     if told is None:
         raise NeedsValueError(f"{what} is computed from data.", value=x, where=x.origin)
     return int(told)
@@ -91,7 +91,7 @@ def is_one(sizes: Sequence[Size], what: str) -> list[bool]:
     open_ones = [size for size, found in zip(sizes, told, strict=True) if found is None]
     if not open_ones:
         return [bool(found) for found in told]
-    answer = assumed(elementwise.equal(size_tensor(open_ones), 1))
+    answer = find_assumption(elementwise.equal(size_tensor(open_ones), 1))
     if answer is None:
         raise NeedsValueError(what)
     answers = iter(answer.tolist())

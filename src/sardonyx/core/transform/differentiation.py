@@ -16,7 +16,16 @@ from sardonyx.core.eval.substitution import substitute_values
 from sardonyx.core.eval.tensor import apply, get
 from sardonyx.core.eval.trace import inline, trace
 from sardonyx.core.ir import types as t
-from sardonyx.core.ir.graph import CLOSED, Function, Value, defined_by, fresh_symbol, scope, symbols_in, topological
+from sardonyx.core.ir.graph import (
+    CLOSED,
+    Function,
+    Value,
+    defined_by,
+    fresh_symbol,
+    scope,
+    sort_topologically,
+    symbols_in,
+)
 from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.core.language import Tensor
 from sardonyx.core.transform.gradients import FLAT, GRADIENTS, gradient_rule
@@ -109,7 +118,7 @@ class _Pass:
     """
 
     def __init__(self, results: Sequence[Value], wrt: Sequence[Value]) -> None:
-        self.order = list(topological(results))
+        self.order = list(sort_topologically(results))
         self.active: set[Value] = set(wrt)
         for value in self.order:
             if value.op not in FLAT and _may_flow(value.type) and not self.active.isdisjoint(value.operands):
