@@ -54,9 +54,9 @@ def test_real_inputs_are_the_only_sample(run: Run, two_layers: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.ones((4, 2)), "'x' is float64 [4, 2], and the model takes FLOAT [N,2]. Convert"),
-        (np.ones((4, 3), np.float32), "'x' is float32 [4, 3], and the model takes FLOAT [N,2]. Give"),
-        (np.ones(2, np.float32), "'x' is float32 [2], and the model takes FLOAT [N,2]. Give"),
+        (np.ones((4, 2)), "expected FLOAT [N,2] for 'x', got float64 [4, 2]. Convert"),
+        (np.ones((4, 3), np.float32), "expected FLOAT [N,2] for 'x', got float32 [4, 3]. Give"),
+        (np.ones(2, np.float32), "expected FLOAT [N,2] for 'x', got float32 [2]. Give"),
     ],
 )
 @pytest.mark.parametrize("verb", [("optimize",), ("fp16", "--auto")])
@@ -97,7 +97,7 @@ def test_user_rules_are_loaded_from_a_file(run: Run, tmp_path: Path) -> None:
         ("\nraise ValueError('no')", "rules.py, line 2: running it failed: ValueError: no"),
         ("import sys\nsys.exit(5)", "rules.py, line 2: running it failed: SystemExit: 5"),
         ("def (", "rules.py: running it failed: SyntaxError: invalid syntax"),
-        ("x = 1", "rules.py: defines no rule"),
+        ("x = 1", "rules.py: expected at least one rule, got none"),
     ],
 )
 def test_an_invalid_file_of_rules_is_refused(run: Run, tmp_path: Path, code: str, message: str) -> None:

@@ -43,7 +43,7 @@ def test_invalid_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     path = demo.path("digits_classifier")
     with pytest.raises(OptionError, match="unknown engine 'foo'"):
         next(bench(path, ["foo"]))
-    with pytest.raises(OptionError, match="no open size 'N'"):
+    with pytest.raises(OptionError, match="unknown open size 'N'"):
         next(bench(path, [], sizes=[{"N": 1}]))
     with pytest.raises(OptionError, match="the inputs determine the sizes"):
         next(bench(path, [], sizes=[{"batch": 1}], feeds={}))

@@ -56,23 +56,25 @@ def test_overrides_are_carried_on() -> None:
     assert shape(loaded, "r") == [2, "8*t"]
 
 
-@pytest.mark.parametrize(("shapes", "told"), [({"z": [1]}, "Inputs are: x"), ({"x": [1, 2]}, "rank 3")])
-def test_overrides_that_do_not_fit_are_an_error(shapes: dict[str, list[int]], told: str) -> None:
-    with pytest.raises(ShapeError, match=told):
+@pytest.mark.parametrize(
+    ("shapes", "message"), [({"z": [1]}, "Inputs are: x"), ({"x": [1, 2]}, "expected 3 dimensions, got 2")]
+)
+def test_overrides_that_do_not_fit_are_an_error(shapes: dict[str, list[int]], message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
         annotated(reshaped(0, -1), input_shapes=shapes)
 
 
 def test_made_up_names_do_not_stay() -> None:
     nodes = [node("NonZero", ["x"], ["i"]), node("Transpose", ["i"], ["t"]), node("Cast", ["t"], ["y"], to=1)]
     loaded = annotated(model(nodes, [info("x", ["n", 3])], [info("y", None)]))
-    inference.forget_made_up(loaded)
+    inference.forget_generated_names(loaded)
     assert shape(loaded, "t") == [None, 2]
 
 
 def test_a_name_that_inputs_declare_stays_whatever_it_looks_like() -> None:
     nodes = [node("Tanh", ["x"], ["t"]), node("Neg", ["t"], ["y"])]
     loaded = annotated(model(nodes, [info("x", ["unk__0", 3])], [info("y", None)]))
-    inference.forget_made_up(loaded)
+    inference.forget_generated_names(loaded)
     assert shape(loaded, "t") == ["unk__0", 3]
 
 

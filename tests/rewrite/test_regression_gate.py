@@ -14,7 +14,7 @@ from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import measure, regression_gate, targets
 from sardonyx.rewrite.engine import Applied
-from sardonyx.rewrite.fusion_census import census, lost
+from sardonyx.rewrite.fusion_census import census, lost_fusions
 from sardonyx.rewrite.language import APPROXIMATES, EXACT, REGISTRY, Expr, Result, Rule, rule
 from sardonyx.rewrite.notation import Exp, Log, Mul, Relu
 from sardonyx.rewrite.optimize import optimize
@@ -59,7 +59,7 @@ def slow_relu() -> Rule:
 
 def test_a_pass_that_makes_the_result_slower_is_given_up_and_the_others_stay(clock: Clock) -> None:
     result = optimize(relu(), target="onnxruntime", rules=[slow_relu()])
-    assert "given up: rewrite_relu_slowly" in result.report.gate
+    assert "passes dropped: rewrite_relu_slowly" in result.report.gate
     assert result.report.after.operators == {"Relu": 1}
     assert result.report.verdict.status == "proved"
 
@@ -84,7 +84,7 @@ def test_what_noise_may_have_done_is_not_slower(clock: Clock, median: float) -> 
 def test_little_is_slower_where_it_is_sure(clock: Clock) -> None:
     clock.ratios = lambda before, after, budget: noisy(1.04, 1.02)
     result = optimize(relu(), target="onnxruntime")
-    assert result.report.gate.startswith("returned as it was: slower: 1.040 × the original's latency")
+    assert result.report.gate.startswith("original returned: slower: 1.040 × the original's latency")
     assert result.report.after.operators == {"Identity": 2, "Relu": 1}
 
 
@@ -186,19 +186,19 @@ class NamedOnly(Recorded):
 @pytest.mark.parametrize("guilty", [{"b"}, {"d"}, {"a", "e"}, {"b", "c", "d"}])
 def test_bisection_finds_the_passes_that_did_it(guilty: set[str]) -> None:
     attempt = NamedOnly(["a", "eliminate_x", "b", "c", "d", "e"], frozenset(guilty))
-    assert regression_gate._without_the_guilty(JudgedByName(attempt), attempt) == guilty  # type: ignore[arg-type]
+    assert regression_gate.drop_responsible(JudgedByName(attempt), attempt) == guilty  # type: ignore[arg-type]
     assert attempt.off == guilty
 
 
 def test_more_guilty_passes_than_are_looked_for_take_all_that_are_no_eliminations() -> None:
     names = [*"abcdefg"]
     attempt = NamedOnly([*names, "eliminate_x"], frozenset("abcde"))
-    assert regression_gate._without_the_guilty(JudgedByName(attempt), attempt) == set(names)  # type: ignore[arg-type]
+    assert regression_gate.drop_responsible(JudgedByName(attempt), attempt) == set(names)  # type: ignore[arg-type]
 
 
 def test_eliminations_alone_are_never_given_up_but_the_original_is_returned() -> None:
     attempt = NamedOnly(["eliminate_x", "fuse_y"], frozenset({"eliminate_x"}))
-    assert regression_gate._without_the_guilty(JudgedByName(attempt), attempt) is None  # type: ignore[arg-type]
+    assert regression_gate.drop_responsible(JudgedByName(attempt), attempt) is None  # type: ignore[arg-type]
 
 
 ATTENTION = """<ir_version: 8, opset_import: ["" : 17]>
@@ -256,14 +256,14 @@ def test_a_pass_that_hides_a_fusion_is_given_up_where_nothing_can_be_measured() 
     # The rule that puts a Softmax together again would undo this one.
     skip = ["fuse_softmax"]
     report = optimize(parser.parse_model(ATTENTION), target="tensorrt", rules=[softmax_by_hand], skip=skip).report
-    assert "not measured" in report.gate and "given up: rewrite_softmax_away" in report.gate
+    assert "not measured" in report.gate and "passes dropped: rewrite_softmax_away" in report.gate
     assert "Softmax" in report.after.operators
 
 
 def test_lost_names_what_became_fewer() -> None:
     before, after = census_of(ATTENTION), census_of(LAYER_NORM)
-    assert lost(before, after) == {"attention": (1, 0)}
-    assert lost(before, before) == {}
+    assert lost_fusions(before, after) == {"attention": (1, 0)}
+    assert lost_fusions(before, before) == {}
 
 
 def census_of(text: str):  # type: ignore[no-untyped-def]

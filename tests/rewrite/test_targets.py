@@ -31,7 +31,7 @@ def _no_rules_left() -> Iterator[None]:
 
 
 def test_an_unknown_target_is_refused_by_name() -> None:
-    with pytest.raises(OptionError, match="no such target 'abacus'"):
+    with pytest.raises(OptionError, match="unknown target 'abacus'"):
         targets.profile("abacus")
 
 

@@ -10,9 +10,9 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.model import load
-from sardonyx.rewrite.weight_dependencies import Record, Weight, asked, is_watched, made
+from sardonyx.rewrite.weight_dependencies import Record, Weight, derive, is_watched, query
 from sardonyx.rewrite.weight_digest import Contents
-from sardonyx.rewrite.weight_update import Rewriting, watched
+from sardonyx.rewrite.weight_update import Rewriting, watch
 
 
 def weights(*arrays: Any) -> tuple[Record, list[Weight]]:
@@ -24,7 +24,7 @@ def net() -> tuple[ir.Model, Record, list[ir.TensorProtocol]]:
     """A watched sum of an input and two weights."""
     text = "net (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {3, 4}> { s = Add(x, a) y = Add(s, b) }"
     model = load(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
-    twin, record = watched(model, [v.const_value for v in model.graph.initializers.values() if v.const_value])
+    twin, record = watch(model, [v.const_value for v in model.graph.initializers.values() if v.const_value])
     found = [value.const_value for value in twin.graph.initializers.values() if value.const_value is not None]
     return twin, record, found
 
@@ -48,8 +48,8 @@ def test_a_look_at_elements_is_seen_and_one_at_the_form_is_not() -> None:
 
 def test_what_is_made_asked_and_compared_is_not_read() -> None:
     record, (a, b) = weights([1, 2], [3, 4])
-    (total,) = made(lambda x, y: [x + y], a, b)
-    assert asked(lambda x: bool(x.all()), total)
+    (total,) = derive(lambda x, y: [x + y], a, b)
+    assert query(lambda x: bool(x.all()), total)
     assert not Contents().equal(a, b)
     assert not record.read
     assert total.numpy().tolist() == [4, 6]
@@ -58,21 +58,21 @@ def test_what_is_made_asked_and_compared_is_not_read() -> None:
 
 def test_tensors_that_nobody_watches_are_plain() -> None:
     tensor = ir.Tensor(np.array([1.0]))
-    (twice,) = made(lambda x: [2 * x], tensor)
+    (twice,) = derive(lambda x: [2 * x], tensor)
     assert not is_watched([tensor, twice])
-    assert asked(lambda x: x.item(), twice) == 2
+    assert query(lambda x: x.item(), twice) == 2
 
 
 def test_what_has_no_answer_is_read() -> None:
     record, (a,) = weights([0])
     with pytest.raises(ZeroDivisionError):
-        asked(lambda x: 1 / x.item(), a)
+        query(lambda x: 1 / x.item(), a)
     assert list(record.read) == [a]
 
 
 def test_texts_that_are_made_of_a_weight_have_read_it() -> None:
     record, (a,) = weights([1])
-    (text,) = made(lambda x: [x.astype(str).astype(object)], a)
+    (text,) = derive(lambda x: [x.astype(str).astype(object)], a)
     assert text.dtype == ir.DataType.STRING
     assert list(record.read) == [a]
 
@@ -85,7 +85,7 @@ def test_other_weights_take_their_places() -> None:
 def test_what_was_made_is_made_of_other_weights() -> None:
     model, record, found = net()
     a = model.graph.initializers["a"]
-    (a.const_value,) = made(lambda x, y: [x * y], *found)
+    (a.const_value,) = derive(lambda x, y: [x * y], *found)
     rewriting = Rewriting(model, found, record)
     assert over(rewriting, [5, 6], [7, 8]) == [[35, 48], [7, 8]]
     assert over(rewriting, [1, 1], [2, 2]) == [[2, 2], [2, 2]]
@@ -93,7 +93,7 @@ def test_what_was_made_is_made_of_other_weights() -> None:
 
 def test_another_answer_is_another_model() -> None:
     model, record, found = net()
-    asked(lambda x: bool((x > 0).all()), found[0])
+    query(lambda x: bool((x > 0).all()), found[0])
     rewriting = Rewriting(model, found, record)
     assert over(rewriting, [5, 6], [7, 8]) is not None
     assert over(rewriting, [5, -6], [7, 8]) is None
@@ -101,7 +101,7 @@ def test_another_answer_is_another_model() -> None:
 
 def test_an_answer_that_cannot_be_given_is_another_model() -> None:
     model, record, found = net()
-    asked(lambda x: 1 / x[0].item() > 0, found[0])
+    query(lambda x: 1 / x[0].item() > 0, found[0])
     assert over(Rewriting(model, found, record), [0, 1], [7, 8]) is None
 
 
@@ -126,7 +126,7 @@ def test_weights_that_were_compared_stay_equal_or_unequal() -> None:
 
 def test_what_is_made_in_another_shape_is_another_model() -> None:
     model, record, found = net()
-    (model.graph.initializers["a"].const_value,) = made(lambda x: [x[x > 1.5]], found[0])
+    (model.graph.initializers["a"].const_value,) = derive(lambda x: [x[x > 1.5]], found[0])
     rewriting = Rewriting(model, found, record)
     assert over(rewriting, [0, 7], [1, 1]) == [[7], [1, 1]]
     assert over(rewriting, [7, 7], [1, 1]) is None

@@ -128,8 +128,8 @@ def samples(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     pipeline.open_negative_sizes(held)
     inference.infer_shapes(held, strict=False)
     runnable = undeclared(model)
-    search = Search(held, lambda feeds: evaluate(runnable, feeds), seed=0, wanted=2)
-    found = search.samples() or search.dull
+    search = Search(held, lambda feeds: evaluate(runnable, feeds), seed=0, count=2)
+    found = search.samples() or search.uninformative
     if not found:
         empty = inputs.draw(held, dict.fromkeys(inputs.open_sizes(held), 0), 0)
         return [(empty, evaluate(runnable, empty))]

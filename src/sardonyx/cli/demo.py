@@ -19,7 +19,7 @@ from sardonyx.report.scene import Box, draw
 from sardonyx.report.summary import Summary, summary
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.record import Report
-from sardonyx.rewrite.verify.child import Apart
+from sardonyx.rewrite.verify.child import IsolatedRunner
 
 EXAMPLE = "sardonyx demo"
 
@@ -86,7 +86,7 @@ def _run(name: str) -> _Run:
         timing = _latency([demo.path(name), path], feeds)
         sizes = None if isinstance(timing, str) else timing.sizes
         before, after = (summary(file, sizes=sizes) for file in (demo.path(name), path))
-        with Apart() as apart:
+        with IsolatedRunner() as apart:
             answers = apart.run(path, feeds)
         return _Run(name, result.report, before, after, timing, answers)
 

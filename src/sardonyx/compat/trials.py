@@ -13,7 +13,7 @@ import onnx_ir as ir
 from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.verify import inputs
-from sardonyx.rewrite.verify.child import Apart, uses_own_operators
+from sardonyx.rewrite.verify.child import IsolatedRunner, uses_own_operators
 from sardonyx.rewrite.verify.search import Search
 
 FILLS = ("random", "ones", "zeros", "arange")
@@ -88,12 +88,12 @@ def mismatches(
             value.shape = ir.Shape(list(shape))
     inference.infer_shapes(original, strict=False)
     with (
-        Apart(here=uses_own_operators(original)) as apart,
+        IsolatedRunner(here=uses_own_operators(original)) as apart,
         apart.file_of(runnable) as first,
         apart.file_of(result) as second,
     ):
-        search = Search(original, lambda drawn: apart.run(first, trials.feeds(drawn)), seed=0, wanted=trials.count)
-        samples = search.samples() or search.dull[: trials.count]
+        search = Search(original, lambda drawn: apart.run(first, trials.feeds(drawn)), seed=0, count=trials.count)
+        samples = search.samples() or search.uninformative[: trials.count]
         if not samples:
             raise EvaluationError(
                 f"the original runs on no trial: {'; '.join(search.reasons)}",

@@ -175,8 +175,8 @@ def draw_feeds(side: Side) -> dict[str, Any]:
         except SardonyxError as error:
             raise EvaluationError(error.problem, where=error.where) from error
 
-    search = Search(side.model, run, seed=0, wanted=1)
-    samples = search.samples() or search.dull
+    search = Search(side.model, run, seed=0, count=1)
+    samples = search.samples() or search.uninformative
     if not samples:
         raise EvaluationError(f"the model fails on all random inputs: {'; '.join(search.reasons)[:400]}")
     return dict(samples[0].feeds)

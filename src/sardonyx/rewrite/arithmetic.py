@@ -1,4 +1,4 @@
-"""How many multiply-accumulates a node does, as an expression of the open sizes."""
+"""Multiply-accumulate counts of nodes, as expressions of the open sizes."""
 
 from __future__ import annotations
 
@@ -62,4 +62,4 @@ MACS: dict[str, Callable[[ir.Node, Sizes], Size | None]] = {
     "RNN": _recurrent_macs,
     "Attention": _attention_macs,
 }
-"""Operators whose multiply-accumulates are counted."""
+"""Operator type → function that counts the multiply-accumulates of a node; None if a shape is unknown."""

@@ -20,7 +20,7 @@ from sardonyx.rewrite.building import Building, leaves, operators_of, weights_of
 from sardonyx.rewrite.language import Expr, Patch, Refusal, Replacement, Result, Rule
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.rewrite_context import Settings, Workspace
-from sardonyx.rewrite.rule_index import RuleIndex, by_roots
+from sardonyx.rewrite.rule_index import RuleIndex, index_by_root
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.worklist import Worklist
 
@@ -118,7 +118,7 @@ class Engine(Workspace):
     def _index_of(self, rules: Sequence[Rule]) -> RuleIndex:
         """The index of those of the rules that are allowed; kept for the next run with the same ones."""
         if self._indexed is None or self._indexed[0] is not rules:
-            by_root = by_roots(tuple(rules), self.settings.target, self.settings.off)
+            by_root = index_by_root(tuple(rules), self.settings.target, self.settings.off)
             self._indexed = rules, RuleIndex(by_root, self.operators)
         return self._indexed[1]
 
@@ -257,7 +257,7 @@ class Engine(Workspace):
         nodes = _in_order(building.nodes, patch.nodes)
         self._insert(graph, nodes, patch, site.node)
         if building.nodes:
-            told = {new for old, new in replacements.items() if inference.all_told(old.shape)}
+            told = {new for old, new in replacements.items() if inference.is_fully_known(old.shape)}
             for node in building.nodes:
                 if not told.issuperset(node.outputs):
                     inference.infer_node(node, self.opset_imports, self.model.ir_version)

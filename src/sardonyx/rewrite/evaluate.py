@@ -1,9 +1,9 @@
 """Evaluation: run a model on numpy inputs, behind one small interface.
 
-Verification needs answers from a trusted engine, and cares only about ``evaluate(model, feeds)``.
-Where ONNX Runtime is installed it answers first, with its graph optimizations off: it is quick, and
-an independent witness. What it refuses, and everything where it is not installed, goes to the
-reference provider (:mod:`sardonyx.ops.reference`).
+Verification needs answers of a trusted engine, and uses only ``evaluate(model, feeds)``.
+If ONNX Runtime is installed, it is tried first, with its graph optimizations off: fast and
+an independent implementation. The reference provider (:mod:`sardonyx.ops.reference`) runs models
+refused by ONNX Runtime, and every model if ONNX Runtime is not installed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Answers = dict[str, Any]
 
 
 def _readable(feeds: Feeds) -> dict[str, Any]:
-    """The feeds with arrays of bytes as arrays of strings: ONNX Runtime reads past the end of the former."""
+    """Convert arrays of bytes to arrays of strings: ONNX Runtime reads past the end of the former."""
     return {name: _as_strings(value) if isinstance(value, np.ndarray) else value for name, value in feeds.items()}
 
 
@@ -35,23 +35,23 @@ def _as_strings(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "SO":
         return array
     words = [word.decode() if isinstance(word, bytes) else word for word in array.reshape(-1).tolist()]
-    found = np.empty(len(words), object)
-    found[:] = words
-    return found.reshape(array.shape)
+    strings = np.empty(len(words), object)
+    strings[:] = words
+    return strings.reshape(array.shape)
 
 
 class Runner(Protocol):
-    """A model made ready to run."""
+    """A loaded model, ready to run."""
 
     name: str
 
     def run(self, feeds: Feeds, outputs: Sequence[str] | None = None) -> Answers:
-        """Run once; ``outputs=None`` asks for all graph outputs. Raises ``EvaluationError``."""
+        """Run once; ``outputs=None`` means all graph outputs. Raises ``EvaluationError``."""
         ...
 
 
 class OnnxRuntimeRunner:
-    """ONNX Runtime on the CPU, graph optimizations off, one thread unless told otherwise."""
+    """ONNX Runtime on the CPU, graph optimizations off, one thread by default."""
 
     name = "onnxruntime"
 
@@ -100,10 +100,10 @@ class ReferenceRunner:
 
 
 def runner(model: onnx.ModelProto | bytes | str | os.PathLike[str], *, threads: int = 1) -> Runner:
-    """The first engine that accepts ``model``.
+    """Load ``model`` into the first engine that accepts the model.
 
     Raises:
-        EvaluationError: no engine accepts it; holds each engine's reason.
+        EvaluationError: every engine refuses the model; holds each engine's reason.
     """
     reasons: list[str] = []
     if importlib.util.find_spec("onnxruntime") is None:
@@ -127,7 +127,7 @@ def evaluate(
     """Run ``model`` once on ``feeds`` and return its outputs by name.
 
     Raises:
-        EvaluationError: no engine could; holds each engine's reason.
+        EvaluationError: every engine failed; holds each engine's reason.
     """
     first = runner(model)
     try:

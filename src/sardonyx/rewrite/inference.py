@@ -1,7 +1,7 @@
-"""Shape inference behind one small interface: operators traced on types (:mod:`sardonyx.ops.inference`).
+"""Shape inference of models: operators traced on types (:mod:`sardonyx.ops.inference`).
 
-What is inferred is written onto the values of the ``onnx_ir`` model in place, sizes as numbers or as texts of
-expressions. ``infer_node`` does the same for one new node, and ``refine`` goes on as rewriting tells more.
+Inferred types and shapes are written onto the values of the ``onnx_ir`` model in place, sizes as numbers or as the text
+of expressions. ``infer_node`` annotates one new node, and ``refine`` continues as rewriting makes more sizes known.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sardonyx.ops import inference as operator_inference
 from sardonyx.ops.inference import UNNAMED
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.sizes import Sizes, at_least, equal, parsed, quotient
-from sardonyx.rewrite.structure import plainly_sound, require_structure
+from sardonyx.rewrite.structure import is_evidently_sound, require_structure
 
 FAR = 1 << 30
-"""Slice ends from here on mean the end of the axis."""
+"""Smallest slice end that stands for the end of the axis."""
 
 BROADCASTING = frozenset(
     {
@@ -34,7 +34,7 @@ BROADCASTING = frozenset(
         "BitShift",
     }
 )  # fmt: skip
-"""Elementwise operators whose output shape is the broadcast of their inputs'."""
+"""Elementwise operators whose output shape is the broadcast of the input shapes."""
 
 ELEMENTWISE = frozenset(
     {
@@ -56,18 +56,18 @@ def infer_shapes(
 ) -> None:
     """Annotate every value of ``model`` (bodies too) with its type and shape, in place.
 
-    Sizes that no operator rule can tell get a name of their own (``?1``, ``?2``, …), so that two
-    tensors which must agree are seen to agree; such names are never written to files.
+    A size that no operator rule determines gets a generated name (``?1``, ``?2``, …), so that equal unknown
+    sizes of two tensors compare equal; generated names are never written to files.
 
     Args:
         model: The model to annotate.
         input_shapes: Shapes to give to graph inputs first: int, dimension name, or None for unknown.
-        strict: Whether contradictions are errors. Otherwise a wrong claim of the file is overwritten, and what a node
-            gives that cannot run stays open.
+        strict: Raise on contradictions. Otherwise inferred shapes overwrite wrong declarations of the file, and the
+            results of a node that cannot run stay unknown.
 
     Raises:
-        ShapeError: ``input_shapes`` names no input, or has another rank than declared; if ``strict``, also where the
-            file declares otherwise than a node gives: names both places.
+        ShapeError: a name in ``input_shapes`` is not an input, or the rank differs from the declared one; if
+            ``strict``, also if a declared shape contradicts the inferred one: names both.
         SardonyxError: if ``strict``, a node cannot run on inputs of these types and sizes.
         InvalidModelError: the model has a cycle, an undefined value, a recursive function, or no operator sets.
     """
@@ -75,11 +75,11 @@ def infer_shapes(
         override_input_shapes(model, input_shapes)
     if not model.graph.opset_imports:
         raise InvalidModelError(
-            "it imports no operator sets, so that its types cannot be inferred.",
+            "expected an operator set import, got none: types cannot be inferred.",
             where=model.graph.name or "the model",
-            remedy="`sardonyx check` says what is wrong with it.",
+            remedy="Run `sardonyx check`, which lists the faults of the model.",
         )
-    if not plainly_sound(model):
+    if not is_evidently_sound(model):
         require_structure(model_io.to_proto(model, weights=False))
     inferred = operator_inference.infer(model)
     if strict:
@@ -89,30 +89,30 @@ def infer_shapes(
 
 
 def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> list[ir.Value]:
-    """Tell sizes that operator inference left open, from shape arithmetic, and carry them on; name what stays open.
+    """Derive sizes left open by operator inference from shape arithmetic, propagate them, name the rest.
 
-    One pass in topological order: a node is inferred again only where the pass told more of its inputs.
+    One pass in topological order: a node is inferred again only if the pass has refined one of its inputs.
 
     Args:
         model: A model annotated by ``infer_shapes``.
-        sizes: Value propagation to ask.
-        changed: Values of which more has become known since.
+        sizes: Value propagation.
+        changed: Values whose type, shape or constant became known after the last inference.
 
     Returns:
-        The values of which more is known now.
+        The values with a refined shape.
     """
-    told: dict[ir.Value, None] = {}
+    refined: dict[ir.Value, None] = {}
     dirty: set[ir.Value] = set(changed)
     imports = {("" if d == "ai.onnx" else d): v for d, v in model.graph.opset_imports.items()}
-    whole: dict[int, ir.Shape] = {}
+    complete: dict[int, ir.Shape] = {}
     for node in facts.nodes_of(model.graph):
         outputs = []
         for value in node.outputs:
             shape = value.shape
-            if id(shape) in whole:
+            if id(shape) in complete:
                 continue
-            if shape is not None and all_told(shape):
-                whole[id(shape)] = shape
+            if shape is not None and is_fully_known(shape):
+                complete[id(shape)] = shape
             elif value.name and _is_tensor(value):
                 outputs.append(value)
         if not outputs:
@@ -122,20 +122,20 @@ def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> l
         for output in outputs:
             dims = _computed(node, sizes, output.shape)
             if dims is None and renewed:
-                # Operator inference is asked for what shape arithmetic cannot say, and once for all outputs.
+                # Operator inference covers the sizes that shape arithmetic cannot derive; one run serves all outputs.
                 infer_node(node, imports, model.ir_version)
                 renewed = False
             dims = dims or _named(node, output)
             if dims is not None and (output.shape is None or dims != [_plain(dim) for dim in output.shape]):
                 output.shape = _shape(tuple(dims))
-        found = [v for v, shape in zip(outputs, before, strict=True) if v.shape is not shape]
-        told.update(dict.fromkeys(found))
-        dirty.update(found)
-    return list(told)
+        updated = [v for v, shape in zip(outputs, before, strict=True) if v.shape is not shape]
+        refined.update(dict.fromkeys(updated))
+        dirty.update(updated)
+    return list(refined)
 
 
 def _named(node: ir.Node, output: ir.Value) -> list[int | str | None] | None:
-    """The shape with a name for each size that stays open; None while more may be told of the node's inputs."""
+    """Return the shape with a name for each open size; None while a shape of an input is unknown."""
     shape = output.shape
     if shape is None or any(v is not None and v.shape is None for v in node.inputs):
         return None
@@ -160,23 +160,23 @@ def _is_tensor(value: ir.Value) -> bool:
     return value.type is None or isinstance(value.type, ir.TensorType)
 
 
-def all_told(shape: ir.Shape | None) -> bool:
-    """Whether every size is a number or a name of the file's own."""
-    return shape is not None and all(map(_is_told, shape))
+def is_fully_known(shape: ir.Shape | None) -> bool:
+    """Return True if every size is a number or a name declared by the file."""
+    return shape is not None and all(map(_is_known, shape))
 
 
-def _is_told(dim: int | ir.SymbolicDim) -> bool:
+def _is_known(dim: int | ir.SymbolicDim) -> bool:
     return isinstance(dim, int) or (dim.value is not None and not dim.value.startswith(UNNAMED))
 
 
 def output_sizes(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
-    """The output shape that an integer operand of the node spells out, where that is all it takes."""
+    """Return the output shape that follows from the input shapes and integer operands alone, else None."""
     if node.domain not in ("", "ai.onnx"):
         return None
     try:
         return _spelled_out(node, sizes)
     except SizeLimitError:
-        return None  # It stays as operator inference has it, whose names are shorter.
+        return None  # The shape of operator inference, with shorter names, stays.
 
 
 def _spelled_out(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
@@ -184,11 +184,11 @@ def _spelled_out(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
         case "Reshape":
             return _reshaped(node, sizes)
         case "ConstantOfShape":
-            found = sizes.elements(node.inputs[0])
-            return None if found is None else found[1]
+            elements = sizes.elements(node.inputs[0])
+            return None if elements is None else elements[1]
         case "Expand":
-            dims, found = sizes.dims(node.inputs[0]), sizes.elements(node.inputs[1])
-            return None if dims is None or found is None else _broadcast(dims, found[1])
+            dims, elements = sizes.dims(node.inputs[0]), sizes.elements(node.inputs[1])
+            return None if dims is None or elements is None else _broadcast(dims, elements[1])
         case "Range":
             bounds = [sizes.elements(v) for v in node.inputs]
             if any(b is None for b in bounds):
@@ -196,10 +196,10 @@ def _spelled_out(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
             start, limit, step = (b[1][0] for b in bounds if b is not None)
             return (limit - start,) if step == 1 and at_least(limit, start) is True else None
         case "Tile":
-            dims, found = sizes.dims(node.inputs[0]), sizes.elements(node.inputs[1])
-            if dims is None or found is None or len(dims) != len(found[1]):
+            dims, elements = sizes.dims(node.inputs[0]), sizes.elements(node.inputs[1])
+            if dims is None or elements is None or len(dims) != len(elements[1]):
                 return None
-            return tuple(d * r for d, r in zip(dims, found[1], strict=True))
+            return tuple(d * r for d, r in zip(dims, elements[1], strict=True))
         case "Slice" if sizes.opset >= 10:
             return _sliced(node, sizes)
         case op if op in ELEMENTWISE and len(node.outputs) == 1:
@@ -211,8 +211,9 @@ def _spelled_out(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
                 out = None if out is None or part is None else _broadcast(out, part)
             return out
         case "Resize" if len(node.inputs) > 3:
-            found = sizes.elements(node.inputs[3])
-            return found[1] if found is not None and len(found[1]) == (facts.rank(node.inputs[0]) or 0) else None
+            elements = sizes.elements(node.inputs[3])
+            rank = facts.rank(node.inputs[0]) or 0
+            return elements[1] if elements is not None and len(elements[1]) == rank else None
         case _:
             return None
 
@@ -220,11 +221,11 @@ def _spelled_out(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
 def _reshaped(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
     if len(node.inputs) < 2:
         return None
-    dims, found = sizes.dims(node.inputs[0]), sizes.elements(node.inputs[1])
-    if found is None:
+    dims, elements = sizes.dims(node.inputs[0]), sizes.elements(node.inputs[1])
+    if elements is None:
         return None
     target: list[Size] = []
-    for axis, size in enumerate(found[1]):
+    for axis, size in enumerate(elements[1]):
         if size == 0 and not sizes.attr(node, "allowzero", 0):
             if dims is None or axis >= len(dims):
                 return None
@@ -250,7 +251,7 @@ def _broadcast(a: tuple[Size, ...], b: tuple[Size, ...]) -> tuple[Size, ...] | N
         elif y == 1 or equal(x, y) is True or isinstance(x, int):
             out.append(x)
         elif isinstance(y, int) or at_least(y, x) is True:
-            # Where x <= y, the two are equal, or x is 1: anything else does not broadcast.
+            # Given x <= y, either x == y or x is 1: no other pair broadcasts.
             out.append(y)
         elif at_least(x, y) is True:
             out.append(x)
@@ -260,7 +261,7 @@ def _broadcast(a: tuple[Size, ...], b: tuple[Size, ...]) -> tuple[Size, ...] | N
 
 
 def _sliced(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
-    """Slices by steps of one, from a known start."""
+    """Return the shape of a Slice with steps of 1 and constant starts."""
     dims, starts, ends = sizes.dims(node.inputs[0]), sizes.constant(node.inputs[1]), sizes.elements(node.inputs[2])
     if dims is None or starts is None or ends is None:
         return None
@@ -284,10 +285,10 @@ def _sliced(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
     return tuple(out)
 
 
-def forget_made_up(model: ir.Model) -> None:
-    """Leave open again the sizes that only have a made-up name, but for names that graph inputs declare.
+def forget_generated_names(model: ir.Model) -> None:
+    """Clear sizes with only a generated name, except names declared by graph inputs.
 
-    Such a name says nothing to who reads the file, and another name would be made up the next time.
+    A generated name means nothing to a reader of the file and differs between runs.
     """
     declared = {
         symbol
@@ -297,45 +298,45 @@ def forget_made_up(model: ir.Model) -> None:
         for symbol in algebra_symbols(parsed(dim.value))
     }
     outputs = set(model.graph.outputs)
-    # Values of one shape share it, but for a few.
-    kept: dict[int, ir.Shape] = {}
+    # Most values of equal shape share one object.
+    unchanged: dict[int, ir.Shape] = {}
     for graph in (model.graph, *(f.graph for f in model.functions.values())):
         nodes = facts.nodes_of(graph)
         values = [value for node in nodes for value in node.outputs]
         values += [v for node in nodes if facts.may_hold_bodies(node) for b in facts.bodies(node) for v in b.inputs]
         for value in values:
             shape = value.shape
-            if shape is None or id(shape) in kept or value in outputs:
+            if shape is None or id(shape) in unchanged or value in outputs:
                 continue
-            plain = _without_made_up(shape, declared)
+            plain = _without_generated(shape, declared)
             if plain is shape:
-                kept[id(shape)] = shape
+                unchanged[id(shape)] = shape
             else:
                 value.shape = plain
 
 
-def _without_made_up(shape: ir.Shape, declared: set[str]) -> ir.Shape:
+def _without_generated(shape: ir.Shape, declared: set[str]) -> ir.Shape:
     dims = [_plain(dim) for dim in shape]
-    kept = [dim if not isinstance(dim, str) or not _is_made_up(dim, declared) else None for dim in dims]
-    return shape if kept == dims else ir.Shape(kept)
+    cleared = [dim if not isinstance(dim, str) or not _is_generated(dim, declared) else None for dim in dims]
+    return shape if cleared == dims else ir.Shape(cleared)
 
 
-def _is_made_up(name: str, declared: set[str]) -> bool:
-    # A file's own name holds no mark of ours; only then is it worth parsing.
+def _is_generated(name: str, declared: set[str]) -> bool:
+    # Names of the file do not contain a mark of generated names: most names need no parsing.
     if not any(mark in name for mark in UNNAMED):
         return False
     return any(s.startswith(UNNAMED) and s not in declared for s in algebra_symbols(parsed(name)))
 
 
 def override_input_shapes(model: ir.Model, input_shapes: InputShapes) -> None:
-    """Give graph inputs new shapes, and forget every inferred shape that may follow from the old ones."""
+    """Give graph inputs new shapes, and clear every inferred shape that may depend on the old ones."""
     inputs = {value.name: value for value in model.graph.inputs}
     for name, dims in input_shapes.items():
         value = inputs.get(name)
         if value is None:
-            raise ShapeError("no such graph input", where=name, remedy=f"Inputs are: {', '.join(map(str, inputs))}.")
+            raise ShapeError("unknown graph input", where=name, remedy=f"Inputs are: {', '.join(map(str, inputs))}.")
         if value.shape is not None and len(value.shape) != len(dims):
-            raise ShapeError(f"has rank {len(value.shape)}, and {len(dims)} dimensions were given", where=name)
+            raise ShapeError(f"expected {len(value.shape)} dimensions, got {len(dims)}", where=name)
         value.shape = ir.Shape(list(dims))
     for node in model.graph.all_nodes():
         for output in node.outputs:
@@ -344,30 +345,30 @@ def override_input_shapes(model: ir.Model, input_shapes: InputShapes) -> None:
 
 
 def annotate(inferred: operator_inference.Inference) -> None:
-    """Write what was inferred onto the values; a size that only the run tells is named by where it occurs first."""
+    """Write inferred types onto the values; a run-time size is named after its first occurrence."""
     names: dict[str, Size] = {}
     shapes: dict[tuple[Size, ...], ir.Shape] = {}
     for value in inferred.known:
-        found = inferred.type(value)
-        # Inputs and initializers are as they are declared; those of bodies are declared by nobody.
-        if found is not None and (value.producer() is not None or value.type is None):
-            _annotate_value(value, found, names, shapes)
+        kind = inferred.type(value)
+        # Inputs and initializers keep their declared types; body inputs often have no declared type.
+        if kind is not None and (value.producer() is not None or value.type is None):
+            _annotate_value(value, kind, names, shapes)
 
 
 def _annotate_value(
-    value: ir.Value, found: Type, names: dict[str, Size], shapes: dict[tuple[Size, ...], ir.Shape]
+    value: ir.Value, kind: Type, names: dict[str, Size], shapes: dict[tuple[Size, ...], ir.Shape]
 ) -> None:
     if value.type is None:
-        value.type = ir_type(found)
-    if not isinstance(found, TensorType) or found.shape is None:
+        value.type = ir_type(kind)
+    if not isinstance(kind, TensorType) or kind.shape is None:
         return
-    shape = shapes.get(found.shape)
+    shape = shapes.get(kind.shape)
     if shape is None:
-        shape = shapes[found.shape] = _shape(
+        shape = shapes[kind.shape] = _shape(
             tuple(
                 [
                     size if isinstance(size, int) else _named_size(size, value, axis, names)
-                    for axis, size in enumerate(found.shape)
+                    for axis, size in enumerate(kind.shape)
                 ]
             )
         )
@@ -385,58 +386,58 @@ def _named_size(size: Dim, value: ir.Value, axis: int, names: dict[str, Size]) -
     try:
         return str(size.substitute(names))
     except SizeLimitError:
-        # Names of values are longer than the symbols that they stand for. The whole has a name then, everywhere.
+        # Value names are longer than symbols, so the expression may exceed the limit: one name replaces it everywhere.
         return str(names.setdefault(str(size), Dim.symbol(f"?{value.name}.{axis}.whole")))
 
 
 @functools.lru_cache(maxsize=4096)
 def _plainest(size: Dim) -> int | str:
-    """A size of the file's own names, none of which is 0 as far as rules are concerned: what follows is written out.
+    """Return a size over declared names simplified under the assumption that no name is 0.
 
-    Rules compare sizes under that assumption, but they look for numbers as they are written.
+    Rules compare sizes under the same assumption, but match literal numbers.
     """
     if size.depth:
         try:
-            found = simplify(size, POSITIVE)
+            simplified = simplify(size, POSITIVE)
         except ShapeError:
-            return str(size)  # Sizes that never broadcast: the run tells, as inference did not.
-        return found if isinstance(found, int) else str(found)
+            return str(size)  # The sizes never broadcast; inference did not raise, so the run does.
+        return simplified if isinstance(simplified, int) else str(simplified)
     return str(size)
 
 
-def ir_type(found: Type) -> ir.TypeProtocol:
-    """A Core type as a type of the model; sizes are kept apart there."""
-    match found:
+def ir_type(kind: Type) -> ir.TypeProtocol:
+    """Return a Core type as an ``onnx_ir`` type, which does not include the shape."""
+    match kind:
         case TensorType():
-            return ir.TensorType(found.dtype)
+            return ir.TensorType(kind.dtype)
         case SequenceType():
-            return ir.SequenceType(ir_type(found.element))
+            return ir.SequenceType(ir_type(kind.element))
         case OptionalType():
-            return ir.OptionalType(ir_type(found.element))
+            return ir.OptionalType(ir_type(kind.element))
         case MapType():
-            return model_types.MapType(found.key, ir_type(found.value))
-    raise AssertionError(f"no value of a model is {found}")
+            return model_types.MapType(kind.key, ir_type(kind.value))
+    raise AssertionError(f"internal: {kind} is not the type of a model value")
 
 
 @functools.lru_cache(maxsize=4096)
 def _shape(dims: tuple[int | str | None, ...]) -> ir.Shape:
-    """The shape, one object for all values that have it: models have many values and few shapes."""
+    """Return the shape, one object per distinct shape: models have many values and few shapes."""
     return ir.Shape(dims, frozen=True)
 
 
 def infer_node(node: ir.Node, opset_imports: Mapping[str, int], ir_version: int) -> None:
-    """Annotate the outputs of one new node from its inputs' types; leaves them unknown where nothing can be said."""
+    """Annotate the outputs of one new node from its inputs' types, as far as they can be inferred."""
     if any(True for _ in facts.bodies(node)):
         return
     imports = {("" if domain == "ai.onnx" else domain): version for domain, version in opset_imports.items()}
     try:
         types = operator_inference.infer_node(node, imports, _known)
     except SardonyxError:
-        return  # It may stand in a graph that is being built; what is wrong with it shows in the check of the whole.
+        return  # The graph may be under construction; a check of the finished model reports the fault.
     names: dict[str, Size] = {}
-    for output, found in zip(node.outputs, types, strict=False):
-        if output.name and found is not None:
-            _annotate_value(output, found, names, {})
+    for output, kind in zip(node.outputs, types, strict=False):
+        if output.name and kind is not None:
+            _annotate_value(output, kind, names, {})
 
 
 def _known(value: ir.Value) -> operator_inference.Known:

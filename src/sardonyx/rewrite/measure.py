@@ -1,7 +1,7 @@
-"""Latency of models side by side: paired runs in one process, so that a noisy machine slows both alike.
+"""Paired latency measurements in one process, so that machine noise affects all models alike.
 
-Run as a program it is the child process of the gate: one JSON request on standard input, the answer on
-standard output. An engine that crashes over a model then takes nothing with it.
+Run as a program, this module is the child process of the regression gate: one JSON request on standard input, the
+answer on standard output. A crash of an engine then ends the child alone.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from sardonyx.rewrite.verify.search import Feeds, Search
 
 MOST_PAIRS = 500
 FEWEST_PAIRS = 6
-"""The least sample whose order statistics hold the median with the confidence below."""
+"""The smallest sample for which two order statistics bracket the median with the confidence below."""
 
 CONFIDENCE = 0.95
 
 TYPICAL_SIZES = (128, 224, 64)
-"""Open sizes tried first, with a batch of 1: what is tiny measures the engine's overhead, not the model."""
+"""Open sizes tried first, with a batch of 1; tiny sizes would measure the overhead of the engine."""
 
 Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -47,8 +47,8 @@ class Latency:
         seconds: Median seconds of a run, one for each model.
         ratio: Median over pairs of the last model's time over the first's.
         runs: Number of pairs.
-        engine: What ran them.
-        sizes: What open sizes were taken as.
+        engine: Name and version of the engine.
+        sizes: Values of the open sizes.
         times: Seconds of every run, one tuple for each model; the runs of one index are a pair.
     """
 
@@ -61,49 +61,49 @@ class Latency:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Where the true median of the ratio lies, with a confidence of 95 %; None of too few pairs."""
+        """Confidence interval (95 %) of the true median ratio; None if there are too few pairs."""
         return median_interval(sorted(pair_ratios(self.times))) if self.times else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The medians and the interval as plain data."""
+        """Return the medians and the interval as plain data."""
         known = {name: value for name, value in asdict(self).items() if name != "times"}
         return {**known, "interval": self.interval}
 
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> Self:
-        """That of a child process, from its JSON."""
+        """Return the latency in the JSON answer of a child process."""
         times = tuple(map(tuple, answer["times"]))
         return cls(**{**answer, "seconds": tuple(answer["seconds"]), "times": times})
 
 
 def pair_ratios(times: Sequence[Sequence[float]]) -> list[float]:
-    """The last model's time over the first's, of each pair."""
+    """Return, for each pair, the last model's time over the first's."""
     return [last / first for first, last in zip(times[0], times[-1], strict=True)]
 
 
 def median_interval(ordered: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """The narrowest pair of order statistics, even to both sides, between which the true median lies.
+    """Return the narrowest symmetric pair of order statistics around the true median.
 
-    It is the interval of the sign test, and asks nothing of the distribution.
+    This is the interval of the sign test, valid for every distribution.
 
     Args:
         ordered: The sample, ascending.
-        confidence: The probability with which it does.
+        confidence: Probability that the interval contains the median.
 
     Returns:
-        The interval; None where the sample is too small for it.
+        The interval; None if the sample is too small.
     """
     n = len(ordered)
-    below, found = 0.0, None
+    below, interval = 0.0, None
     logarithm = -n * math.log(2)
     for k in range((n + 1) // 2):
-        # The median is outside with the probability that at most k of n fall to one side of it, C(n, k) / 2^n each.
+        # P(median outside) is the probability that at most k of n fall on one side: a sum of C(n, k) / 2^n.
         below += math.exp(logarithm)
         if 1 - 2 * below < confidence:
             break
-        found = ordered[k], ordered[n - 1 - k]
+        interval = ordered[k], ordered[n - 1 - k]
         logarithm += math.log((n - k) / (k + 1))
-    return found
+    return interval
 
 
 def _onnxruntime(path: str | os.PathLike[str], threads: int, spinning: bool) -> Run:
@@ -130,7 +130,7 @@ def _openvino(path: str | os.PathLike[str], threads: int, spinning: bool) -> Run
         # A request serves one call at a time.
         if not hasattr(requests, "own"):
             requests.own = compiled.create_infer_request()
-        # A port may have several names, or none; what is compared here is time, so its place names it well enough.
+        # A port may have several names, or none; only time is compared here, so the index is enough of a name.
         return {str(i): value for i, value in enumerate(requests.own.infer(dict(feeds)).values())}
 
     return run
@@ -142,7 +142,7 @@ _LOADERS: dict[str, Callable[[str | os.PathLike[str], int, bool], Run]] = {
 }
 
 ENGINES = frozenset(_LOADERS)
-"""Packages that can be measured here, where they are installed."""
+"""Packages that can be measured here if installed."""
 
 
 def measure(
@@ -153,18 +153,18 @@ def measure(
     threads: int = 0,
     engine: str = "onnxruntime",
 ) -> Latency:
-    """Run models in turn on equal inputs, with all optimizations of the engine.
+    """Run models alternately on equal inputs, with all optimizations of the engine.
 
     Args:
         paths: Files of models with equal inputs.
         feeds: Inputs by name; drawn from the first model when None.
         budget: Seconds to spend on counted runs.
         threads: Threads of the engine; its own choice when 0.
-        engine: The package that runs them, one of ``ENGINES``.
+        engine: The package that runs the models, one of ``ENGINES``.
 
     Raises:
         MissingDependencyError: the engine is not installed.
-        EvaluationError: a model does not load, or runs on none of the inputs drawn.
+        EvaluationError: a model does not load, or runs on none of the drawn inputs.
     """
     runs = [loaded(path, threads, engine) for path in paths]
     drawn, sizes = ({**feeds}, _sizes_of(paths[0], feeds)) if feeds is not None else draw(paths[0], runs[0])
@@ -178,7 +178,7 @@ def measure(
             started = time.perf_counter()
             run(drawn)
             record.append(time.perf_counter() - started)
-        # Whoever comes second finds the caches in another state.
+        # The second run of a pair starts with other cache contents, so the order alternates.
         order.reverse()
     ratios = pair_ratios(times)
     return Latency(
@@ -192,18 +192,18 @@ def measure(
 
 
 def loaded(path: str | os.PathLike[str], threads: int, engine: str, *, spinning: bool = False) -> Run:
-    """A model in another engine.
+    """Load a model into another engine and return a function to run the model.
 
     Args:
         path: The model.
         threads: Threads of the engine; its own choice when 0.
         engine: One of ``ENGINES``.
-        spinning: Whether its workers may spin between runs, as they do by default: where sessions take turns without
-            a rest, those of one steal the cores from the other.
+        spinning: Let the workers spin between runs, the default of engines. If sessions alternate without a pause,
+            spinning workers of one session take the cores from the other.
 
     Raises:
         MissingDependencyError: the engine is not installed.
-        EvaluationError: it does not load the model.
+        EvaluationError: the engine does not load the model.
     """
     try:
         run = _LOADERS[engine](path, threads, spinning)
@@ -212,26 +212,26 @@ def loaded(path: str | os.PathLike[str], threads: int, engine: str, *, spinning:
             f"the engine {engine} is not installed", where=os.fspath(path), remedy=f"Install it: pip install {engine}"
         ) from error
     except Exception as error:  # the bindings raise a dozen unrelated classes
-        raise EvaluationError(f"{engine} does not load it: {error}", where=os.fspath(path)) from error
+        raise EvaluationError(f"{engine} does not load the model: {error}", where=os.fspath(path)) from error
 
     def checked(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             return run(feeds)
         except Exception as error:  # likewise
-            raise EvaluationError(f"{engine} does not run it: {error}", where=os.fspath(path)) from error
+            raise EvaluationError(f"{engine} does not run the model: {error}", where=os.fspath(path)) from error
 
     return checked
 
 
 def draw(path: str | os.PathLike[str] | ir.Model, run: Run) -> tuple[Feeds, dict[str, int]]:
-    """Inputs on which a model runs, and what its open sizes are in them: typical ones, or any.
+    """Draw inputs on which a model runs, at typical sizes if possible; return inputs and open sizes.
 
     Args:
         path: The model's file; or a Model, whose shapes are then inferred in place.
-        run: Runs it.
+        run: Runs the model.
 
     Raises:
-        EvaluationError: it runs on none of those drawn.
+        EvaluationError: the model runs on none of the drawn inputs.
     """
     model = model_io.load(path)
     inference.infer_shapes(model, strict=False)
@@ -244,25 +244,25 @@ def draw(path: str | os.PathLike[str] | ir.Model, run: Run) -> tuple[Feeds, dict
         except EvaluationError:
             continue
         return feeds, sizes
-    search = Search(model, run, seed=0, wanted=1)
-    found = search.samples() or search.dull
-    if not found:
+    search = Search(model, run, seed=0, count=1)
+    samples = search.samples() or search.uninformative
+    if not samples:
         reason = "; ".join(search.reasons) or "no inputs could be drawn"
         raise EvaluationError(
-            f"it runs on none of the inputs drawn: {reason[:400]}", where=model.graph.name or "the model"
+            f"the model runs on none of the inputs drawn: {reason[:400]}", where=model.graph.name or "the model"
         )
-    return found[0].feeds, dict(found[0].sizes)
+    return samples[0].feeds, dict(samples[0].sizes)
 
 
 def draw_at(path: str | os.PathLike[str] | ir.Model, sizes: Mapping[str, int]) -> tuple[Feeds, dict[str, int]]:
-    """Inputs of a model at some sizes, and what all its open sizes are in them: 1 where none is given.
+    """Draw inputs at some sizes and return them with the values of all open sizes, 1 for each unnamed one.
 
     Args:
         path: The model's file; or a Model, whose shapes are then inferred in place.
         sizes: Numbers for open sizes.
 
     Raises:
-        OptionError: The model has no such open size.
+        OptionError: A name is not an open size of the model.
         EvaluationError: No inputs can be drawn.
     """
     model = model_io.load(path)
@@ -270,15 +270,15 @@ def draw_at(path: str | os.PathLike[str] | ir.Model, sizes: Mapping[str, int]) -
     names = inputs.open_sizes(model)
     if unknown := sorted(set(sizes) - set(names)):
         raise OptionError(
-            f"the model has no open size '{unknown[0]}'.", where="sizes",
-            remedy=f"It has: {', '.join(names) or 'none'}.",
+            f"unknown open size '{unknown[0]}'.", where="sizes",
+            remedy=f"Open sizes of the model: {', '.join(names) or 'none'}.",
         )  # fmt: skip
     whole = dict.fromkeys(names, 1) | dict(sizes)
     return inputs.draw(model, whole, seed=0), whole
 
 
 def _sizes_of(path: str | os.PathLike[str], feeds: Mapping[str, Any]) -> dict[str, int]:
-    """What the open sizes of a model are in some inputs."""
+    """Return the values that the open sizes of a model have in some inputs."""
     return {
         dim.value: int(size)
         for value in inputs.required_inputs(model_io.load(path))
@@ -288,14 +288,14 @@ def _sizes_of(path: str | os.PathLike[str], feeds: Mapping[str, Any]) -> dict[st
 
 
 def optimized_operators(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> dict[str, int]:
-    """Operators by type in what ONNX Runtime makes of a model at its extended level.
+    """Count operators by type in the model that ONNX Runtime produces at its extended optimization level.
 
     Args:
         path: The model's file.
-        folder: Where the engine may write.
+        folder: A folder for the engine to write to.
 
     Raises:
-        EvaluationError: the engine does not load or write it.
+        EvaluationError: the engine does not load the model or write its result.
     """
     import onnxruntime
 
@@ -309,7 +309,7 @@ def optimized_operators(path: str | os.PathLike[str], folder: str | os.PathLike[
     try:
         onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the binding raises a dozen unrelated classes
-        raise EvaluationError(f"ONNX Runtime does not load it: {error}", where=os.fspath(path)) from error
+        raise EvaluationError(f"ONNX Runtime does not load the model: {error}", where=os.fspath(path)) from error
     operators = Count.of(model_io.load(written)).operators
     written.unlink()
     return operators
@@ -322,7 +322,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     if not stored.exists():
         feeds, _ = draw(request["paths"][0], loaded(request["paths"][0], 0, request["engine"]))
         stored.write_bytes(pickle.dumps(feeds))
-    # This file was written by this program or its parent, into a folder of their own.
+    # Safe to unpickle: this program or its parent wrote the file, into their own folder.
     feeds = pickle.loads(stored.read_bytes())
     return asdict(measure(request["paths"], feeds=feeds, budget=request["budget"], engine=request["engine"]))
 

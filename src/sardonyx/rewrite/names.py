@@ -1,4 +1,4 @@
-"""Names: fresh ones that clash with none in the model, and how a node is called in messages."""
+"""Fresh names that do not clash with names of the model, and the labels of nodes in messages."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from sardonyx.rewrite import facts
 
 
 class Names:
-    """Gives names that are not taken; the same sequence on every run.
+    """A source of unused names; the sequence is the same on every run.
 
     Args:
-        taken: Names in use, once for each thing that has the name (bodies may repeat each other's).
+        used: Names in use, once for each thing that has the name (bodies may repeat each other's).
     """
 
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken: Counter[str] = Counter(taken)
+    def __init__(self, used: Iterable[str]) -> None:
+        self._used: Counter[str] = Counter(used)
         self._next: dict[str, int] = {}
 
     def fresh(self, base: str) -> str:
-        """``base`` if it is free, else ``base_1``, ``base_2``, …"""
+        """Return ``base`` if unused, else ``base_1``, ``base_2``, …"""
         name, n = base, self._next.get(base, 0)
-        while name in self._taken:
+        while name in self._used:
             n += 1
             name = f"{base}_{n}"
         self._next[base] = n
-        self._taken[name] += 1
+        self._used[name] += 1
         return name
 
     def adopt(self, name: str) -> str:
-        """A name for what moves to another graph: its own unless something else has the same one."""
-        if self._taken[name] <= 1:
-            self._taken[name] = 1
+        """Return the name of a thing moved to another graph: unchanged unless another thing has it."""
+        if self._used[name] <= 1:
+            self._used[name] = 1
             return name
-        self._taken[name] -= 1
+        self._used[name] -= 1
         return self.fresh(name)
 
 
@@ -46,7 +46,7 @@ def _levels(model: ir.Model) -> Iterator[tuple[ir.Graph, list[ir.Node]]]:
 
 
 def value_names(model: ir.Model) -> list[str]:
-    """The name of every value of every graph; an initializer that is also an input counts once."""
+    """Return the name of every value of every graph; an initializer that is also an input counts once."""
     names: list[str] = []
     for graph, nodes in _levels(model):
         names += {v.name for v in (*graph.inputs, *graph.initializers.data.values()) if v.name}
@@ -55,12 +55,12 @@ def value_names(model: ir.Model) -> list[str]:
 
 
 def node_names(model: ir.Model) -> list[str]:
-    """The name of every node that has one."""
+    """Return the names of all named nodes."""
     return [node.name for _, nodes in _levels(model) for node in nodes if node.name]
 
 
 def node_label(node: ir.Node) -> str:
-    """How messages call a node: its name, else its operator and first output."""
+    """Return the label of a node in messages: its name, else its operator and first output."""
     if name := node.name:
         return name
     output = next((v.name for v in node.outputs if v.name), "?")

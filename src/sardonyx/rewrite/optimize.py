@@ -1,4 +1,4 @@
-"""``optimize``: rewrite to the fixed point, prove the result, drop what cannot be proved, and say all of it."""
+"""``optimize``: rewrite to the fixed point, prove the result, drop unproved patches, and report."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from sardonyx.rewrite.verify import Verdict, Verifier
 from sardonyx.rewrite.verify.inputs import require_fit
 
 MOST_DROPPED = 32
-"""Patches dropped one by one before the result is given up and the original returned."""
+"""Patches dropped one by one before the original is returned."""
 
 
 @dataclass(frozen=True)
 class Optimized:
-    """What ``optimize`` returns.
+    """Result of ``optimize``.
 
     Attributes:
         model: The optimized model.
-        report: What was done, what was proved, and what was refused.
+        report: Applied patches, the proof, and refusals.
     """
 
     model: ir.Model
@@ -48,7 +48,7 @@ class Optimized:
         """The model as a protobuf message.
 
         Raises:
-            ModelTooLargeError: it would exceed 2 GB; ``save`` has no such bound.
+            ModelTooLargeError: the message would exceed 2 GB; ``save`` has no such bound.
         """
         return model_io.to_proto(self.model)
 
@@ -70,34 +70,34 @@ def optimize(
     verify: bool = True,
     rules: Iterable[Rule] = (),
 ) -> Optimized:
-    """Rewrite a model to fewer, cheaper nodes, and prove that it computes the same.
+    """Rewrite a model to fewer, cheaper nodes, and prove the equality of results.
 
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model`` (left as it is).
-        target: ``portable``, ``onnxruntime``, ``openvino``, ``tensorrt`` or ``native``. Where its engine is installed
-            the result is measured there, and passes that make it slower are given up.
+        target: ``portable``, ``onnxruntime``, ``openvino``, ``tensorrt`` or ``native``. If its engine is installed,
+            the result is measured there, and passes with a slower result are dropped.
         passes: Names of the passes to run; those of the target when None.
         skip: Names of passes not to run.
-        skip_fuse_bn: Keep BatchNormalization apart from convolutions (for training or quantization to come).
+        skip_fuse_bn: Keep BatchNormalization separate from convolutions (for later training or quantization).
         input_shapes: New shapes of graph inputs, by name; constants baked from the old ones are repaired.
-        inputs: Real inputs to verify on, by name; drawn from what the graph allows when None.
+        inputs: Real inputs to verify on, by name; drawn in the range admitted by the graph when None.
         opset: Raise or lower the default operator set first; never changed otherwise.
-        verify: Whether to prove the result (in a child process). Without it nothing is promised.
+        verify: Prove the result (in a child process). Without verification nothing is guaranteed.
         rules: Further rules, made with ``sardonyx.rule``.
 
     Returns:
-        The model, which states the lowest IR version that holds it, and the report. A rewrite that changes an output
-        is found, dropped and reported.
+        The model, at the lowest IR version with all its features, and the report. Rewrites that change an output
+        are detected, dropped and reported.
 
     Raises:
-        OptionError: an unknown target or pass, or ``inputs`` are not what the model takes.
+        OptionError: an unknown target or pass, or ``inputs`` do not fit the model's inputs.
         SardonyxError: the model cannot be read, or its shapes contradict ``input_shapes``.
     """
     started = time.perf_counter()
     profile = targets.profile(target)
     skipped = {*skip, *(("fuse_bn_into_conv",) if skip_fuse_bn else ())}
     selection = pipeline.select(profile.name, passes, skipped, rules)
-    unlists = any(each.rule.name == "eliminate_initializer_from_inputs" for each in selection.sweeps)
+    unlists = any(sweep.rule.name == "eliminate_initializer_from_inputs" for sweep in selection.sweeps)
     with collector_paused():
         original = _Original(model, input_shapes, opset, profile, unlists=unlists)
         if inputs is not None:
@@ -108,12 +108,12 @@ def optimize(
     seconds = time.perf_counter() - started
     with Verifier(original.witness(), inputs=inputs) if verify else nullcontext() as verifier:
         verdict = attempt.prove(verifier)
-        held = regression_gate.hold(profile, original.witness, report.before, attempt, inputs)
-        if held.changed:
+        gate = regression_gate.apply_gate(profile, original.witness, report.before, attempt, inputs)
+        if gate.changed:
             verdict = attempt.prove(verifier)
     pipeline.finish(attempt.engine, selection)
     model_io.lower_ir_version(attempt.model)
-    report.gate = "; ".join(filter(None, (original.converted, held.text)))
+    report.gate = "; ".join(filter(None, (original.converted, gate.text)))
     report.finish(
         attempt.model,
         attempt.engine,
@@ -126,7 +126,7 @@ def optimize(
 
 
 class _Attempt:
-    """One optimization: the model at hand, and what had to be dropped on the way to it."""
+    """One optimization: the current model and the patches dropped so far."""
 
     def __init__(self, original: _Original, selection: pipeline.Selection, settings: Settings) -> None:
         self._original = original
@@ -137,7 +137,7 @@ class _Attempt:
         self.engine: Engine
 
     def transform(self) -> None:
-        """Rewrite to the fixed point; a patch that cannot be put in is dropped, and so are rules that never end."""
+        """Rewrite to the fixed point; drop patches that fail to apply and rules undoing each other."""
         self.model, self.engine = self._transformed(self._settings)
 
     def _transformed(self, settings: Settings) -> tuple[ir.Model, Engine]:
@@ -159,21 +159,21 @@ class _Attempt:
 
     @property
     def applied(self) -> Sequence[Applied]:
-        """The patches that made the model at hand."""
+        """The patches applied to the current model."""
         return self.engine.applied
 
     def retry_without(self, passes: frozenset[str]) -> None:
-        """Make the model again without some passes of the selection."""
+        """Rewrite the original again without some passes of the selection."""
         self._selection = self._whole.without(passes)
         self.transform()
 
     def give_up(self) -> None:
-        """Take the original as it was."""
+        """Return to the original model."""
         self.model = self._original.fresh()
         self.engine = Engine(self.model, self._settings)
 
     def prove(self, verifier: Verifier | None) -> Verdict:
-        """Judge the model; while an output differs, find the patch that did it and go on without."""
+        """Judge the model; while an output differs, find the responsible patch and rewrite without this patch."""
         if verifier is None:
             return Verdict("not proved", reason="verification was switched off")
         verdict = self._judge(verifier)
@@ -188,15 +188,15 @@ class _Attempt:
         if verdict.status != "different":
             return verdict
         self.give_up()
-        return Verdict("not proved", reason=f"every attempt changed an output; returned as it was: {verdict.reason}")
+        return Verdict("not proved", reason=f"every attempt changed an output; original returned: {verdict.reason}")
 
     def _judge(self, verifier: Verifier) -> Verdict:
         if self.engine.interface_changed:
-            return Verdict("not proved", reason="a pass that was asked for changed inputs or outputs")
+            return Verdict("not proved", reason="a requested pass changed inputs or outputs")
         return verifier.judge(self.model, exact=_exact(self.engine.applied))
 
     def _bisect(self, verifier: Verifier) -> Applied:
-        """The first patch after which an output differs: ``good`` patches do no harm, ``bad`` patches do."""
+        """Return the first patch after which an output differs; prefix ``good`` is harmless, ``bad`` is not."""
         applied = self.engine.applied
         good, bad = 0, len(applied)
         while bad - good > 1:
@@ -209,13 +209,13 @@ class _Attempt:
         return applied[bad - 1]
 
     def all_dropped(self) -> list[Dropped]:
-        """Patches dropped, and places where a rule raised instead of answering."""
+        """Return the dropped patches and the sites at which a rule raised an exception."""
         failed = [Dropped(rule, site, reason) for (rule, site), reason in self.engine.failed.items()]
         return list(dict.fromkeys([*self._dropped, *failed]))
 
 
 class _Original:
-    """The model before any rewrite, from which a fresh copy can be had as often as needed."""
+    """The model before any rewrite, and the source of fresh copies."""
 
     def __init__(
         self,
@@ -240,23 +240,23 @@ class _Original:
 
     def _prepare(self) -> ir.Model:
         if isinstance(self._source, onnx.ModelProto):
-            # A message in memory may be nested deeper than any file, and than what reads it can follow.
+            # A message in memory may be nested deeper than any file, deeper than recursive readers can follow.
             require_structure(self._source)
         model = model_io.load(self._source)
         if model is self._source:
             model = copy_model(model)
         version = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
-        wanted = self._opset if self._opset is not None or version is None else self._profile.opset(version)
-        if wanted is not None and wanted != version:
+        target = self._opset if self._opset is not None or version is None else self._profile.opset(version)
+        if target is not None and target != version:
             from sardonyx.rewrite.opset import convert_opset
 
-            # Conversion adds weights, after which a model that lists all of them is not known as such any more.
+            # Conversion adds weights that are not graph inputs, so the listing habit must be detected before.
             pipeline.free_initializers(model)
             if self._unlists and lists_weights_by_habit(model):
                 unlist_weights(model.graph)
-            model = convert_opset(model, wanted)
+            model = convert_opset(model, target)
             self._changed = True
-            self.converted = f"opset {version} → {wanted}"
+            self.converted = f"opset {version} → {target}"
         if self._input_shapes:
             from sardonyx.rewrite.reshape_inputs import set_input_shapes
 
@@ -264,14 +264,14 @@ class _Original:
         return model
 
     def fresh(self) -> ir.Model:
-        """A model to rewrite: the one at hand the first time, and then another, read again (faster than a clone)."""
+        """Return an unmodified model: first the loaded one, then one read again (faster than a clone)."""
         if not self._untouched:
             self.model = self._prepare()
         self._untouched = False
         return self.model
 
     def witness(self) -> ir.Model | Path:
-        """What verification runs: the file itself where it is what was asked for."""
+        """Return the reference for verification: the original file unless converted or reshaped."""
         binary = self._path is not None and not self._changed and self._path.suffix == ".onnx"
         return self._path if binary and self._path is not None else self._prepare()
 

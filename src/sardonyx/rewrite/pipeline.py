@@ -1,4 +1,4 @@
-"""From a model and a choice of passes to the rewritten model: the order of things, to the fixed point."""
+"""Apply a selection of passes to a model until a fixed point."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.sweep import SWEEPS, Sweep
 
 ROUNDS = 40
-"""Rounds of rules and sweeps after which a model is taken as it is; real models need three to six."""
+"""Maximum rounds of rules and sweeps; the model after the last is the result. Real models need 3 to 6."""
 
 assert rules.__name__  # importing the package registers every rule
 
@@ -32,7 +32,7 @@ class Selection:
     sweeps: tuple[Sweep, ...]
 
     def without(self, passes: Collection[str]) -> Selection:
-        """The same, less some passes."""
+        """Return the selection without some passes."""
         return Selection(
             tuple(r for r in self.rules if r.name not in passes),
             tuple(s for s in self.sweeps if s.rule.name not in passes),
@@ -45,30 +45,30 @@ def available_passes() -> list[str]:
 
 
 def exact_passes() -> list[str]:
-    """Names of the passes that run by default, for any target, and promise equal bits."""
-    found = []
+    """Return the names of the passes run by default for every target that preserve results bit for bit."""
+    names = []
     for name in available_passes():
         rules = _rules_of(name)
         runs = any(rule.default for rule in rules) and any(not rule.targets for rule in rules)
         if runs and all(rule.exactness is Exactness.EXACT for rule in rules):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def describe(name: str) -> str:
-    """What a pass does: what each of its rules does.
+    """Return the description of a pass: the descriptions of its rules.
 
     Raises:
-        OptionError: no such pass.
+        OptionError: the pass is unknown.
     """
-    found = _rules_of(name)
-    if not found:
-        raise OptionError("no such pass", where=name, remedy="`sardonyx passes` lists them.")
-    return " ".join(dict.fromkeys(rule.description for rule in found))
+    rules = _rules_of(name)
+    if not rules:
+        raise OptionError("unknown pass", where=name, remedy="`sardonyx passes` lists them.")
+    return " ".join(dict.fromkeys(rule.description for rule in rules))
 
 
 def descriptions() -> dict[str, str]:
-    """What each rule does, in a line, by its label."""
+    """Return the one-line description of each rule, by label."""
     return {rule.label: rule.description for name in available_passes() for rule in _rules_of(name)}
 
 
@@ -79,13 +79,13 @@ def _rules_of(name: str) -> list[Rule]:
 def select(
     target: str = "portable", passes: Sequence[str] | None = None, skip: Iterable[str] = (), extra: Iterable[Rule] = ()
 ) -> Selection:
-    """The passes to run: those named, else the default ones of ``target``; without those to skip.
+    """Return the passes to run: the named ones, else the defaults of ``target``, less the skipped ones.
 
     Raises:
-        OptionError: a name is no pass.
+        OptionError: a pass name is unknown.
     """
-    wanted = None if passes is None else frozenset(passes)
-    return _selected(target, wanted, frozenset(skip), tuple(extra), _registered())
+    names = None if passes is None else frozenset(passes)
+    return _selected(target, names, frozenset(skip), tuple(extra), _registered())
 
 
 def _registered() -> tuple[Rule | Sweep, ...]:
@@ -95,21 +95,21 @@ def _registered() -> tuple[Rule | Sweep, ...]:
 @functools.lru_cache(maxsize=64)
 def _selected(
     target: str,
-    wanted: frozenset[str] | None,
+    names: frozenset[str] | None,
     skipped: frozenset[str],
     extra: tuple[Rule, ...],
     registered: tuple[Rule | Sweep, ...],
 ) -> Selection:
-    """See ``select``; what is registered is named, so that a selection is made anew when that changes."""
+    """Return the selection; ``registered`` is a key, so that a changed registry gives a new selection."""
     known = {*REGISTRY, *SWEEPS}
-    for name in sorted({*(wanted or ()), *skipped} - known):
-        raise OptionError("no such pass", where=name, remedy="`sardonyx passes` lists them.")
+    for name in sorted({*(names or ()), *skipped} - known):
+        raise OptionError("unknown pass", where=name, remedy="`sardonyx passes` lists them.")
     profile = targets.profile(target)
 
     def chosen(name: str, rules: Iterable[Rule]) -> list[Rule]:
-        if name in skipped or (wanted is not None and name not in wanted):
+        if name in skipped or (names is not None and name not in names):
             return []
-        named = wanted is not None or name in profile.adds
+        named = names is not None or name in profile.adds
         usual = named or name not in profile.without
         return [r for r in rules if usual and (named or r.default) and (not r.targets or target in r.targets)]
 
@@ -119,11 +119,12 @@ def _selected(
 
 
 def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engine:
-    """Rewrite ``model`` in place to the fixed point of the selection; the engine returned holds the record.
+    """Rewrite ``model`` in place to the fixed point of the selection; the engine holds the record.
 
-    Passes that change what callers see are left to ``finish``.
-    The result depends only on the arguments: running again with ``settings.limit`` gives the
-    model as it was after that many patches.
+    Passes that change the interface are left to ``finish``.
+
+    The result depends only on the arguments: running again with ``settings.limit`` returns the
+    model after so many patches.
     """
     free_initializers(model)
     with collector_paused():
@@ -131,33 +132,33 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
         open_negative_sizes(model)
         inference.infer_shapes(model, strict=False)
         engine = _to_fixed_point(model, selection, settings)
-    inference.forget_made_up(model)
+    inference.forget_generated_names(model)
     if not engine.interface_changed:
         interface.restore(model)
     return engine
 
 
 def finish(engine: Engine, selection: Selection) -> None:
-    """Run the late passes of a selection over the engine's model: they change what callers see, after the proof."""
-    for each in selection.sweeps:
-        if each.late:
-            each.run(engine)
+    """Run the late passes of a selection after the proof: they change the interface of the model."""
+    for sweep in selection.sweeps:
+        if sweep.late:
+            sweep.run(engine)
 
 
 def transform_in_order(model: ir.Model, passes: Sequence[str], settings: Settings, *, repeat: bool) -> Engine:
-    """Rewrite ``model`` in place by one pass after another, each to a fixed point of its own.
+    """Rewrite ``model`` in place by one pass after another, each to its own fixed point.
 
     Args:
         model: The model.
         passes: Names of passes, in the order of running.
         settings: Target and bounds.
-        repeat: Whether to begin again until no pass changes anything.
+        repeat: Repeat the sequence until no pass changes the model.
 
     Returns:
         The engine, which holds the record.
 
     Raises:
-        OptionError: a name is no pass.
+        OptionError: a pass name is unknown.
     """
     steps = [select(settings.target, [name]) for name in passes]
     free_initializers(model)
@@ -169,7 +170,7 @@ def transform_in_order(model: ir.Model, passes: Sequence[str], settings: Setting
         for _ in range(ROUNDS if repeat else 1):
             before = len(engine.applied)
             for step in steps:
-                _settle(engine, step)
+                _run_to_fixed_point(engine, step)
             if len(engine.applied) == before:
                 break
     if not engine.interface_changed:
@@ -179,22 +180,22 @@ def transform_in_order(model: ir.Model, passes: Sequence[str], settings: Setting
     return engine
 
 
-def _settle(engine: Engine, step: Selection) -> None:
+def _run_to_fixed_point(engine: Engine, step: Selection) -> None:
     for _ in range(ROUNDS):
         before = len(engine.applied)
         engine.run(step.rules)
-        for each in step.sweeps:
-            if not each.late:
-                each.run(engine)
+        for sweep in step.sweeps:
+            if not sweep.late:
+                sweep.run(engine)
         if len(engine.applied) == before:
             return
         engine.sizes.forget_unknown()
 
 
 def free_initializers(model: ir.Model) -> None:
-    """Before IR version 4 every initializer had to be a graph input, which says nothing of it: they become constants.
+    """Make initializers constants in models before IR version 4, where each had to be a graph input.
 
-    From version 4 on, an initializer that is also an input is one that callers may override, and stays so.
+    From version 4 on, an initializer that is also an input may be overridden by callers, and stays an input.
     """
     if model.ir_version >= 4:
         return
@@ -204,13 +205,13 @@ def free_initializers(model: ir.Model) -> None:
 
 
 def open_negative_sizes(model: ir.Model) -> None:
-    """A negative size in a declared shape, as some exporters write an unknown one, tells nothing."""
+    """Replace negative sizes in declared shapes by unknown ones: some exporters write an unknown size so."""
     plain: dict[int, ir.Shape] = {}
     for graph in _roots(model):
         values = [*graph.inputs, *[value for node in facts.nodes_of(graph) for value in node.outputs]]
         for value in values:
             shape = value.shape
-            # Values of one shape share it as they come from a file.
+            # Values of equal shape share one object in a loaded model.
             if shape is None or id(shape) in plain:
                 continue
             if any(isinstance(dim, int) and dim < 0 for dim in shape):
@@ -220,9 +221,9 @@ def open_negative_sizes(model: ir.Model) -> None:
 
 
 class _Interface:
-    """What the file declares: types and shapes of inputs and outputs, and the values it lists between them.
+    """Declared types and shapes of inputs and outputs, and the names of annotated intermediate values.
 
-    Inference must neither refine the former nor add to the latter: a pass changes nothing that it does not name.
+    Inference must neither refine the declared shapes nor add annotations: a pass changes only its own matches.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -237,7 +238,7 @@ class _Interface:
         self._outputs = [(v.type, v.shape) for v in model.graph.outputs]
 
     def restore(self, model: ir.Model) -> None:
-        """Put back what was declared."""
+        """Restore the declared types and shapes."""
         for value, kind, shape in self._inputs:
             value.type, value.shape = kind, shape
         for value, (kind, shape) in zip(model.graph.outputs, self._outputs, strict=True):
@@ -258,23 +259,23 @@ def _roots(model: ir.Model) -> Iterator[ir.Graph]:
 def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -> Engine:
     engine = Engine(model, settings)
     try:
-        for each in selection.sweeps:
-            if each.early:
-                each.run(engine)
+        for sweep in selection.sweeps:
+            if sweep.early:
+                sweep.run(engine)
         engine.learned.clear()
         stable = False
         for _ in range(ROUNDS):
             fired = engine.run(selection.rules, on_changes=True)
             if stable and not fired:
                 break
-            swept = [each.run(engine) for each in selection.sweeps if not (each.early or each.late)]
+            swept = [sweep.run(engine) for sweep in selection.sweeps if not (sweep.early or sweep.late)]
             engine.sizes.forget_unknown()
-            told = inference.refine(model, engine.sizes, engine.learned)
+            refined = inference.refine(model, engine.sizes, engine.learned)
             engine.learned.clear()
-            if told:
+            if refined:
                 engine.sizes.forget_unknown()
-                engine.tell(told)
-            stable = not told and not any(swept)
+                engine.tell(refined)
+            stable = not refined and not any(swept)
             if stable and not fired:
                 break
     except LimitReached:

@@ -1,10 +1,10 @@
-"""The gate of a target: never slower, never larger, and no fusion lost where nothing can be measured.
+"""Regression gate of a target: never slower, never larger; if nothing is measured, no fusion lost.
 
-Where the engine of the target is installed, the result runs there beside the original, in turn, in a child process;
-it is slower when the median of the pairs is more than ``SLOWER`` times the original's in a short measurement, and in a
-longer one by all that chance leaves open: noise slows no result. Where it is absent the fusions that engines make are
-counted in both. ``portable`` has no engine and promises size alone. A result that does not pass is made again without
-the passes that did it, found by bisection; if that does not help either, the original is given back.
+If the engine of the target is installed, original and result run there alternately, in a child process. The result is
+slower if the median ratio of the pairs exceeds ``SLOWER`` in a short measurement and the confidence interval of a
+longer one lies above ``SLOWER``: noise alone rejects no result. If the engine is absent, the fusions known to engines
+are counted in both models. ``portable`` has no engine: only the size is checked. A rejected result is computed again
+without the responsible passes, found by bisection; if every subset fails, the original is returned.
 """
 
 from __future__ import annotations
@@ -29,75 +29,75 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite.engine import Applied
-from sardonyx.rewrite.fusion_census import census, lost
+from sardonyx.rewrite.fusion_census import census, lost_fusions
 from sardonyx.rewrite.measure import ENGINES, Latency
 from sardonyx.rewrite.record import Count
 from sardonyx.rewrite.targets import Profile
 
 SLOWER = 1.02
-"""Ratio of latencies above which a result is slower: where memory happens to lie is worth as much."""
+"""Latency ratio above which a result is slower; memory placement alone changes latency this much."""
 
 SHORT, LONG = 1.0, 4.0
-"""Seconds of counted runs in the first measurement, and in the one that must confirm it."""
+"""Seconds of counted runs in the first measurement, and in the confirming one."""
 
 LARGER = 64 << 10
-"""Bytes by which the result may be larger than the original: what one patch may add (``Settings.growth``)."""
+"""Bytes by which the result may exceed the original: the growth of one patch (``Settings.growth``)."""
 
 MOST_GUILTY = 3
-"""Passes given up one by one before all that are no eliminations are."""
+"""Passes dropped one by one before all passes but eliminations are dropped."""
 
 TIMEOUT = 600.0
 
 
 class Attempt(Protocol):
-    """An optimization that can be made again without some passes."""
+    """An optimization that can be repeated without some passes."""
 
     @property
     def model(self) -> ir.Model:
-        """The result at hand."""
+        """The current result."""
         ...
 
     @property
     def applied(self) -> Sequence[Applied]:
-        """The patches that made it."""
+        """The patches applied to the current result."""
         ...
 
     def retry_without(self, passes: frozenset[str]) -> None:
-        """Make the result again without these passes."""
+        """Compute the result again without these passes."""
         ...
 
     def give_up(self) -> None:
-        """Take the original as the result."""
+        """Make the original the result."""
         ...
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the gate found.
+    """Result of the gate.
 
     Attributes:
-        text: For the report: what was measured or counted, and what was given up.
-        changed: Whether the result is another than before, and has to be proved again.
+        text: For the report: the measurement or the counts, and the dropped passes.
+        changed: True if the result changed and needs a new proof.
     """
 
     text: str
     changed: bool
 
 
-def hold(
+def apply_gate(
     profile: Profile,
     original: Callable[[], ir.Model | Path],
     before: Count,
     attempt: Attempt,
     inputs: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Make ``attempt`` pass the gate of its target, at the price of passes if need be.
+    """Make ``attempt`` pass the gate of its target, without some passes if necessary.
 
     Args:
         profile: The target.
-        original: Gives the model before any rewrite, or the file that holds it; asked where it has to be looked at.
-        before: Its size.
-        attempt: The result, which may be made again.
+        original: Returns the model before any rewrite, or its file; called only if needed.
+        before: Size of the original.
+        attempt: The result, which may be computed again.
         inputs: Real inputs to measure on; drawn when None.
     """
     if not attempt.applied:
@@ -106,20 +106,20 @@ def hold(
         fault = gate.fault(attempt.model)
         if fault is None:
             return Outcome(gate.text, changed=False)
-        given_up = _without_the_guilty(gate, attempt)
-        if given_up is not None:
-            what = (
-                f"given up: {', '.join(sorted(given_up))}"
-                if given_up
-                else "it comes with eliminations alone, and stays"
+        dropped = drop_responsible(gate, attempt)
+        if dropped is not None:
+            action = (
+                f"passes dropped: {', '.join(sorted(dropped))}"
+                if dropped
+                else "result retained: caused by eliminations alone"
             )
-            return Outcome(f"{gate.text} ({fault}; {what})", changed=True)
+            return Outcome(f"{gate.text} ({fault}; {action})", changed=True)
     attempt.give_up()
-    return Outcome(f"returned as it was: {fault}", changed=True)
+    return Outcome(f"original returned: {fault}", changed=True)
 
 
-def _without_the_guilty(gate: Gate, attempt: Attempt) -> frozenset[str] | None:
-    """The passes without which the result passes the gate; None where there are no such passes."""
+def drop_responsible(gate: Gate, attempt: Attempt) -> frozenset[str] | None:
+    """Return the passes without which the result passes the gate; None if there is no such set."""
     suspects = list(dict.fromkeys(name for patch in attempt.applied if _is_suspect(name := patch.rule.split("/")[0])))
     everything = frozenset(suspects)
 
@@ -129,7 +129,7 @@ def _without_the_guilty(gate: Gate, attempt: Attempt) -> frozenset[str] | None:
 
     if not passes_without(everything):
         if gate.only_counts and gate.larger(attempt.model) is None:
-            # What eliminations take away was computed for nobody: no fusion is lost by it.
+            # Eliminations remove only unused computation, so no fusion is lost.
             attempt.retry_without(frozenset())
             return frozenset()
         return None
@@ -151,18 +151,18 @@ def _without_the_guilty(gate: Gate, attempt: Attempt) -> frozenset[str] | None:
 
 
 def _is_suspect(name: str) -> bool:
-    """Whether a pass does more than take away: what only removes nodes makes no engine slower."""
+    """Return True unless a pass only removes nodes, which makes no engine slower."""
     return not name.startswith(("eliminate_", "extract_"))
 
 
 class Gate:
-    """Judges results against one original for one target.
+    """Judge of results against one original for one target.
 
-    Use as a context manager; its files go with it.
+    Use as a context manager; leaving the context removes its files.
 
     Attributes:
-        text: What the last judgement measured or counted.
-        only_counts: Whether fusions are counted because nothing can be measured.
+        text: Measurement or counts of the last judgement.
+        only_counts: True if fusions are counted because nothing can be measured.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Gate:
         self.only_counts = not (profile.installed and profile.engine in ENGINES)
 
     def __enter__(self) -> Self:
-        """Begin; files are made where something has to be measured."""
+        """Enter the context; files are created on demand."""
         self._folders = ExitStack()
         return self
 
@@ -194,7 +194,7 @@ class Gate:
         self._folders.close()
 
     @cached_property
-    def _place(self) -> Path:
+    def _folder(self) -> Path:
         return Path(self._folders.enter_context(tempfile.TemporaryDirectory(prefix="sardonyx-gate-")))
 
     @cached_property
@@ -202,18 +202,18 @@ class Gate:
         return self._witness()
 
     def fault(self, result: ir.Model) -> str | None:
-        """Why the result does not pass; None where it does."""
+        """Return the reason why the result does not pass, else None."""
         self.text = (
-            f"not measured: {self._profile.name} names no engine; not larger" if self._profile.engine is None else ""
+            f"not measured: {self._profile.name} has no engine; not larger" if self._profile.engine is None else ""
         )
         return self.larger(result) or self._slower(result) or self._loses_fusions(result)
 
     # -- larger --------------------------------------------------------------------------------
 
     def larger(self, result: ir.Model) -> str | None:
-        """Why the result is too large; None where it is not."""
+        """Return a message if the result is too large, else None."""
         count = Count.of(result)
-        # Without more nodes or more than a little more weights there is no need to count every byte.
+        # Without more nodes and with at most slightly more weights, the byte count cannot exceed the limit.
         if count.nodes <= self._before.nodes and count.weight_bytes <= self._before.weight_bytes + LARGER // 2:
             return None
         if self._bytes is None:
@@ -232,20 +232,20 @@ class Gate:
         engine = self._profile.engine
         if self.only_counts or engine is None:
             return None
-        paths = [self._original_path(), self._place / "result.onnx"]
+        paths = [self._original_path(), self._folder / "result.onnx"]
         model_io.save(result, paths[1])
         try:
-            found = self._measured(engine, paths, SHORT)
-            if confirm := found.ratio > SLOWER:
-                found = self._measured(engine, paths, LONG)
+            latency = self._measured(engine, paths, SHORT)
+            if confirm := latency.ratio > SLOWER:
+                latency = self._measured(engine, paths, LONG)
         except EvaluationError as error:
             self.only_counts, self._reason = True, str(error)
             return None
-        self.text = _sentence(found)
-        return f"slower: {self.text}" if confirm and is_slower(found) else None
+        self.text = _sentence(latency)
+        return f"slower: {self.text}" if confirm and is_slower(latency) else None
 
     def _measured(self, engine: str, paths: Sequence[Path], budget: float) -> Latency:
-        feeds = self._place / "feeds.pickle"
+        feeds = self._folder / "feeds.pickle"
         if self._inputs is not None and not feeds.exists():
             feeds.write_bytes(pickle.dumps(dict(self._inputs)))
         request = {"do": "measure", "paths": list(map(str, paths)), "engine": engine, "feeds": str(feeds)}
@@ -254,7 +254,7 @@ class Gate:
     def _original_path(self) -> Path:
         if isinstance(self._original, Path):
             return self._original
-        path = self._place / "original.onnx"
+        path = self._folder / "original.onnx"
         if not path.exists():
             model_io.save(self._original, path)
         return path
@@ -264,7 +264,7 @@ class Gate:
     def _loses_fusions(self, result: ir.Model) -> str | None:
         if not self.only_counts or self._profile.engine is None:
             return None
-        absent = "not installed" if not self._profile.installed else "not one that is measured here"
+        absent = "not installed" if not self._profile.installed else "not supported by the measurement"
         why = self._reason or f"{self._profile.engine} is {absent}"
         if self._profile.name == "onnxruntime" and self._profile.installed:
             try:
@@ -276,50 +276,50 @@ class Gate:
             if self._fusions is None:
                 self._fusions = census(self._model())
             before, after = self._fusions, census(result)
-        self.text = f"not measured ({why}); fusions before and after: {_told(before, after)}"
-        fewer = lost(before, after)
+        self.text = f"not measured ({why}); fusions before and after: {_describe_counts(before, after)}"
+        fewer = lost_fusions(before, after)
         if not fewer:
             return None
         return "fusions lost: " + ", ".join(f"{name} {old} → {new}" for name, (old, new) in fewer.items())
 
     def _saved(self, result: ir.Model) -> Path:
-        path = self._place / "result.onnx"
+        path = self._folder / "result.onnx"
         model_io.save(result, path)
         return path
 
     def _optimized(self, path: Path) -> Counter[str]:
-        """The engine's own fusions in what it makes of a model."""
-        answer = ask({"do": "census", "path": str(path), "folder": str(self._place)})
+        """Count the engine's own fusions in its optimized model."""
+        answer = ask({"do": "census", "path": str(path), "folder": str(self._folder)})
         return Counter({name: n for name, n in answer["operators"].items() if name in self._profile.protected})
 
 
-def is_slower(found: Latency) -> bool:
-    """Whether the last model is slower than the first by more than chance: the lower end of the interval tells."""
-    interval = found.interval
+def is_slower(latency: Latency) -> bool:
+    """Return True if the last model is significantly slower: its confidence interval exceeds ``SLOWER``."""
+    interval = latency.interval
     return interval is not None and interval[0] > SLOWER
 
 
-def _sentence(found: Latency) -> str:
-    before, after = found.seconds
-    sure = "" if (interval := found.interval) is None else f", {interval[0]:.3f} to {interval[1]:.3f} with 95 %"
-    times = f"{before * 1e3:.3f} → {after * 1e3:.3f} ms, {found.runs} pairs"
-    return f"{found.ratio:.3f} × the original's latency in {found.engine} ({times}{sure})"
+def _sentence(latency: Latency) -> str:
+    before, after = latency.seconds
+    sure = "" if (interval := latency.interval) is None else f", {interval[0]:.3f} to {interval[1]:.3f} with 95 %"
+    times = f"{before * 1e3:.3f} → {after * 1e3:.3f} ms, {latency.runs} pairs"
+    return f"{latency.ratio:.3f} × the original's latency in {latency.engine} ({times}{sure})"
 
 
-def _told(before: Counter[str], after: Counter[str]) -> str:
+def _describe_counts(before: Counter[str], after: Counter[str]) -> str:
     names = sorted({*before, *after})
     return ", ".join(f"{name} {before[name]} → {after[name]}" for name in names) or "none"
 
 
 def stored_bytes(model: ir.Model) -> int:
-    """Bytes that a model takes in files: its message without the weights, and these."""
+    """Return the size of a model in files: the message without weights, and the weights."""
     skeleton: int = model_io.to_proto(model, weights=False).ByteSize()
     weights = Count.of(model).weights
     return skeleton + sum(t.nbytes for t in weights if t.dtype != ir.DataType.STRING and t.nbytes >= 1024)
 
 
 def ask(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of a child process that measures; see ``sardonyx.rewrite.measure``.
+    """Return the answer of a child process that measures; see ``sardonyx.rewrite.measure``.
 
     Raises:
         EvaluationError: the engine does not run the models, crashed, or took too long.
@@ -342,4 +342,4 @@ def ask(request: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-__all__ = ["Attempt", "Gate", "Outcome", "hold", "is_slower", "stored_bytes"]
+__all__ = ["Attempt", "Gate", "Outcome", "apply_gate", "is_slower", "stored_bytes"]

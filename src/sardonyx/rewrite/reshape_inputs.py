@@ -1,8 +1,8 @@
-"""Gives graph inputs new shapes, fixed or open, and repairs the constants baked from the old ones.
+"""New shapes of graph inputs, fixed or open, with repair of the constants baked from the old ones.
 
-The changed sizes are made symbols, and the model is walked with them: where a constant says the old size and its
-surroundings say the symbol, the constant is replaced (``baked``). The result is run: at the old sizes it must answer
-as the original does, and at others it must run at all.
+The changed sizes become symbols, and the model is walked with these symbols: a constant equal to the old size in a
+context with the symbol is replaced (``baked``). The result is run: at the old sizes the outputs must equal those of the
+original, and at other sizes the model must run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.errors import ShapeError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import inference
-from sardonyx.rewrite.baked.repair import repair
+from sardonyx.rewrite.baked.repair import repair_baked_sizes
 from sardonyx.rewrite.baked.trial import compare_with, compare_with_samples
 from sardonyx.rewrite.inference import InputShapes
 from sardonyx.rewrite.pipeline import open_negative_sizes, select, transform
@@ -31,48 +31,48 @@ PLAINER = (
     "eliminate_deadend",
     "eliminate_unused_initializer",
 )
-"""The passes that make nodes of calls of functions, and constants of what is computed from constants alone."""
+"""Passes that inline function calls and fold constant expressions."""
 
 IMAGE_AXES = {2: "height", 3: "width"}
-"""Names for the axes of an input of rank 4 that are opened; axis 0 is ``batch``."""
+"""Names for the opened axes of an input of rank 4; axis 0 is ``batch``."""
 
 
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 def set_input_shapes(model: ir.Model, shapes: InputShapes) -> None:
-    """Gives graph inputs new shapes, in place, and repairs constants baked from the old ones.
+    """Give graph inputs new shapes, in place, and repair constants baked from the old ones.
 
     Args:
-        model: The Model; it is as it was where this raises.
-        shapes: Input → its sizes: a number, a name, or None for a size that stays open without a name.
+        model: The Model; unchanged if an error is raised.
+        shapes: Input → sizes: a number, a name, or None for an open size without a name.
 
     Raises:
-        ShapeError: There is no such input, it has another rank, or something baked from its old size cannot be
+        ShapeError: An input is unknown, has another rank, or something baked from its old size cannot be
             repaired; names the node.
     """
     _replace(model, _reshaped(model, shapes))
 
 
 def set_batch(model: ir.Model, size: int | str) -> None:
-    """Gives all inputs another first size, in place, and repairs constants baked from the old one.
+    """Give all inputs another first size, in place, and repair constants baked from the old one.
 
-    Where the old size was 1, a batch must answer as its samples do one by one.
+    If the old size was 1, a batch must give the same answers as its samples one by one.
 
     Args:
-        model: The Model; it is as it was where this raises.
+        model: The Model; unchanged if an error is raised.
         size: A number, or a name for an open size.
 
     Raises:
-        ShapeError: The inputs have no first size in common, something baked from it cannot be repaired, or the
+        ShapeError: The inputs have no common first size, something baked from this size cannot be repaired, or the
             samples of a batch are not independent of each other; names the node or the output.
     """
     entries = [value for value in _data_inputs(model) if value.shape is not None and len(value.shape)]
     firsts = {str(value.name): value.shape[0] for value in entries if value.shape is not None}
     sizes = {first for first in firsts.values() if isinstance(first, int)}
     if not firsts or len(sizes) > 1 or (sizes and any(not isinstance(first, int) for first in firsts.values())):
-        told = shown(f"{name}: {first}" for name, first in firsts.items())
-        raise ShapeError(f"the inputs have no first size in common ({told})", remedy="Use set_input_shapes.")
+        actual = shown(f"{name}: {first}" for name, first in firsts.items())
+        raise ShapeError(f"expected the same first size of all inputs, got {actual}", remedy="Call set_input_shapes.")
     shapes = {str(value.name): [size, *_sizes(value)[1:]] for value in entries}
     changed = _reshaped(model, shapes)
     if sizes == {1}:
@@ -84,20 +84,20 @@ def set_batch(model: ir.Model, size: int | str) -> None:
 def make_dynamic(
     model: ir.Model, names: Sequence[str] | Mapping[str, Sequence[int] | None] | None = None
 ) -> dict[str, list[int | str | None]]:
-    """Opens every size of some inputs that the model leaves free, in place.
+    """Open every size of some inputs that the model leaves free, in place.
 
-    A size that cannot be opened (the channels of a convolution, say) stays as it is, unless its axis was named.
+    A size that cannot be opened (e.g. the channels of a convolution) stays fixed, unless its axis was named.
 
     Args:
-        model: The Model; it is as it was where this raises.
+        model: The Model; unchanged if an error is raised.
         names: The inputs; all when None. A mapping names axes too: input → its axes to open, or None for all.
 
     Returns:
         The new shape of each of these inputs.
 
     Raises:
-        ShapeError: There is no such input or axis, its rank is not declared, no size can be opened, or one whose axis
-            was named cannot be; holds the reasons.
+        ShapeError: An input or axis is unknown, its rank is not declared, no size can be opened, or a named axis
+            cannot be opened; holds the reasons.
     """
     entries = {str(value.name): value for value in _data_inputs(model)}
     named = names if isinstance(names, Mapping) else dict.fromkeys(entries if names is None else names)
@@ -106,7 +106,7 @@ def make_dynamic(
     reasons: list[str] = []
     for name in chosen:
         if name not in entries or entries[name].shape is None:
-            raise ShapeError("is no graph input of known rank", where=name, remedy=f"Inputs are: {shown(entries)}.")
+            raise ShapeError("expected an input of known rank", where=name, remedy=f"Inputs are: {shown(entries)}.")
         shapes[name] = _sizes(entries[name])
     opened = 0
     for name, sizes in shapes.items():
@@ -131,7 +131,7 @@ def make_dynamic(
 
 
 def _name_axis(model: ir.Model, output: str, axis: int, size: int | str) -> None:
-    """Says of an output's axis what running it has shown."""
+    """Declare the size of an output's axis, as observed by running the model."""
     value = next(value for value in model.graph.outputs if value.name == output)
     if value.shape is not None and not isinstance(value.shape[axis], int):
         dims = _sizes(value)
@@ -143,7 +143,7 @@ def _axes(name: str, axes: Sequence[int] | None, rank: int) -> set[int] | None:
     if axes is None:
         return None
     if beyond := [axis for axis in axes if not -rank <= axis < rank]:
-        raise ShapeError(f"has rank {rank}, and no axis {shown(beyond)}", where=name)
+        raise ShapeError(f"expected axes of rank {rank}, got {shown(beyond)}", where=name)
     return {axis % rank for axis in axes}
 
 
@@ -162,18 +162,18 @@ def _sizes(value: ir.Value) -> list[int | str | None]:
 
 
 def _reshaped(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]]) -> ir.Model:
-    """A copy of the model with the new shapes and the repairs they need, which has been run."""
+    """Return a repaired copy of the model with the new shapes, checked by running it."""
     inputs = {str(value.name): value for value in _data_inputs(model)}
     for name, sizes in shapes.items():
         if name not in inputs:
-            raise ShapeError("no such graph input", where=name, remedy=f"Inputs are: {shown(inputs)}.")
+            raise ShapeError("unknown graph input", where=name, remedy=f"Inputs are: {shown(inputs)}.")
         shape = inputs[name].shape
         if shape is not None and len(shape) != len(sizes):
-            raise ShapeError(f"has rank {len(shape)}, and {len(sizes)} sizes were given", where=name)
+            raise ShapeError(f"expected {len(shape)} sizes, got {len(sizes)}", where=name)
         own = _sizes(inputs[name]) if shape is not None else [None] * len(sizes)
         if strange := [size for size, old in zip(sizes, own, strict=True) if size != old and not _is_size(size)]:
-            remedy = "Sizes are numbers ≥ 0, names, or None for an open size without a name."
-            raise ShapeError(f"{shown(map(repr, strange))} is no size", where=name, remedy=remedy)
+            remedy = "Give numbers ≥ 0, names, or None for an open size without a name."
+            raise ShapeError(f"expected sizes, got {shown(map(repr, strange))}", where=name, remedy=remedy)
     try:
         work = copy_model(model)
         open_negative_sizes(work)
@@ -186,7 +186,7 @@ def _reshaped(model: ir.Model, shapes: Mapping[str, Sequence[int | str | None]])
 
 
 def _plainer(model: ir.Model) -> ir.Model:
-    """A copy in which the walk sees more: no sizes hidden in functions, or in shape arithmetic of constants."""
+    """Return a copy without function calls and constant shape arithmetic, which hide sizes from the walk."""
     plain = copy_model(model)
     transform(plain, select(passes=PLAINER), Settings())
     return plain
@@ -201,11 +201,11 @@ def _is_size(size: object) -> bool:
 def _repaired(work: ir.Model, shapes: InputShapes) -> ir.Model:
     listed = annotated(work)
     ranks = [None if value.shape is None else len(value.shape) for value in work.graph.outputs]
-    repair(work, shapes)
+    repair_baked_sizes(work, shapes)
     inference.infer_shapes(work, strict=False)
     for value, rank in zip(work.graph.outputs, ranks, strict=True):
         if value.shape is None and rank is not None:
-            # Inference does not know every operator; sizes may have changed, and ranks do not.
+            # Inference does not know every operator; a repair changes sizes but never ranks.
             value.shape = ir.Shape([None] * rank)
     keep_annotations(work, listed)
     return work

@@ -1,4 +1,4 @@
-"""Which rules are worth trying at a node: told by its operator, by what made its inputs, and by what the model has."""
+"""Index of rules by root operator, producers of the inputs, and operators present in the model."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from sardonyx.rewrite.language import CONSTANT, Rule
 
 
 class RuleIndex:
-    """Rules by the surroundings in which they can fire.
+    """Rules by the context of a node.
 
     Args:
-        by_root: The rules by their roots, as :func:`by_roots` gives them, in the order in which they are tried.
-        operators: Types of the operators that the model has, to which the caller may add; a rule that needs others
-            is left out as long as they are missing.
+        by_root: The rules by root operator, from :func:`index_by_root`, in the order of trial.
+        operators: Operator types present in the model, extended by the caller; a rule is skipped while an operator
+            required by the rule is missing.
     """
 
     def __init__(self, by_root: Mapping[str, Sequence[Rule]], operators: set[str]) -> None:
         self._operators = operators
         self._by_root = by_root
-        self._behind: dict[tuple[str, ...], list[Rule]] = {}
+        self._by_producers: dict[tuple[str, ...], list[Rule]] = {}
         self._chosen: dict[tuple[str, ...], list[Rule]] = {}
         self._chosen_for = len(operators)
 
     def rules_for(self, node: ir.Node) -> Sequence[Rule]:
-        """The rules to try at a node, in order."""
+        """Return the rules to try at a node, in order."""
         if len(self._operators) != self._chosen_for:
             self._chosen.clear()
             self._chosen_for = len(self._operators)
         if node.domain in STANDARD:
-            # Makers are told right here: this is asked of every node, several times over.
-            makers = [
-                "" if value is None else _source(value) if (maker := value.producer()) is None else maker.op_type
+            # Inlined: this runs several times per node.
+            producers = [
+                "" if value is None else _source(value) if (producer := value.producer()) is None else producer.op_type
                 for value in node.inputs
             ]
-            key = (node.op_type, *makers)
+            key = (node.op_type, *producers)
         else:
             key = ("*",)
         chosen = self._chosen.get(key)
@@ -49,33 +49,33 @@ class RuleIndex:
         return chosen
 
     def _choose(self, key: tuple[str, ...]) -> list[Rule]:
-        behind = self._behind.get(key)
-        if behind is None:
-            root, *makers = key
+        candidates = self._by_producers.get(key)
+        if candidates is None:
+            root, *operands = key
             rooted = itertools.chain(self._by_root.get(root, ()) if root != "*" else (), self._by_root.get("*", ()))
-            behind = self._behind[key] = [
-                rule for rule in rooted if not any(wanted.isdisjoint(makers) for wanted in rule.after)
+            candidates = self._by_producers[key] = [
+                rule for rule in rooted if not any(producers.isdisjoint(operands) for producers in rule.after)
             ]
-        return [rule for rule in behind if not any(needed.isdisjoint(self._operators) for needed in rule.among)]
+        return [rule for rule in candidates if not any(needed.isdisjoint(self._operators) for needed in rule.among)]
 
 
 @functools.lru_cache(maxsize=64)
-def by_roots(rules: tuple[Rule, ...], target: str, off: frozenset[str]) -> Mapping[str, Sequence[Rule]]:
-    """Rules by the operators that they are rooted at; few selections of rules serve many models.
+def index_by_root(rules: tuple[Rule, ...], target: str, off: frozenset[str]) -> Mapping[str, Sequence[Rule]]:
+    """Return the rules by root operator, cached: few selections of rules serve many models.
 
     Args:
         rules: The rules, in order.
-        target: The target in force; rules for others are left out.
+        target: The current target; rules for other targets are left out.
         off: Labels of rules that must not fire.
     """
-    found: dict[str, list[Rule]] = {}
+    index: dict[str, list[Rule]] = {}
     for rule in rules:
         if rule.label not in off and (not rule.targets or target in rule.targets):
             for root in rule.roots:
-                found.setdefault(root, []).append(rule)
-    return found
+                index.setdefault(root, []).append(rule)
+    return index
 
 
 def _source(value: ir.Value) -> str:
-    """What stands for the maker of a value that no node makes: the operator of constants for a weight, else nothing."""
+    """Return the index key of a value without a producer: the operator of constants for a weight, else ""."""
     return CONSTANT if value.const_value is not None and facts.is_constant(value) else ""

@@ -1,4 +1,4 @@
-"""Rules of a user's own, from a Python file."""
+"""User-defined rules, loaded from a Python file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from sardonyx.rewrite.language import Rule
 
 
 def load_rules(path: Path) -> list[Rule]:
-    """The rules that a Python file defines (it is run: load only files that you trust).
+    """Return the rules defined by a Python file, which is executed: load only trusted files.
 
     Raises:
         RuleError: the file cannot be run, or defines no rule.
     """
-    found = [value for value in vars(run_file(path, RuleError)).values() if isinstance(value, Rule)]
-    if not found:
-        raise RuleError("defines no rule", where=str(path), remedy="Decorate a function with @sardonyx.rule(...).")
-    return found
+    rules = [value for value in vars(run_file(path, RuleError)).values() if isinstance(value, Rule)]
+    if not rules:
+        raise RuleError(
+            "expected at least one rule, got none",
+            where=str(path),
+            remedy="Decorate a function with @sardonyx.rule(...).",
+        )
+    return rules

@@ -1,7 +1,7 @@
-"""What must hold of a model before anything walks it: names, order, nesting, and functions that end.
+"""Structural requirements checked before any walk of a model: names, order, nesting, finite functions.
 
-It is the structural part of ``sardonyx.model.check``, which no hostile model can hurt; recursive walks and
-the C++ of onnx come after it.
+This is the structural part of ``sardonyx.model.check``, safe on hostile models; recursive walks and the C++ of onnx run
+only afterwards.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ FATAL = frozenset(
         "nesting-too-deep", "output-undefined", "value-undefined",
     }
 )  # fmt: skip
-"""Findings after which a rewrite means nothing, or does not end."""
+"""Findings after which a rewrite is meaningless or does not terminate."""
 
 
 def require_structure(model: onnx.ModelProto) -> None:
     """Refuse a model that cannot be rewritten.
 
     Args:
-        model: The message, with or without its weights; it is not changed.
+        model: The message, with or without its weights; unchanged.
 
     Raises:
         InvalidModelError: a cycle, an undefined value, a recursive or exploding function, bodies nested too deep, or
-            a node with fewer inputs or outputs than its operator has; names the place.
+            a node with fewer inputs or outputs than its operator requires; names the node, value or function.
     """
     for check in (check_functions, check_values):
         for finding in check(model):
@@ -45,9 +45,9 @@ def require_structure(model: onnx.ModelProto) -> None:
     for value in (*model.graph.input, *model.graph.output):
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type not in DATA_TYPES:
             raise InvalidModelError(
-                "is of an element type that does not exist.",
+                f"unknown tensor element type {value.type.tensor_type.elem_type}.",
                 where=f"tensor '{value.name}'",
-                remedy="`sardonyx check` says what is wrong with it.",
+                remedy="Run `sardonyx check`, which lists the faults of the model.",
             )
     _require_arity(model.graph.node, model.opset_import)
     for function in model.functions:
@@ -64,17 +64,17 @@ def _require_arity(nodes: Iterable[onnx.NodeProto], imports: Iterable[onnx.Opera
                 inputs, outputs = _fewest(node.op_type, standard)
                 if len(node.input) < inputs or len(node.output) < outputs:
                     raise InvalidModelError(
-                        f"has {len(node.input)} inputs and {len(node.output)} outputs, and its operator at least"
-                        f" {inputs} and {outputs}",
+                        f"expected at least {inputs} inputs and {outputs} outputs, got {len(node.input)} and"
+                        f" {len(node.output)}",
                         where=f"node '{node.name or next(iter(node.output), '')}' ({node.op_type})",
-                        remedy="`sardonyx check` says what is wrong with it.",
+                        remedy="Run `sardonyx check`, which lists the faults of the model.",
                     )
             pending.extend(attribute.g.node for attribute in node.attribute if attribute.HasField("g"))
 
 
 @functools.lru_cache(maxsize=4096)
 def _fewest(op_type: str, version: int) -> tuple[int, int]:
-    """The fewest inputs and outputs of a standard operator; none of one that is not known."""
+    """Return the minimum numbers of inputs and outputs of a standard operator; zeros if unknown."""
     try:
         schema = onnx.defs.get_schema(op_type, version, "")
     except onnx.defs.SchemaError:
@@ -82,11 +82,11 @@ def _fewest(op_type: str, version: int) -> tuple[int, int]:
     return schema.min_input, schema.min_output
 
 
-def plainly_sound(model: ir.Model) -> bool:
-    """Whether one look shows that ``require_structure`` would find nothing: the common case, told cheaply.
+def is_evidently_sound(model: ir.Model) -> bool:
+    """Return True if a cheap scan shows that ``require_structure`` would pass: the common case.
 
-    So it is where there are no functions, every value is defined before it is read, standard operators have the inputs
-    and outputs they need, and bodies end in good time. An interface without types has none that does not exist.
+    Sufficient: no functions, every value defined before its readers, enough inputs and outputs of standard operators,
+    and bounded nesting. Element types need no check: ``onnx_ir`` represents only known ones.
     """
     opset = model.graph.opset_imports.get("", 1)
     return not model.functions and _reads_only_known(model.graph, opset, set(), 1)

@@ -1,4 +1,4 @@
-"""Targets: where the model will run, and what that asks of the optimizer."""
+"""Targets: the engine that will run the model, and its requirements on the optimizer."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sardonyx.model.check.targets import find_target
 
 @dataclass(frozen=True)
 class Profile:
-    """What a target owns: its passes, the fusions that its engine makes itself and that must stay findable, the gates.
+    """Requirements of a target: its passes, the fusions of its engine to preserve, and the gates.
 
     Attributes:
         name: The target.
-        engine: The Python package that runs it, used to measure; None where there is none.
-        protected: Operators whose count after the engine's own optimization must not fall (its fusions). Where the
-            engine is absent, the fusions of ``census`` stand for them.
+        engine: The Python package of its engine, used to measure; None if the target has none.
+        protected: Operators whose count after the engine's own optimization must not fall (its fusions). If the
+            engine is absent, the fusions of ``census`` are counted instead.
         description: One line for ``--help``.
-        adds: Passes run although they are no default ones.
+        adds: Passes run in addition to the default ones.
         without: Default passes not run.
-        parsed: Whether its engine takes only what a parser knows: an operator that is missing there is decomposed,
-            and none is made. (ONNX Runtime decomposes by itself what has no kernel.)
+        parsed: True if the engine accepts only operators known to its parser: unknown operators are decomposed, and
+            no rule introduces one. (ONNX Runtime itself decomposes operators without a kernel.)
     """
 
     name: str
@@ -35,17 +35,17 @@ class Profile:
 
     @property
     def installed(self) -> bool:
-        """Whether the engine can be imported here."""
+        """True if the engine can be imported here."""
         return self.engine is not None and find_spec(self.engine) is not None
 
     @property
     def operators(self) -> frozenset[str] | None:
-        """The operators that its parser takes, as ``sardonyx.model.check`` lists them; None: all."""
+        """The operators known to the engine's parser, from ``sardonyx.model.check``; None means all."""
         table = find_target(self.name) if self.parsed else None
         return None if table is None else frozenset(table.operators)
 
     def opset(self, version: int) -> int:
-        """The operator set that it takes nearest to a model's own."""
+        """Return the operator set nearest to a model's own among those supported by the engine."""
         table = find_target(self.name) if self.engine is not None else None
         low, high = (None, None) if table is None else table.opsets.get("", (None, None))
         return min(max(version, low or version), high or version)
@@ -54,7 +54,7 @@ class Profile:
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "SkipLayerNormalization"})
 
 _TENSORRT = frozenset({"legalize_center_crop_pad", "legalize_microsoft", "legalize_swish"})
-"""Decompositions of what its parser does not take."""
+"""Decompositions of operators unknown to the parser of TensorRT."""
 
 PROFILES = {
     p.name: p
@@ -76,7 +76,7 @@ PROFILES = {
             frozenset(),
             "TensorRT: standard operators that it parses",
             adds=_TENSORRT,
-            # It builds integer layers from pairs of DequantizeLinear and QuantizeLinear, and moves these itself.
+            # TensorRT builds integer layers from pairs of DequantizeLinear and QuantizeLinear, and moves these itself.
             without=frozenset({"fuse_quantized_movement"}),
             parsed=True,
         ),
@@ -86,12 +86,12 @@ PROFILES = {
 
 
 def profile(name: str) -> Profile:
-    """The profile of a target.
+    """Return the profile of a target.
 
     Raises:
-        OptionError: no such target.
+        OptionError: the target is unknown.
     """
-    found = PROFILES.get(name)
-    if found is None:
-        raise OptionError(f"no such target '{name}'", where="target", remedy=f"Targets: {', '.join(PROFILES)}.")
-    return found
+    match = PROFILES.get(name)
+    if match is None:
+        raise OptionError(f"unknown target '{name}'", where="target", remedy=f"Targets: {', '.join(PROFILES)}.")
+    return match

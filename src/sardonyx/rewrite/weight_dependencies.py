@@ -1,8 +1,8 @@
-"""Weights that are watched: what a rewriting makes of their elements, and asks of them, is noted.
+"""Watched weights: a record of the tensors and decisions derived from weight elements by a rewriting.
 
-What rewriting does hangs on a model's structure, and on some elements of its weights. Rules *make* tensors of others,
-*ask* questions of them, and *compare* them; where they do so by the functions of this module, these can be done again
-over other weights (:mod:`.reweighting`). Elements that a rule takes in any other way are *read*.
+A rewriting depends on a model's structure, and on some elements of its weights. Rules *derive* tensors from others,
+*query* elements, and *compare* tensors. Through the functions of this module, each of these steps can be repeated over
+other weights (:mod:`.weight_update`). Elements accessed in any other way are recorded as *read*.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import onnx_ir as ir
 T = TypeVar("T")
 
 
-@final  # Told by `type(…) is`, for which `isinstance` takes long: every tensor's class has a protocol's metaclass.
+@final  # Tested by `type(…) is`: `isinstance` is slow because tensor classes have a protocol's metaclass.
 class Weight(ir.LazyTensor):
-    """A tensor of a model that is rewritten; who reads its elements is seen.
+    """A tensor of a model under rewriting, which records reads of its elements.
 
     Args:
-        elements: The tensor that it stands for.
-        record: Where that is noted.
+        elements: The represented tensor.
+        record: The record of the rewriting.
     """
 
     def __init__(self, elements: ir.TensorProtocol, record: Record) -> None:
@@ -32,24 +32,26 @@ class Weight(ir.LazyTensor):
         self.record = record
 
     def _read(self) -> ir.TensorProtocol:
-        found = self.unseen()
+        elements = self.unrecorded()
         if self.record.is_open:
-            self.record.read.setdefault(self, found)
-        return found
+            self.record.read.setdefault(self, elements)
+        return elements
 
-    def unseen(self) -> ir.TensorProtocol:
-        """What it stands for, for who notes in another way what becomes of the elements."""
-        assert self.elements is not None, "a rewritten model has its weights only while it is made or used"
+    def unrecorded(self) -> ir.TensorProtocol:
+        """Return the represented tensor without recording a read; the caller records the access."""
+        assert self.elements is not None, (
+            "internal: weights are attached to a rewritten model only during creation and use"
+        )
         return self.elements
 
 
-class Making(NamedTuple):
-    """How some tensors are computed of others.
+class Derivation(NamedTuple):
+    """Derivation of some tensors from others.
 
     Attributes:
-        compute: Gives the arrays of the results, of those of the operands.
-        operands: What it reads.
-        results: What it gives.
+        compute: Returns the arrays of the results, given the arrays of the operands.
+        operands: The tensors passed to ``compute``.
+        results: The derived tensors.
     """
 
     compute: Callable[..., Sequence[np.ndarray]]
@@ -57,114 +59,114 @@ class Making(NamedTuple):
     results: tuple[Weight, ...]
 
 
-class Question(NamedTuple):
-    """What was asked of some tensors.
+class Query(NamedTuple):
+    """Query of the elements of some tensors.
 
     Attributes:
-        ask: Gives the answer, of the arrays of the operands.
-        operands: What it reads.
-        answer: What it was.
+        evaluate: Returns the answer, given the arrays of the operands.
+        operands: The tensors passed to ``evaluate``.
+        answer: The recorded answer.
     """
 
-    ask: Callable[..., Any]
+    evaluate: Callable[..., Any]
     operands: tuple[ir.TensorProtocol, ...]
     answer: Any
 
 
 class Record:
-    """What a rewriting saw of the elements of weights.
+    """Record of the accesses of a rewriting to elements of weights.
 
     Attributes:
-        is_open: Whether it is still going on.
-        read: The weights of which elements were read, and these.
-        compared: Tensors that were compared with each other, in groups.
-        makings: How each tensor is made that was made of others.
-        questions: What was asked.
+        is_open: True while the rewriting is in progress.
+        read: The weights whose elements were read, and the represented tensors.
+        compared: Tensors compared with each other, in groups.
+        derivations: The derivation of each derived tensor.
+        queries: The queries with their answers.
     """
 
     def __init__(self) -> None:
         self.is_open = True
         self.read: dict[Weight, ir.TensorProtocol] = {}
         self.compared: list[Mapping[ir.TensorProtocol, None]] = []
-        self.makings: dict[Weight, Making] = {}
-        self.questions: list[Question] = []
+        self.derivations: dict[Weight, Derivation] = {}
+        self.queries: list[Query] = []
 
 
-def made(compute: Callable[..., Sequence[np.ndarray]], *tensors: ir.TensorProtocol) -> tuple[ir.TensorProtocol, ...]:
-    """Tensors computed of others.
+def derive(compute: Callable[..., Sequence[np.ndarray]], *tensors: ir.TensorProtocol) -> tuple[ir.TensorProtocol, ...]:
+    """Compute tensors from others and record the derivation.
 
     Args:
-        compute: Gives the arrays of the results, of the arrays of the tensors and of nothing else that hangs on
+        compute: Returns the arrays of the results, given the arrays of the tensors; must not depend on any other
             elements of weights.
-        *tensors: What it is called with.
+        *tensors: The operands of ``compute``.
     """
-    found = [tensor_of(array) for array in _called(compute, tensors)]
+    results = [tensor_of(array) for array in _call(compute, tensors)]
     record = _record_of(tensors)
     if record is None:
-        return tuple(found)
-    if any(each.dtype == ir.DataType.STRING for each in found):
-        _read(tensors)  # Tensors of texts are not watched.
-        return tuple(found)
-    making = Making(compute, tensors, tuple([Weight(each, record) for each in found]))
-    record.makings.update(dict.fromkeys(making.results, making))
-    return making.results
+        return tuple(results)
+    if any(result.dtype == ir.DataType.STRING for result in results):
+        _read(tensors)  # String tensors are not watched.
+        return tuple(results)
+    derivation = Derivation(compute, tensors, tuple([Weight(result, record) for result in results]))
+    record.derivations.update(dict.fromkeys(derivation.results, derivation))
+    return derivation.results
 
 
-def asked(ask: Callable[..., T], *tensors: ir.TensorProtocol) -> T:
-    """The answer to a question about elements.
+def query(evaluate: Callable[..., T], *tensors: ir.TensorProtocol) -> T:
+    """Return the answer to a query of elements and record it.
 
     Args:
-        ask: Gives it, of the arrays of the tensors and of nothing else that hangs on elements of weights. Answers are
-            compared by ``==``.
-        *tensors: What it is called with.
+        evaluate: Returns the answer, given the arrays of the tensors; must not depend on any other elements of
+            weights. Answers are compared by ``==``.
+        *tensors: The operands of ``evaluate``.
     """
-    answer = _called(ask, tensors)
+    answer = _call(evaluate, tensors)
     record = _record_of(tensors)
     if record is not None:
-        record.questions.append(Question(ask, tensors, answer))
+        record.queries.append(Query(evaluate, tensors, answer))
     return answer
 
 
-def compared(tensor: ir.TensorProtocol, group: MutableMapping[ir.TensorProtocol, None]) -> ir.TensorProtocol:
-    """A tensor to be read for nothing else but to tell whether it equals others.
+def for_comparison(tensor: ir.TensorProtocol, group: MutableMapping[ir.TensorProtocol, None]) -> ir.TensorProtocol:
+    """Record a comparison within a group of tensors and return the tensor to read elements from.
 
     Args:
         tensor: The tensor.
-        group: The tensors that it may be compared with; it becomes one of them.
+        group: The tensors to compare with; extended by ``tensor``.
     """
     group[tensor] = None
     if type(tensor) is not Weight:
         return tensor
     if tensor.record.is_open and not any(group is known for known in tensor.record.compared):
         tensor.record.compared.append(group)
-    return tensor.unseen()
+    return tensor.unrecorded()
 
 
 def is_watched(tensors: Iterable[ir.TensorProtocol]) -> bool:
-    """Whether it is noted what is made of any of some tensors."""
+    """Return True if accesses to any of the tensors are recorded."""
     return _record_of(tensors) is not None
 
 
 def tensor_of(array: np.ndarray) -> ir.TensorProtocol:
-    """An array as a tensor; of objects as texts."""
+    """Return an array as a tensor, object arrays as string tensors."""
     if array.dtype.kind in "OUS":
-        strings = [each.encode() if isinstance(each, str) else bytes(each) for each in array.reshape(-1).tolist()]
+        strings = [text.encode() if isinstance(text, str) else bytes(text) for text in array.reshape(-1).tolist()]
         return ir.StringTensor(strings, shape=ir.Shape(list(array.shape)))
     return ir.Tensor(array)
 
 
 def _record_of(tensors: Iterable[ir.TensorProtocol]) -> Record | None:
-    for each in tensors:
-        if type(each) is Weight and each.record.is_open:
-            return each.record
+    for tensor in tensors:
+        if type(tensor) is Weight and tensor.record.is_open:
+            return tensor.record
     return None
 
 
-def _called(function: Callable[..., T], tensors: Sequence[ir.TensorProtocol]) -> T:
+def _call(function: Callable[..., T], tensors: Sequence[ir.TensorProtocol]) -> T:
     try:
         return function(*map(_elements, tensors))
     except Exception:
-        _read(tensors)  # What it raised hangs on them, and there is no answer to compare.
+        _read(tensors)  # The exception depends on the elements, and no answer exists to compare.
         raise
 
 
@@ -174,4 +176,4 @@ def _read(tensors: Iterable[ir.TensorProtocol]) -> None:
 
 
 def _elements(tensor: ir.TensorProtocol) -> np.ndarray:
-    return tensor.unseen().numpy() if type(tensor) is Weight else tensor.numpy()
+    return tensor.unrecorded().numpy() if type(tensor) is Weight else tensor.numpy()

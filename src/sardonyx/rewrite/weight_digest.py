@@ -1,4 +1,4 @@
-"""What tells the contents of weights apart, without reading more of them than it takes."""
+"""Equality of weight contents, decided by reading as few elements as possible."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.weight_dependencies import compared
+from sardonyx.rewrite.weight_dependencies import for_comparison
 
 GLIMPSE = 64
-"""Bytes that are compared first; what has fewer is compared whole."""
+"""Bytes compared first; shorter contents are compared whole."""
 
 
 class Contents:
-    """What tells the contents of weights apart: how they begin, then more places, and a digest only where all agree."""
+    """Equality of weights by stages: first bytes, then samples, and a digest only if all stages agree."""
 
     def __init__(self) -> None:
         self._glimpses: dict[ir.TensorProtocol, bytes] = {}
@@ -24,14 +24,14 @@ class Contents:
         self._compared: dict[ir.TensorProtocol, None] = {}
 
     def glimpse(self, tensor: ir.TensorProtocol) -> bytes:
-        """How the contents begin: weights that are equal have it in common."""
+        """Return the first bytes of the contents, equal for equal weights."""
         known = self._glimpses.get(tensor)
         if known is None:
-            known = self._glimpses[tensor] = _pieces(compared(tensor, self._compared), (0,))
+            known = self._glimpses[tensor] = _pieces(for_comparison(tensor, self._compared), (0,))
         return known
 
     def equal(self, a: ir.TensorProtocol, b: ir.TensorProtocol) -> bool:
-        """Whether two weights of one type and shape are equal in every bit."""
+        """Return True if two weights of the same type and shape are bitwise equal."""
         if a is b:
             return True
         glimpse = self.glimpse(a)
@@ -44,34 +44,34 @@ class Contents:
     def _sample(self, tensor: ir.TensorProtocol) -> bytes:
         known = self._samples.get(tensor)
         if known is None:
-            known = self._samples[tensor] = _pieces(compared(tensor, self._compared), (0.5, 1))
+            known = self._samples[tensor] = _pieces(for_comparison(tensor, self._compared), (0.5, 1))
         return known
 
     def digest(self, tensor: ir.TensorProtocol) -> bytes:
-        """What only contents have in common that are equal in every bit."""
+        """Return a hash of the whole contents, equal only for bitwise equal weights."""
         known = self._digests.get(tensor)
         if known is None:
-            contents = _bytes(compared(tensor, self._compared))
+            contents = _bytes(for_comparison(tensor, self._compared))
             known = self._digests[tensor] = hashlib.blake2b(contents, digest_size=16).digest()
         return known
 
 
 def contents_in(engine: Engine) -> Contents:
-    """What is known of the contents of the model's weights: told once, for whoever asks."""
+    """Return the shared content comparisons of the engine's model."""
     known: Contents = engine.memo.setdefault("contents", Contents())
     return known
 
 
-def _pieces(tensor: ir.TensorProtocol, places: Sequence[float]) -> bytes:
-    """As many bytes as a glimpse at each place of a tensor's contents, from 0 at the beginning to 1 at the end."""
+def _pieces(tensor: ir.TensorProtocol, positions: Sequence[float]) -> bytes:
+    """Return ``GLIMPSE`` bytes at each relative position, from 0 at the beginning to 1 at the end."""
     if tensor.dtype == ir.DataType.STRING:
         return b""
     array = tensor.numpy()
-    # `reshape` would copy all of what is transposed.
+    # `reshape` would copy a transposed array as a whole.
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
     part = -(-GLIMPSE // array.itemsize)
     last = max(array.size - part, 0)
-    return b"".join([flat[int(place * last) : int(place * last) + part].tobytes() for place in places])
+    return b"".join([flat[int(position * last) : int(position * last) + part].tobytes() for position in positions])
 
 
 def _bytes(tensor: ir.TensorProtocol) -> bytes:

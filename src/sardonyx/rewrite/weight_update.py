@@ -1,8 +1,9 @@
-"""A rewritten model over other weights, without rewriting it again.
+"""Reuse of a rewritten model with other weights, without rewriting again.
 
-While a model of watched weights is rewritten (:mod:`.watching`), it is noted what hangs on elements. Over other weights
-the rewriting would do the same if what was read is the same, the same weights are equal to each other, and every
-question has the same answer; then what was made of weights is made of the others. Else the model is rewritten anew.
+While a model of watched weights is rewritten (:mod:`.weight_dependencies`), every dependence on elements is recorded.
+With other weights the rewriting would be the same if the elements read are equal, the same weights are equal to each
+other, and every query has the same answer; then the derived tensors are computed from the new weights. Otherwise the
+model is rewritten again.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ import onnx_ir as ir
 from sardonyx.errors import TypeMismatchError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.weight_dependencies import Question, Record, Weight, tensor_of
+from sardonyx.rewrite.weight_dependencies import Query, Record, Weight, tensor_of
 from sardonyx.rewrite.weight_digest import Contents
 
 _log = logging.getLogger(__name__)
 
 
-def watched(model: ir.Model, weights: Collection[ir.TensorProtocol]) -> tuple[ir.Model, Record]:
-    """A copy of a model whose weights are watched while it is rewritten, and the record of that.
+def watch(model: ir.Model, weights: Collection[ir.TensorProtocol]) -> tuple[ir.Model, Record]:
+    """Return a copy of a model with watched weights, and the record of accesses to them.
 
     Args:
         model: The model, without bodies and functions.
-        weights: The tensors to watch; those of texts are not.
+        weights: The tensors to watch; string tensors are skipped.
     """
     twin, record = copy_model(model), Record()
     chosen = {id(tensor) for tensor in weights if tensor.dtype != ir.DataType.STRING}
@@ -38,7 +39,7 @@ def watched(model: ir.Model, weights: Collection[ir.TensorProtocol]) -> tuple[ir
             value.const_value = Weight(value.const_value, record)
     for node in twin.graph:
         for output in node.outputs:
-            output.const_value = None  # Of a constant, what its attribute holds.
+            output.const_value = None  # The value of a Constant, also held by its attribute.
         for name, attribute in list(node.attributes.data.items()):
             if attribute.type == ir.AttributeType.TENSOR and id(attribute.value) in chosen:
                 node.attributes[name] = ir.AttrTensor(name, Weight(attribute.value, record))
@@ -49,9 +50,9 @@ class Rewriting:
     """A rewritten model without its weights.
 
     Args:
-        model: What became of a watched model.
-        weights: The weights of the watched model, in an order in which others are given.
-        record: What its rewriting saw of elements.
+        model: The result of rewriting a watched model.
+        weights: The weights of the watched model, in the order of replacements.
+        record: The record of the rewriting.
     """
 
     def __init__(self, model: ir.Model, weights: Sequence[ir.TensorProtocol], record: Record) -> None:
@@ -64,105 +65,108 @@ class Rewriting:
         self._lock = threading.Lock()
 
     def release(self) -> None:
-        """Let go of the weights; what was read of them is kept."""
-        for tensor in {*self._weights, *self._held, *self._record.makings}:
+        """Release the weights; elements that were read stay in memory."""
+        for tensor in {*self._weights, *self._held, *self._record.derivations}:
             if isinstance(tensor, Weight):
                 tensor.elements = None
 
     @contextlib.contextmanager
     def over(self, weights: Sequence[ir.TensorProtocol]) -> Iterator[ir.Model | None]:
-        """The rewritten model over other weights, as long as the context lasts; None where it would be another.
+        """Yield the rewritten model over other weights; None if the rewriting would differ.
 
         Args:
             weights: The weights, of the same element types and shapes.
         """
         with self._lock:
-            anew = _Anew(self._record, dict(zip(self._weights, weights, strict=True)))
+            replay = _Replay(self._record, dict(zip(self._weights, weights, strict=True)))
             try:
-                found = anew.tensors(self._held) if anew.is_alike(self._equal) else None
-            except Exception as error:  # Whatever rules raise over these weights, rewriting meets it and tells it.
-                _log.info("the model is rewritten anew, since over these weights rules raise %r", error)
-                found = None
-            if found is None:
+                tensors = replay.tensors(self._held) if replay.is_same(self._equal) else None
+            except Exception as error:  # Rewriting again meets the same exception of a rule and reports it.
+                _log.info("the model is rewritten again, because rules raise %r over these weights", error)
+                tensors = None
+            if tensors is None:
                 yield None
                 return
             try:
-                for weight, elements in zip(self._held, found, strict=True):
+                for weight, elements in zip(self._held, tensors, strict=True):
                     weight.elements = elements
                 yield self._model
             finally:
                 self.release()
 
 
-class _Anew:
-    """What hangs on elements, of other weights.
+class _Replay:
+    """Repetition of the recorded accesses with other weights.
 
     Args:
-        record: What there was of the weights before.
-        given: What stands for each weight now.
+        record: The record of the rewriting.
+        replacements: The replacement of each weight.
     """
 
-    def __init__(self, record: Record, given: Mapping[ir.TensorProtocol, ir.TensorProtocol]) -> None:
-        self._record, self._given = record, given
-        self._found = dict(given)
+    def __init__(self, record: Record, replacements: Mapping[ir.TensorProtocol, ir.TensorProtocol]) -> None:
+        self._record, self._replacements = record, replacements
+        self._tensors = dict(replacements)
 
-    def is_alike(self, equal: Sequence[tuple[int, ...]]) -> bool:
-        """Whether a rewriting of these weights does what the one that was recorded did; raises as :meth:`tensor`.
+    def is_same(self, equal: Sequence[tuple[int, ...]]) -> bool:
+        """Return True if rewriting with these weights takes the recorded steps; raises as :meth:`tensor`.
 
         Args:
-            equal: Of each tensor that was compared, the place of the first equal one, group by group.
+            equal: For each compared tensor, the index of the first equal one, group by group.
         """
         record, contents = self._record, Contents()
         return (
-            all(was is now or isinstance(was, Weight) for was, now in self._given.items())
+            all(was is now or isinstance(was, Weight) for was, now in self._replacements.items())
             and all(contents.equal(was, self.tensor(weight)) for weight, was in record.read.items())
             and equal == [_first_equal(self.tensors(group)) for group in record.compared]
-            and all(map(self._answers_alike, record.questions))
+            and all(map(self._has_same_answer, record.queries))
         )
 
     def tensors(self, tensors: Iterable[ir.TensorProtocol]) -> list[ir.TensorProtocol]:
-        """What stands for tensors now; raises as :meth:`tensor`."""
-        return [self.tensor(each) for each in tensors]
+        """Return the replacements of tensors; raises as :meth:`tensor`."""
+        return [self.tensor(tensor) for tensor in tensors]
 
     def tensor(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-        """What stands for a tensor now.
+        """Return the replacement of a tensor, derived if necessary.
 
         Raises:
-            TypeMismatchError: What is made is of another type or shape.
-            Exception: What a rule raises that makes it.
+            TypeMismatchError: A derived tensor has another type or shape.
+            Exception: An exception of the rule that computes the tensor.
         """
         if not isinstance(tensor, Weight):
             return tensor
-        if tensor not in self._found:
-            making = self._record.makings[tensor]
-            arrays = making.compute(*[self.tensor(each).numpy() for each in making.operands])
-            for was, now in zip(making.results, map(tensor_of, arrays), strict=True):
+        if tensor not in self._tensors:
+            derivation = self._record.derivations[tensor]
+            arrays = derivation.compute(*[self.tensor(operand).numpy() for operand in derivation.operands])
+            for was, now in zip(derivation.results, map(tensor_of, arrays), strict=True):
                 if was.dtype != now.dtype or tuple(was.shape) != tuple(now.shape):
-                    raise TypeMismatchError("other weights make a tensor of another type.", where=str(was.name))
-                self._found[was] = now
-        return self._found[tensor]
+                    raise TypeMismatchError(
+                        f"expected {was.dtype} {list(was.shape)}, got {now.dtype} {list(now.shape)}.",
+                        where=str(was.name),
+                    )
+                self._tensors[was] = now
+        return self._tensors[tensor]
 
-    def _answers_alike(self, question: Question) -> bool:
-        return bool(question.ask(*[self.tensor(each).numpy() for each in question.operands]) == question.answer)
+    def _has_same_answer(self, query: Query) -> bool:
+        return bool(query.evaluate(*[self.tensor(operand).numpy() for operand in query.operands]) == query.answer)
 
 
 def _first_equal(tensors: Sequence[ir.TensorProtocol]) -> tuple[int, ...]:
-    """Of each tensor the place of the first that equals it."""
+    """Return, for each tensor, the index of the first tensor equal to it."""
     contents = Contents()
     alike: dict[Hashable, list[int]] = {}
-    found: list[int] = []
-    for place, tensor in enumerate(tensors):
+    firsts: list[int] = []
+    for index, tensor in enumerate(tensors):
         key = tensor.dtype, tuple(tensor.shape), contents.glimpse(tensor)
         others = alike.setdefault(key, [])
-        first = next((other for other in others if contents.equal(tensors[other], tensor)), place)
-        if first == place:
-            others.append(place)
-        found.append(first)
-    return tuple(found)
+        first = next((other for other in others if contents.equal(tensors[other], tensor)), index)
+        if first == index:
+            others.append(index)
+        firsts.append(first)
+    return tuple(firsts)
 
 
 def _now(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    return tensor.unseen() if isinstance(tensor, Weight) else tensor
+    return tensor.unrecorded() if isinstance(tensor, Weight) else tensor
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:

@@ -57,7 +57,7 @@ def inputs_of(name: str) -> dict[str, np.ndarray]:
 
 
 def drawn_inputs(model: ir.Model, proto: onnx.ModelProto) -> dict[str, np.ndarray]:
-    samples = Search(model, lambda feeds: evaluate(proto, feeds), seed=0, wanted=1).samples()
+    samples = Search(model, lambda feeds: evaluate(proto, feeds), seed=0, count=1).samples()
     if not samples:
         pytest.fail("the model runs at none of the sizes")
     return samples[0].feeds

@@ -432,7 +432,7 @@ def test_a_minimum_cut_costs_no_more_than_any_other() -> None:
     draw = random.Random(0)
     for _ in range(60):
         network = Network()
-        vertices = [0, 1, *(network.place() for _ in range(draw.randint(0, 5)))]
+        vertices = [0, 1, *(network.add_vertex() for _ in range(draw.randint(0, 5)))]
         edges = [(draw.choice(vertices), draw.choice(vertices), draw.randint(0, 9)) for _ in range(draw.randint(0, 14))]
         for edge in edges:
             network.connect(*edge)

@@ -99,7 +99,7 @@ def test_an_input_may_be_an_output() -> None:
         (["nowhere"], None, "nowhere"),
         (["y"], ["nowhere"], "nowhere"),
         (["y", "u"], ["a"], "'z'"),
-        (["y", "y"], None, "twice"),
+        (["y", "y"], None, "repeated names: y"),
         ([], None, "outputs"),
         (["yy"], None, "Did you mean y"),
         ("yu", None, "not a list"),

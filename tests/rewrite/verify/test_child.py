@@ -12,7 +12,7 @@ import pytest
 
 from sardonyx import model as model_io
 from sardonyx.rewrite.verify import Verifier, child
-from sardonyx.rewrite.verify.child import Apart, Child
+from sardonyx.rewrite.verify.child import Child, IsolatedRunner
 from tests.rewrite.models import info, model, node
 
 TANH = model([node("Tanh", ["x"], ["y"])], [info("x", ["n", 4])], [info("y", ["n", 4])])
@@ -58,7 +58,7 @@ def test_a_process_that_owes_an_answer_is_not_used_again(monkeypatch: pytest.Mon
 
 def test_a_process_that_ended_while_it_waited_is_not_used_again() -> None:
     first = Child()
-    first.leave()
+    first.release()
     os.kill(first.process.pid, signal.SIGKILL)
     first.process.wait()
     with Verifier(model_io.from_proto(TANH)) as verifier:
@@ -66,7 +66,7 @@ def test_a_process_that_ended_while_it_waited_is_not_used_again() -> None:
 
 
 def test_a_process_that_took_much_memory_ends_with_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "KEPT_BYTES", 1 << 20)
+    monkeypatch.setattr(child, "REUSE_BYTES", 1 << 20)
     with Verifier(model_io.from_proto(TANH)) as verifier:
         assert verifier.samples
     assert waiting() is None
@@ -80,5 +80,5 @@ def test_files_are_those_of_the_folder_at_hand(tmp_path: Path, monkeypatch: pyte
     onnx.save(TANH, "tanh.onnx")
     with Verifier(Path("tanh.onnx")) as verifier:
         assert verifier.samples
-    with Apart() as apart, apart.file_of("tanh.onnx") as path:
+    with IsolatedRunner() as apart, apart.file_of("tanh.onnx") as path:
         assert path == tmp_path / "tanh.onnx"

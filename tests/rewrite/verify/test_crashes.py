@@ -26,7 +26,7 @@ TANH = model([node("Tanh", ["x"], ["y"])], [info("x", ["n", 4])], [info("y", ["n
 def crash_at(monkeypatch: pytest.MonkeyPatch, what: str, times: int) -> list[int]:
     """Kills the child before it answers requests of one kind."""
     asked: list[int] = []
-    ask = Client._ask
+    ask = Client.ask
 
     def crashing(self: Client, request: dict[str, object], seconds: float) -> dict[str, object]:
         if request["do"] == what and len(asked) < times:
@@ -36,7 +36,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, what: str, times: int) -> list[int
             self._child.process.wait()
         return ask(self, request, seconds)
 
-    monkeypatch.setattr(Client, "_ask", crashing)
+    monkeypatch.setattr(Client, "ask", crashing)
     return asked
 
 
@@ -71,14 +71,14 @@ def test_a_candidate_that_crashes_again_is_different(monkeypatch: pytest.MonkeyP
 
 def test_an_original_that_takes_too_long_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that is stopped answers never; one that runs may do so before anybody looks at the clock."""
-    ask = Client._ask
+    ask = Client.ask
 
     def stopped(self: Client, request: dict[str, object], seconds: float) -> dict[str, object]:
         assert self._child is not None
         os.kill(self._child.process.pid, signal.SIGSTOP)
         return ask(self, request, seconds)
 
-    monkeypatch.setattr(Client, "_ask", stopped)
+    monkeypatch.setattr(Client, "ask", stopped)
     with Verifier(model_io.from_proto(TANH), timeout=0) as verifier:
         verdict = verifier.judge(model_io.from_proto(TANH), exact=True)
     assert verdict.status == "not proved" and "more than" in verdict.reason

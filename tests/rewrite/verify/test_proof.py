@@ -233,7 +233,7 @@ def best(*, op: str = "ArgMax", scaled_last: bool = False, sign: float = 1.0) ->
 def test_a_tie_decided_otherwise_is_judged_at_what_is_compared() -> None:
     verdict = judged(best(), best(scaled_last=True))
     assert verdict.status == "proved"
-    assert "'y' hangs on decisions" in " ".join(verdict.notes)
+    assert "'y' depends on decisions" in " ".join(verdict.notes)
     assert judged(best(), best(scaled_last=True), exact=True).status == "different"
 
 

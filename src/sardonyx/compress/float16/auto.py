@@ -34,7 +34,7 @@ from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.model import Loadable
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
-from sardonyx.rewrite.verify.child import Apart, uses_own_operators
+from sardonyx.rewrite.verify.child import IsolatedRunner, uses_own_operators
 from sardonyx.rewrite.verify.inputs import require_fit
 from sardonyx.rewrite.verify.search import Sample, Search
 
@@ -124,7 +124,7 @@ def auto_mixed_precision(
     options = make_options(clamp, keep_io_types, False, op_block_list, node_block_list)
     source = model_io.load(model)
     # The model runs in a child process, so that a crash of the engine is an error and not the end of the caller.
-    with Apart(here=uses_own_operators(source)) as apart:
+    with IsolatedRunner(here=uses_own_operators(source)) as apart:
         if inputs is None:
             samples = _draw(source, apart)
         else:
@@ -180,7 +180,7 @@ class _Search:
         tolerance: float,
         options: Options,
         max_trials: int,
-        apart: Apart,
+        apart: IsolatedRunner,
     ) -> None:
         self._model = model
         self._samples = samples
@@ -301,7 +301,7 @@ def _split(nodes: Sequence[int], parts: int) -> list[list[int]]:
     return [list(nodes[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
 
-def _draw(model: ir.Model, apart: Apart) -> list[Feeds]:
+def _draw(model: ir.Model, apart: IsolatedRunner) -> list[Feeds]:
     """Return random samples on which the model runs, with comparable values in every output."""
     annotated = model.clone()
     infer_shapes(annotated, strict=False)
@@ -315,7 +315,7 @@ def _draw(model: ir.Model, apart: Apart) -> list[Feeds]:
         return len(seen) < len(outputs)
 
     with apart.file_of(model) as path:
-        search = Search(annotated, lambda feeds: apart.run(path, feeds), seed=0, wanted=2)
+        search = Search(annotated, lambda feeds: apart.run(path, feeds), seed=0, count=2)
         samples = search.samples(fill)
     if not samples:
         raise EvaluationError(

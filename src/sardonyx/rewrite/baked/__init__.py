@@ -1,5 +1,5 @@
-"""Finds and repairs what is baked into a model from sizes of its inputs."""
+"""Repair of model parts baked from old input sizes."""
 
-from sardonyx.rewrite.baked.repair import repair
+from sardonyx.rewrite.baked.repair import repair_baked_sizes
 
-__all__ = ["repair"]
+__all__ = ["repair_baked_sizes"]

@@ -1,4 +1,4 @@
-"""Writes sizes as shape arithmetic: one-element tensors of 64-bit integers, computed from the shapes at hand."""
+"""Sizes as shape arithmetic: one-element int64 tensors computed from the shapes of available tensors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sardonyx.errors import ShapeError
 from sardonyx.rewrite.names import Names, node_names, value_names
 
 OPERATORS = {"//": "Div", "min": "Min", "max": "Max"}
-"""Operation of a Dim → the operator that computes it on sizes, which are never negative."""
+"""Operation of a Dim → operator that computes the operation on (never negative) sizes."""
 
 
 class Arithmetic:
-    """Builds shape arithmetic in the main graph, always in front of the node that is being looked at.
+    """Builder of shape arithmetic in the main graph, inserted before the current anchor node.
 
     Args:
-        model: The model that is changed.
+        model: The model to change.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -29,32 +29,32 @@ class Arithmetic:
         self._nodes = Names(node_names(model))
         self._known: dict[Size, tuple[ir.Value, int]] = {}
         self._written: dict[Size, ir.Value] = {}
-        self.made: list[ir.Node] = []
-        self.place: ir.Node | None = None
+        self.nodes: list[ir.Node] = []
+        self.anchor: ir.Node | None = None
 
-    def know(self, value: ir.Value, dims: Sequence[Size] | None) -> None:
-        """From here on, the sizes of ``value`` can be asked for."""
+    def register(self, value: ir.Value, dims: Sequence[Size] | None) -> None:
+        """Make the sizes of ``value`` available from the anchor on."""
         for axis, dim in enumerate(dims or ()):
             if not isinstance(dim, int):
                 self._known.setdefault(dim, (value, axis))
 
     def forget(self) -> None:
-        """Names of sizes mean other sizes from here on."""
+        """Clear all sizes, whose names get other meanings."""
         self._known.clear()
         self._written.clear()
 
     def vector(self, sizes: Sequence[Size]) -> ir.Value:
-        """A vector of sizes: a constant where all are numbers.
+        """Return a vector of sizes, a constant if all are numbers.
 
         Raises:
-            ShapeError: a size cannot be computed from shapes that are known here.
+            ShapeError: a size cannot be computed from the registered shapes.
         """
         if all(isinstance(size, int) for size in sizes):
             return self.constant(np.array(sizes, np.int64))
         return self.node("Concat", [self.scalar(size) for size in sizes], shape=[len(sizes)], axis=0)
 
     def scalar(self, size: Size) -> ir.Value:
-        """A vector of one size; see ``vector``."""
+        """Return a vector of one size; see ``vector``."""
         if isinstance(size, int):
             return self.constant(np.array([size], np.int64))
         if size not in self._written:
@@ -84,7 +84,7 @@ class Arithmetic:
         if size in self._known:
             return self.scalar(size)
         if atom.kind not in OPERATORS:
-            raise ShapeError(f"no tensor at hand has the size {atom.text}")
+            raise ShapeError(f"cannot compute the size {atom.text} from the tensors before this node")
         operands = [self.scalar(arg) for arg in atom.args]
         result = operands[0]
         for operand in operands[1:]:
@@ -92,7 +92,7 @@ class Arithmetic:
         return result
 
     def constant(self, array: np.ndarray) -> ir.Value:
-        """A new initializer."""
+        """Add an initializer."""
         name = self._values.fresh("size")
         value = ir.Value(
             name=name,
@@ -112,14 +112,14 @@ class Arithmetic:
         kind: ir.TypeProtocol | None = None,
         **attributes: int,
     ) -> ir.Value:
-        """A new node in front of the place; its output."""
-        assert self.place is not None
+        """Insert a node before the anchor and return its output."""
+        assert self.anchor is not None
         output = ir.Value(
             name=self._values.fresh(f"size_{op_type}"),
             type=kind or ir.TensorType(ir.DataType.INT64),
             shape=None if shape is None else ir.Shape(list(shape)),
         )
-        made = ir.Node(
+        node = ir.Node(
             "",
             op_type,
             inputs,
@@ -127,6 +127,6 @@ class Arithmetic:
             outputs=[output],
             name=self._nodes.fresh(f"size_{op_type}"),
         )
-        self._graph.insert_before(self.place, made)
-        self.made.append(made)
+        self._graph.insert_before(self.anchor, node)
+        self.nodes.append(node)
         return output

@@ -1,4 +1,4 @@
-"""Goes from a value that must have another size back to what fixed the size, and puts that right."""
+"""Propagation of a required size from a value back to the constant origin, and repair of the origin."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ UNARY = frozenset(
         "Clip", "LeakyRelu", "Floor", "Ceil", "Reciprocal", "Sin", "Cos", "Dropout", "CumSum",
     }
 )  # fmt: skip
-"""Operators whose result has the sizes of their first operand."""
+"""Operators whose result has the shape of their first operand."""
 
 
 def demand(walk: Walk, reader: ir.Node, value: ir.Value, axis: int, size: Size) -> None:
-    """Lets ``value`` have ``size`` along ``axis``, as ``reader`` needs it.
+    """Make ``value`` have ``size`` along ``axis``, as required by ``reader``.
 
     Raises:
-        ShapeError: what fixes its size cannot be changed; names the node.
+        ShapeError: the origin of the size cannot be changed; names the node.
     """
-    rank = len(walk.now(value) or ())
+    rank = len(walk.current(value) or ())
     axis %= rank
     if facts.is_constant(value):
         _repeat(walk, reader, value, axis, size)
@@ -37,7 +37,7 @@ def demand(walk: Walk, reader: ir.Node, value: ir.Value, axis: int, size: Size) 
     node = value.producer()
     if node is None:
         raise ShapeError(
-            f"its axis {axis} must change too: node '{reader.name}' ({reader.op_type}) reads it beside one that does",
+            f"axis {axis} must change too: node '{reader.name}' ({reader.op_type}) combines it with a changed size",
             where=f"input '{value.name}'",
             remedy="Give it a new shape in the same call.",
         )
@@ -67,9 +67,7 @@ def demand(walk: Walk, reader: ir.Node, value: ir.Value, axis: int, size: Size) 
         case op if op in inference.BROADCASTING:
             _broadcast(walk, node, axis - rank, size)
         case _:
-            raise walk.refusal(
-                node, f"makes axis {axis} of '{value.name}' the size that it had when the model was written"
-            )
+            raise walk.refusal(node, f"fixes axis {axis} of '{value.name}' to the old size")
 
 
 def _further(walk: Walk, node: ir.Node, value: ir.Value | None, axis: int, size: Size) -> None:
@@ -78,40 +76,40 @@ def _further(walk: Walk, node: ir.Node, value: ir.Value | None, axis: int, size:
 
 
 def _set(walk: Walk, node: ir.Node, index: int, axis: int, size: Size, rank: int) -> None:
-    found = walk.sizes.elements(node.inputs[index])
-    if found is None or len(found[1]) != rank:
+    elements = walk.sizes.elements(node.inputs[index])
+    if elements is None or len(elements[1]) != rank:
         operand = node.inputs[index]
-        told = (
+        source = (
             "an input that callers may override"
             if operand is not None and operand.is_graph_input()
-            else "what cannot be followed"
+            else "a value of unknown origin"
         )
-        raise walk.refusal(node, f"takes its shape from {told}")
-    target = list(found[1])
+        raise walk.refusal(node, f"reads its shape from {source}")
+    target = list(elements[1])
     target[axis] = size
     walk.write(node, index, target)
 
 
 def _tile(walk: Walk, node: ir.Node, axis: int, size: Size) -> None:
-    dims, found = walk.now(node.inputs[0]), walk.sizes.elements(node.inputs[1])
-    if dims is None or found is None or dims[axis] != 1:
-        raise walk.refusal(node, "repeats what is not of size 1")
-    repeats = list(found[1])
+    dims, elements = walk.current(node.inputs[0]), walk.sizes.elements(node.inputs[1])
+    if dims is None or elements is None or dims[axis] != 1:
+        raise walk.refusal(node, "repeats an axis of another size than 1")
+    repeats = list(elements[1])
     repeats[axis] = size
     walk.write(node, 1, repeats)
 
 
 def _slice(walk: Walk, node: ir.Node, axis: int, size: Size) -> None:
-    """A Slice of the first elements of something longer takes as many as are needed."""
+    """Extend a Slice of the first elements of a longer axis."""
     starts, ends = walk.sizes.constant(node.inputs[1]), walk.sizes.elements(node.inputs[2])
     axes = walk.sizes.constant(node.inputs[3]) if len(node.inputs) > 3 else tuple(range(len(starts or ())))
     if axes is not None:
-        axes = tuple(each % len(walk.now(node.inputs[0]) or (0,)) for each in axes)
+        axes = tuple(a % len(walk.current(node.inputs[0]) or (0,)) for a in axes)
         if axis not in axes:
             _further(walk, node, node.inputs[0], axis, size)
             return
     if starts is None or ends is None or axes is None or starts[axes.index(axis)] != 0:
-        raise walk.refusal(node, "cuts out a fixed number of elements")
+        raise walk.refusal(node, "selects a fixed number of elements")
     target = list(ends[1])
     target[axes.index(axis)] = size
     walk.write(node, 2, target)
@@ -128,43 +126,43 @@ def _range(walk: Walk, node: ir.Node, size: Size) -> None:
 
 
 def _reshape(walk: Walk, node: ir.Node, axis: int, size: Size) -> None:
-    """A Reshape that only adds or drops axes of size 1 passes the demand on."""
-    operand, result = walk.now(node.inputs[0]), walk.now(node.outputs[0])
+    """Propagate the demand through a Reshape that only adds or drops axes of size 1."""
+    operand, result = walk.current(node.inputs[0]), walk.current(node.outputs[0])
     if operand is None or result is None or [d for d in operand if d != 1] != [d for d in result if d != 1]:
-        raise walk.refusal(node, "takes apart or joins a size that must change")
+        raise walk.refusal(node, "splits or merges a size that must change")
     if result[axis] == 1:
-        raise walk.refusal(node, "makes an axis of size 1 that must change")
-    place = sum(1 for d in result[:axis] if d != 1)
-    source = [i for i, d in enumerate(operand) if d != 1][place]
-    found = list(result)
-    found[axis] = -1
-    walk.write(node, 1, found)
+        raise walk.refusal(node, "adds an axis of size 1 that must change")
+    position = sum(1 for d in result[:axis] if d != 1)
+    source = [i for i, d in enumerate(operand) if d != 1][position]
+    target = list(result)
+    target[axis] = -1
+    walk.write(node, 1, target)
     _further(walk, node, node.inputs[0], source, size)
 
 
 def _unsqueeze(walk: Walk, node: ir.Node, axis: int, size: Size) -> None:
-    rank = len(walk.now(node.outputs[0]) or ())
+    rank = len(walk.current(node.outputs[0]) or ())
     axes = walk.sizes.attr(node, "axes") or (walk.sizes.constant(node.inputs[1]) if len(node.inputs) > 1 else None)
     if axes is None or axis in {a % rank for a in axes}:
-        raise walk.refusal(node, "makes an axis of size 1 that must change")
+        raise walk.refusal(node, "adds an axis of size 1 that must change")
     _further(walk, node, node.inputs[0], axis - sum(1 for a in axes if a % rank < axis), size)
 
 
 def _broadcast(walk: Walk, node: ir.Node, axis: int, size: Size) -> None:
-    """All operands that have the size change; where it is 1, one that does is enough."""
-    entries = [(v, walk.now(v)) for v in node.inputs if v is not None]
-    old = (walk.now(node.outputs[0]) or ())[axis]
+    """Change all operands with the size; if the size is 1, one operand."""
+    entries = [(v, walk.current(v)) for v in node.inputs if v is not None]
+    old = (walk.current(node.outputs[0]) or ())[axis]
     holders = [v for v, dims in entries if dims is not None and -axis <= len(dims) and dims[axis] == old]
     if old == 1:
         holders = sorted(holders, key=facts.is_constant)[:1]
     if not holders:
-        raise walk.refusal(node, "makes a size that must change of what cannot be followed")
+        raise walk.refusal(node, "computes a size that must change from values of unknown origin")
     for value in holders:
         _further(walk, node, value, axis, size)
 
 
 def _repeat(walk: Walk, reader: ir.Node, value: ir.Value, axis: int, size: Size) -> None:
-    """A constant whose slices along the axis are all equal is expanded to the size."""
+    """Expand a constant with equal slices along the axis to the size."""
     tensor = facts.constant_tensor(value)
     assert tensor is not None
     array = tensor.numpy()
@@ -172,7 +170,7 @@ def _repeat(walk: Walk, reader: ir.Node, value: ir.Value, axis: int, size: Size)
     if not np.array_equal(np.broadcast_to(single, array.shape), array, equal_nan=array.dtype.kind == "f"):
         raise walk.refusal(
             reader,
-            f"reads the weight '{value.name}', which holds {array.shape[axis]} different entries along axis {axis}",
+            f"reads the weight '{value.name}' with {array.shape[axis]} different entries along axis {axis}",
         )
     entry = value if array.shape[axis] == 1 else walk.arithmetic.constant(np.ascontiguousarray(single))
     shape: list[Size] = [1] * array.ndim
@@ -180,9 +178,9 @@ def _repeat(walk: Walk, reader: ir.Node, value: ir.Value, axis: int, size: Size)
     kind = value.type or ir.TensorType(tensor.dtype)
     target = walk.arithmetic.vector(shape)
     expanded = walk.arithmetic.node("Expand", [entry, target], shape=None, kind=kind)
-    maker = expanded.producer()
-    assert maker is not None
-    walk.operands.append((maker, 1))
+    producer = expanded.producer()
+    assert producer is not None
+    walk.operands.append((producer, 1))
     for index, read in enumerate(reader.inputs):
         if read is value:
             reader.replace_input_with(index, expanded)

@@ -1,4 +1,4 @@
-"""From new input shapes to a model in which nothing says the old ones."""
+"""Repair of a model for new input shapes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sardonyx.rewrite.baked.walk import Walk, forget_shapes
 from sardonyx.rewrite.inference import InputShapes
 from sardonyx.rewrite.pipeline import free_initializers
 
-STAND_IN = "opened_"
-"""How the names begin that stand for a size while it is a number before and after, or stays without a name."""
+TEMPORARY = "opened_"
+"""Prefix of temporary names of sizes that are a number before and after, or stay without a name."""
 
 
-def repair(model: ir.Model, shapes: InputShapes) -> None:
-    """Gives inputs new shapes, in place, and repairs what is baked from the old ones.
+def repair_baked_sizes(model: ir.Model, shapes: InputShapes) -> None:
+    """Give inputs new shapes, in place, and repair everything baked from the old ones.
 
     Args:
         model: The Model.
-        shapes: Input → sizes; each input exists, and has as many axes.
+        shapes: Input → sizes; each input exists and has as many axes.
 
     Raises:
         ShapeError: something cannot be repaired; names the node.
@@ -27,7 +27,7 @@ def repair(model: ir.Model, shapes: InputShapes) -> None:
     free_initializers(model)
     inference.infer_shapes(model, strict=False)
     walk = Walk(model)
-    wanted: dict[str, int | None] = {}
+    renamed: dict[str, int | None] = {}
     opened = False
     for value in model.graph.inputs:
         sizes = shapes.get(str(value.name))
@@ -35,7 +35,9 @@ def repair(model: ir.Model, shapes: InputShapes) -> None:
             continue
         old = [dim if isinstance(dim, int) else dim.value for dim in value.shape] if value.shape is not None else sizes
         opened = opened or any(isinstance(was, int) and was != now for was, now in zip(old, sizes, strict=True))
-        value.shape = ir.Shape([_during(str(value.name), i, old[i], now, wanted) for i, now in enumerate(sizes)])
+        value.shape = ir.Shape(
+            [_temporary_size(str(value.name), i, old[i], now, renamed) for i, now in enumerate(sizes)]
+        )
     forget_shapes(model)
     if opened:
         walk.run(REPAIRS)
@@ -44,15 +46,15 @@ def repair(model: ir.Model, shapes: InputShapes) -> None:
             value.shape = ir.Shape(list(shapes[str(value.name)]))
     forget_shapes(model)
     if opened:
-        walk.settle()
+        walk.fold_sizes()
 
 
-def _during(
-    name: str, axis: int, old: int | str | None, now: int | str | None, wanted: dict[str, int | None]
+def _temporary_size(
+    name: str, axis: int, old: int | str | None, now: int | str | None, renamed: dict[str, int | None]
 ) -> int | str | None:
-    """The size to walk with: a name where a number changes."""
+    """Return the size during the walk: a name instead of a changed number."""
     if old == now or not isinstance(old, int) or isinstance(now, str):
         return now
-    stand_in = f"{STAND_IN}{len(wanted)}"
-    wanted[stand_in] = now
-    return stand_in
+    temporary = f"{TEMPORARY}{len(renamed)}"
+    renamed[temporary] = now
+    return temporary

@@ -1,4 +1,4 @@
-"""Runs a model with other input shapes beside the original, in a process apart."""
+"""Comparison of a model with new input shapes to the original, by running both in a child process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError, ShapeError
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.verify import inputs
-from sardonyx.rewrite.verify.child import Apart, uses_own_operators
+from sardonyx.rewrite.verify.child import IsolatedRunner, uses_own_operators
 from sardonyx.rewrite.verify.compare import difference, tolerance
 from sardonyx.rewrite.verify.search import Sample, Search
 
 OTHER_SIZES = ((3, 2), (2, 3))
-"""(factor of the first sizes, factor of the others) by which opened sizes are tried beside the old ones."""
+"""(factor of the first sizes, factor of the others) for trials at other sizes than the old ones."""
 
 SAMPLES = 3
 
@@ -31,65 +31,67 @@ Sizes = dict[str, int]
 
 
 def compare_with(original: ir.Model, changed: ir.Model) -> None:
-    """Runs the changed model: at the old sizes it must answer as the original, at others it must run.
+    """Check that the changed model agrees with the original at the old sizes, and runs at others.
 
-    Where the original runs on no inputs that can be drawn, there is nothing to compare with.
+    If the original runs on none of the drawn inputs, nothing is compared.
 
     Raises:
-        ShapeError: it does not; names the node.
+        ShapeError: the outputs differ or a run fails; names the output or node.
     """
     free = _opened(original, changed)
-    with _files(original, changed) as (first, second), Apart(here=uses_own_operators(original)) as apart:
-        sample = _sample(original, first, apart)
+    with _files(original, changed) as (first, second), IsolatedRunner(here=uses_own_operators(original)) as runner:
+        sample = _sample(original, first, runner)
         if sample is None:
             return
         if _accepts(changed, sample.feeds):
-            got = _run(apart, second, sample.feeds, "at the old sizes")
-            for name, want in sample.answers.items():
-                found = difference(name, want, got[name])
-                if found.error > tolerance(want):
-                    raise ShapeError(f"answers otherwise than before, by {found.error:.1e}", where=f"output '{name}'")
+            actual = _run(runner, second, sample.feeds, "at the old sizes")
+            for name, expected in sample.answers.items():
+                deviation = difference(name, expected, actual[name])
+                if deviation.error > tolerance(expected):
+                    raise ShapeError(
+                        f"output differs from the original's by {deviation.error:.1e}", where=f"output '{name}'"
+                    )
         for seed, other in enumerate(_others(free)):
             sizes = {**sample.sizes, **other}
-            told = ", ".join(f"{name}={size}" for name, size in other.items()) or "the new sizes"
-            _run(apart, second, inputs.draw(changed, sizes, seed), f"at {told}")
+            assignment = ", ".join(f"{name}={size}" for name, size in other.items()) or "the new sizes"
+            _run(runner, second, inputs.draw(changed, sizes, seed), f"at {assignment}")
 
 
 def compare_with_samples(original: ir.Model, changed: ir.Model) -> dict[str, int]:
-    """Runs samples as one batch and one by one: the answers must be the same.
+    """Run samples as one batch and one by one: the answers must agree.
 
     Returns:
-        The axis of each output along which the samples lie; nothing where the original runs on no inputs drawn.
+        The batch axis of each output; empty if the original runs on none of the drawn inputs.
 
     Raises:
-        ShapeError: an output differs, or holds one answer for all.
+        ShapeError: an output differs, or has one answer for the whole batch.
     """
-    with _files(original, changed) as (first, second), Apart(here=uses_own_operators(original)) as apart:
-        sample = _sample(original, first, apart)
+    with _files(original, changed) as (first, second), IsolatedRunner(here=uses_own_operators(original)) as runner:
+        sample = _sample(original, first, runner)
         if sample is None:
             return {}
         drawn = [inputs.draw(original, sample.sizes, seed) for seed in range(SAMPLES)]
         try:
-            alone = [apart.run(first, feeds) for feeds in drawn]
+            alone = [runner.run(first, feeds) for feeds in drawn]
         except EvaluationError:
             drawn, alone = [sample.feeds] * SAMPLES, [dict(sample.answers)] * SAMPLES
         together = {name: np.concatenate([feeds[name] for feeds in drawn]) for name in drawn[0]}
         if not _accepts(changed, together):
             return {}
-        got = _run(apart, second, together, f"for a batch of {SAMPLES}")
-    return {name: _sample_axis(name, [answers[name] for answers in alone], got[name]) for name in alone[0]}
+        actual = _run(runner, second, together, f"for a batch of {SAMPLES}")
+    return {name: _sample_axis(name, [answers[name] for answers in alone], actual[name]) for name in alone[0]}
 
 
-def _sample(model: ir.Model, path: Path, apart: Apart) -> Sample | None:
+def _sample(model: ir.Model, path: Path, runner: IsolatedRunner) -> Sample | None:
     annotated = model.clone()
     infer_shapes(annotated, strict=False)
-    search = Search(annotated, lambda feeds: apart.run(path, feeds), seed=0, wanted=1)
-    found = search.samples() or search.dull
-    return found[0] if found else None
+    search = Search(annotated, lambda feeds: runner.run(path, feeds), seed=0, count=1)
+    samples = search.samples() or search.uninformative
+    return samples[0] if samples else None
 
 
 def _sample_axis(name: str, alone: list[Any], together: Any) -> int:
-    parts = [np.asarray(each) for each in alone]
+    parts = [np.asarray(answer) for answer in alone]
     whole = np.asarray(together)
     axes = [axis for axis in range(whole.ndim) if parts[0].ndim == whole.ndim and whole.shape[axis] == SAMPLES]
     for axis in axes:
@@ -98,9 +100,9 @@ def _sample_axis(name: str, alone: list[Any], together: Any) -> int:
             if joined.shape == whole.shape and difference(name, joined, whole).error <= tolerance(whole):
                 return axis
     raise ShapeError(
-        "does not hold, for a batch, what its samples give one by one",
+        "the output for a batch differs from the outputs of its samples",
         where=f"output '{name}'",
-        remedy="The model mixes the samples of a batch: run them one by one.",
+        remedy="The model mixes the samples of a batch: run one sample at a time.",
     )
 
 
@@ -114,7 +116,7 @@ def _files(*models: ir.Model) -> Iterator[list[Path]]:
 
 
 def _opened(original: ir.Model, changed: ir.Model) -> Sizes:
-    """The sizes that are open now and were numbers: name → the number."""
+    """Return the sizes opened by the change: name → former number."""
     before = {value.name: value for value in inputs.required_inputs(original)}
     free: Sizes = {}
     for value in inputs.required_inputs(changed):
@@ -136,24 +138,24 @@ def _others(free: Sizes) -> Iterator[Sizes]:
 
 
 def _accepts(model: ir.Model, feeds: Mapping[str, Any]) -> bool:
-    """Whether the declared shapes of the inputs allow these arrays."""
+    """Return True if the declared shapes of the inputs admit these arrays."""
     for value in inputs.required_inputs(model):
-        given = np.shape(feeds[str(value.name)])
+        shape = np.shape(feeds[str(value.name)])
         if value.shape is not None and any(
-            isinstance(dim, int) and dim != size for dim, size in zip(value.shape, given, strict=True)
+            isinstance(dim, int) and dim != size for dim, size in zip(value.shape, shape, strict=True)
         ):
             return False
     return True
 
 
-def _run(apart: Apart, path: Path, feeds: Mapping[str, Any], when: str) -> dict[str, Any]:
+def _run(runner: IsolatedRunner, path: Path, feeds: Mapping[str, Any], when: str) -> dict[str, Any]:
     try:
-        return apart.run(path, feeds)
+        return runner.run(path, feeds)
     except EvaluationError as error:
         named = _NODE.search(str(error))
         reason = re.sub(r"\s+", " ", str(error).replace(str(path), "the model"))
         raise ShapeError(
             f"does not run {when}: {reason[:400]}",
             where=f"node '{named[1]}'" if named else "",
-            remedy="Its sizes are fixed by what the model was trained or built for.",
+            remedy="Restore the old size: the model was built for fixed sizes.",
         ) from error

@@ -1,4 +1,4 @@
-"""Walks a model whose inputs have new sizes, and puts right what still says the old ones."""
+"""Walk of a model whose inputs have new sizes, repairing constants baked from the old ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.sizes import Sizes, equal
 
 MOST_ROUNDS = 400
-"""Inferences of the whole model; each round repairs all that does not depend on another repair."""
+"""Maximum inferences of the whole model; each round performs all repairs independent of each other."""
 
 
 def forget_shapes(model: ir.Model) -> None:
-    """Forgets every shape that follows from the inputs', declared ones of outputs and of bodies' inputs included."""
+    """Clear every shape derived from the inputs, including declared shapes of outputs and body inputs."""
     for node in facts.nodes_of(model.graph):
         for output in node.outputs:
             output.shape = None
@@ -29,7 +29,7 @@ def forget_shapes(model: ir.Model) -> None:
 
 
 class Walk:
-    """One model on its way to new sizes.
+    """One model in transition to new sizes.
 
     Args:
         model: The model, annotated with the old sizes.
@@ -48,10 +48,10 @@ class Walk:
         self.operands: list[tuple[ir.Node, int]] = []
 
     def run(self, repairs: Repairs) -> None:
-        """Repairs until nothing contradicts the new sizes.
+        """Repair until nothing contradicts the new sizes.
 
         Args:
-            repairs: What to look for at each operator.
+            repairs: The repair of each operator.
         """
         for _ in range(MOST_ROUNDS):
             inference.infer_shapes(self.model, strict=False)
@@ -59,25 +59,25 @@ class Walk:
             self.merged.clear()
             self.arithmetic.forget()
             for value in self.model.graph.inputs:
-                self.arithmetic.know(value, self.sizes.dims(value))
+                self.arithmetic.register(value, self.sizes.dims(value))
             if not self._round(repairs):
                 return
             self._sort()
             forget_shapes(self.model)
-        raise ShapeError(f"what is baked from its sizes is not repaired after {MOST_ROUNDS} rounds", where="model")
+        raise ShapeError(f"baked sizes remain after {MOST_ROUNDS} rounds of repairs", where="model")
 
     def _round(self, repairs: Repairs) -> bool:
         stale: set[ir.Value] = set()
         changed = False
         for top in list(self.model.graph):
-            self.arithmetic.place = top
+            self.arithmetic.anchor = top
             inner = [node for body in facts.bodies(top) for node in facts.nodes_of(body)]
             touched = False
             for node in (top, *inner):
-                found = repairs.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+                repair = repairs.get(node.op_type) if node.domain in ("", "ai.onnx") else None
                 if any(v in stale for v in node.inputs):
                     touched = True
-                elif found is not None and found(self, node):
+                elif repair is not None and repair(self, node):
                     touched = changed = True
                     stale.update(node.outputs)
                 if touched:
@@ -86,18 +86,18 @@ class Walk:
                 stale.update(top.outputs)
                 continue
             for output in top.outputs:
-                self.arithmetic.know(output, self.sizes.dims(output))
+                self.arithmetic.register(output, self.sizes.dims(output))
         return changed
 
     def _sort(self) -> None:
-        """Arithmetic stands in front of the node that asked for it; what it was written for may come earlier."""
+        """Sort the graph: a reused arithmetic node may be inserted after one of its readers."""
         try:
             self.model.graph.sort()
         except ValueError as error:
-            raise ShapeError("a size would have to be known before it is computed", where="model") from error
+            raise ShapeError("a repair needs a size before the node that computes it", where="model") from error
 
-    def settle(self) -> None:
-        """With the new sizes in force: what was written for them becomes constants where they are numbers."""
+    def fold_sizes(self) -> None:
+        """Replace written shape arithmetic by constants as far as the final sizes are numbers."""
         inference.infer_shapes(self.model, strict=False)
         self.sizes = Sizes(self.sizes.opset)
         for node, index in self.operands:
@@ -106,22 +106,22 @@ class Walk:
             numbers = self.sizes.constant(node.inputs[index])
             if numbers is not None and not facts.is_constant(node.inputs[index]):
                 node.replace_input_with(index, self.arithmetic.vector(numbers))
-        for made in reversed(self.arithmetic.made):
-            if not any(output.uses() for output in made.outputs) and made.graph is not None:
-                made.graph.remove(made, safe=True)
+        for node in reversed(self.arithmetic.nodes):
+            if not any(output.uses() for output in node.outputs) and node.graph is not None:
+                node.graph.remove(node, safe=True)
         graph = self.model.graph
         for name in [n for n, v in graph.initializers.items() if n.startswith("size") and not v.uses()]:
             if not graph.initializers[name].is_graph_output():
                 del graph.initializers[name]
 
-    # -- questions and changes ---------------------------------------------------------------------
+    # -- queries and changes -----------------------------------------------------------------------
 
-    def now(self, value: ir.Value | None) -> tuple[Size, ...] | None:
-        """The sizes of a value now."""
+    def current(self, value: ir.Value | None) -> tuple[Size, ...] | None:
+        """Return the current sizes of a value."""
         return self.sizes.dims(value)
 
-    def then(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """The sizes of a value as the model was written, where all were numbers."""
+    def original(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """Return the sizes of a value in the original model if all were numbers, else None."""
         if value is None:
             return None
         dims = self.before.get(value)
@@ -130,16 +130,16 @@ class Walk:
             return static if facts.is_constant(value) else None
         return tuple(d for d in dims if isinstance(d, int)) if all(isinstance(d, int) for d in dims) else None
 
-    def differs(self, value: ir.Value | None) -> bool:
-        """Whether a value has other sizes than it had."""
-        then, now = self.then(value), self.now(value)
+    def has_changed(self, value: ir.Value | None) -> bool:
+        """Return True if the sizes of a value differ from the original ones."""
+        then, now = self.original(value), self.current(value)
         return then is not None and now is not None and then != now
 
     def write(self, node: ir.Node, index: int, sizes: Sequence[Size]) -> None:
-        """Lets an operand that holds sizes say ``sizes``.
+        """Replace a shape operand by ``sizes``.
 
         Raises:
-            ShapeError: one of them cannot be computed here.
+            ShapeError: a size cannot be computed here.
         """
         try:
             value = self.arithmetic.vector(sizes)
@@ -149,13 +149,13 @@ class Walk:
         self.operands.append((node, index))
 
     def refusal(self, node: ir.Node, problem: str) -> ShapeError:
-        """The error that says a node stands in the way."""
+        """Return the error for a node that prevents the new sizes."""
         return ShapeError(
             problem, where=f"node '{node_label(node)}' ({node.op_type})", remedy="Export the model with this size open."
         )
 
-    def told(self, left: Sequence[Size] | None, right: Sequence[Size]) -> bool:
-        """Whether two lists of sizes are surely equal."""
+    def are_equal(self, left: Sequence[Size] | None, right: Sequence[Size]) -> bool:
+        """Return True if two lists of sizes are provably equal."""
         return (
             left is not None
             and len(left) == len(right)
@@ -164,4 +164,4 @@ class Walk:
 
 
 Repairs = Mapping[str, Callable[[Walk, ir.Node], bool]]
-"""Operator → (walk, node) → whether something was put right."""
+"""Operator → function of (walk, node) that returns True after a repair."""

@@ -16,7 +16,7 @@ from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import reapply
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
-from sardonyx.rewrite.weight_dependencies import asked
+from sardonyx.rewrite.weight_dependencies import query
 
 BROADCASTING = frozenset(
     {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater"}
@@ -75,7 +75,7 @@ def repeated(s: Site, value: ir.Value | None, depth: int = 0) -> Any:
         if tensor in known:
             return known[tensor]
         if facts.count(tensor) <= (LARGEST_MASK if tensor.dtype == ir.DataType.BOOL else facts.SMALL):
-            found = known[tensor] = asked(_everywhere, tensor)
+            found = known[tensor] = query(_everywhere, tensor)
             return found
     node = None if value is None else value.producer()
     if node is None or depth > _DEEPEST:

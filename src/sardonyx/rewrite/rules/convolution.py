@@ -35,7 +35,7 @@ from sardonyx.rewrite.notation import AveragePool, BatchNormalization, Conv, Max
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import apply_along
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.weight_dependencies import asked, made
+from sardonyx.rewrite.weight_dependencies import derive, query
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 Convolution = AnyOf(*CONVOLUTIONS)
@@ -136,7 +136,7 @@ def batch_norm(x: V, w: V, b: Maybe) -> Rewrite:
             return None
         group = conv.attributes["group"].as_int() if "group" in conv.attributes else 1
         fold = functools.partial(_normed, None if conv.op_type == "Conv" else group, s.attr("epsilon"))
-        return rebuild_convolution(conv, *made(fold, weight, *norm, *([] if bias is None else [bias])))
+        return rebuild_convolution(conv, *derive(fold, weight, *norm, *([] if bias is None else [bias])))
 
     return BatchNormalization(Convolution(x, w, b), ...) >> folded | where(is_foldable)
 
@@ -188,7 +188,7 @@ def norm_parameters(s: Site, channels: int | None) -> tuple[ir.TensorProtocol, .
     parts = tuple([part for part in found if part is not None and tuple(part.shape) == (channels,)])
     if len(parts) < len(found):
         return Refusal("its parameters are not constants of one number a channel")
-    if not asked(functools.partial(_has_finite_scale, s.attr("epsilon")), *parts):
+    if not query(functools.partial(_has_finite_scale, s.attr("epsilon")), *parts):
         return Refusal("its scale is not finite")
     return parts
 

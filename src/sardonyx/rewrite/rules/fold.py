@@ -18,7 +18,7 @@ from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Resul
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.sweep import sweep
-from sardonyx.rewrite.weight_dependencies import is_watched, made, tensor_of
+from sardonyx.rewrite.weight_dependencies import derive, is_watched, tensor_of
 
 NEVER_FOLDED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Identity"})
 """Operators that are never folded.
@@ -192,7 +192,7 @@ def _evaluate_group(
         nodes, twins = list(group), {value: value for value in (*constants, *frontier) if value is not None}
     inputs, outputs = [twins[value] for value in constants if value is not None], [twins[value] for value in frontier]
     compute = functools.partial(_results, nodes, inputs, outputs, _imports(engine))
-    return dict(zip(frontier, made(compute, *constants.values()), strict=True))
+    return dict(zip(frontier, derive(compute, *constants.values()), strict=True))
 
 
 def _results(

@@ -14,7 +14,7 @@ from sardonyx.rewrite.notation import Add, MatMul, Mul
 from sardonyx.rewrite.rules.polynomials import number_of
 from sardonyx.rewrite.rules.signatures import reapply
 from sardonyx.rewrite.site import Site
-from sardonyx.rewrite.weight_dependencies import asked, made
+from sardonyx.rewrite.weight_dependencies import derive, query
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
@@ -130,8 +130,8 @@ def _scale_weight(value: ir.Value | None, factor: float) -> ir.TensorProtocol | 
     tensor = facts.constant_tensor(value)
     if tensor is None or not _is_weight(value):
         return None
-    (product,) = made(functools.partial(_product, factor), tensor)
-    return product if asked(_stays_finite, product, tensor) else None
+    (product,) = derive(functools.partial(_product, factor), tensor)
+    return product if query(_stays_finite, product, tensor) else None
 
 
 def _is_weight(value: ir.Value | None) -> bool:

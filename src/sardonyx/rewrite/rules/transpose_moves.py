@@ -184,10 +184,10 @@ class _Costs:
     def choose_permuted(self) -> set[ir.Node]:
         """Return the nodes to permute, by a minimum cut."""
         network = Network()
-        vertices = {node: network.place() for node in self._region.said}
+        vertices = {node: network.add_vertex() for node in self._region.said}
         ends = {True: network.SOURCE, False: network.SINK}
         for value in self._values:
-            plain, permuted = network.place(), network.place()
+            plain, permuted = network.add_vertex(), network.add_vertex()
             network.connect(_end(value.plain, vertices, ends), plain, value.cost)
             network.connect(permuted, _end(value.permuted, vertices, ends), value.cost)
             for node in value.readers:

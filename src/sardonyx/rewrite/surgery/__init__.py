@@ -1,4 +1,4 @@
-"""Surgery on whole models: cut a part out, join end to end, rename; each gives a new Model that shares tensors."""
+"""Surgery on whole models: extract, merge, rename; each returns a new Model that shares tensors."""
 
 from sardonyx.rewrite.surgery.extraction import extract
 from sardonyx.rewrite.surgery.merging import merge

@@ -1,4 +1,4 @@
-"""Cuts the part of a model between named tensors out into a model of its own."""
+"""Extraction of the part of a model between named tensors into a model of its own."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from sardonyx.rewrite.surgery.interface import (
 
 
 def extract(model: Loadable, outputs: Sequence[str], inputs: Sequence[str] | None = None) -> ir.Model:
-    """Cuts out what computes ``outputs`` from ``inputs``.
+    """Extract the part that computes ``outputs`` from ``inputs``.
 
     Args:
-        model: A Model, which is not changed, or anything that ``sardonyx.load`` takes.
-        outputs: Tensors of the main graph that the part gives, in this order.
-        inputs: Tensors of the main graph that it is given, in this order; a weight may be one. None takes the graph
-            inputs that the outputs depend on.
+        model: A Model, which is not changed, or anything accepted by ``sardonyx.load``.
+        outputs: Tensors of the main graph to become the outputs, in this order.
+        inputs: Tensors of the main graph, weights included, to become the inputs, in this order. None means the graph
+            inputs on which the outputs depend.
 
     Returns:
-        A new Model that shares its tensors with ``model``: its nodes, weights and functions are those that the outputs
-        need.
+        A new Model, sharing its tensors with ``model``, with the nodes, weights and functions needed for the
+        outputs.
 
     Raises:
-        OptionError: A name is no tensor of the main graph or is given twice, the outputs depend on a graph input
-            that is not among ``inputs``, or the type of a tensor that becomes an input or output is not known.
+        OptionError: A name is unknown in the main graph or listed twice, the outputs depend on a graph input
+            outside ``inputs``, or the type of a new input or output is unknown.
     """
     for option, names in (("outputs", outputs), ("inputs", inputs or ())):
         if isinstance(names, str):
-            raise OptionError(f"'{names}' is one text, not a list of names", where=option)
-        if twice := sorted({name for name in names if list(names).count(name) > 1}):
-            raise OptionError(f"named twice: {shown(twice)}", where=option)
+            raise OptionError(f"expected a list of names, got the string '{names}' (not a list)", where=option)
+        if repeated := sorted({name for name in names if list(names).count(name) > 1}):
+            raise OptionError(f"repeated names: {shown(repeated)}", where=option, remedy="Name each tensor once.")
     if not outputs:
-        raise OptionError("names no tensor", where="outputs")
+        raise OptionError("expected at least one tensor name, got none", where="outputs")
     part = copy_model(model_io.load(model))
-    listed = annotated(part)
+    typed = annotated(part)
     infer_shapes(part, strict=False)
     graph = part.graph
-    wanted = [_find(graph, name, "outputs") for name in outputs]
-    given = None if inputs is None else [_find(graph, name, "inputs") for name in inputs]
-    _require_types([value for value in (*wanted, *(given or ())) if value.producer() is not None])
-    if given is not None:
-        given = [_as_input(graph, value, wanted) for value in given]
+    results = [_find(graph, name, "outputs") for name in outputs]
+    entries = None if inputs is None else [_find(graph, name, "inputs") for name in inputs]
+    _require_types([value for value in (*results, *(entries or ())) if value.producer() is not None])
+    if entries is not None:
+        entries = [_as_input(graph, value, results) for value in entries]
     graph.outputs.clear()
-    graph.outputs.extend(wanted)
-    _keep(graph, wanted, given)
+    graph.outputs.extend(results)
+    _prune(graph, results, entries)
     drop_unused_functions(part)
-    keep_annotations(part, listed)
+    keep_annotations(part, typed)
     lower_ir_version(part)
     return part
 
@@ -73,29 +73,31 @@ def _find(graph: ir.Graph, name: str, option: str) -> ir.Value:
     for body in bodies_within(graph):
         if name in values_of(body):
             raise OptionError(
-                f"'{name}' lies in a body, which cannot be cut", where=option, remedy="Name tensors of the main graph."
+                f"expected a tensor of the main graph, got '{name}' of a body",
+                where=option,
+                remedy="Name tensors of the main graph.",
             )
     near = difflib.get_close_matches(name, values, n=3)
-    remedy = f"Did you mean {' or '.join(near)}?" if near else "`sardonyx info` lists the interface."
-    raise OptionError(f"'{name}' is no tensor of the main graph", where=option, remedy=remedy)
+    remedy = f"Did you mean {' or '.join(near)}?" if near else "Run `sardonyx info`, which lists the interface."
+    raise OptionError(f"unknown tensor '{name}' of the main graph", where=option, remedy=remedy)
 
 
 def _require_types(values: Iterable[ir.Value]) -> None:
-    """Refuses what no engine could be told the type of: results of operators that inference does not know."""
+    """Refuse results of operators unknown to inference: an engine needs the type of each input and output."""
     untyped = [value for value in values if value.type is None and not value.is_graph_output()]
     if untyped:
         node = untyped[0].producer()
         assert node is not None
         raise OptionError(
-            f"the type of {shown(repr(v.name) for v in untyped)} is not known: it comes from {node_label(node)} "
-            f"({node.domain or 'ai.onnx'}), which inference does not know",
+            f"the type of {shown(repr(v.name) for v in untyped)} is not known: inference does not know the operator of "
+            f"{node_label(node)} ({node.domain or 'ai.onnx'})",
             where="extract",
             remedy="Cut elsewhere, list its type in the model's value_info, or define the operator.",
         )
 
 
-def _as_input(graph: ir.Graph, value: ir.Value, wanted: list[ir.Value]) -> ir.Value:
-    """The value as a graph input of its name: itself where it is one already, else one that takes its place."""
+def _as_input(graph: ir.Graph, value: ir.Value, results: list[ir.Value]) -> ir.Value:
+    """Return a graph input for the value: the value itself if already one, else a replacement."""
     if value.is_graph_input():
         return value
     assert value.name is not None
@@ -111,37 +113,37 @@ def _as_input(graph: ir.Graph, value: ir.Value, wanted: list[ir.Value]) -> ir.Va
     entry.meta.update(value.meta)
     value.replace_all_uses_with(entry, replace_graph_outputs=True)
     value.name = None
-    wanted[:] = [entry if other is value else other for other in wanted]
+    results[:] = [entry if other is value else other for other in results]
     graph.inputs.append(entry)
     return entry
 
 
-def _keep(graph: ir.Graph, wanted: Iterable[ir.Value], given: list[ir.Value] | None) -> None:
-    """Removes all that the wanted values do not need, and makes ``given`` (or what is needed) the inputs."""
-    needed, nodes = _ancestors(graph, wanted)
+def _prune(graph: ir.Graph, results: Iterable[ir.Value], entries: list[ir.Value] | None) -> None:
+    """Remove everything unneeded for the results; ``entries`` or the required inputs become the inputs."""
+    needed, nodes = _ancestors(graph, results)
     required = [value for value in graph.inputs if value in needed]
-    if given is None:
-        given = required
-    missing = [value for value in required if value not in given and not value.is_initializer()]
+    if entries is None:
+        entries = required
+    missing = [value for value in required if value not in entries and not value.is_initializer()]
     if missing:
         raise OptionError(
             f"the outputs also depend on {shown(repr(v.name) for v in missing)}",
             where="inputs",
-            remedy="Name these too, or tensors between them and the outputs.",
+            remedy="Name these inputs too, or tensors between these inputs and the outputs.",
         )
-    defaults = [value for value in required if value.is_initializer() and value not in given]
+    defaults = [value for value in required if value.is_initializer() and value not in entries]
     graph.remove([node for node in graph if node not in nodes])
     for name in [name for name, value in graph.initializers.items() if value not in needed]:
         del graph.initializers[name]
     graph.inputs.clear()
-    graph.inputs.extend([*given, *defaults])
+    graph.inputs.extend([*entries, *defaults])
 
 
-def _ancestors(graph: ir.Graph, wanted: Iterable[ir.Value]) -> tuple[set[ir.Value], set[ir.Node]]:
-    """The values and the nodes of the graph that the wanted values are computed from, bodies' captures included."""
+def _ancestors(graph: ir.Graph, results: Iterable[ir.Value]) -> tuple[set[ir.Value], set[ir.Node]]:
+    """Return the values and nodes of the graph on which the results depend, captures of bodies included."""
     values: set[ir.Value] = set()
     nodes: set[ir.Node] = set()
-    pending = list(wanted)
+    pending = list(results)
     while pending:
         value = pending.pop()
         if value in values:
@@ -155,6 +157,6 @@ def _ancestors(graph: ir.Graph, wanted: Iterable[ir.Value]) -> tuple[set[ir.Valu
         for body in facts.bodies(node):
             for inner in facts.nodes_of(body):
                 pending.extend(v for v in inner.inputs if v is not None)
-            for each in (body, *bodies_within(body)):
-                pending.extend(each.outputs)
+            for graph_ in (body, *bodies_within(body)):
+                pending.extend(graph_.outputs)
     return values, nodes

@@ -1,4 +1,4 @@
-"""Joins models end to end: outputs of each become inputs of the next."""
+"""Merging of models end to end: outputs of each become inputs of the next."""
 
 from __future__ import annotations
 
@@ -20,63 +20,64 @@ from sardonyx.rewrite.surgery.interface import all_values, graphs_of, rename_val
 
 
 def merge(models: Sequence[Loadable], links: Mapping[str, str] | None = None) -> ir.Model:
-    """Joins models in order, each one's outputs feeding the next one's inputs.
+    """Merge models in order, the outputs of each feeding inputs of the next.
 
-    The result's inputs are those of the first model and the unlinked ones of the others; its outputs are the
-    unlinked ones of all but the last model, and those of the last. They keep their names; other tensors, nodes and
-    functions whose names clash get new ones; a function that two models define alike is there once. Models of unlike
-    operator sets are raised to the newest among them. A size that one model leaves open and the next fixes is fixed.
+    The result's inputs are the inputs of the first model and the unlinked ones of the others; its outputs are the
+    unlinked ones of all but the last model, and the outputs of the last. Interface names are preserved; other tensors,
+    nodes and functions get new names on a clash; a function defined identically by two models is included once. Models
+    of different operator sets are raised to the newest among these. A size left open by one model and fixed by the next
+    is fixed.
 
     Args:
-        models: Two Models or more, which are not changed, or anything that ``sardonyx.load`` takes.
-        links: Output of one model → input of the next. None links what is named alike, and where nothing is, the
-            outputs to the inputs in order if there are equally many.
+        models: Two or more Models, which are not changed, or anything accepted by ``sardonyx.load``.
+        links: Output of one model → input of the next. None links equal names; without equal names, the outputs are
+            linked to the inputs in order if their numbers agree.
 
     Returns:
-        A new Model that shares its tensors with the models given.
+        A new Model that shares its tensors with ``models``.
 
     Raises:
-        OptionError: A link names no output or no input, nothing can be linked, or inputs or outputs of two models
-            that stay apart bear one name, or models import unlike versions of a domain that nobody can convert.
+        OptionError: A link names an unknown output or input, nothing can be linked, unlinked inputs or outputs of two
+            models have the same name, or models import different versions of a domain without a converter.
         ShapeError: A linked output and input differ in type, rank or a fixed size.
-        OpsetConversionError: A model cannot be raised to the newest operator set among them.
+        OpsetConversionError: A model cannot be raised to the newest operator set among the models.
     """
     if len(models) < 2:
-        raise OptionError("takes two models or more", where="merge")
+        raise OptionError(f"expected two models or more, got {len(models)}", where="merge")
     loaded = [model_io.load(model) for model in models]
     if links:
         _require_ends(loaded, links)
     copies = _aligned([copy_model(model) for model in loaded])
     unused = dict(links) if links is not None else None
-    joined = copies[0]
+    result = copies[0]
     for following in copies[1:]:
-        joined = _join(joined, following, _links(joined, following, unused))
+        result = _join(result, following, _links(result, following, unused))
     if unused:
         raise OptionError(
-            f"these outputs and inputs do not follow on each other: {shown(f'{a}={b}' for a, b in unused.items())}",
+            f"expected links from a model to the next one, got {shown(f'{a}={b}' for a, b in unused.items())}",
             where="links",
-            remedy=f"The result has the outputs {shown(v.name for v in joined.graph.outputs)}.",
+            remedy=f"Outputs of the result: {shown(v.name for v in result.graph.outputs)}.",
         )
-    return joined
+    return result
 
 
 def _require_ends(models: Sequence[ir.Model], links: Mapping[str, str]) -> None:
-    """Refuses links from what no model gives, or to what none takes."""
-    for kind, wanted, values in (
+    """Refuse links from unknown outputs or to unknown inputs."""
+    for kind, names, values in (
         ("output", links, [v for model in models[:-1] for v in model.graph.outputs]),
         ("input", links.values(), [v for model in models[1:] for v in model.graph.inputs]),
     ):
         known = [str(value.name) for value in values]
-        if missing := [name for name in wanted if name not in known]:
+        if missing := [name for name in names if name not in known]:
             raise OptionError(
-                f"no model that could be linked has an {kind} {shown(repr(name) for name in missing)}",
+                f"unknown {kind} {shown(repr(name) for name in missing)}",
                 where="links",
-                remedy=f"There are {shown(known)}.",
+                remedy=f"Choose among {shown(known)}.",
             )
 
 
 def _aligned(models: list[ir.Model]) -> list[ir.Model]:
-    """The models at the newest operator set that any of them imports, for every domain."""
+    """Return the models at the newest imported operator set of every domain."""
     newest: dict[str, int] = {}
     for model in models:
         for domain, version in model.graph.opset_imports.items():
@@ -94,7 +95,7 @@ def _aligned(models: list[ir.Model]) -> list[ir.Model]:
 
 
 def _label(model: ir.Model, domain: str, version: int) -> None:
-    """Writes another version of a domain of which the model's own functions are all that it uses."""
+    """Import another version of a domain in which the model uses only its own functions."""
     imports = [model.graph.opset_imports, *(function.opset_imports for function in model.functions.values())]
     foreign = [
         node
@@ -104,28 +105,28 @@ def _label(model: ir.Model, domain: str, version: int) -> None:
     ]
     if foreign:
         raise OptionError(
-            f"the models import versions {imports[0][domain]} and {version} of the domain {domain}, and nothing tells "
-            f"how to convert {shown(dict.fromkeys(node.op_type for node in foreign))}",
+            f"the models import versions {imports[0][domain]} and {version} of the domain {domain}, and no converter "
+            f"exists for {shown(dict.fromkeys(node.op_type for node in foreign))}",
             where="merge",
-            remedy="Write the same version into both where the operators are the same.",
+            remedy="Write the same version into both models if the operators are the same.",
         )
-    for each in imports:
-        if domain in each:
-            each[domain] = version
+    for versions in imports:
+        if domain in versions:
+            versions[domain] = version
 
 
 def _required(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if not value.is_initializer()]
 
 
-def _links(first: ir.Model, second: ir.Model, wanted: dict[str, str] | None) -> dict[str, str]:
-    """Output of ``first`` → input of ``second``; what is taken is removed from ``wanted``."""
+def _links(first: ir.Model, second: ir.Model, unused: dict[str, str] | None) -> dict[str, str]:
+    """Return output of ``first`` → input of ``second``; used links are removed from ``unused``."""
     outputs = [str(value.name) for value in first.graph.outputs]
     inputs = [str(value.name) for value in second.graph.inputs]
-    if wanted is not None:
-        chosen = {out: name for out, name in wanted.items() if out in outputs and name in inputs}
+    if unused is not None:
+        chosen = {out: name for out, name in unused.items() if out in outputs and name in inputs}
         for out in chosen:
-            del wanted[out]
+            del unused[out]
     else:
         chosen = {name: name for name in outputs if name in inputs}
         required = [str(value.name) for value in _required(second)]
@@ -133,13 +134,13 @@ def _links(first: ir.Model, second: ir.Model, wanted: dict[str, str] | None) -> 
             chosen = dict(zip(outputs, required, strict=True))
     if not chosen:
         raise OptionError(
-            f"the outputs {shown(outputs)} and the inputs {shown(inputs)} have nothing in common",
+            f"no name in common between the outputs {shown(outputs)} and the inputs {shown(inputs)}",
             where="links",
-            remedy="Say OUTPUT=INPUT for each that belongs together.",
+            remedy="Link each pair by OUTPUT=INPUT.",
         )
     fed = list(chosen.values())
-    if twice := sorted({name for name in fed if fed.count(name) > 1}):
-        raise OptionError(f"fed twice: {shown(twice)}", where="links")
+    if repeated := sorted({name for name in fed if fed.count(name) > 1}):
+        raise OptionError(f"inputs linked twice: {shown(repeated)}", where="links", remedy="Link each input once.")
     return chosen
 
 
@@ -155,7 +156,7 @@ def _join(first: ir.Model, second: ir.Model, links: Mapping[str, str]) -> ir.Mod
     _rename_clashes(first, second, set(links.values()))
     take_functions(first, second)
     _fix_sizes(first, pairs)
-    tell_sizes_apart(first, second, pairs)
+    separate_sizes(first, second, pairs)
     feed(second, pairs)
     take_graph(first.graph, second.graph, outputs)
     for domain, version in second.graph.opset_imports.items():
@@ -170,7 +171,7 @@ def _join(first: ir.Model, second: ir.Model, links: Mapping[str, str]) -> ir.Mod
 def _check_fit(output: ir.Value, entry: ir.Value) -> None:
     where = f"{output.name}={entry.name}"
     if output.type is not None and entry.type is not None and output.type != entry.type:
-        raise ShapeError(f"the output is {output.type}, the input {entry.type}", where=where, remedy="Insert a Cast.")
+        raise ShapeError(f"expected {entry.type}, got output {output.type}", where=where, remedy="Insert a Cast.")
     if output.shape is None or entry.shape is None:
         return
     unlike = len(output.shape) != len(entry.shape) or any(
@@ -178,58 +179,58 @@ def _check_fit(output: ir.Value, entry: ir.Value) -> None:
     )
     if unlike:
         raise ShapeError(
-            f"the output has shape {output.shape}, the input {entry.shape}",
+            f"expected shape {entry.shape}, got output shape {output.shape}",
             where=where,
-            remedy="`sardonyx set-shape` gives an input another shape.",
+            remedy="Run `sardonyx set-shape` to give the input another shape.",
         )
 
 
 def _check_interfaces(first: ir.Model, second: ir.Model, outputs: Sequence[ir.Value], links: Mapping[str, str]) -> None:
-    kept = {value.name for value in (*first.graph.inputs, *outputs)}
+    names = {value.name for value in (*first.graph.inputs, *outputs)}
     added = [value for value in second.graph.inputs if value.name not in links.values()]
-    clashing = [value.name for value in (*added, *second.graph.outputs) if value.name in kept]
+    clashing = [value.name for value in (*added, *second.graph.outputs) if value.name in names]
     if clashing:
         raise OptionError(
-            f"inputs or outputs of two models are named alike: {shown(clashing)}",
+            f"inputs or outputs of two models have the same name: {shown(clashing)}",
             where="merge",
-            remedy="Link them, or give one of them another name first with `sardonyx rename`.",
+            remedy="Link these, or rename one first with `sardonyx rename`.",
         )
 
 
 def _rename_clashes(first: ir.Model, second: ir.Model, fed: set[str]) -> None:
-    """Gives new names to what is inside of one model and named like something of the other."""
+    """Rename internal values and nodes of one model that clash with names of the other."""
     ours, theirs = set(value_names(first)), set(value_names(second))
     names = Names(iter(ours | theirs))
     public = {str(v.name) for v in (*second.graph.inputs, *second.graph.outputs)} - fed
     rename_values(first, {name: names.fresh(name) for name in sorted(ours & public)})
     rename_values(second, {name: names.fresh(name) for name in sorted(ours & (theirs - public))})
-    taken = Names(node_names(first))
+    node_names_ = Names(node_names(first))
     for graph in graphs_of(second):
         for node in graph:
             if node.name:
-                node.name = taken.fresh(node.name)
+                node.name = node_names_.fresh(node.name)
 
 
 def share_functions(first: ir.Model, second: ir.Model) -> None:
-    """Removes the functions of ``second`` that ``first`` defines alike, with all that they call."""
-    alike = {
+    """Remove the functions of ``second`` defined identically in ``first``, including their callees."""
+    shared = {
         identifier
         for identifier, function in second.functions.items()
         if identifier in first.functions and _definition(function) == _definition(first.functions[identifier])
     }
     clashing = first.functions.keys() & second.functions.keys()
-    while unlike := {
+    while different := {
         identifier
-        for identifier in alike
-        if any(node.op_identifier() in clashing - alike for node in facts.nodes_of(second.functions[identifier].graph))
+        for identifier in shared
+        if any(node.op_identifier() in clashing - shared for node in facts.nodes_of(second.functions[identifier].graph))
     }:
-        alike -= unlike
-    for identifier in alike:
+        shared -= different
+    for identifier in shared:
         del second.functions[identifier]
 
 
 def _definition(function: ir.Function) -> bytes:
-    """What a function says; types that were inferred and what is written for readers do not count."""
+    """Return the serialized function without inferred types, documentation and metadata."""
     proto = ir.to_proto(function)
     for field in ("value_info", "doc_string", "metadata_props"):
         proto.ClearField(field)
@@ -237,7 +238,7 @@ def _definition(function: ir.Function) -> bytes:
 
 
 def take_functions(first: ir.Model, second: ir.Model) -> None:
-    """Moves the functions of ``second``, those whose name is taken under a new one."""
+    """Move the functions of ``second`` into ``first``, renaming on a clash."""
     renamed: dict[ir.OperatorIdentifier, str] = {}
     for identifier in [known for known in second.functions if known in first.functions]:
         domain, name, overload = identifier
@@ -254,11 +255,11 @@ def take_functions(first: ir.Model, second: ir.Model) -> None:
 
 
 _IDENTITY = 13
-"""The operator set of the Identity nodes of a model that imports none of ONNX's own."""
+"""The operator set of added Identity nodes if a model does not import ONNX's own."""
 
 
 def feed(second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
-    """Lets the readers of inputs read the values that feed them; ``pairs`` are (input, what feeds it)."""
+    """Replace inputs by the values linked to them; ``pairs`` are (input, source)."""
     graph = second.graph
     for entry, source in pairs:
         if entry.is_initializer():
@@ -271,7 +272,7 @@ def feed(second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
 
 
 def _pass_on(graph: ir.Graph, entry: ir.Value) -> None:
-    """Makes an output that is an input the output of an Identity, which keeps its name."""
+    """Replace an output that is an input by the output of an Identity of the same name."""
     node = ir.Node("", "Identity", [entry])
     output = node.outputs[0]
     output.name, output.type, output.shape = entry.name, entry.type, entry.shape
@@ -284,7 +285,7 @@ def _pass_on(graph: ir.Graph, entry: ir.Value) -> None:
 
 
 def _fix_sizes(first: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
-    """Writes the numbers that inputs demand in place of the names that what feeds them has there."""
+    """Replace size names of the sources by the numbers required by the linked inputs."""
     fixed: dict[str, Size] = {}
     for entry, source in pairs:
         for mine, theirs in zip(entry.shape or (), source.shape or (), strict=False):
@@ -293,19 +294,19 @@ def _fix_sizes(first: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> N
     _write_sizes(first, fixed)
 
 
-def tell_sizes_apart(first: ir.Model, second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
-    """Writes sizes of ``second`` in terms of what feeds it; other names that both models use get a new one there."""
-    taken = {name for value in all_values(first) for dim in value.shape or () for name in symbols_in(dim)}
+def separate_sizes(first: ir.Model, second: ir.Model, pairs: Sequence[tuple[ir.Value, ir.Value]]) -> None:
+    """Write sizes of ``second`` in terms of its sources; rename other size names used by both models."""
+    used = {name for value in all_values(first) for dim in value.shape or () for name in symbols_in(dim)}
     meaning: dict[str, Size] = {}
     for entry, source in pairs:
         for mine, theirs in zip(entry.shape or (), source.shape or (), strict=False):
             if isinstance(mine, ir.SymbolicDim) and mine.value is not None:
-                told = theirs if isinstance(theirs, int) else None if theirs.value is None else parsed(theirs.value)
-                if told is not None:
-                    meaning.setdefault(mine.value, told)
+                size = theirs if isinstance(theirs, int) else None if theirs.value is None else parsed(theirs.value)
+                if size is not None:
+                    meaning.setdefault(mine.value, size)
     own = {name for value in all_values(second) for dim in value.shape or () for name in symbols_in(dim)}
-    names = Names(iter(taken | own))
-    for name in sorted((own & taken) - meaning.keys()):
+    names = Names(iter(used | own))
+    for name in sorted((own & used) - meaning.keys()):
         meaning[name] = Dim.symbol(names.fresh(name))
     _write_sizes(second, meaning)
 
@@ -317,7 +318,7 @@ def _write_sizes(model: ir.Model, meaning: Mapping[str, Size]) -> None:
 
 
 def take_graph(target: ir.Graph, source: ir.Graph, outputs: Sequence[ir.Value]) -> None:
-    """Moves inputs, weights, nodes and outputs; ``outputs`` of the target stay."""
+    """Move inputs, weights, nodes and outputs to ``target``, which retains ``outputs``."""
     inputs, weights = list(source.inputs), list(source.initializers.values())
     nodes, ends = list(source), list(source.outputs)
     source.inputs.clear()

@@ -1,4 +1,4 @@
-"""Renames tensors, nodes and dimensions."""
+"""Renaming of tensors, nodes and dimensions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Names = Mapping[str, str]
 def rename(
     model: Loadable, values: Names | None = None, *, nodes: Names | None = None, dims: Names | None = None
 ) -> ir.Model:
-    """Gives tensors, nodes or dimensions new names; names may be swapped.
+    """Rename tensors, nodes or dimensions; names may be swapped.
 
     Args:
-        model: A Model, which is not changed, or anything that ``sardonyx.load`` takes.
-        values: Old name → new name of graph inputs, outputs, weights and other tensors, wherever they are defined.
+        model: A Model, which is not changed, or anything accepted by ``sardonyx.load``.
+        values: Old name → new name of graph inputs, outputs, weights and other tensors, in any graph.
         nodes: Old name → new name of nodes, in bodies and functions too.
         dims: Old name → new name of dimensions, also within expressions (``batch*2``).
 
@@ -33,7 +33,7 @@ def rename(
         A new Model that shares its tensors with ``model``.
 
     Raises:
-        OptionError: An old name does not exist, or a new one is taken or empty.
+        OptionError: An old name does not exist, or a new one is in use or empty.
     """
     renamed = copy_model(model_io.load(model))
     if values:
@@ -52,14 +52,14 @@ def rename(
 def _check(names: Names, known: set[str], kind: str) -> None:
     missing = [old for old in names if old not in known]
     if missing:
-        raise OptionError(f"no {kind} is named so", where=shown(missing), remedy=f"A {kind} keeps its exact spelling.")
+        raise OptionError(f"unknown {kind}", where=shown(missing), remedy=f"Spell the name of the {kind} exactly.")
     if empty := [old for old, new in names.items() if not new]:
-        raise OptionError(f"the {kind} gets no new name", where=shown(empty), remedy="Give one letter at least.")
+        raise OptionError(f"the new name of the {kind} is empty", where=shown(empty), remedy="Give a new name.")
     news = list(names.values())
-    if twice := [new for new in dict.fromkeys(news) if news.count(new) > 1]:
-        raise OptionError(f"two {kind}s get the same new name", where=shown(twice), remedy="Choose one for each.")
-    if taken := [new for new in news if new in known and new not in names]:
-        raise OptionError(f"another {kind} has that name", where=shown(taken), remedy="Choose one that is free.")
+    if repeated := [new for new in dict.fromkeys(news) if news.count(new) > 1]:
+        raise OptionError(f"same new name for two {kind}s", where=shown(repeated), remedy="Give each its own name.")
+    if used := [new for new in news if new in known and new not in names]:
+        raise OptionError(f"another {kind} has this name", where=shown(used), remedy="Choose an unused name.")
 
 
 def _rename_dims(model: ir.Model, names: Names) -> None:
@@ -72,7 +72,9 @@ def _rename_dims(model: ir.Model, names: Names) -> None:
         except ShapeError:
             legal = False
         if not legal:
-            raise OptionError(f"'{new}' is no name", where="dims", remedy="`sardonyx set-shape` gives sizes.")
+            raise OptionError(
+                f"expected a name, got '{new}'", where="dims", remedy="Run `sardonyx set-shape` to set sizes."
+            )
     meaning: dict[str, Size] = {old: Dim.symbol(new) for old, new in names.items()}
     for value in shaped:
         assert value.shape is not None

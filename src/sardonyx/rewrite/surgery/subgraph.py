@@ -1,4 +1,4 @@
-"""Parts of a model as models of their own, cut so that they can be run one after the other."""
+"""Subgraphs of a model as models of their own, cut so as to run one after the other."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sardonyx.rewrite.surgery.interface import drop_unused_functions, symbols_in
 
 
 def reads(node: ir.Node) -> Iterator[ir.Value]:
-    """The values of the graph around it that a node reads, those that its bodies capture among them."""
-    inside = {output for body in facts.bodies(node) for each in facts.nodes_of(body) for output in each.outputs}
+    """Yield the values of the enclosing graph read by a node, captures of its bodies included."""
+    inside = {output for body in facts.bodies(node) for inner in facts.nodes_of(body) for output in inner.outputs}
     for body in facts.bodies(node):
         for graph in facts.graphs_of(body):
             inside.update((*graph.inputs, *graph.initializers.values()))
@@ -22,27 +22,27 @@ def reads(node: ir.Node) -> Iterator[ir.Value]:
     for body in facts.bodies(node):
         for graph in facts.graphs_of(body):
             yield from (value for value in graph.outputs if value not in inside)
-        for each in facts.nodes_of(body):
-            yield from (value for value in each.inputs if value is not None and value not in inside)
+        for inner in facts.nodes_of(body):
+            yield from (value for value in inner.inputs if value is not None and value not in inside)
 
 
 def is_constant_node(node: ir.Node) -> bool:
-    """Whether a node gives a constant that costs nothing to give again, wherever it is read."""
+    """Return True if a node is a Constant, which costs nothing to repeat at every reader."""
     return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
 
 
 def boundary(
-    nodes: Sequence[ir.Node], constants: Collection[ir.Node], wanted: Collection[ir.Value]
+    nodes: Sequence[ir.Node], constants: Collection[ir.Node], required: Collection[ir.Value]
 ) -> tuple[list[ir.Value], list[ir.Value], list[ir.Node]]:
-    """What goes into a set of nodes and what comes out.
+    """Return the inputs and outputs of a set of nodes.
 
     Args:
         nodes: The nodes.
-        constants: Nodes that are repeated wherever they are read.
-        wanted: Values that are read outside of the nodes.
+        constants: Nodes repeated in every set with a reader.
+        required: Values read outside of the nodes.
 
     Returns:
-        Inputs, outputs, and the constant nodes that belong to it.
+        Inputs, outputs, and the constant nodes to repeat.
     """
     own = {output for node in nodes for output in node.outputs}
     inputs: dict[ir.Value, None] = {}
@@ -54,21 +54,21 @@ def boundary(
                 repeated[producer] = None
             elif value not in own and not value.is_initializer():
                 inputs[value] = None
-    outputs = [output for node in nodes for output in node.outputs if output in wanted]
+    outputs = [output for node in nodes for output in node.outputs if output in required]
     return list(inputs), outputs, list(repeated)
 
 
 def part_of(
     model: ir.Model, nodes: Iterable[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], name: str = ""
 ) -> ir.Model:
-    """A model of some nodes of another's main graph, which is left as it is; weights are shared.
+    """Return a model of some nodes of another's main graph, which is unchanged; weights are shared.
 
     Args:
         model: The model.
-        nodes: The nodes, in an order in which they can run.
-        inputs: What they read and neither they nor weights give.
-        outputs: What is wanted of what they give.
-        name: Of the new graph.
+        nodes: The nodes, in an executable order.
+        inputs: Values read by the nodes that are neither their results nor weights.
+        outputs: Results of the nodes to return.
+        name: Name of the new graph.
     """
     ordered = list(nodes)
     weights = dict.fromkeys(
@@ -85,12 +85,12 @@ def part_of(
 
 
 def _name_sizes(part: ir.Model) -> None:
-    """Give names to sizes that are told by names which none of the part's inputs tells.
+    """Give names of their own to sizes expressed by symbols that the part's inputs do not determine.
 
-    The model knows that a size is ``floor(N/2)``; what is given of it does not tell ``N``.
+    A size may be ``floor(N/2)`` in the model, while an input of the part with this size does not determine ``N``.
     """
     inputs = [dim for value in part.graph.inputs for dim in value.shape or ()]
-    told = {str(dim.value) for dim in inputs if not isinstance(dim, int) and symbols_in(dim) == {dim.value}}
+    known = {str(dim.value) for dim in inputs if not isinstance(dim, int) and symbols_in(dim) == {dim.value}}
     values = dict.fromkeys((*part.graph.inputs, *part.graph.outputs))
     for graph in facts.graphs_of(part.graph):
         values.update(dict.fromkeys((*graph.inputs, *graph.outputs)))
@@ -98,15 +98,15 @@ def _name_sizes(part: ir.Model) -> None:
     names: dict[str, str] = {}
     owner = re.sub(r"\W", "_", part.graph.name or "part")  # A size is read as a formula: "a-b" would be a difference.
     for value in values:
-        if value.shape is None or all(isinstance(dim, int) or symbols_in(dim) <= told for dim in value.shape):
+        if value.shape is None or all(isinstance(dim, int) or symbols_in(dim) <= known for dim in value.shape):
             continue
-        # What has no name stays without one.
+        # An unnamed size stays unnamed.
         value.shape = ir.Shape(
             [
                 dim
                 if isinstance(dim, int)
                 else dim.value
-                if dim.value is None or is_unnamed(dim) or symbols_in(dim) <= told
+                if dim.value is None or is_unnamed(dim) or symbols_in(dim) <= known
                 else names.setdefault(dim.value, f"size_{len(names)}_of_{owner}")
                 for dim in value.shape
             ]

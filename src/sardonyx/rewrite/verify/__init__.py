@@ -1,4 +1,4 @@
-"""Proof that two models give equal outputs: real or drawn inputs, several sizes, in a child process."""
+"""Proof of equal outputs of two models: real or drawn inputs, several sizes, in a child process."""
 
 from sardonyx.rewrite.verify.client import Verifier
 from sardonyx.rewrite.verify.compare import Difference, Verdict

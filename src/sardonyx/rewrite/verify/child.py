@@ -1,4 +1,4 @@
-"""A process of its own to run models in: an engine that crashes, hangs or eats memory takes nothing with it."""
+"""Child process for running models, which contains crashes, hangs and memory exhaustion of engines."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.evaluate import evaluate
 
 RUN_SECONDS = 300.0
-"""Time that one run of a model may take."""
+"""Time limit of one run of a model."""
 
 
-KEPT_BYTES = 512 << 20
-"""A process that ever had more memory than this ends with its use."""
+REUSE_BYTES = 512 << 20
+"""Peak memory above which a process is not reused."""
 
 
 class Child:
-    """One process that answers requests (see :mod:`sardonyx.rewrite.verify.worker`), from its start to its end."""
+    """One process that answers requests (see :mod:`sardonyx.rewrite.verify.worker`), from start to end."""
 
     def __init__(self) -> None:
         self._path = _import_path()
-        self._is_asked = False
+        self._is_busy = False
         self._peak = 0
         environment = dict(os.environ, PYTHONPATH=self._path)
         self.process = subprocess.Popen(
@@ -52,8 +52,8 @@ class Child:
         )
 
     @classmethod
-    def taken(cls) -> Child:
-        """The process that waits for its next use, if there is one; else a new one, which takes a second to start."""
+    def acquire(cls) -> Child:
+        """Return the idle process if there is one, else a new one, which takes a second to start."""
         child = _idle.pop(os.getpid(), None)
         if child is None:
             return cls()
@@ -62,22 +62,22 @@ class Child:
         child.stop()
         return cls()
 
-    def leave(self) -> None:
-        """Keep it for the next use in this process; end it where it is busy, large, or one waits already."""
-        kept = not self._is_asked and self._peak <= KEPT_BYTES
-        if not kept or _idle.setdefault(os.getpid(), self) is not self:
+    def release(self) -> None:
+        """Retain the child as idle process; end a busy or large one, and a second idle one."""
+        reusable = not self._is_busy and self._peak <= REUSE_BYTES
+        if not reusable or _idle.setdefault(os.getpid(), self) is not self:
             self.stop()
 
     def stop(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process."""
         self.process.kill()
         self.process.communicate()
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Its answer; status ``ended`` where it ended over the request, or was stopped for taking longer than told."""
+        """Return the answer; status ``ended`` if the process ended over the request or exceeded the limit."""
         process = self.process
         assert process.stdin is not None and process.stdout is not None
-        self._is_asked = True  # An exception on the way to the answer, as an interrupt, leaves the answer to come.
+        self._is_busy = True  # After an exception, e.g. an interrupt, the answer is still outstanding.
         try:
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
@@ -87,11 +87,11 @@ class Child:
         while not select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
             if time.monotonic() >= deadline:
                 self.stop()
-                return {"status": "ended", "reason": f"running it took more than {seconds:.0f} s"}
+                return {"status": "ended", "reason": f"the run took more than {seconds:.0f} s"}
         line = process.stdout.readline()
         if not line:
             return self._ended()
-        self._is_asked = False
+        self._is_busy = False
         answer = json.loads(line)
         self._peak = int(answer["peak_bytes"])
         return {"status": "ready", **answer}
@@ -99,22 +99,22 @@ class Child:
     def _ended(self) -> dict[str, Any]:
         code = self.process.wait()
         self.stop()
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-        return {"status": "ended", "reason": f"the evaluator crashed (its process ended {how})"}
+        cause = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        return {"status": "ended", "reason": f"the evaluator crashed (its process ended {cause})"}
 
 
 def uses_own_operators(model: ir.Model) -> bool:
-    """Whether a node's operator is defined by the user, in this process: no other process knows it."""
+    """Return True if a node has a user-defined operator, unknown to other processes."""
     graphs = (model.graph, *(function.graph for function in model.functions.values()))
     return any(facts.is_users(node) for graph in graphs for node in facts.nodes_of(graph))
 
 
 _idle: dict[int, Child] = {}
-"""The child that waits for its next use, by the process that started it."""
+"""Process id → idle child of the process."""
 
 
 def _import_path() -> str:
-    """Where this process imports from, as a child is told."""
+    """Return the import path of this process, for a child."""
     return os.pathsep.join(path for path in sys.path if path)
 
 
@@ -125,11 +125,11 @@ def _stop_idle() -> None:
         child.stop()
 
 
-class Apart:
-    """Runs models in a child process, started anew after each crash. A context manager.
+class IsolatedRunner:
+    """Runner of models in a child process, restarted after each crash. A context manager.
 
     Args:
-        here: Whether to run them in this process after all: where operators of the user's own are defined.
+        here: Run models in this process instead, as user-defined operators require.
     """
 
     def __init__(self, *, here: bool = False) -> None:
@@ -137,22 +137,22 @@ class Apart:
         self._child: Child | None = None
 
     def __enter__(self) -> Self:
-        """Make a folder for what goes to and fro."""
+        """Create a folder for inputs and answers."""
         self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-apart-")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the child to whoever needs one next, and remove the files."""
+        """Release the child, and remove the files."""
         if self._child is not None:
-            self._child.leave()
+            self._child.release()
             self._child = None
         self._folder.cleanup()
 
     @contextlib.contextmanager
     def file_of(self, model: ir.Model | onnx.ModelProto | str | Path) -> Iterator[Path]:
-        """A file with the model, which is there as long as it is wanted; its own where it is one."""
+        """Yield a file with the model: the given file, or a temporary one."""
         if isinstance(model, (str, Path)):
             yield Path(model).absolute()
             return
@@ -165,30 +165,30 @@ class Apart:
             yield path
 
     def run(self, path: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs of the model in a file, by name.
+        """Return the outputs of the model in a file, by name.
 
         Raises:
-            EvaluationError: no engine could run it, or the engine crashed or took too long.
+            EvaluationError: every engine failed, or the engine crashed or took too long.
         """
         if self._here:
             return evaluate(path, feeds)
         folder = Path(self._folder.name)
-        given, found = folder / "feeds.pickle", folder / "answers.pickle"
-        given.write_bytes(pickle.dumps(dict(feeds)))
-        request = {"do": "run", "path": str(path), "inputs": str(given), "outputs": str(found)}
+        inputs, outputs = folder / "feeds.pickle", folder / "answers.pickle"
+        inputs.write_bytes(pickle.dumps(dict(feeds)))
+        request = {"do": "run", "path": str(path), "inputs": str(inputs), "outputs": str(outputs)}
         answer = self._ask(request)
         if answer["status"] == "ended":
-            # Only a second end is the model's doing: the child may have been gone before.
+            # Only a second end is caused by the model: the child may have ended before the request.
             answer = self._ask(request)
         if answer["status"] != "ready":
             raise EvaluationError(answer["reason"])
-        # The child wrote this file into a folder of ours; it holds what no archive of arrays can.
-        answers: dict[str, Any] = pickle.loads(found.read_bytes())
+        # Safe to unpickle: our child wrote the file into our folder. Sequences and maps exclude an array archive.
+        answers: dict[str, Any] = pickle.loads(outputs.read_bytes())
         return answers
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._child is None:
-            self._child = Child.taken()
+            self._child = Child.acquire()
         answer = self._child.ask(request, RUN_SECONDS)
         if answer["status"] == "ended":
             self._child = None

@@ -1,7 +1,7 @@
-"""The parent's side of verification: keeps one child process, and asks it about candidates.
+"""The parent's side of verification: owns one child process and sends it candidates.
 
-A model with operators of the user's own is judged in this process: here is where they are defined, and what runs them
-is no foreign engine.
+A model with user-defined operators is judged in this process, which knows their definitions; no
+foreign engine runs these operators.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from sardonyx.rewrite.verify.compare import Verdict
 from sardonyx.rewrite.verify.worker import Judge
 
 SLOWER = 20.0
-"""How many times as long as the original, and a minute more, a candidate may run."""
+"""Time limit of a candidate, as a multiple of the original's time, plus one minute."""
 
-IN_THIS_PROCESS = "operators of your own ran by their definitions, in this process"
+IN_THIS_PROCESS = "user-defined operators ran by their definitions, in this process"
 
 
 class Verifier:
-    """Judges candidates against one original model.
+    """Judge of candidates against one original model.
 
-    Use as a context manager; its files go with it, and the child process is left to whoever needs one next.
+    Use as a context manager; on exit its files are removed and the child process is released for reuse.
 
     Args:
-        original: The model as it was, or the path of the file that holds it unchanged.
+        original: The unmodified model, or the path of its file.
         inputs: Real inputs by name; drawn from the graph when None.
-        seed: Decides what is drawn.
+        seed: Seed of the drawn inputs.
         timeout: Seconds that preparing the original may take.
     """
 
@@ -59,7 +59,7 @@ class Verifier:
         self.samples = 0
 
     def __enter__(self) -> Self:
-        """Let a child prepare the original's answers."""
+        """Start a child and let it compute the original's answers."""
         self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-verify-")
         folder = Path(self._folder.name)
         if isinstance(self._original, ir.Model):
@@ -67,7 +67,7 @@ class Verifier:
             model_io.save(model, self._path)
         else:
             model, self._path = model_io.load(self._original), self._original.absolute()
-        # Where every weight is listed as an input, as files up to IR version 3 must, nothing is meant by it.
+        # If all weights are inputs, as required up to IR version 3, the file does not mean any to be overridden.
         self._overridable = not all(v.is_graph_input() for v in model.graph.initializers.values())
         self._interface = _interface(model, self._overridable)
         if uses_own_operators(model):
@@ -80,9 +80,9 @@ class Verifier:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the child to whoever needs one next, and remove the files."""
+        """Release the child, and remove the files."""
         if self._child is not None:
-            self._child.leave()
+            self._child.release()
             self._child = None
         self._folder.cleanup()
 
@@ -91,23 +91,23 @@ class Verifier:
 
         Args:
             candidate: The rewritten model.
-            exact: Whether equal bits are demanded; else 1e-4 of the largest element of each output.
+            exact: Require equal bits; otherwise errors up to 1e-4 of the largest element of each output pass.
         """
         if _interface(candidate, self._overridable) != self._interface:
-            reason = "names, order, types or declared shapes of inputs or outputs are not the original's"
+            reason = "names, order, types or declared shapes of inputs or outputs differ from the original's"
             return Verdict("different", worst=float("inf"), exact=False, reason=reason)
         if not self.samples:
             return Verdict("not proved", reason=self._reason, peak_bytes=self._peak)
         path = Path(self._folder.name) / "candidate.onnx"
         model_io.save(candidate, path)
         request = {"do": "judge", "path": str(path), "exact": exact}
-        answer = self._ask(request, 60.0 + SLOWER * self._seconds * self.samples)
+        answer = self.ask(request, 60.0 + SLOWER * self._seconds * self.samples)
         if answer["status"] == "ended":
-            # Only a second end, after the original ran once more, is the candidate's doing.
+            # Only a second end, after the original ran again, is caused by the candidate.
             self._prepare()
             if not self.samples:
                 return Verdict("not proved", reason=self._reason, peak_bytes=self._peak)
-            answer = self._ask(request, 60.0 + SLOWER * self._seconds * self.samples)
+            answer = self.ask(request, 60.0 + SLOWER * self._seconds * self.samples)
         if answer["status"] in ("ended", "error"):
             if answer["status"] == "ended":
                 self._prepare()
@@ -125,7 +125,7 @@ class Verifier:
         )
 
     def _prepare(self) -> None:
-        """Have a child answer for the original; another seed where it ends over what was drawn."""
+        """Let a child run the original; retry with another seed if the child ends over the drawn inputs."""
         folder = Path(self._folder.name)
         request: dict[str, Any] = {"do": "reference", "path": str(self._path), "folder": str(folder)}
         if self._inputs is not None:
@@ -133,8 +133,8 @@ class Verifier:
         self.samples = 0
         for seed in (self._seed,) if self._inputs is not None else (self._seed, self._seed + 1001):
             if self._here is None and self._child is None:
-                self._child = Child.taken()
-            answer = self._ask({**request, "seed": seed}, self._timeout)
+                self._child = Child.acquire()
+            answer = self.ask({**request, "seed": seed}, self._timeout)
             self.samples = int(answer.get("samples", 0))
             self._seconds = float(answer.get("seconds", 0.0))
             reasons = [r for r in answer.get("reasons", ()) if r] or [answer.get("reason", "")]
@@ -142,12 +142,12 @@ class Verifier:
             if answer["status"] != "ended":
                 return
 
-    def _ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """The child's answer; status ``ended`` where there is no child any more to give one."""
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Return the child's answer to a request; status ``ended`` if no child is left."""
         if self._here is not None:
             return {"status": "ready", **self._here.answer(request)}
         if self._child is None:
-            return {"status": "ended", "reason": "the verifying process is gone"}
+            return {"status": "ended", "reason": "the verifying process has ended"}
         answer = self._child.ask(request, seconds)
         if answer["status"] == "ended":
             self._child = None
@@ -156,7 +156,7 @@ class Verifier:
 
 
 def _interface(model: ir.Model, overridable: bool) -> list[str]:
-    """Inputs and outputs in order, with names, types and shapes as declared; weights that callers may override too."""
+    """Describe inputs and outputs in order, with declared names, types, shapes and overridable weights."""
     inputs = [v for v in model.graph.inputs if overridable or not v.is_initializer()]
     sides = [("input", inputs), ("output", list(model.graph.outputs))]
     return [f"{side} {v.name}: {v.type} {v.shape} {v.is_initializer()}" for side, values in sides for v in values]

@@ -1,4 +1,4 @@
-"""When two outputs count as equal, and what is said when they do not."""
+"""Criteria for equal outputs, and the description of differences."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 TOLERANCE = 1e-4
-"""Largest difference allowed to rewrites that are not exact, relative to the output's largest element."""
+"""Maximum difference of a rewrite that is not exact, relative to the output's largest element."""
 
 COARSE: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""Types that cannot show ``TOLERANCE``: the distance of neighbouring numbers, relative to them."""
+"""Types coarser than ``TOLERANCE``: their relative distance of neighbouring numbers."""
 
 
 def tolerance(value: Any) -> float:
-    """The difference allowed to a rewrite that is not exact: of 16-bit types, two steps of their own."""
+    """Return the tolerance of an inexact rewrite; for 16-bit types, two units in the last place."""
     if isinstance(value, (list, tuple)):
         return max((tolerance(v) for v in value), default=TOLERANCE)
     return max(TOLERANCE, 2 * COARSE.get(str(getattr(value, "dtype", "")), 0.0))
@@ -24,14 +24,14 @@ def tolerance(value: Any) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one output is from what it should be.
+    """Deviation of one output from its reference.
 
     Attributes:
         output: Its name.
         error: Largest absolute difference over the largest finite magnitude of the reference; infinite
-            where types, shapes or the places of NaN and infinity differ.
-        bitwise: Whether the bits are equal (NaN payloads aside).
-        detail: What differs, in words, where ``error`` does not say it.
+            if types, shapes or the positions of NaN and infinity differ.
+        bitwise: True if the bits are equal (NaN payloads aside).
+        detail: The deviation in words, if ``error`` does not express it.
     """
 
     output: str
@@ -42,15 +42,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What verification found.
+    """Result of verification.
 
     Attributes:
         status: ``"proved"``, ``"proved by parts"``, ``"different"`` or ``"not proved"``.
-        samples: Input sets on which both models ran.
-        sizes: The assignment of open sizes of each sample.
+        samples: Number of input sets on which both models ran.
+        sizes: The values of the open sizes in each sample.
         worst: Largest relative error of any output on any sample.
-        exact: Whether all outputs had equal bits.
-        reason: Why it is not proved, what differs, or how integers were judged.
+        exact: True if all outputs had equal bits.
+        reason: The reason for a missing proof, the difference, or the criterion for integers.
         peak_bytes: Peak resident memory of the process that ran the models.
     """
 
@@ -64,25 +64,25 @@ class Verdict:
     notes: tuple[str, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
-        """The verdict as plain data."""
+        """Return the verdict as plain data."""
         return asdict(self)
 
 
-def difference(name: str, want: Any, got: Any) -> Difference:
+def difference(name: str, expected: Any, actual: Any) -> Difference:
     """Compare one output; sequences and maps element by element."""
-    if isinstance(want, (list, tuple)) and isinstance(got, (list, tuple)):
-        if len(want) != len(got):
-            return Difference(name, float("inf"), False, f"{len(got)} elements for {len(want)}")
-        parts = [difference(name, a, b) for a, b in zip(want, got, strict=True)]
+    if isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)):
+        if len(expected) != len(actual):
+            return Difference(name, float("inf"), False, f"expected {len(expected)} elements, got {len(actual)}")
+        parts = [difference(name, a, b) for a, b in zip(expected, actual, strict=True)]
         return _worst(name, parts)
-    if isinstance(want, dict) and isinstance(got, dict):
-        if list(want) != list(got):
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        if list(expected) != list(actual):
             return Difference(name, float("inf"), False, "other keys")
-        return _worst(name, [difference(name, want[k], got[k]) for k in want])
-    if want is None or got is None:
-        same = want is None and got is None
+        return _worst(name, [difference(name, expected[k], actual[k]) for k in expected])
+    if expected is None or actual is None:
+        same = expected is None and actual is None
         return Difference(name, 0.0 if same else float("inf"), same, "" if same else "one is empty")
-    return _array_difference(name, np.asarray(want), np.asarray(got))
+    return _array_difference(name, np.asarray(expected), np.asarray(actual))
 
 
 def _worst(name: str, parts: list[Difference]) -> Difference:
@@ -92,26 +92,26 @@ def _worst(name: str, parts: list[Difference]) -> Difference:
     return Difference(name, worst.error, all(p.bitwise for p in parts), worst.detail)
 
 
-def _array_difference(name: str, want: np.ndarray, got: np.ndarray) -> Difference:
-    if want.dtype != got.dtype or want.shape != got.shape:
-        detail = f"{got.dtype}{list(got.shape)} for {want.dtype}{list(want.shape)}"
+def _array_difference(name: str, expected: np.ndarray, actual: np.ndarray) -> Difference:
+    if expected.dtype != actual.dtype or expected.shape != actual.shape:
+        detail = f"expected {expected.dtype}{list(expected.shape)}, got {actual.dtype}{list(actual.shape)}"
         return Difference(name, float("inf"), False, detail)
-    if want.dtype.kind in "OUS":
-        same = bool(np.array_equal(want, got))
+    if expected.dtype.kind in "OUS":
+        same = bool(np.array_equal(expected, actual))
         return Difference(name, 0.0 if same else float("inf"), same, "" if same else "other strings")
-    if want.tobytes() == got.tobytes():
+    if expected.tobytes() == actual.tobytes():
         return Difference(name, 0.0, True)
-    if want.dtype.kind in "biu":
-        count = int((want != got).sum())
+    if expected.dtype.kind in "biu":
+        count = int((expected != actual).sum())
         if not count:
             return Difference(name, 0.0, True)
-        return Difference(name, float("inf"), False, f"{count} of {want.size} integers differ")
-    wide = np.complex128 if want.dtype.kind == "c" else np.float64
-    a, b = want.astype(wide), got.astype(wide)
+        return Difference(name, float("inf"), False, f"{count} of {expected.size} integers differ")
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    a, b = expected.astype(wide), actual.astype(wide)
     finite = np.isfinite(a)
     special = ~finite
     if bool((np.isfinite(b) != finite).any()) or not np.array_equal(a[special], b[special], equal_nan=True):
-        return Difference(name, float("inf"), False, "NaN or infinity in other places")
+        return Difference(name, float("inf"), False, "NaN or infinity at other indices")
     if not finite.any():
         return Difference(name, 0.0, True)
     gap = float(np.abs(a[finite] - b[finite]).max())
@@ -120,12 +120,12 @@ def _array_difference(name: str, want: np.ndarray, got: np.ndarray) -> Differenc
     return Difference(name, gap / largest if largest else gap, bitwise)
 
 
-def tells_something(answers: Mapping[str, Any]) -> bool:
-    """Whether outputs could show a fault: not all NaN or empty, and not every one a single repeated number."""
-    return any(_tells(value) for value in answers.values())
+def is_informative(answers: Mapping[str, Any]) -> bool:
+    """Return True if outputs can reveal a fault: not all NaN, empty, or a single repeated number."""
+    return any(_has_information(value) for value in answers.values())
 
 
-def _tells(value: Any) -> bool:
+def _has_information(value: Any) -> bool:
     if isinstance(value, (list, tuple, dict)):
         return bool(value)
     if not isinstance(value, np.ndarray) or value.dtype.kind in "OUS":
@@ -136,7 +136,7 @@ def _tells(value: Any) -> bool:
 
 
 def varies(samples: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether some output that is not NaN alone begins with another number in another sample."""
+    """Return True if the first element of some non-NaN output differs between samples."""
     if len(samples) < 2:
         return False
     first = samples[0]

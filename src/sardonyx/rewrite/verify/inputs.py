@@ -1,9 +1,8 @@
-"""Inputs for a model, drawn in the range that its graph allows.
+"""Inputs for a model, drawn in the range that its graph admits.
 
-An integer that indexes is drawn below the size that it indexes, a mask is 0 or 1, a length at
-most the size that it bounds, a trip count small, a number compared with constants is one of them or
-none of them, a key that a table knows is taken from the table. What the graph says nothing about is a
-standard normal, or a small integer.
+An index is drawn below the indexed size, a mask is 0 or 1, a length is at most the bounded size, a trip count is small,
+a number compared with constants is one of the constants or none of these, and a lookup key is taken from its table. An
+input without constraints is a standard normal, or a small integer.
 """
 
 from __future__ import annotations
@@ -20,70 +19,71 @@ from sardonyx.errors import EvaluationError, OptionError, ShapeError
 from sardonyx.model import MapType
 from sardonyx.ops.graph import is_unnamed
 from sardonyx.rewrite.sizes import parsed
-from sardonyx.rewrite.verify.ranges import Choice, Range, known_keys, known_strings, permitted
+from sardonyx.rewrite.verify.ranges import Choice, Range, known_keys, known_strings, permitted_values
 
 MOST_ELEMENTS = 1 << 27
-"""Elements of all inputs together beyond which a sample is not drawn."""
+"""Maximum number of elements of all inputs of a drawn sample."""
 
 SCALES = (1.0, 1.0, 0.25, 3.0)
 """Standard deviations of floats, by seed."""
 
 UNBOUNDED = "integers up to of "
-"""How the search calls the largest integer drawn for an input on which the graph puts no bound."""
+"""Prefix of the search variable for the largest integer of an input that the graph does not bound."""
 
 
 def required_inputs(model: ir.Model) -> list[ir.Value]:
-    """Graph inputs that have no initializer."""
+    """Return the graph inputs without an initializer."""
     return [v for v in model.graph.inputs if not v.is_initializer()]
 
 
 def require_fit(model: ir.Model, inputs: Mapping[str, Any]) -> None:
-    """Refuses inputs that the model cannot be run on.
+    """Refuse inputs on which the model cannot be run.
 
     Raises:
-        OptionError: A name is no input's or one lacks, or an array has another type, rank or size than is declared.
+        OptionError: An input is unknown or missing, or an array has another type, rank or size than declared.
     """
     known = {str(v.name): v for v in model.graph.inputs}
     stray = [name for name in inputs if name not in known]
     missing = [name for name, value in known.items() if name not in inputs and not value.is_initializer()]
     if stray or missing:
-        problem = f"has no input of this name: {', '.join(stray)}" if stray else f"lacks {', '.join(missing)}"
+        problem = f"unknown input {', '.join(stray)}" if stray else f"missing input {', '.join(missing)}"
         raise OptionError(problem, where="inputs", remedy=f"Inputs of the model are: {', '.join(known)}.")
-    for name, fed in inputs.items():
+    for name, array in inputs.items():
         value = known[name]
-        if not isinstance(value.type, ir.TensorType) or not isinstance(fed, (np.ndarray, np.generic)):
+        if not isinstance(value.type, ir.TensorType) or not isinstance(array, (np.ndarray, np.generic)):
             continue
         if value.dtype == ir.DataType.STRING:
-            alike = fed.dtype.kind in "SUTO"
+            same_type = array.dtype.kind in "SUTO"
         else:
-            alike = value.dtype is None or fed.dtype.newbyteorder("=") == value.dtype.numpy()
+            same_type = value.dtype is None or array.dtype.newbyteorder("=") == value.dtype.numpy()
         shape = _shape(value)
         fixed = [(axis, dim) for axis, dim in enumerate(shape or ()) if isinstance(dim, int) and dim > 0]
-        fits = shape is None or (len(shape) == fed.ndim and all(fed.shape[axis] == dim for axis, dim in fixed))
-        if not (alike and fits):
+        fits = shape is None or (len(shape) == array.ndim and all(array.shape[axis] == dim for axis, dim in fixed))
+        if not (same_type and fits):
             raise OptionError(
-                f"'{name}' is {fed.dtype} {list(fed.shape)}, and the model takes {value.type} {shape or ''}".rstrip(),
+                f"expected {value.type} {shape or ''}".rstrip()
+                + f" for '{name}', got {array.dtype} {list(array.shape)}",
                 where="inputs",
-                remedy="Give an array of that shape." if alike else "Convert the array with `astype`.",
+                remedy="Give an array of this shape." if same_type else "Convert the array with `astype`.",
             )
 
 
 def declared_sizes(value: ir.Value) -> tuple[Size, ...] | None:
-    """The declared shape as numbers and expressions; a size without a name has one made of the input's.
+    """Return the declared shape as numbers and expressions; an unnamed size gets a name from the input.
 
-    A negative size is one without a name: some exporters write an unknown one so.
+    A negative size is unnamed: some exporters write unknown sizes so.
     """
     shape = _shape(value)
     if shape is None:
         return None
-    found: list[Size] = []
+    sizes: list[Size] = []
     for axis, dim in enumerate(shape):
         if isinstance(dim, int) and dim >= 0:
-            found.append(dim)
+            sizes.append(dim)
         else:
             name = None if isinstance(dim, int) or is_unnamed(dim) else dim.value
-            found.append(parsed(name) if name else Dim.symbol(f"{value.name}[{axis}]"))
-    return tuple(found)
+            sizes.append(parsed(name) if name else Dim.symbol(f"{value.name}[{axis}]"))
+    return tuple(sizes)
 
 
 def _shape(value: ir.Value) -> ir.Shape | None:
@@ -92,7 +92,7 @@ def _shape(value: ir.Value) -> ir.Shape | None:
 
 
 def open_sizes(model: ir.Model) -> dict[str, bool]:
-    """Names of the sizes that the graph inputs leave open, and whether each is some input's first."""
+    """Return the names of open sizes of the graph inputs, with True for each first size of some input."""
     names: dict[str, bool] = {}
     for value in required_inputs(model):
         for axis, size in enumerate(declared_sizes(value) or ()):
@@ -102,22 +102,22 @@ def open_sizes(model: ir.Model) -> dict[str, bool]:
 
 
 def unbounded_integers(model: ir.Model) -> list[str]:
-    """Names, for the search, of the integer inputs on which the graph puts no bound."""
+    """Return search variables for the integer inputs that the graph does not bound."""
     values = [v for v in required_inputs(model) if isinstance(v.type, ir.TensorType) and v.dtype is not None]
     return [
         f"{UNBOUNDED}{v.name}"
         for v in values
-        if v.dtype is not None and v.dtype.is_integer() and permitted(v, {}) is None
+        if v.dtype is not None and v.dtype.is_integer() and permitted_values(v, {}) is None
     ]
 
 
 def draw(model: ir.Model, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
-    """One set of inputs.
+    """Draw one set of inputs.
 
     Args:
         model: The model, with types of its inputs.
         sizes: The open sizes, by name.
-        seed: Decides the numbers; equal seeds give equal inputs.
+        seed: Seed of the numbers; equal seeds give equal inputs.
 
     Raises:
         EvaluationError: an input has no type, no known rank, an impossible size, or is too large.
@@ -154,7 +154,7 @@ def _draw_value(
         return _draw_value(value, kind.elem_type, shape, sizes, generator, seed)
     if not isinstance(kind, ir.TensorType):
         raise EvaluationError("inputs of this type cannot be drawn", where=str(value.name), remedy="Give real inputs.")
-    # Drawing without a shape gives a number, and engines take arrays.
+    # Drawing without a shape returns a scalar object, while engines require arrays.
     return np.asarray(_draw_tensor(value, kind.dtype, shape, sizes, generator, seed))
 
 
@@ -190,17 +190,17 @@ def _draw_integers(
     seed: int,
 ) -> np.ndarray:
     kind = dtype.numpy()
-    bounds = permitted(value, sizes)
+    bounds = permitted_values(value, sizes)
     if isinstance(bounds, Choice):
         options = np.array(bounds.options)
         if not shape or int(np.prod(shape)) == 1:
-            # One number decides the whole sample: take turns, so that every branch is seen.
+            # One number decides the whole sample: the seed cycles through the options to reach every branch.
             return np.full(shape, options[seed % len(options)]).astype(kind)
         return options[generator.integers(0, len(options), shape)].astype(kind)
     if bounds is None:
         wide = 255 if dtype == ir.DataType.UINT8 else 127 if dtype == ir.DataType.INT8 else 4
         lowest = -wide if dtype == ir.DataType.INT8 else 0
-        bounds = Range(lowest, sizes.get(f"{UNBOUNDED}{value.name}", wide), "nothing bounds it")
+        bounds = Range(lowest, sizes.get(f"{UNBOUNDED}{value.name}", wide), "unbounded")
     low, high = bounds.low, bounds.high
     if kind.kind in "iu":
         info = np.iinfo(kind)
@@ -218,10 +218,10 @@ def _drawn_shape(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
     shape = []
     for size in declared:
         try:
-            found = algebra.evaluate(size, {name: sizes.get(name, 2) for name in algebra.symbols(size)})
+            number = algebra.evaluate(size, {name: sizes.get(name, 2) for name in algebra.symbols(size)})
         except (ShapeError, ZeroDivisionError) as error:
-            raise EvaluationError(f"its size {size} cannot be told: {error}", where=str(value.name)) from error
-        if found < 0:
-            raise EvaluationError(f"its size {size} would be {found}", where=str(value.name))
-        shape.append(found)
+            raise EvaluationError(f"cannot compute its size {size}: {error}", where=str(value.name)) from error
+        if number < 0:
+            raise EvaluationError(f"expected a size ≥ 0, got {size} = {number}", where=str(value.name))
+        shape.append(number)
     return tuple(shape)

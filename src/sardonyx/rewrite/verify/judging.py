@@ -1,4 +1,4 @@
-"""One candidate against the reference: every output on every sample, decisions at what they compare."""
+"""Comparison of one candidate with the reference: every output on every sample, cut at comparisons."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from sardonyx.rewrite.verify.search import Sample
 
 @dataclass
 class _Tally:
-    """What has been found so far."""
+    """Errors observed so far."""
 
     exact: bool
     worst: float = 0.0
     bitwise: bool = True
     notes: list[str] = field(default_factory=list)
 
-    def fault(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> Difference | None:
-        """The first output that is not what it should be."""
-        for name, want in expected.items():
-            if name not in got:
-                return Difference(name, float("inf"), False, "it is missing")
-            found = difference(name, want, got[name])
-            self.bitwise = self.bitwise and found.bitwise
-            if not found.bitwise and (self.exact or found.error > tolerance(want)):
-                return found
-            self.worst = max(self.worst, found.error)
+    def fault(self, expected: Mapping[str, Any], actual: Mapping[str, Any]) -> Difference | None:
+        """Return the first output outside its tolerance."""
+        for name, value in expected.items():
+            if name not in actual:
+                return Difference(name, float("inf"), False, "missing")
+            deviation = difference(name, value, actual[name])
+            self.bitwise = self.bitwise and deviation.bitwise
+            if not deviation.bitwise and (self.exact or deviation.error > tolerance(value)):
+                return deviation
+            self.worst = max(self.worst, deviation.error)
         return None
 
 
@@ -44,14 +44,14 @@ def judge(reference: Reference, candidate: Path, *, exact: bool) -> dict[str, An
     Args:
         reference: The original and its answers.
         candidate: File of the candidate.
-        exact: Whether equal bits are demanded.
+        exact: Require equal bits.
 
     Returns:
         The verdict's fields.
     """
-    path, wrong = reference.whole(candidate)
-    if wrong:
-        return {"status": "different", "reason": wrong, "worst": float("inf"), "exact": False}
+    path, problem = reference.whole(candidate)
+    if problem:
+        return {"status": "different", "reason": problem, "worst": float("inf"), "exact": False}
     tally = _Tally(exact)
     try:
         fault = _first_fault(reference, path, tally)
@@ -59,10 +59,10 @@ def judge(reference: Reference, candidate: Path, *, exact: bool) -> dict[str, An
         reason = f"the result does not run: {error}"
         return {"status": "different", "reason": reason, "worst": float("inf"), "exact": False}
     if fault is not None:
-        return {"status": "different", "worst": fault[0].error, "exact": False, "reason": _tell(*fault)}
+        return {"status": "different", "worst": fault[0].error, "exact": False, "reason": _describe(*fault)}
     hidden = [o.label for o in reference.opaque if o.bodies]
     if hidden:
-        status, reason = "not proved", f"nothing here runs {', '.join(hidden)}, nor what is in it"
+        status, reason = "not proved", f"no evaluator runs {', '.join(hidden)} and its bodies"
     else:
         status, reason = ("proved by parts" if reference.opaque else "proved"), ""
     return {
@@ -84,30 +84,30 @@ def _first_fault(reference: Reference, path: Path, tally: _Tally) -> tuple[Diffe
             continue
         if tally.exact or not _agrees_at_comparisons(reference, path, number, tally):
             return fault, sample
-        tally.notes.append(f"'{fault.output}' hangs on decisions; it was judged at the numbers compared")
+        tally.notes.append(f"'{fault.output}' depends on decisions; compared at their operands")
     return None
 
 
 def _agrees_at_comparisons(reference: Reference, path: Path, number: int, tally: _Tally) -> bool:
-    """Whether the numbers compared agree, and everything else does when decisions are made on the original's."""
+    """Return True if the operands of comparisons agree, and all outputs given the original's operands."""
     names, values = reference.compared()
     model = model_io.load(path)
     inference.infer_shapes(model, strict=False)
-    kept = parts.cut_comparisons(model, names)
-    if not kept:
+    present = parts.cut_comparisons(model, names)
+    if not present:
         return False
     cut = reference.folder / "candidate_compared.onnx"
     model_io.save(model, cut)
     sample, known = reference.samples[number], values[number]
-    compared = {f"compared:{name}": known[f"compared:{name}"] for name in kept}
-    feeds = {**sample.feeds, **{f"given:{name}": known[f"compared:{name}"] for name in kept}}
-    # An input that only the cut-off side reads is an input no more to some engines; all are still declared.
-    got = evaluate.runner(cut).run(feeds)
-    return tally.fault({**sample.answers, **compared}, got) is None
+    compared = {f"compared:{name}": known[f"compared:{name}"] for name in present}
+    feeds = {**sample.feeds, **{f"given:{name}": known[f"compared:{name}"] for name in present}}
+    # Inputs read only by the removed part stay declared, so feeding these remains valid in every engine.
+    actual = evaluate.runner(cut).run(feeds)
+    return tally.fault({**sample.answers, **compared}, actual) is None
 
 
-def _tell(found: Difference, sample: Sample) -> str:
-    at = f" at sizes {dict(sample.sizes)}" if sample.sizes else ""
-    return f"output '{found.output}' differs by {found.error:.2e} of its largest element{at}" + (
-        f" ({found.detail})" if found.detail else ""
+def _describe(deviation: Difference, sample: Sample) -> str:
+    location = f" at sizes {dict(sample.sizes)}" if sample.sizes else ""
+    return f"output '{deviation.output}' differs by {deviation.error:.2e} of its largest element{location}" + (
+        f" ({deviation.detail})" if deviation.detail else ""
     )

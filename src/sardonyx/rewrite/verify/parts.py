@@ -1,11 +1,11 @@
-"""Cutting models apart at tensors, so that each side of the cut is compared by itself.
+"""Cuts of a model at tensors, so that each side of the cut is compared by itself.
 
-*Opaque* nodes are those that no evaluator here runs. Their outputs become inputs of the model, and
-what they read becomes outputs: everything around them is then run and compared as any model.
+*Opaque* nodes are the nodes no evaluator here runs. Their outputs become inputs of the model, and
+their inputs become outputs: the remaining model is run and compared like any other.
 
-*Comparisons* are cut in the same manner: where a model decides (which of two numbers is larger), the
-numbers compared become outputs, and all that follows reads given ones. Both models then decide on
-the same bits, and only a decision made otherwise on equal numbers is a difference.
+*Comparisons* are cut in the same way: at a decision (e.g. the larger of two numbers), the operands become outputs, and
+all readers use supplied numbers. Both models then decide on the same bits, and only a different decision on equal
+numbers is a difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DECIDING = frozenset(
         "Hardmax",
     }
 )  # fmt: skip
-"""Operators that turn floats into decisions: a last-bit difference before them may be a whole step after."""
+"""Operators that turn floats into decisions: a last-bit difference before may be a whole step after."""
 
 RUN_BY_ENGINES = frozenset(
     {
@@ -36,18 +36,18 @@ RUN_BY_ENGINES = frozenset(
         "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc",
     }
 )  # fmt: skip
-"""Domains of which an evaluator may know operators."""
+"""Domains with operators that an evaluator may know."""
 
 
 @dataclass(frozen=True)
 class Opaque:
-    """A node that is taken as given.
+    """A node excluded from evaluation.
 
     Attributes:
-        label: How messages call it.
-        signature: Operator and attributes, bodies apart; what the result must have too.
-        bodies: Whether it holds graphs, which nothing then compares.
-        kinds: Type and shape given to each of its outputs; None for those nothing reads.
+        label: Label of the node in messages.
+        signature: Operator and attributes without bodies; must be equal in the result.
+        bodies: True if the node has graphs, which are then not compared.
+        kinds: Type and shape of each output; None for unread outputs.
     """
 
     label: str
@@ -57,11 +57,11 @@ class Opaque:
 
 
 def find_opaque(model: ir.Model, also: Sequence[str] = ()) -> list[ir.Node]:
-    """The nodes of the main graph that no evaluator runs, in order.
+    """Return the nodes of the main graph that no evaluator runs, in order.
 
     Args:
         model: The model.
-        also: Names of nodes (or of their outputs) that evaluators refused besides.
+        also: Names of further nodes (or of their outputs) refused by evaluators.
     """
     named = set(also)
     return [
@@ -83,17 +83,17 @@ def _is_foreign(model: ir.Model, node: ir.Node, depth: int = 0) -> bool:
 
 
 def refused_nodes(reason: str) -> list[str]:
-    """Names of the nodes that an evaluator's message blames."""
+    """Return the names of the nodes blamed in an evaluator's message."""
     return list(
         dict.fromkeys(n for n in re.findall(r"(?:[Nn]ode with name |[Nn]ame:|[Nn]ode \()\s?'?([^')]+)'?", reason))
     )
 
 
 def describe_opaque(model: ir.Model, nodes: Sequence[ir.Node]) -> list[Opaque]:
-    """What is taken as given of each node, with the types of what it would have made.
+    """Describe opaque nodes, with the types of their outputs.
 
     Raises:
-        EvaluationError: nothing tells the type or the rank of an output.
+        EvaluationError: the type or rank of an output is unknown.
     """
     return [
         Opaque(
@@ -107,12 +107,12 @@ def describe_opaque(model: ir.Model, nodes: Sequence[ir.Node]) -> list[Opaque]:
 
 
 def _kind(node: ir.Node, value: ir.Value) -> tuple[ir.TypeProtocol, ir.Shape]:
-    # Where neither file nor inference says anything, most operators give what they take.
+    # Without a declared or inferred type, assume the type and shape of the first input, as for most operators.
     like = next((v for v in node.inputs if v is not None and v.dtype is not None and v.shape is not None), None)
     kind = value.type or (like.type if like is not None else None)
     shape = value.shape if value.shape is not None else (like.shape if like is not None else None)
     if kind is None or shape is None:
-        raise EvaluationError("nothing tells the type or the rank of what it makes", where=node_label(node))
+        raise EvaluationError("unknown type or rank of an output", where=node_label(node))
     return kind, shape
 
 
@@ -120,43 +120,43 @@ def _signature(node: ir.Node) -> bytes:
     message = ir.serde.serialize_node(node)
     for field in ("input", "output", "name", "doc_string", "metadata_props"):
         message.ClearField(field)
-    kept = sorted((a for a in message.attribute if not a.HasField("g") and not a.graphs), key=lambda a: str(a.name))
+    plain = sorted((a for a in message.attribute if not a.HasField("g") and not a.graphs), key=lambda a: str(a.name))
     del message.attribute[:]
-    message.attribute.extend(kept)
+    message.attribute.extend(plain)
     content: bytes = message.SerializeToString(deterministic=True)
     return content
 
 
 def cut_opaque(model: ir.Model, opaque: Sequence[Opaque]) -> str:
-    """Take the nodes out, in place: what they made becomes inputs, what they read becomes outputs.
+    """Remove opaque nodes, in place: their outputs become inputs, their inputs become outputs.
 
     Args:
         model: The original, or a candidate.
-        opaque: What ``describe_opaque`` told of the original's.
+        opaque: The result of ``describe_opaque`` for the original.
 
     Returns:
-        What is wrong with the model where its nodes are not those; else nothing.
+        The difference if the model's nodes are not the original's, else an empty string.
     """
     waiting = list(model.graph)
-    for number, each in enumerate(opaque):
-        node = next((n for n in waiting if _signature(n) == each.signature), None)
+    for number, node_ in enumerate(opaque):
+        node = next((n for n in waiting if _signature(n) == node_.signature), None)
         if node is None:
-            return f"{each.label} is missing or changed"
+            return f"{node_.label} is missing or changed"
         waiting.remove(node)
         for i, value in enumerate(node.inputs):
             if value is not None:
                 expose_value(model.graph, value, f"into:{number}:{i}", before=node)
-        for i, (value, kind) in enumerate(zip(node.outputs, each.kinds, strict=False)):
+        for i, (value, kind) in enumerate(zip(node.outputs, node_.kinds, strict=False)):
             if kind is not None:
-                given = ir.Value(name=f"given:{number}:{i}", type=kind[0], shape=kind[1])
-                _give(model.graph, value, given)
+                entry = ir.Value(name=f"given:{number}:{i}", type=kind[0], shape=kind[1])
+                _replace_by_input(model.graph, value, entry)
         model.graph.remove(node, safe=True)
     return ""
 
 
 def compared_values(model: ir.Model) -> Iterator[ir.Value]:
-    """The computed floats of the main graph on which something is decided."""
-    found: dict[ir.Value, None] = {}
+    """Yield the computed floats of the main graph that are operands of decisions."""
+    values: dict[ir.Value, None] = {}
     for node in facts.nodes_of(model.graph):
         if node.op_type not in DECIDING:
             continue
@@ -165,41 +165,41 @@ def compared_values(model: ir.Model) -> Iterator[ir.Value]:
             if value is None or producer is None or producer.graph is not model.graph or facts.is_constant(value):
                 continue
             if value.dtype is not None and value.dtype.is_floating_point():
-                found[value] = None
-    yield from found
+                values[value] = None
+    yield from values
 
 
 def expose(model: ir.Model, names: Sequence[str]) -> None:
-    """Make values of the main graph outputs too, in place, as ``compared:NAME``."""
+    """Make values of the main graph outputs, in place, as ``compared:NAME``."""
     for value in _named(model, names):
         expose_value(model.graph, value, f"compared:{value.name}")
 
 
 def cut_comparisons(model: ir.Model, names: Sequence[str]) -> list[str]:
-    """Cut at the values called ``names``, in place: computed ones become outputs, readers read given ones.
+    """Cut at the values called ``names``, in place: computed values become outputs, readers use inputs.
 
     Returns:
-        The names that the model has.
+        The names present in the model.
     """
     values = list(_named(model, names))
     for value in values:
         readers = tuple(value.uses())
         expose_value(model.graph, value, f"compared:{value.name}")
-        given = ir.Value(name=f"given:{value.name}", type=value.type)
-        model.graph.inputs.append(given)
+        entry = ir.Value(name=f"given:{value.name}", type=value.type)
+        model.graph.inputs.append(entry)
         for use in readers:
-            use.node.replace_input_with(use.idx, given)
+            use.node.replace_input_with(use.idx, entry)
     return [str(v.name) for v in values]
 
 
 def _named(model: ir.Model, names: Sequence[str]) -> Iterator[ir.Value]:
-    wanted = set(names)
+    chosen = set(names)
     for node in list(model.graph):
-        yield from (v for v in node.outputs if v.name in wanted and v.type is not None)
+        yield from (v for v in node.outputs if v.name in chosen and v.type is not None)
 
 
 def expose_value(graph: ir.Graph, value: ir.Value, name: str, *, before: ir.Node | None = None) -> None:
-    """Make a value of the main graph an output too, in place, under another name."""
+    """Make a value of the main graph an output, in place, under another name."""
     node = ir.Node("", "Identity", [value], name=name)
     node.outputs[0].name, node.outputs[0].type = name, value.type
     if before is None:
@@ -209,15 +209,15 @@ def expose_value(graph: ir.Graph, value: ir.Value, name: str, *, before: ir.Node
     graph.outputs.append(node.outputs[0])
 
 
-def _give(graph: ir.Graph, value: ir.Value, given: ir.Value) -> None:
-    """Let everything read ``given`` instead of ``value``; a graph output keeps its name."""
-    graph.inputs.append(given)
+def _replace_by_input(graph: ir.Graph, value: ir.Value, entry: ir.Value) -> None:
+    """Replace ``value`` by the graph input ``entry`` in all readers; a graph output retains its name."""
+    graph.inputs.append(entry)
     for use in tuple(value.uses()):
-        use.node.replace_input_with(use.idx, given)
+        use.node.replace_input_with(use.idx, entry)
     for i, output in enumerate(graph.outputs):
         if output is value:
-            node = ir.Node("", "Identity", [given], name=f"{given.name}:output")
+            node = ir.Node("", "Identity", [entry], name=f"{entry.name}:output")
             name, value.name = value.name, f"{value.name}:opaque"
-            node.outputs[0].name, node.outputs[0].type = name, given.type
+            node.outputs[0].name, node.outputs[0].type = name, entry.type
             graph.append(node)
             graph.outputs[i] = node.outputs[0]

@@ -1,4 +1,4 @@
-"""Which integers (and words, and keys) the readers of an input permit."""
+"""Integers, strings and keys permitted by the readers of an input."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FOLLOWED = frozenset(
         "Split", "Tile", "Gather", "Abs", "Clip", "Where", "Max", "Min", "GatherElements", "GatherND",
     }
 )  # fmt: skip
-"""Operators through which an integer keeps its meaning: what is said of the output bounds the input."""
+"""Operators that preserve the meaning of an integer: a bound of the output bounds the input."""
 
 SHIFTED: Mapping[str, int] = {"Add": -1, "Sub": 1}
-"""Operators with a constant through which bounds move, and the sign of the way back."""
+"""Operators that shift bounds by a constant, and the sign of the inverse."""
 
 INDEXED: Mapping[str, tuple[int, int]] = {
     "Gather": (0, 1),
@@ -33,13 +33,13 @@ INDEXED: Mapping[str, tuple[int, int]] = {
     "ScatterND": (0, 1),
     "ArrayFeatureExtractor": (0, 1),
 }
-"""Operator → (input that is indexed, input that holds the indices)."""
+"""Operator → (indexed input, input with the indices)."""
 
 LENGTHS: Mapping[str, int] = {"LSTM": 4, "GRU": 4, "RNN": 4, "ReverseSequence": 1}
-"""Operator → input that holds lengths along the sequence."""
+"""Operator → input with lengths along the sequence."""
 
 FARTHEST = 400
-"""Values followed from one input."""
+"""Maximum number of values followed from one input."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """The numbers among which an input is drawn, with the reason."""
+    """Numbers from which an input is drawn, with the reason."""
 
     options: tuple[int, ...]
     why: str
 
 
-def permitted(value: ir.Value, sizes: Mapping[str, int]) -> Range | Choice | None:
-    """The bounds that the readers of an integer value put on it; None where none does.
+def permitted_values(value: ir.Value, sizes: Mapping[str, int]) -> Range | Choice | None:
+    """Return the bounds set by the readers of an integer value; None without bounds.
 
     Args:
         value: A graph input.
@@ -117,7 +117,7 @@ def _bound_by(node: ir.Node, index: int, sizes: Mapping[str, int]) -> Range | Ch
     if op in ("Range", "Tile", "ConstantOfShape", "Pad", "Resize", "Upsample") or (
         op in ("Expand", "Reshape") and index >= 1
     ):
-        # Data that is tiled, padded or resized is bound by what reads the output, not by this.
+        # Data of Tile, Pad and Resize is bounded by the readers of the output, not by the operator.
         return (
             None if index == 0 and op not in ("Range", "ConstantOfShape") else Range(1, 4, f"it is a size in {label}")
         )
@@ -158,7 +158,7 @@ def _known_size(value: ir.Value | None, axis: int, sizes: Mapping[str, int]) -> 
 
 
 def known_strings(value: ir.Value) -> list[str]:
-    """The words that a table which reads the value knows."""
+    """Return the strings in a lookup table that reads the value."""
     for use in value.uses():
         for name in ("keys_strings", "classlabels_strings", "cats_strings", "string_vocabulary"):
             attr = use.node.attributes.get(name)
@@ -168,7 +168,7 @@ def known_strings(value: ir.Value) -> list[str]:
 
 
 def known_keys(value: ir.Value) -> list[Any]:
-    """Keys for an input that is a map: those of the vocabulary that reads it."""
+    """Return keys for an input of map type, taken from the vocabulary of a reader."""
     for use in value.uses():
         attr = use.node.attributes.get("int64_vocabulary")
         if attr is not None:

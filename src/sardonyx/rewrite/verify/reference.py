@@ -1,4 +1,4 @@
-"""The original model as verification sees it: what is run, on which samples, with which answers."""
+"""The original model in verification: its executable form, samples, and answers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sardonyx.rewrite.verify import parts
 from sardonyx.rewrite.verify.search import Feeds, Sample, Search
 
 SAMPLES = 3
-"""Samples on which models are compared."""
+"""Number of samples on which models are compared."""
 
 MOST_REFUSED = 16
-"""Nodes found one by one to be refused by every evaluator, before the model is given up."""
+"""Maximum number of nodes refused by all evaluators before verification is given up."""
 
 BRANCH = "branch:"
-"""How the conditions watched while drawing are named."""
+"""Name prefix of the conditions observed while drawing."""
 
 
 class Reference:
@@ -32,19 +32,19 @@ class Reference:
 
     Args:
         path: The original's file.
-        folder: Where variants of it may be written.
-        given: A file of pickled inputs by name, or None to draw them.
-        seed: Decides what is drawn.
-        prepare: Called with the original, its shapes inferred, before it is run.
+        folder: A writable folder for variants of the original.
+        inputs_file: A file of pickled inputs by name, or None to draw inputs.
+        seed: Seed of the drawn inputs.
+        prepare: Called with the original, its shapes inferred, before its first run.
 
     Attributes:
-        opaque: The nodes taken as given; where there are some, all that is compared lies around them.
-        reasons: Why samples were drawn again, or why there is none.
-        notes: What a reader of the proof should know.
+        opaque: The opaque nodes; the comparison covers the remaining model.
+        reasons: Reasons for repeated draws or for missing samples.
+        notes: Remarks for a reader of the proof.
     """
 
     def __init__(
-        self, path: Path, folder: Path, given: str | None, seed: int, prepare: Callable[[ir.Model], None]
+        self, path: Path, folder: Path, inputs_file: str | None, seed: int, prepare: Callable[[ir.Model], None]
     ) -> None:
         self.path = path
         self.folder = folder
@@ -57,17 +57,17 @@ class Reference:
         model = self._annotated()
         prepare(model)
         try:
-            if given is not None:
-                self._run_given(Path(given))
+            if inputs_file is not None:
+                self._run_supplied(Path(inputs_file))
             else:
                 self._draw(path, model, seed)
         except EvaluationError as error:
             self.reasons.append(str(error)[:600])
-            if given is None:
+            if inputs_file is None:
                 self._by_parts(str(error), seed)
 
     def as_dict(self) -> dict[str, Any]:
-        """What the parent is told."""
+        """Return the summary for the parent process."""
         return {"samples": len(self.samples), "reasons": self.reasons, "seconds": self.seconds}
 
     def _annotated(self) -> ir.Model:
@@ -75,8 +75,8 @@ class Reference:
         inference.infer_shapes(model, strict=False)
         return model
 
-    def _run_given(self, file: Path) -> None:
-        # The parent wrote this file into a folder of its own; it holds what no archive of arrays can.
+    def _run_supplied(self, file: Path) -> None:
+        # Safe to unpickle: the parent wrote the file into its folder. Sequences and maps exclude an array archive.
         feeds = pickle.loads(file.read_bytes())
         self.samples.append(Sample({}, feeds, self._timed(evaluate.runner(self.path))(feeds)))
 
@@ -95,29 +95,29 @@ class Reference:
         conditions = _conditions(model)
         if conditions:
             path = self.folder / "watched.onnx"
-            watched = model_io.load(self.path)
-            for node, name in zip(_choices(watched), conditions, strict=True):
+            probed = model_io.load(self.path)
+            for node, name in zip(_choices(probed), conditions, strict=True):
                 condition = node.inputs[0]
                 assert condition is not None
-                parts.expose_value(watched.graph, condition, name)
-            model_io.save(watched, path)
-        taken: set[tuple[str, bool]] = set()
+                parts.expose_value(probed.graph, condition, name)
+            model_io.save(probed, path)
+        seen: set[tuple[str, bool]] = set()
 
         def unseen(sample: Sample) -> bool:
-            taken.update((name, bool(np.all(sample.answers[name]))) for name in conditions)
-            return len(taken) < 2 * len(conditions)
+            seen.update((name, bool(np.all(sample.answers[name]))) for name in conditions)
+            return len(seen) < 2 * len(conditions)
 
         search = Search(model, self._timed(evaluate.runner(path)), seed, SAMPLES, conditions)
-        found = search.samples(unseen)
+        samples = search.samples(unseen)
         self.reasons += search.reasons
         self.samples = [
-            Sample(s.sizes, s.feeds, {k: v for k, v in s.answers.items() if k not in conditions}) for s in found
+            Sample(s.sizes, s.feeds, {k: v for k, v in s.answers.items() if k not in conditions}) for s in samples
         ]
-        if not found:
+        if not samples:
             return
         for node, name in zip(_choices(model), conditions, strict=True):
             for side, branch in ((True, "then"), (False, "else")):
-                if (name, side) not in taken:
+                if (name, side) not in seen:
                     self.notes.append(f"no sample takes the {branch} branch of '{node.name or node.outputs[0].name}'")
 
     # -- by parts ------------------------------------------------------------------------------
@@ -150,26 +150,26 @@ class Reference:
             if self.samples:
                 self.path = path
                 self.notes.append(
-                    f"taken as given, for nothing here runs them: {', '.join(o.label for o in self.opaque)}"
+                    f"excluded, because no evaluator runs these nodes: {', '.join(o.label for o in self.opaque)}"
                 )
             return
 
     def whole(self, candidate: Path) -> tuple[Path, str]:
-        """The candidate cut as the original was, and what is wrong with it if it cannot be."""
+        """Return the candidate, cut like the original, and the problem if cutting fails."""
         if not self.opaque:
             return candidate, ""
         model = model_io.load(candidate)
         inference.infer_shapes(model, strict=False)
-        wrong = parts.cut_opaque(model, self.opaque)
+        problem = parts.cut_opaque(model, self.opaque)
         path = self.folder / "candidate_parts.onnx"
-        if not wrong:
+        if not problem:
             model_io.save(model, path)
-        return path, wrong
+        return path, problem
 
     # -- comparisons ---------------------------------------------------------------------------
 
     def compared(self) -> tuple[Sequence[str], list[Mapping[str, Any]]]:
-        """Names of the numbers that the original compares, and their values in each sample."""
+        """Return the names of the operands of decisions in the original, and their values in each sample."""
         if self._compared is None:
             model = model_io.load(self.path)
             inference.infer_shapes(model, strict=False)
@@ -183,7 +183,7 @@ class Reference:
 
 
 def _choices(model: ir.Model) -> list[ir.Node]:
-    """The Ifs of the main graph whose condition is not constant."""
+    """Return the Ifs of the main graph with a condition that is not constant."""
     return [
         n
         for n in model.graph

@@ -1,7 +1,7 @@
-"""Finding inputs on which the original runs: sizes tried in turn, then changed as its failures suggest.
+"""Search of inputs on which the original runs: common sizes first, then variations guided by failures.
 
-A failure names the node at which the model stopped. The later that node, the better the sizes: the
-search keeps the assignment that got farthest, and changes one or two of its sizes at a time.
+A failure names the node at which the model stopped. The later the node, the better the sizes: the
+search retains the assignment with the latest failure, and varies one or two of its sizes at a time.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import onnx_ir as ir
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.verify import inputs
-from sardonyx.rewrite.verify.compare import tells_something, varies
+from sardonyx.rewrite.verify.compare import is_informative, varies
 
 ATTEMPTS = 600
-"""Sets of inputs tried before the search ends without one that works."""
+"""Maximum number of input sets tried without success."""
 
 MOST_ALIKE = 12
-"""Sets tried of a model whose sizes are all told: only numbers differ between them."""
+"""Maximum number of input sets for a model of fixed sizes, which differ only in their numbers."""
 
 SECONDS = 40.0
-"""Time after which the search ends."""
+"""Time limit of the search."""
 
 PATIENCE = 12.0
-"""Time after which it is content with fewer samples than asked for."""
+"""Time after which fewer samples than requested are enough."""
 
 CANDIDATES: tuple[tuple[int, int], ...] = (
     (2, 8), (1, 16), (3, 5), (1, 1), (1, 32), (2, 64), (1, 64),
@@ -40,10 +40,10 @@ CANDIDATES: tuple[tuple[int, int], ...] = (
 """(batch, other sizes) tried first."""
 
 SUMS = ((2, 3, 5), (1, 1, 8), (3, 6, 4))
-"""(batch, two sizes) tried next, where another size is the sum of two: what is new behind what a cache holds."""
+"""(batch, two sizes) tried next, with a third size as their sum: e.g. cache length plus new tokens."""
 
 MOST_SUMS = 60
-"""Sets tried of these: a model of many open sizes has too many of such triples."""
+"""Maximum number of such sets: a model of many open sizes has many such triples."""
 
 POOL = (
     1,
@@ -76,7 +76,7 @@ POOL = (
     768,
     1024,
 )
-"""Sizes that models like."""
+"""Sizes common in models."""
 
 Feeds = dict[str, Any]
 
@@ -91,14 +91,14 @@ class Sample:
 
 
 class Search:
-    """Looks for samples.
+    """Search for samples.
 
     Args:
-        model: The original, annotated with what inference tells.
-        run: Runs it; raises ``EvaluationError``.
-        seed: Decides everything that is drawn.
-        wanted: Samples to find.
-        watched: Answers that are no outputs of the model.
+        model: The original, annotated by inference.
+        run: Runs the original; raises ``EvaluationError``.
+        seed: Seed of everything drawn.
+        count: Number of samples to find.
+        probes: Names of answers that are not outputs of the model.
     """
 
     def __init__(
@@ -106,57 +106,59 @@ class Search:
         model: ir.Model,
         run: Callable[[Feeds], Mapping[str, Any]],
         seed: int,
-        wanted: int,
-        watched: Collection[str] = (),
+        count: int,
+        probes: Collection[str] = (),
     ) -> None:
         self._model = model
-        self._watched = frozenset(watched)
+        self._probes = frozenset(probes)
         self._run = run
         self._seed = seed
-        self._wanted = wanted
+        self._count = count
         self._positions = {node.name: i for i, node in enumerate(facts.nodes_of(model.graph)) if node.name}
         self._open = inputs.open_sizes(model)
         self._integers = inputs.unbounded_integers(model)
         self._generator = np.random.default_rng(seed)
         self._best: tuple[int, dict[str, int]] = (-1, {})
         self._hints: dict[int, None] = {}
-        self._told = _numbers(model)
-        self._telling: list[dict[str, int]] = []
+        self._fixed_sizes = _numbers(model)
+        self._informative_sizes: list[dict[str, int]] = []
         self.reasons: dict[str, None] = {}
-        self.dull: list[Sample] = []
+        self.uninformative: list[Sample] = []
 
-    def samples(self, more: Callable[[Sample], bool] = lambda sample: False) -> list[Sample]:
-        """Samples on which the original runs and tells something.
+    def samples(self, is_incomplete: Callable[[Sample], bool] = lambda sample: False) -> list[Sample]:
+        """Return informative samples on which the original runs.
 
         Args:
-            more: Told of each sample found; while it answers True, up to four times the number wanted are tried.
+            is_incomplete: Called with each sample; while True is returned, up to four times ``count`` are drawn.
         """
-        found: list[Sample] = []
+        samples: list[Sample] = []
         began = time.monotonic()
-        for number, sizes in enumerate(self._assignments(found)):
+        for number, sizes in enumerate(self._assignments(samples)):
             spent = time.monotonic() - began
             most = ATTEMPTS if self._open or self._integers else MOST_ALIKE
-            if number >= most or spent > SECONDS or (found and spent > PATIENCE):
+            if number >= most or spent > SECONDS or (samples and spent > PATIENCE):
                 break
             sample = self._try(sizes, self._seed + number)
             if sample is None:
                 continue
-            if not tells_something(self._outputs(sample)):
-                self.dull.append(sample)
+            if not is_informative(self._outputs(sample)):
+                self.uninformative.append(sample)
                 self.reasons["every output is empty, NaN or one repeated number"] = None
                 continue
-            found.append(sample)
-            self._telling.append(sizes)
-            unseen = more(sample)
-            if len(found) >= self._wanted and (not unseen or len(found) + len(self.dull) >= 4 * self._wanted):
+            samples.append(sample)
+            self._informative_sizes.append(sizes)
+            unseen = is_incomplete(sample)
+            if len(samples) >= self._count and (
+                not unseen or len(samples) + len(self.uninformative) >= 4 * self._count
+            ):
                 break
-        if not found and varies([self._outputs(sample) for sample in self.dull]):
-            # One number each, and not the same one: the outputs do depend on the inputs.
-            found = self.dull[: self._wanted]
-        return found
+        if not samples and varies([self._outputs(sample) for sample in self.uninformative]):
+            # Each sample has one repeated number, but the numbers differ: the outputs depend on the inputs.
+            samples = self.uninformative[: self._count]
+        return samples
 
     def _outputs(self, sample: Sample) -> Mapping[str, Any]:
-        return {name: value for name, value in sample.answers.items() if name not in self._watched}
+        return {name: value for name, value in sample.answers.items() if name not in self._probes}
 
     def _try(self, sizes: dict[str, int], seed: int) -> Sample | None:
         try:
@@ -179,13 +181,13 @@ class Search:
             if 0 < int(number) <= 1 << 14:
                 self._hints[int(number)] = None
 
-    def _assignments(self, found: list[Sample]) -> Iterator[dict[str, int]]:
-        """Sizes to try: the common ones, and then changes of the best so far, none twice unless none is open."""
+    def _assignments(self, samples: list[Sample]) -> Iterator[dict[str, int]]:
+        """Yield sizes to try: common ones, then variations of the best so far, distinct if any is open."""
         tried: set[tuple[tuple[str, int], ...]] = set()
         for batch, other in CANDIDATES:
             sizes = {}
             for i, name in enumerate(self._open):
-                # Unequal sizes tell rows from columns; multiples keep strided models happy.
+                # Unequal sizes distinguish rows from columns; multiples satisfy strided models.
                 unequal = other * 2 if i % 2 and other >= 16 else other
                 sizes[name] = batch if self._is_batch(name) else unequal
             tried.add(tuple(sorted(sizes.items())))
@@ -200,9 +202,9 @@ class Search:
             tried.add(tuple(sorted(sizes.items())))
             yield sizes
         for number in range(20 * ATTEMPTS):
-            if self._telling and self.dull and number % 2 == 0:
-                # Few sizes tell anything: other numbers at those that do.
-                yield self._telling[number // 2 % len(self._telling)]
+            if self._informative_sizes and self.uninformative and number % 2 == 0:
+                # Few sizes are informative: draw other numbers at these sizes.
+                yield self._informative_sizes[number // 2 % len(self._informative_sizes)]
                 continue
             sizes = self._changed(dict(self._best[1]), names)
             key = tuple(sorted(sizes.items()))
@@ -214,7 +216,7 @@ class Search:
         return self._open[name] or "batch" in name.lower()
 
     def _sums(self) -> Iterator[dict[str, int]]:
-        """Sizes of which one is the sum of two others."""
+        """Yield sizes of which one is the sum of two others."""
         batches = [name for name in self._open if self._is_batch(name)]
         others = [name for name in self._open if not self._is_batch(name)]
         for batch, *parts in SUMS:
@@ -228,7 +230,7 @@ class Search:
 
     def _changed(self, sizes: dict[str, int], names: list[str]) -> dict[str, int]:
         generator = self._generator
-        pools = [pool for pool in (POOL, tuple(self._hints)[-12:], self._told) if pool]
+        pools = [pool for pool in (POOL, tuple(self._hints)[-12:], self._fixed_sizes) if pool]
         pool = pools[int(generator.choice(len(pools), p=[0.5, 0.25, 0.25] if len(pools) == 3 else None))]
         size = int(pool[int(generator.integers(len(pool)))])
         for name in generator.permutation(len(names))[: int(generator.choice([1, 1, 1, 2, 2, 3]))]:
@@ -237,13 +239,13 @@ class Search:
 
 
 def _numbers(model: ir.Model) -> tuple[int, ...]:
-    """Numbers of which sizes are likely made: told sizes of inputs, and small constants such as targets of Reshape."""
-    found: dict[int, None] = {}
+    """Return likely factors of sizes: fixed input sizes, and small constants such as targets of Reshape."""
+    numbers: dict[int, None] = {}
     for value in inputs.required_inputs(model):
-        found.update((size, None) for size in inputs.declared_sizes(value) or () if isinstance(size, int))
+        numbers.update((size, None) for size in inputs.declared_sizes(value) or () if isinstance(size, int))
     for node in facts.nodes_of(model.graph):
         for operand in node.inputs:
             tensor = facts.constant_tensor(operand)
             if tensor is not None and tensor.size <= 8 and tensor.dtype == ir.DataType.INT64:
-                found.update((int(number), None) for number in tensor.numpy().reshape(-1))
-    return tuple(number for number in found if 1 < number <= 4096)[:64]
+                numbers.update((int(number), None) for number in tensor.numpy().reshape(-1))
+    return tuple(number for number in numbers if 1 < number <= 4096)[:64]

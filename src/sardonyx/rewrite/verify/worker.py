@@ -1,7 +1,7 @@
-"""The child process of verification: runs models on inputs and says whether their outputs agree.
+"""Child process of verification: runs models on inputs and compares their outputs.
 
-One JSON object a line on standard input is a request, one a line on standard output the answer.
-It is a process of its own so that an engine that crashes or eats memory takes nothing with it.
+Each line of standard input is a request, each line of standard output an answer, both JSON objects.
+A separate process contains crashes and memory exhaustion of engines.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sardonyx.rewrite.verify.reference import Reference
 
 
 class Judge:
-    """Answers requests about one original, or to run a model and no more.
+    """Handler of requests about one original, or to run a model.
 
     Args:
-        prepare: Called with a model, its shapes inferred, before it is run.
+        prepare: Called with a model, its shapes inferred, before its first run.
     """
 
     def __init__(self, prepare: Callable[[ir.Model], None]) -> None:
@@ -38,14 +38,14 @@ class Judge:
         self._prepared: set[Path] = set()
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to one request."""
+        """Return the answer to one request."""
         try:
             if request["do"] == "reference":
                 self._reference = None
                 self._prepared.clear()
-                forget_peak()
-                place, folder = Path(request["path"]), Path(request["folder"])
-                self._reference = Reference(place, folder, request.get("inputs"), request["seed"], self._prepare)
+                reset_peak()
+                path, folder = Path(request["path"]), Path(request["folder"])
+                self._reference = Reference(path, folder, request.get("inputs"), request["seed"], self._prepare)
                 return self._reference.as_dict()
             if request["do"] == "run":
                 return self._run(Path(request["path"]), Path(request["inputs"]), Path(request["outputs"]))
@@ -54,31 +54,31 @@ class Judge:
         except SardonyxError as error:
             return {"status": "error", "reason": str(error)}
         except MemoryError:
-            return {"status": "error", "reason": "running it takes more memory than there is"}
+            return {"status": "error", "reason": "the run exceeds the memory limit"}
 
-    def _run(self, path: Path, given: Path, found: Path) -> dict[str, Any]:
+    def _run(self, path: Path, inputs: Path, outputs: Path) -> dict[str, Any]:
         if path not in self._prepared:
             model = model_io.load(path)
             inference.infer_shapes(model, strict=False)
             self._prepare(model)
             self._prepared.add(path)
-        # The parent wrote this file into a folder of its own; it holds what no archive of arrays can.
-        answers = evaluate.evaluate(path, pickle.loads(given.read_bytes()))
-        found.write_bytes(pickle.dumps(answers))
+        # Safe to unpickle: the parent wrote the file into its folder. Sequences and maps exclude an array archive.
+        answers = evaluate.evaluate(path, pickle.loads(inputs.read_bytes()))
+        outputs.write_bytes(pickle.dumps(answers))
         return {}
 
 
-def forget_peak() -> None:
-    """Begin to count anew what :func:`peak_bytes` tells, where the system can; elsewhere it is of all models so far."""
+def reset_peak() -> None:
+    """Reset the counter of :func:`peak_bytes` if the system can, else let it cover all models so far."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_bytes() -> int:
-    """The most memory that this process had resident since it was asked about another original."""
+    """Return the peak resident memory of this process since the request for the current original."""
     status = Path("/proc/self/status")
     if status.exists():
-        # What getrusage tells on Linux counts in the process that this one was forked from.
+        # On Linux the peak of getrusage includes the process from which this one was forked.
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -18,7 +18,7 @@ from sardonyx.errors import NeedsValueError, ShapeError, UnsupportedError
 from sardonyx.ops.graph import declared_type, prepare
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import Selection, exact_passes, select
-from sardonyx.rewrite.weight_update import Rewriting, watched
+from sardonyx.rewrite.weight_update import Rewriting, watch
 from sardonyx.runtime.editing.fingerprint import Structure, structure
 from sardonyx.runtime.providers.protocol import OptimizationLevel
 
@@ -146,7 +146,7 @@ def lower_model(model: ir.Model, optimization: OptimizationLevel) -> LoweredMode
     passes = _passes(optimization)
     selection = select(_TARGET, passes)
     fingerprint = structure(model)
-    watched_model, record = (model, None) if fingerprint is None else watched(model, fingerprint.weights)
+    watched_model, record = (model, None) if fingerprint is None else watch(model, fingerprint.weights)
     watched_structure = None if record is None else structure(watched_model)
     rewritten = optimize(watched_model, target=_TARGET, passes=passes, verify=False).model
     source = None

@@ -16,7 +16,7 @@ from sardonyx.ops.graph import declared_type, node_label
 from sardonyx.rewrite.names import Names, node_names, value_names
 from sardonyx.rewrite.opset.convert import convert_opset
 from sardonyx.rewrite.surgery.interface import graphs_of, rename_values
-from sardonyx.rewrite.surgery.merging import feed, take_functions, take_graph, tell_sizes_apart
+from sardonyx.rewrite.surgery.merging import feed, separate_sizes, take_functions, take_graph
 from sardonyx.runtime.node import read_by
 
 _KEY = "sardonyx.attachment"
@@ -55,7 +55,7 @@ def attach(
     for identifier in set(model.functions) - functions:
         for domain, version in model.functions[identifier].opset_imports.items():
             model.graph.opset_imports.setdefault(domain, version)
-    tell_sizes_apart(model, second, pairs)
+    separate_sizes(model, second, pairs)
     feed(second, pairs)
     for member in (*second.graph, *second.graph.initializers.values(), *second.graph.inputs):
         member.meta[_KEY] = name

@@ -15,7 +15,7 @@ from sardonyx.model import to_proto
 from sardonyx.ops import inference, registry
 from sardonyx.ops.graph import node_label
 from sardonyx.rewrite.inference import ir_type
-from sardonyx.rewrite.structure import plainly_sound, require_structure
+from sardonyx.rewrite.structure import is_evidently_sound, require_structure
 from sardonyx.runtime.node import read_by
 
 
@@ -33,12 +33,12 @@ def validate(model: ir.Model, touched: Collection[ir.Value], added: Collection[i
         SardonyxError: A node does not accept its inputs.
     """
     _require_operators(model, added)
-    if not plainly_sound(model):
+    if not is_evidently_sound(model):
         try:
             model.graph.sort()
         except ValueError as error:
             raise InvalidModelError("the graph has a cycle.", where=_cycle(model.graph)) from error
-        if not plainly_sound(model):
+        if not is_evidently_sound(model):
             require_structure(to_proto(model, weights=False))
     outputs = _forget_types(model.graph, touched)
     inferred = inference.infer(model)

@@ -73,7 +73,7 @@ def _expand(
     }
     move = {node: _whole(costs[node][provider]) if provider in costs[node] else NEVER for node in assignment}
     network = Network()
-    vertices = {node: network.place() for node in assignment}
+    vertices = {node: network.add_vertex() for node in assignment}
     for tail, head in edges:
         if assignment[tail] == provider or assignment[head] == provider:
             # The edge is a crossing if the other end keeps its provider.
