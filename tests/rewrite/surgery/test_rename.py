@@ -91,7 +91,7 @@ def test_there_and_back_is_the_same_model() -> None:
         ({"dims": {"K": "L"}}, "K"),
         ({"dims": {"N": "7"}}, "7"),
         ({"dims": {"N": "a+b"}}, "a"),
-        ({"values": {"x": ""}}, "x: the tensor gets no new name. Give"),
+        ({"values": {"x": ""}}, "x: the new name of the tensor is empty. Give"),
     ],
 )
 def test_refusals(names: dict[str, dict[str, str]], message: str) -> None:
