@@ -247,7 +247,12 @@ class _Search:
         """Return the model with the ``float32`` nodes, and the record of the search."""
         conversion, labels = self._convert(float32)
         return MixedPrecision(
-            conversion.model, self._error(float32), labels, conversion.clipped, conversion.float32_nodes, tuple(self._trials)
+            conversion.model,
+            self._error(float32),
+            labels,
+            conversion.clipped,
+            conversion.float32_nodes,
+            tuple(self._trials),
         )
 
     def _error(self, float32: Nodes) -> float:
