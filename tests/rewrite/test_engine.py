@@ -96,7 +96,7 @@ def test_a_banned_patch_does_not_fire_and_only_there() -> None:
     proto = chain("Identity", "Tanh", "Identity")
     loaded, engine = run(proto, drop(), banned=frozenset({("drop_Identity/dropped", "t1")}))
     assert operators(loaded.graph) == ["Identity", "Tanh"]
-    assert "switched off" in engine.refused["drop_Identity/dropped", "t1"]
+    assert "disabled" in engine.refused["drop_Identity/dropped", "t1"]
 
 
 def test_a_rule_that_is_off_does_not_fire() -> None:

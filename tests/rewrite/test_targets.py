@@ -66,7 +66,7 @@ def test_no_operator_is_made_that_the_parser_lacks() -> None:
 
     model = parser.parse_model(SWISH.replace("Swish", "Relu"))
     report = optimize(model, target="tensorrt", rules=[unknown_there], verify=False).report
-    assert ("fuse_into_unique/unknown_there", "y", "tensorrt does not take Swish") in report.refused
+    assert ("fuse_into_unique/unknown_there", "y", "tensorrt does not support Swish") in report.refused
     assert report.after.operators == {"Relu": 1}
 
 

@@ -1,4 +1,4 @@
-"""From the expressions of a patch to nodes, and what can be said of expressions before they are any."""
+"""Build nodes from the expressions of a patch, and inspect expressions before they are built."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from sardonyx.rewrite.language import Expr, Patch, Replacement
 from sardonyx.rewrite.site import Site
 
 _TENSORS = (ir.Tensor, ir.TensorProtocol)
-"""Most tensors are of the first type, which is asked about sooner."""
+"""Most tensors are of the first type, which is tested first."""
 
 _NO_WEIGHTS = frozenset({ir.Value, int, float, bool, type(None)})
-"""Types of most leaves. Asked by `isinstance`, a class with a protocol's metaclass goes through its members."""
+"""Types of most leaves: `isinstance` with a protocol would test its members one by one."""
 
 
 class Building:
-    """Makes the nodes of one patch.
+    """A builder of the nodes of one patch.
 
     Args:
-        site: Where the rule fired.
+        site: The site at which the rule fired.
 
     Attributes:
-        nodes: What was made, in order.
+        nodes: The new nodes, in order.
     """
 
     def __init__(self, site: Site) -> None:
         self.nodes: list[ir.Node] = []
         self._site = site
         self._workspace = site.workspace
-        self._made: dict[Expr, ir.Node] = {}
+        self._built: dict[Expr, ir.Node] = {}
         self._constants: dict[int, ir.Value] = {}
 
     def value(self, expr: Expr) -> ir.Value:
-        """The value that stands for an expression; its nodes are made where they are not yet."""
+        """Return the value of an expression; missing nodes are built first."""
         source = expr.source
-        node = self._made.get(source)
+        node = self._built.get(source)
         if node is None:
             inputs = self._operands(source)
             attributes = [_attribute(k, v) for k, v in source.attrs.items() if v is not None]
@@ -57,7 +57,7 @@ class Building:
             for i, output in enumerate(node.outputs):
                 output.name = self._workspace.names.fresh(f"{node.name}_{i}" if i else str(node.name))
             self._workspace.imports_domain(source.domain)
-            self._made[source] = node
+            self._built[source] = node
             self.nodes.append(node)
         return node.outputs[expr.index]
 
@@ -90,7 +90,7 @@ class Building:
 
 
 def leaves(expr: Replacement) -> Iterator[Any]:
-    """What an expression is applied to in the end: values, arrays, tensors, numbers."""
+    """Yield the leaves of an expression: values, arrays, tensors, numbers."""
     stack: list[Any] = [expr]
     while stack:
         item = stack.pop()
@@ -101,7 +101,7 @@ def leaves(expr: Replacement) -> Iterator[Any]:
 
 
 def operators_of(patch: Patch) -> Iterator[str]:
-    """The operators of the default domain that a patch makes."""
+    """Yield the operators of the default domain that a patch emits."""
     stack: list[Any] = list(patch.replace.values())
     while stack:
         item = stack.pop()
@@ -113,15 +113,15 @@ def operators_of(patch: Patch) -> Iterator[str]:
 
 
 def weights_of(exprs: Iterable[Replacement]) -> list[np.ndarray | ir.TensorProtocol]:
-    """The arrays and tensors among the leaves, each once."""
-    found = {
+    """Return the arrays and tensors among the leaves, each once."""
+    weights = {
         id(leaf): leaf
         for expr in exprs
         if type(expr) is not ir.Value
         for leaf in leaves(expr)
         if type(leaf) not in _NO_WEIGHTS
     }
-    return [leaf for leaf in found.values() if isinstance(leaf, (np.ndarray, *_TENSORS))]
+    return [leaf for leaf in weights.values() if isinstance(leaf, (np.ndarray, *_TENSORS))]
 
 
 _ATTRIBUTES: Mapping[type, Callable[[str, Any], ir.Attr]] = {

@@ -1,9 +1,8 @@
 """The rewriting engine: an indexed worklist, patches with numbers and provenance, a true fixed point.
 
-The engine tries each rule at the nodes whose operator it is rooted at, and applies what it
-answers as one *patch*. Patches are numbered in order; the same model and rules always give the
-same sequence, so that verification can stop at any number, name the patch that broke an output
-and forbid just that one (``limit``, ``banned``).
+The engine tries each rule at the nodes of its root operators, and applies each result as one *patch*. Patches are
+numbered in order; the same model and rules always give the same sequence, so that verification can stop at any number,
+name the patch that broke an output and forbid this patch alone (``limit``, ``banned``).
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ class Applied:
     """One applied patch.
 
     Attributes:
-        number: Its place in the sequence, from 1.
+        number: Index in the sequence, from 1.
         rule: ``pass/rule``.
-        site: The tensor at whose producer the rule fired, as the original model or an earlier patch named it.
-        removed: Nodes taken out, by name.
-        added: Nodes put in, by name.
+        site: The tensor at whose producer the rule fired, as named by the original model or an earlier patch.
+        removed: Names of the removed nodes.
+        added: Names of the inserted nodes.
         exactness: The rule's promise.
     """
 
@@ -51,23 +50,23 @@ class LimitReached(Exception):
 
 
 class PatchFailed(RuleError):
-    """A patch could not be put in: the model at hand is half changed, and has to be made again without it.
+    """A patch that failed half-way: the model is inconsistent and must be rewritten anew without the patch.
 
     Attributes:
         rule: Label of its rule.
-        site: Where it fired.
+        site: The output of the node at which the rule fired.
     """
 
     def __init__(self, rule: str, site: str, error: Exception) -> None:
         self.rule, self.site = rule, site
-        super().__init__(f"its result cannot be put in: {_told(error)}", where=f"rule {rule} at '{site}'")
+        super().__init__(f"its result cannot be put in: {_message(error)}", where=f"rule {rule} at '{site}'")
 
 
 class RulesUndoEachOther(RuleError):
-    """Rules fire without end.
+    """Rules that fire without end.
 
     Attributes:
-        rules: Labels of those that fired last.
+        rules: Labels of the rules that fired last.
     """
 
     def __init__(self, rules: Sequence[str], site: str) -> None:
@@ -87,7 +86,7 @@ class Engine(Workspace):
         self.applied: list[Applied] = []
         self.refused: dict[tuple[str, str], str] = {}
         self.failed: dict[tuple[str, str], str] = {}
-        """What rules raised, by rule and place; each such match is left alone."""
+        """The errors that rules raised, by rule and site; these matches are skipped."""
         self.origin: dict[ir.Node, tuple[str, ...]] = {}
         self._worklists: dict[ir.Graph, Worklist] = {}
         self._budget = 20_000 + 100 * self.nodes_given
@@ -96,11 +95,11 @@ class Engine(Workspace):
     # -- running -------------------------------------------------------------------------------
 
     def run(self, rules: Sequence[Rule], *, on_changes: bool = False) -> bool:
-        """Apply node rules until none fires anywhere; returns whether anything changed.
+        """Apply node rules until none fires anywhere; return True if the model changed.
 
         Args:
             rules: The rules.
-            on_changes: Whether to begin only where something changed since the last run with the same rules.
+            on_changes: True to begin only at nodes that changed since the last run with the same rules.
 
         Raises:
             LimitReached: ``settings.limit`` patches have been applied.
@@ -116,7 +115,7 @@ class Engine(Workspace):
         return len(self.applied) > start
 
     def _index_of(self, rules: Sequence[Rule]) -> RuleIndex:
-        """The index of those of the rules that are allowed; kept for the next run with the same ones."""
+        """Return the index of the permitted rules, cached for the next run with the same rules."""
         if self._indexed is None or self._indexed[0] is not rules:
             by_root = index_by_root(tuple(rules), self.settings.target, self.settings.off)
             self._indexed = rules, RuleIndex(by_root, self.operators)
@@ -137,33 +136,33 @@ class Engine(Workspace):
                     result = rule.apply(site)
                 except facts.UnknownAttribute:
                     continue
-                except Exception as error:  # a rule is anybody's code: whatever it raises is told, and the others go on
+                except Exception as error:  # a rule may be a user's: its error is recorded, and the other rules run
                     self.blame(rule, _site_label(node), error)
                     continue
                 if result is not None and self._fire(rule, site, result) and not self.alive(node):
                     break
 
     def tell(self, values: Sequence[ir.Value]) -> None:
-        """Have rules tried again around values of the main graph of which more has become known."""
+        """Try rules again around values of the main graph whose type or shape was refined."""
         self.refinements += 1
         around = [value.producer() for value in values] + [use.node for value in values for use in value.uses()]
         self._worklist_of(self.model.graph).touch(dict.fromkeys(node for node in around if node is not None))
 
     def _fire(self, rule: Rule, site: Site, result: Result) -> bool:
-        """Apply what a rule answered, where the operator set allows."""
+        """Apply the result of a rule, if the operator set permits."""
         if rule.opset > site.opset and not isinstance(result, Refusal):
             self.refused[(rule.label, _site_label(site.node))] = f"needs opset {rule.opset}"
             return False
         return self.apply(rule, site, result)
 
     def blame(self, rule: Rule, site: str, error: Exception) -> None:
-        """Note that a rule raised instead of answering."""
-        self.failed[(rule.label, site)] = str(RuleError(_told(error), where=f"rule {rule.label} at '{site}'"))
+        """Record that a rule raised an error instead of returning a result."""
+        self.failed[(rule.label, site)] = str(RuleError(_message(error), where=f"rule {rule.label} at '{site}'"))
 
     # -- applying ------------------------------------------------------------------------------
 
     def apply(self, rule: Rule, site: Site, result: Result) -> bool:
-        """Apply what a rule answered; returns False where it is banned, or could not take effect."""
+        """Apply the result of a rule; return False if the patch is banned or has no effect."""
         if result is None:
             return False
         label = _site_label(site.node)
@@ -171,7 +170,7 @@ class Engine(Workspace):
             self.refused[(rule.label, label)] = result.reason
             return False
         if (rule.label, label) in self.settings.banned:
-            self.refused[(rule.label, label)] = "switched off: it changed an output of this model"
+            self.refused[(rule.label, label)] = "disabled: it changed an output of this model"
             return False
         try:
             patch = self._as_patch(site.node, result)
@@ -201,12 +200,12 @@ class Engine(Workspace):
         return Patch({old: new for old, new in zip(node.outputs, result, strict=False) if new is not None})
 
     def _objection(self, site: Site, patch: Patch) -> str | None:
-        """Why the patch must not be applied here, if there is a reason."""
+        """Return the reason why the patch must not be applied here, or None."""
         for old, new in patch.replace.items():
             if old is new:
                 return "it would replace a value by itself"
             if old.name in self.settings.protected:
-                return f"'{old.name}' was asked to be kept"
+                return f"'{old.name}' is protected"
             if old.is_graph_output() and isinstance(new, ir.Value) and not _can_take_name(old, new):
                 producer = old.producer()
                 if producer is not None and facts.is_op(producer, "Identity"):
@@ -214,7 +213,7 @@ class Engine(Workspace):
         if self.settings.operators is not None:
             for name in operators_of(patch):
                 if name not in self.settings.operators:
-                    return f"{self.settings.target} does not take {name}"
+                    return f"{self.settings.target} does not support {name}"
         weights = weights_of(patch.replace.values())
         added = sum([weight.nbytes for weight in weights]) if weights else 0
         if added > max(256, self.settings.growth):
@@ -238,11 +237,11 @@ class Engine(Workspace):
                 continue
             dying[node] = None
             stack.extend(v.producer() for v in node.inputs if v is not None)
-        kept = {id(v) for e in patch.replace.values() for v in leaves(e)}
+        retained = {id(v) for e in patch.replace.values() for v in leaves(e)}
         constants: dict[ir.Value, None] = {}
         for node in dying:
             for value in node.inputs:
-                if value is not None and id(value) not in kept and all(use.node in dying for use in value.uses()):
+                if value is not None and id(value) not in retained and all(use.node in dying for use in value.uses()):
                     constants[value] = None
         return sum(t.nbytes for v in constants if (t := facts.constant_tensor(v)) is not None)
 
@@ -342,35 +341,35 @@ class Engine(Workspace):
         for use in tuple(old.uses()):
             use.node.replace_input_with(use.idx, new)
 
-    def _settle_names(self, replacements: Mapping[ir.Value, ir.Value], made: set[ir.Value]) -> None:
-        """A value made by the patch takes the name of the dead one that it replaces."""
+    def _settle_names(self, replacements: Mapping[ir.Value, ir.Value], new_values: set[ir.Value]) -> None:
+        """Give each new value the name of the dead value that it replaces."""
         for old, new in replacements.items():
             producer = old.producer()
-            if new in made and not new.is_graph_output() and producer is not None and producer.graph is None:
+            if new in new_values and not new.is_graph_output() and producer is not None and producer.graph is None:
                 name, old.name = old.name, self.names.fresh(f"{old.name}_replaced")
                 new.name = name
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error) if isinstance(error, RuleError) else f"{type(error).__name__}: {error}"
 
 
-def _in_order(made: Iterable[ir.Node], given: Sequence[ir.Node]) -> list[ir.Node]:
-    """Nodes made of expressions, then those given ready-made, then what was made and reads what these give."""
-    read = {value for node in given for value in node.outputs}
-    ahead: list[ir.Node] = []
-    behind: list[ir.Node] = []
-    for node in made:
+def _in_order(new_nodes: Iterable[ir.Node], finished: Sequence[ir.Node]) -> list[ir.Node]:
+    """Return the nodes made of expressions, the finished nodes, then the nodes that read the finished ones."""
+    read = {value for node in finished for value in node.outputs}
+    before: list[ir.Node] = []
+    after: list[ir.Node] = []
+    for node in new_nodes:
         if read.isdisjoint(node.inputs):
-            ahead.append(node)
+            before.append(node)
         else:
-            behind.append(node)
+            after.append(node)
             read.update(node.outputs)
-    return [*ahead, *given, *behind]
+    return [*before, *finished, *after]
 
 
 def _can_take_name(old: ir.Value, new: ir.Value) -> bool:
-    """Whether graph output ``old`` can be served by ``new`` under the old name: a plain value of the same graph."""
+    """Return True if ``new`` can replace graph output ``old`` under the old name: a plain value of the same graph."""
     producer, old_producer = new.producer(), old.producer()
     if producer is None or old_producer is None or producer.graph is not old_producer.graph:
         return False
@@ -378,7 +377,7 @@ def _can_take_name(old: ir.Value, new: ir.Value) -> bool:
 
 
 def _better_shape(old: ir.Shape | None, new: ir.Shape | None) -> ir.Shape | None:
-    """The more telling of two shapes of one value."""
+    """Merge two shapes of one value; numbers win over names, names over unknown dimensions."""
     if old is None or new is None or len(old) != len(new):
         return old if old is not None else new
     return ir.Shape(

@@ -1,7 +1,7 @@
-"""What is known of a value or a node: constants, ranks, dimensions, attributes with their defaults.
+"""Facts about values and nodes: constants, ranks, dimensions, attributes with their defaults.
 
-Rules ask these functions and never touch protobufs. A fact about a value stays true under every
-rewrite, because a rewrite replaces values only by equal ones.
+Rules call these functions and never touch protobufs. A fact about a value stays true under every rewrite, because a
+rewrite replaces values only by equal ones.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ STANDARD = ("", "ai.onnx")
 """The names of the default domain."""
 
 SMALL = 4096
-"""Elements up to which a constant is cheap enough to look at."""
+"""Elements up to which a constant is cheap to read."""
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The tensor behind a constant value: an initializer that no caller may override, or a ``Constant`` node."""
+    """Return the tensor of a constant value: a non-overridable initializer or a ``Constant`` node; else None."""
     if value is None:
         return None
     node = value.producer()
@@ -50,7 +50,7 @@ def _constant_node_tensor(node: ir.Node) -> ir.TensorProtocol | None:
         return None
     match attribute.name:
         case "value":
-            # Not `as_tensor`, which checks a protocol, member by member, at every call.
+            # Not `as_tensor`, which checks a protocol member by member at every call.
             tensor: ir.TensorProtocol = attribute.value
         case "value_int" | "value_ints":
             tensor = ir.Tensor(np.array(attribute.value, np.int64))
@@ -68,29 +68,35 @@ def _constant_node_tensor(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def count(tensor: ir.TensorProtocol) -> int:
-    """How many elements a tensor has; several times as fast as its ``size``, which rules ask for at every node."""
+    """Return the number of elements of a tensor.
+
+    Several times as fast as the tensor's ``size``, which rules would read at every node.
+    """
     return math.prod(cast("Iterable[int]", tensor.shape))
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Whether ``constant`` would give an array; materializes nothing."""
+    """Return True if ``constant`` would give an array; materializes nothing."""
     return constant_tensor(value) is not None
 
 
 def constant(value: ir.Value | None) -> np.ndarray | None:
-    """The numpy array of a constant value, else None. Materializes it: ask ``is_constant`` or ``size`` first."""
+    """Return the numpy array of a constant value, else None.
+
+    Materializes the array: test ``is_constant`` and the shape first.
+    """
     tensor = constant_tensor(value)
     return None if tensor is None else tensor.numpy()
 
 
 def small_constant(value: ir.Value | None) -> np.ndarray | None:
-    """Like ``constant``, for at most ``SMALL`` elements."""
+    """Return ``constant`` for at most ``SMALL`` elements, else None."""
     tensor = constant_tensor(value)
     return None if tensor is None or count(tensor) > SMALL else tensor.numpy()
 
 
 def scalar(value: ir.Value | None) -> Any:
-    """The Python number of a one-element constant (of any rank), else None."""
+    """Return the Python number of a one-element constant (of any rank), else None."""
     tensor = constant_tensor(value)
     if tensor is None or count(tensor) != 1 or tensor.dtype == ir.DataType.STRING:
         return None
@@ -98,7 +104,7 @@ def scalar(value: ir.Value | None) -> Any:
 
 
 def constant_ints(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The elements of a small constant integer tensor of rank 0 or 1, else None."""
+    """Return the elements of a small constant integer tensor of rank 0 or 1, else None."""
     array = small_constant(value)
     if array is None or array.ndim > 1 or array.dtype.kind not in "iu":
         return None
@@ -106,7 +112,7 @@ def constant_ints(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def rank(value: ir.Value | None) -> int | None:
-    """Rank, or None where unknown."""
+    """Return the rank, or None if unknown."""
     if value is None:
         return None
     shape = value.shape
@@ -117,7 +123,7 @@ def rank(value: ir.Value | None) -> int | None:
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The shape when every dimension is a number, else None."""
+    """Return the shape if every dimension is a number, else None."""
     if value is None:
         return None
     shape: ir.ShapeProtocol | None = value.shape
@@ -131,7 +137,7 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
 
 
 def dim_at(value: ir.Value | None, axis: int) -> int | None:
-    """The size of one axis (may be negative) when it is a number, else None."""
+    """Return the size of one axis (may be negative) if it is a number, else None."""
     shape = None if value is None else value.shape
     if shape is None or not -len(shape) <= axis < len(shape):
         return None
@@ -140,19 +146,19 @@ def dim_at(value: ir.Value | None, axis: int) -> int | None:
 
 
 def dtype(value: ir.Value | None) -> ir.DataType | None:
-    """Element type, or None where unknown or not a tensor."""
+    """Return the element type, or None if unknown or not a tensor."""
     if value is None:
         return None
     kind = value.type
     if kind is None:
         tensor = constant_tensor(value)
         return None if tensor is None else tensor.dtype
-    # A sequence or an optional has the element type of what it holds, and is no tensor of it.
+    # A sequence or an optional has the element type of its tensors, but is not a tensor.
     return kind.dtype if isinstance(kind, ir.TensorType) else None
 
 
 def same_shape(a: ir.Value, b: ir.Value) -> bool:
-    """Whether two shapes are provably equal: numbers equal, or the same named dimension."""
+    """Return True if two shapes are provably equal: equal numbers, or the same named dimension."""
     left, right = a.shape, b.shape
     if left is None or right is None or len(left) != len(right):
         return False
@@ -166,17 +172,17 @@ def _same_dim(x: int | ir.SymbolicDim, y: int | ir.SymbolicDim) -> bool:
 
 
 def used_once(value: ir.Value) -> bool:
-    """Whether exactly one node input reads ``value`` and it is no graph output."""
+    """Return True if exactly one node input reads ``value`` and ``value`` is not a graph output."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def unused(value: ir.Value) -> bool:
-    """Whether nothing reads ``value`` and it is no graph output."""
+    """Return True if nothing reads ``value`` and ``value`` is not a graph output."""
     return not value.uses() and not value.is_graph_output()
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> bool:
-    """Whether ``node`` is one of these standard operators."""
+    """Return True if ``node`` is one of these standard operators."""
     return node is not None and node.op_type in op_types and node.domain in STANDARD
 
 
@@ -186,25 +192,25 @@ def _defaults(op_type: str, domain: str, opset: int) -> dict[str, Any]:
         schema = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, attribute in schema.attributes.items():
         proto = attribute.default_value
         if proto is not None and proto.name:
-            found[name] = onnx.helper.get_attribute_value(proto)
-            if isinstance(found[name], bytes):
-                found[name] = found[name].decode()
-    return found
+            values[name] = onnx.helper.get_attribute_value(proto)
+            if isinstance(values[name], bytes):
+                values[name] = values[name].decode()
+    return values
 
 
 class UnknownAttribute(Exception):
-    """An attribute stands for one of the enclosing function, whose value only a call gives: no rule fires on it."""
+    """An attribute refers to one of the enclosing function, unknown before a call: no rule fires."""
 
 
 def attribute(node: ir.Node, name: str, opset: int, default: Any = None) -> Any:
-    """The value of an attribute: as written, else the schema's default at ``opset``, else ``default``.
+    """Return the value of an attribute: as written, else the schema's default at ``opset``, else ``default``.
 
     Raises:
-        UnknownAttribute: it refers to an attribute of the enclosing function.
+        UnknownAttribute: the attribute refers to one of the enclosing function.
     """
     written = node.attributes.data.get(name)
     if written is not None:
@@ -215,7 +221,7 @@ def attribute(node: ir.Node, name: str, opset: int, default: Any = None) -> Any:
 
 
 def refers_to_function_attribute(node: ir.Node) -> bool:
-    """Whether an attribute of the node stands for an attribute of the enclosing function."""
+    """Return True if an attribute of the node refers to an attribute of the enclosing function."""
     return any(a.is_ref() for a in node.attributes.data.values())
 
 
@@ -225,13 +231,13 @@ def _never_holds_bodies(op_type: str) -> bool:
 
 
 def may_hold_bodies(node: ir.Node) -> bool:
-    """Whether a node is none of those, nearly all, whose operators never take a graph."""
+    """Return True unless the node's operator is a standard one that never has a graph attribute."""
     return bool(node.domain) or not _never_holds_bodies(node.op_type)
 
 
 def bodies(node: ir.Node) -> Sequence[ir.Graph]:
-    """The graphs held by a node's attributes (If, Loop, Scan, SequenceMap, custom ones)."""
-    # This is asked of every node over and over: a standard operator that takes no graph is let go at once.
+    """Return the graphs in a node's attributes (If, Loop, Scan, SequenceMap, custom operators)."""
+    # This runs several times per node: a standard operator without graph attributes returns at once.
     if not node.domain and _never_holds_bodies(node.op_type):
         return ()
     held: list[ir.Graph] = []
@@ -246,52 +252,52 @@ def bodies(node: ir.Node) -> Sequence[ir.Graph]:
 
 
 def nodes_of(graph: ir.Graph) -> list[ir.Node]:
-    """All nodes of a graph in order, each before those of its bodies."""
+    """Return all nodes of a graph in order, each before the nodes of its bodies."""
     nodes = list(graph)
-    # In one go, and most nodes let go at once: every pass over a model begins here.
+    # One comprehension with a cheap test first: every pass over a model begins here.
     holders = [node for node in nodes if (node.domain or not _never_holds_bodies(node.op_type)) and bodies(node)]
     if not holders:
         return nodes
-    found: list[ir.Node] = []
+    ordered: list[ir.Node] = []
     begin = 0
     for holder in holders:
         end = nodes.index(holder, begin) + 1
-        found += nodes[begin:end]
+        ordered += nodes[begin:end]
         for body in bodies(holder):
-            found += nodes_of(body)
+            ordered += nodes_of(body)
         begin = end
-    return found + nodes[begin:]
+    return ordered + nodes[begin:]
 
 
 def graphs_of(graph: ir.Graph) -> list[ir.Graph]:
-    """A graph and all bodies in it, outer before inner."""
+    """Return a graph and all bodies in it, outer before inner."""
     return [inner for inner, _ in levels(graph)]
 
 
 def levels(graph: ir.Graph) -> list[tuple[ir.Graph, list[ir.Node]]]:
-    """A graph and all bodies in it, outer before inner, each with its own nodes."""
+    """Return a graph and all bodies in it, outer before inner, each with its own nodes."""
     nodes = list(graph)
-    found = [(graph, nodes)]
+    pairs = [(graph, nodes)]
     for node in nodes:
         if node.domain or not _never_holds_bodies(node.op_type):
             for body in bodies(node):
-                found += levels(body)
-    return found
+                pairs += levels(body)
+    return pairs
 
 
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-"""Operators that draw: never folded, never merged, never run twice."""
+"""Operators that draw random numbers: never folded, merged or run twice."""
 
 
 def is_users(node: ir.Node) -> bool:
-    """Whether a user defined the node's operator, in a domain that is not the standard's."""
+    """Return True if a user defined the node's operator, in a domain other than the standard's."""
     return node.domain not in STANDARD and (node.domain, node.op_type) in user_operators()
 
 
 def is_pure(node: ir.Node) -> bool:
-    """Whether two runs of the node on equal inputs give equal outputs: an operator that is known, and draws nothing."""
+    """Return True if equal inputs give equal outputs: a known operator that draws no random numbers."""
     if node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.op_type in RANDOM:
         return is_users(node) and not any(each.is_random for each in user_operators()[node.domain, node.op_type])
     if node.op_type == "Dropout":
@@ -303,7 +309,7 @@ def is_pure(node: ir.Node) -> bool:
 
 
 def captured_values(body: ir.Graph) -> list[ir.Value]:
-    """Values of outer graphs that a body (or a body in it) reads."""
+    """Return the values of outer graphs that a body, or a body in it, reads."""
     inside: set[ir.Value] = set(body.inputs) | set(body.initializers.values())
     nodes = list(nodes_of(body))
     for node in nodes:
@@ -311,7 +317,7 @@ def captured_values(body: ir.Graph) -> list[ir.Value]:
         for nested in bodies(node):
             inside.update(nested.inputs)
             inside.update(nested.initializers.values())
-    found: dict[ir.Value, None] = {}
+    captured: dict[ir.Value, None] = {}
     for node in nodes:
-        found.update((v, None) for v in node.inputs if v is not None and v not in inside)
-    return list(found)
+        captured.update((v, None) for v in node.inputs if v is not None and v not in inside)
+    return list(captured)

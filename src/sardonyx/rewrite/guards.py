@@ -26,7 +26,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class Fact:
-    """A property of a match, None where it is unknown: compared (``rank(x) == 2``) it is a guard.
+    """A property of a match, None if unknown; a comparison (``rank(x) == 2``) is a guard.
 
     In a replacement, a fact is an attribute or operand computed from the match: ``LeakyRelu(x, alpha=number(a))``.
     """
@@ -91,7 +91,12 @@ def _shown(value: object) -> str:
 
 
 def guard(holds: Callable[[Match], bool], otherwise: str) -> Guard:
-    """Make a guard of a predicate and the reason for refusing matches that do not satisfy it; "" refuses silently."""
+    """Make a guard of a predicate.
+
+    Args:
+        holds: The predicate of a match.
+        otherwise: The reason for refusing matches for which the predicate is false; "" refuses silently.
+    """
     refusal = Refusal(otherwise)
     return lambda match: None if holds(match) else refusal
 

@@ -112,16 +112,16 @@ class Rule:
     """One rewrite of a Model: tried at root nodes, applied as one labelled patch.
 
     Attributes:
-        name: The pass that the rule belongs to; several rules may make up one pass.
-        function: The name of the rule itself.
+        name: Name of the pass; several rules may make up one pass.
+        function: Name of the rule itself.
         roots: Operator types at whose nodes the rule is tried; ``"*"`` for every node.
         apply: The rewrite, from a site to a result.
         exactness: The promise about the outputs.
         emits: Domains of the operators that the rule may emit.
-        opset: The lowest operator set that has the emitted operators; below it, a match is a refusal.
+        opset: The lowest operator set that has the emitted operators; below, a match is a refusal.
         default: True if a run without a list of passes includes the rule.
-        targets: Targets that the rule is restricted to; empty for all.
-        description: First line of its docstring.
+        targets: Targets of the rule; empty for all.
+        description: First line of the docstring.
         after: Sets of operators; of each set, one must produce an input of the root (``CONSTANT``: a weight).
         among: Sets of operators; of each set, the model must have one.
         module: The module that defines the rule.
@@ -148,7 +148,7 @@ class Rule:
 
 
 CONSTANT = "Constant"
-"""In a rule's ``after``: an input that is constant, either a weight or the output of a ``Constant`` node."""
+"""In a rule's ``after``: a constant input, either a weight or the output of a ``Constant`` node."""
 
 REGISTRY: dict[str, list[Rule]] = {}
 """All rules loaded so far, by pass name, in order of definition."""
@@ -166,20 +166,20 @@ def rule(
     default: bool = True,
     targets: Iterable[str] = (),
 ) -> Callable[[Callable[..., Any]], Rule]:
-    """Make a rule of a function and register it under the pass ``name``.
+    """Make a rule of a function and register the rule under the pass ``name``.
 
     Args:
-        name: The pass that the rule belongs to.
+        name: Name of the pass.
         exactness: The promise about the outputs.
-        on: For a node rule, its root operators (``"*"``: every node). Without it the function is a pattern rule: it is
-            called once, with variables, and returns a ``Rewrite``.
-        after: For a node rule that only fires after certain operators: one of them must produce an input of the root
-            (``CONSTANT``: an input is constant). A pattern states its operators and constants by itself.
+        on: For a node rule, its root operators (``"*"``: every node). Without, the function is a pattern rule: called
+            once, with variables, to return a ``Rewrite``.
+        after: Operators of which one must produce an input of the root (``CONSTANT``: an input is constant). A pattern
+            states its operators and constants by itself.
         among: For a node rule whose root says little: operators of which the model must have one.
         emits: Domain or domains of the operators that the rule may emit.
         opset: The lowest opset of the default domain at which the rule may fire.
         default: True if the rule runs when no passes are named.
-        targets: Targets that the rule is restricted to.
+        targets: Targets of the rule; none for all.
 
     Raises:
         RuleError: the function is not a rule (no docstring, wrong parameters, no operator).

@@ -1,4 +1,4 @@
-"""Every ONNX operator as a name to write rules with: ``from sardonyx.rewrite.notation import Add, Gemm``."""
+"""All ONNX operators as names for rules: ``from sardonyx.rewrite.notation import Conv, Gemm``."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _NAMES = frozenset(schema.name for schema in onnx.defs.get_all_schemas_with_hist
 
 def __getattr__(name: str) -> Op:
     if name not in _NAMES:
-        raise AttributeError(f"ONNX has no operator '{name}'")
+        raise AttributeError(f"unknown ONNX operator '{name}'")
     return Op((name,))

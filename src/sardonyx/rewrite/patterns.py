@@ -1,4 +1,4 @@
-"""Patterns, what a pattern matches, and what a rule answers.
+"""Patterns, matches and the results of rules.
 
 A pattern is an expression of operators over variables: ``x * Sigmoid(x)``. A replacement is an expression over the same
 variables; over values of the model, an expression stands for new nodes.
@@ -42,7 +42,7 @@ class Refusal:
 
 
 SILENT = Refusal("")
-"""A match that does not fire and is not reported, because another rule covers the match or nothing is there to gain."""
+"""The refusal of a match that is not worth a report, because another rule covers the match."""
 
 Operand: TypeAlias = (
     "Expr | V | ir.Value | np.ndarray | ir.TensorProtocol | int | float | bool | EllipsisType | Computed | None"
@@ -59,16 +59,16 @@ class Patch:
     """An edit that no expression can state: nodes inserted, values replaced, nodes removed.
 
     Attributes:
-        replace: Old value → the expression or existing value that replaces it everywhere.
+        replace: Old value → the expression or existing value that replaces every use.
         nodes: Finished nodes to insert, in order, before ``before`` (an inlined body, for example).
         before: The node before which new nodes are inserted; the root of the rule when None.
         after: The value after whose producer new nodes are inserted instead (or at the start of its graph).
-        remove: Nodes to remove although they are not dead yet; nothing may read them any more.
+        remove: Nodes to remove although still alive; nothing may read their outputs any more.
         edit: A last step, executed after the others, for changes to neither nodes nor values (graph inputs, opsets);
-            returns the nodes whose neighbourhood it changed.
-        build: Makes the patch once it is certain to be applied: for patches that can only be stated by taking the
+            returns the nodes whose neighbourhood has changed.
+        build: Makes the patch once the engine has accepted the match: for patches that can only be stated by taking the
             model apart (moving the nodes of a body). A rule itself never changes the model.
-        exactness: The promise of this patch, where it differs from the rule's.
+        exactness: The promise of this patch, if different from the rule's.
     """
 
     replace: Mapping[ir.Value, Replacement] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class Term:
 
 
 class Expr(Term):
-    """An operator applied to operands: a pattern when its leaves are variables, new nodes when they are values."""
+    """An operator applied to operands: a pattern over variables, new nodes over values."""
 
     __slots__ = ("args", "attrs", "domain", "index", "n_outputs", "op_types", "source", "used_once")
 
@@ -161,7 +161,7 @@ class Expr(Term):
         self.index = 0
         self.used_once = False
         self.source: Expr = self
-        """The application that this output belongs to: ``out`` views share it."""
+        """The application of this output, shared by its ``out`` views."""
 
     @property
     def once(self) -> Expr:
@@ -326,7 +326,7 @@ def where(*guards: Guard) -> Guards:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A pattern, the replacement of what it matches, and the guards under which the rewrite holds."""
+    """A pattern, the replacement of a match, and the guards under which the rewrite holds."""
 
     pattern: Expr
     replacement: Expr | V | Callable[[Match], Result]
@@ -397,7 +397,7 @@ def _match_value(pattern: Operand, value: ir.Value | None, match: Match) -> Iter
 
 
 def holds_number(value: ir.Value, number: float) -> bool:
-    """Return True if the value is a constant of one element equal to ``number``, rounded to the value's type."""
+    """Return True if the value is a constant of one element equal to ``number`` in the value's type."""
     element = facts.scalar(value)
     if element is None or isinstance(element, complex):
         return False

@@ -1,4 +1,4 @@
-"""The record of one optimization: before and after, which pass did what, what was proved, what was refused."""
+"""The record of one optimization: sizes before and after, patches by pass, proof and refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sardonyx.rewrite.names import node_label, value_names
 from sardonyx.rewrite.verify import Verdict
 
 NEEDS_OPSET = "needs opset "
-"""How the engine begins the reason of a match whose replacement a newer operator set has."""
+"""Start of the reason of a match whose replacement needs a newer operator set."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Count:
         return cls(operators.total(), ordered, tuple(weights))
 
     def as_dict(self) -> dict[str, Any]:
-        """The count as plain data."""
+        """Return the count as plain data."""
         return {
             "nodes": self.nodes,
             "operators": self.operators,
@@ -69,7 +69,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A patch that changed an output and was taken back."""
+    """A patch that changed an output and was reverted."""
 
     rule: str
     site: str
@@ -78,20 +78,20 @@ class Dropped:
 
 @dataclass
 class Report:
-    """What ``optimize`` did.
+    """The result of ``optimize`` in numbers.
 
     Attributes:
         target: The target in force.
-        before: Size of the model as given.
+        before: Size of the original model.
         after: Size of the result.
         applied: Patches in order.
-        dropped: Patches taken back, with the difference each made.
-        refused: Near matches that did not fire: pass, place, reason.
-        verdict: What was proved.
-        names: Old node → nodes of the result made from it.
+        dropped: Reverted patches, with the difference that each caused.
+        refused: Near matches that did not fire: pass, site, reason.
+        verdict: The verdict of the proof.
+        names: Old node → nodes of the result made from the old node.
         seconds: Time without verification.
         verify_seconds: Time of verification and of the target's gate.
-        gate: What the target's gate measured or counted, and what was given up for it.
+        gate: Measurements or counts of the target's gate, and the passes given up for the gate.
     """
 
     target: str
@@ -109,7 +109,7 @@ class Report:
 
     @classmethod
     def begin(cls, model: ir.Model, file_bytes: int, target: str) -> Self:
-        """The record before any rewrite."""
+        """Return the record before any rewrite."""
         count = Count.of(model)
         return cls(target, count, count, file_bytes)
 
@@ -123,7 +123,7 @@ class Report:
         seconds: float,
         verify_seconds: float,
     ) -> None:
-        """Fill in what the run brought."""
+        """Complete the record after the run."""
         self.after = Count.of(model)
         self.applied = list(engine.applied)
         self.dropped = list(dropped)
@@ -132,7 +132,7 @@ class Report:
         self.refused = [
             (rule, site, reason)
             for (rule, site), reason in engine.refused.items()
-            # What another rule has rewritten since waits for no operator set any more.
+            # A site that another rule has rewritten since no longer waits for an operator set.
             if not reason.startswith(NEEDS_OPSET) or site in values
         ]
         self.verdict = verdict
@@ -143,29 +143,32 @@ class Report:
                     self.names.setdefault(origin, []).append(node_label(node))
 
     def by_pass(self) -> dict[str, int]:
-        """How often each pass fired, most often first."""
+        """Return the number of patches per pass, most first."""
         return dict(Counter(patch.rule.split("/")[0] for patch in self.applied).most_common())
 
     def rules_of(self, name: str) -> list[str]:
-        """Labels of the rules of a pass that fired, most often first."""
+        """Return the labels of the rules of a pass that fired, most often first."""
         fired = Counter(patch.rule for patch in self.applied if patch.rule.split("/")[0] == name)
         return [label for label, _ in fired.most_common()]
 
     def promise_of(self, name: str) -> str:
-        """The least that a patch of a pass promises."""
-        promises = [each.value for each in Exactness]
-        made = (patch.exactness for patch in self.applied if patch.rule.split("/")[0] == name)
-        return max(made, key=promises.index)
+        """Return the weakest promise among the patches of a pass."""
+        promises = [exactness.value for exactness in Exactness]
+        promised = (patch.exactness for patch in self.applied if patch.rule.split("/")[0] == name)
+        return max(promised, key=promises.index)
 
     def gains(self) -> dict[str, int]:
-        """Nodes that each pass took away, less those it put in."""
+        """Return, per pass, the number of removed nodes less the number of inserted nodes."""
         gained: Counter[str] = Counter()
         for patch in self.applied:
             gained[patch.rule.split("/")[0]] += len(patch.removed) - len(patch.added)
         return dict(gained.most_common())
 
     def refused_for_opset(self) -> dict[str, int]:
-        """Needed opset → places that it would allow a fusion at, each counted once, at the lowest set that does."""
+        """Return needed opset → number of sites at which it would permit a fusion.
+
+        Each site counts once, at the lowest sufficient opset.
+        """
         lowest: dict[str, int] = {}
         for _, site, reason in self.refused:
             if reason.startswith(NEEDS_OPSET):
@@ -174,7 +177,7 @@ class Report:
         return {str(opset): count for opset, count in sorted(Counter(lowest.values()).items())}
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as plain data, for ``--json``."""
+        """Return the report as plain data, for ``--json``."""
         return {
             "target": self.target,
             "before": self.before.as_dict(),

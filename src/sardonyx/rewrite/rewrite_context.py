@@ -1,4 +1,4 @@
-"""The model while it is rewritten: the operator sets in force, names not yet taken, new constants, what is removed."""
+"""The model during rewriting: operator sets in force, free names, new constants, removed nodes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sardonyx.rewrite.sizes import Sizes
 
 @dataclass
 class Settings:
-    """What bounds a run of the engine.
+    """The bounds of a run of the engine.
 
     Attributes:
-        target: The target whose profile chose the rules.
-        limit: Stop after this many patches (for bisection).
+        target: The target whose profile selected the rules.
+        limit: Number of patches after which the run stops (for bisection); None for no limit.
         banned: ``(rule label, site)`` pairs that must not fire.
         off: Labels of rules that must not fire anywhere.
-        growth: Bytes of new weights that one patch may add, net of those it frees. A bound for each and none
-            for all, so that a second run decides as the first did.
-        protected: Values that callers want to keep by name although they are no graph outputs.
-        operators: Operators of the default domain that may be made; None for all.
+        growth: Bytes of new weights that one patch may add, less the bytes that the patch frees. A bound per patch and
+            none in total, so that a second run decides as the first did.
+        protected: Values whose names must survive although they are not graph outputs.
+        operators: Operators of the default domain that may be emitted; None for all.
     """
 
     target: str = "portable"
@@ -39,11 +39,11 @@ class Settings:
 
 
 class Workspace:
-    """A model that is rewritten in place, and what is worth knowing of it meanwhile.
+    """A model that is rewritten in place, with cached facts.
 
     Args:
         model: The model.
-        settings: What bounds the rewriting.
+        settings: The bounds of the rewriting.
     """
 
     def __init__(self, model: ir.Model, settings: Settings | None = None) -> None:
@@ -62,25 +62,25 @@ class Workspace:
         self.memo: dict[Any, Any] = {}
         """For rules: facts worth computing once. A fact about a value object stays true."""
         self.refinements = 0
-        """How often more became known of values than patches say."""
+        """Number of refinements of types and shapes by inference, apart from patches."""
         self.learned: set[ir.Value] = set()
-        """Values that replaced ones of which less was known: what reads them may be inferred anew."""
+        """Values with more precise shapes than the values that they replaced: inference may refine their readers."""
         self.interface_changed = False
-        """Whether a pass whose purpose it is has changed the types that the file declared of inputs or outputs."""
+        """True once a pass has deliberately changed the declared types of inputs or outputs."""
         self._sizes: dict[int, Sizes] = {}
         self._dead_graphs: set[ir.Graph] = set()
         self._unread: list[ir.Value] = []
         nodes = [node for root in self.roots() for node in facts.nodes_of(root)]
         self.nodes_given = len(nodes)
-        """Nodes that the model came with."""
+        """Number of nodes of the unchanged model."""
         self.node_names = Names([node.name for node in nodes if node.name])
         self.operators = {node.op_type for node in nodes}
-        """Types of all operators that the model has, or had: what is not here is nowhere in it."""
+        """Superset of the operator types in the model."""
         self.flat = not any(facts.bodies(node) for node in nodes if facts.may_hold_bodies(node))
-        """Whether no node holds a body, so that none need be looked for."""
+        """True if no node has a body, so that searches for bodies can be skipped."""
 
     def roots(self) -> Iterator[ir.Graph]:
-        """The main graph, then each model-local function's body, with its operator sets in force."""
+        """Yield the main graph, then each model-local function's body, with its operator sets in force."""
         yield self._enter(self.model.graph, self.model.graph.opset_imports, in_function=False)
         if self.model.functions:
             for function in self.model.functions.values():
@@ -97,11 +97,11 @@ class Workspace:
         return graph
 
     def graphs(self, root: ir.Graph) -> list[ir.Graph]:
-        """A graph and all bodies in it, outer before inner."""
+        """Return a graph and all bodies in it, outer before inner."""
         return [root] if self.flat else list(facts.graphs_of(root))
 
     def note_operators(self, nodes: Iterable[ir.Node]) -> None:
-        """Have ``operators`` include those of nodes, and of bodies in them."""
+        """Add the operators of nodes, and of bodies in them, to ``operators``."""
         for node in nodes:
             self.operators.add(node.op_type)
             if facts.may_hold_bodies(node):
@@ -110,19 +110,19 @@ class Workspace:
                     self.operators.update(inner.op_type for inner in facts.nodes_of(body))
 
     def alive(self, node: ir.Node) -> bool:
-        """Whether the node is still part of the model."""
+        """Return True if the node is still part of the model."""
         graph = node.graph
         return graph is not None and graph not in self._dead_graphs
 
     def imports_domain(self, domain: str) -> None:
-        """Have the operator sets in force include a domain."""
+        """Add a domain to the operator sets in force."""
         if domain and domain not in self.opset_imports:
             self._imports[domain] = self.opset_imports[domain] = 1
 
     def new_constant(
         self, array: np.ndarray | ir.TensorProtocol, graph: ir.Graph, base: str, nodes: list[ir.Node]
     ) -> ir.Value:
-        """A new constant value usable in ``graph``: an initializer; in a function a ``Constant`` in ``nodes``."""
+        """Make a constant value for ``graph``: an initializer; in a function a ``Constant`` in ``nodes``."""
         name = self.names.fresh(base)
         tensor = (
             ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
@@ -137,14 +137,14 @@ class Workspace:
             node.outputs[0].shape = ir.Shape([int(dim) for dim in tensor.shape.numpy()])
             nodes.append(node)
             return node.outputs[0]
-        # A tensor's shape is frozen, as is that of what comes from a file.
+        # A tensor's shape is frozen and can be shared.
         shape = tensor.shape if isinstance(tensor.shape, ir.Shape) else ir.Shape(tensor.shape.numpy())
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
         graph.register_initializer(value)
         return value
 
     def discard(self, node: ir.Node) -> ir.Node:
-        """Take a node out, with the bodies it holds, and stop it from reading anything."""
+        """Remove a node with its bodies, and disconnect its inputs."""
         graph = node.graph
         assert graph is not None
         self._detach(node)
@@ -159,7 +159,7 @@ class Workspace:
         _read_nothing(node)
 
     def discard_body(self, body: ir.Graph) -> None:
-        """Forget a body: its nodes read nothing any more and are never visited again."""
+        """Discard a body: disconnect the inputs of its nodes, which are never visited again."""
         self._dead_graphs.add(body)
         for inner in body:
             for nested in facts.bodies(inner):
@@ -167,7 +167,7 @@ class Workspace:
             _read_nothing(inner)
 
     def remove_dead(self, candidates: Iterable[ir.Node | None]) -> list[ir.Node]:
-        """Remove the candidates that nothing reads, and then what only they read."""
+        """Remove the candidates without readers, then the producers that only these read."""
         removed: dict[ir.Node, None] = {}
         graphs: dict[ir.Graph, list[ir.Node]] = {}
         stack = [n for n in candidates if n is not None]
@@ -188,10 +188,10 @@ class Workspace:
         return list(removed)
 
     def unread(self) -> list[ir.Node]:
-        """The nodes of whose outputs discarded ones were readers, each time since the last call."""
-        found = [producer for value in self._unread if (producer := value.producer()) is not None]
+        """Return the nodes that lost a reader since the last call."""
+        producers = [producer for value in self._unread if (producer := value.producer()) is not None]
         self._unread.clear()
-        return found
+        return producers
 
 
 def _read_nothing(node: ir.Node) -> None:
@@ -201,7 +201,7 @@ def _read_nothing(node: ir.Node) -> None:
 
 
 def _normal_imports(imports: Mapping[str, int]) -> dict[str, int]:
-    found = dict(imports)
-    if "ai.onnx" in found:
-        return {("" if domain == "ai.onnx" else domain): version for domain, version in found.items()}
-    return found
+    versions = dict(imports)
+    if "ai.onnx" in versions:
+        return {("" if domain == "ai.onnx" else domain): version for domain, version in versions.items()}
+    return versions

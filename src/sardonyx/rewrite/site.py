@@ -12,7 +12,7 @@ from sardonyx.rewrite.sizes import Sizes
 
 
 class Site:
-    """A node at which a rule is tried, and what the rule may ask about it."""
+    """A node at which a rule is tried, with the facts that rules query."""
 
     __slots__ = ("node", "workspace")
 
@@ -22,7 +22,7 @@ class Site:
 
     @property
     def opset(self) -> int:
-        """Version of the default operator set in force here (a function has its own)."""
+        """Version of the default operator set in force at the node (a function has its own)."""
         return self.workspace.opset
 
     @property
@@ -43,16 +43,16 @@ class Site:
         return self.node.outputs[0]
 
     def input(self, index: int) -> ir.Value | None:
-        """Input ``index``, or None where it is absent or left out."""
+        """Return input ``index``, or None if absent."""
         inputs = self.node.inputs
         return inputs[index] if index < len(inputs) else None
 
     def attr(self, name: str, default: Any = None, *, node: ir.Node | None = None) -> Any:
-        """Attribute value as written, else the schema's default at this opset, else ``default``."""
+        """Return the attribute's value as written, else the schema's default at this opset, else ``default``."""
         return facts.attribute(node or self.node, name, self.opset, default)
 
     def producer(self, index: int, *op_types: str) -> ir.Node | None:
-        """The node of the same graph that produces input ``index``, if it is one of these standard operators."""
+        """Return the producer of input ``index`` if it is one of these standard operators, in the same graph."""
         value = self.input(index)
         node = None if value is None else value.producer()
         if node is None or node.graph is not self.node.graph or not facts.is_op(node, *op_types):
@@ -60,18 +60,18 @@ class Site:
         return node
 
     def rank(self, index: int) -> int | None:
-        """Rank of input ``index``."""
+        """Return the rank of input ``index``, or None if unknown."""
         return facts.rank(self.input(index))
 
     @property
     def sizes(self) -> Sizes:
-        """Shapes and shape arithmetic, as expressions of the open sizes."""
+        """Shapes and shape arithmetic, as expressions of the size symbols."""
         return self.workspace.sizes
 
     def unused_outputs_from(self, first: int) -> bool:
-        """Whether nothing reads the outputs from ``first`` on."""
+        """Return True if nothing reads the outputs from ``first`` on."""
         return all(facts.unused(v) for v in self.node.outputs[first:])
 
     def in_function(self) -> bool:
-        """Whether the node is in a model-local function (where attributes may refer to the caller's)."""
+        """Return True if the node is in a model-local function (whose attributes may refer to the caller's)."""
         return self.workspace.in_function

@@ -1,8 +1,7 @@
-"""Value propagation over Dim: what shape arithmetic computes, as expressions of the open sizes.
+"""Value propagation over Dim: the results of shape arithmetic as expressions of the size symbols.
 
-``dims(value)`` is a tensor's shape and ``elements(value)`` the content of a small integer tensor,
-both as ``Size`` (an int, or a ``Dim``). Together they see through ``Shape → Gather → Mul → Concat →
-Reshape`` chains whatever exporter wrote them.
+``dims(value)`` is a tensor's shape and ``elements(value)`` the content of a small integer tensor, both as ``Size`` (an
+int, or a ``Dim``). Together they evaluate the ``Shape → Gather → Mul → Concat → Reshape`` chains of any exporter.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ Elements = tuple[int, tuple[Size, ...]]
 
 
 class Sizes:
-    """Memoized questions about one model; facts about a value object stay true under rewriting.
+    """Memoized shape facts about one model; a fact about a value object stays true under rewriting.
 
     Args:
-        opset: Version of the default operator set (it decides attribute defaults).
+        opset: Version of the default operator set, which decides attribute defaults.
     """
 
     def __init__(self, opset: int) -> None:
@@ -44,12 +43,12 @@ class Sizes:
         self._anonymous = 0
 
     def dims(self, value: ir.Value | None) -> tuple[Size, ...] | None:
-        """The shape, with a symbol of its own for each size that has no name; None where rank is unknown."""
+        """Return the shape, with a fresh symbol for each unnamed dimension; None if the rank is unknown."""
         if value is None:
             return None
         node = value.producer()
         if node is not None and node.op_type == "Shape" and not node.attributes and node.inputs[0] is not None:
-            # As many elements as the rank: a name for a rank not known yet would be kept when it is.
+            # The length is the rank: a symbol for an unknown rank would outlive its discovery.
             rank = self.rank(node.inputs[0])
             return None if rank is None else (rank,)
         shape = value.shape
@@ -63,12 +62,14 @@ class Sizes:
         return dims
 
     def rank(self, value: ir.Value | None) -> int | None:
-        """The rank of a value; None where it is not known."""
+        """Return the rank of a value, or None if unknown."""
         return facts.rank(value)
 
     def forget_unknown(self) -> None:
-        """Ask again about what was not known, or hung on a size with a made-up name: more has been told."""
-        self._elements = {value: found for value, found in self._elements.items() if found and _told(found[1])}
+        """Forget elements that were unknown or depend on made-up symbols, because more is known now."""
+        self._elements = {
+            value: elements for value, elements in self._elements.items() if elements and _is_named(elements[1])
+        }
 
     def _size(self, dim: int | ir.SymbolicDim) -> Size:
         if isinstance(dim, int):
@@ -79,7 +80,7 @@ class Sizes:
         return parsed(str(dim.value))
 
     def elements(self, value: ir.Value | None) -> Elements | None:
-        """The elements of a small integer or boolean tensor of rank 0 or 1, or None."""
+        """Return the elements of a small integer or boolean tensor of rank 0 or 1, or None."""
         if value is None:
             return None
         if value in self._elements:
@@ -93,7 +94,7 @@ class Sizes:
                 continue
             missing = [v for v in _operands(current) if v not in self._elements]
             if missing:
-                # A value may come to stand here twice, as the graph may lead to it twice; it has no circles.
+                # A value may be pending twice if two paths lead to it; the graph has no cycles.
                 pending.extend(missing)
                 continue
             self._elements[current] = self._compute(current)
@@ -113,29 +114,29 @@ class Sizes:
         if rule is None:
             return None
         try:
-            found = rule(self, node, value)
+            elements = rule(self, node, value)
         except (ShapeError, ZeroDivisionError, OverflowError, facts.UnknownAttribute):
             return None
-        return found if found is not None and len(found[1]) <= LONGEST else None
+        return elements if elements is not None and len(elements[1]) <= LONGEST else None
 
     def constant(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """The elements when each is a number."""
-        found = self.elements(value)
-        if found is None or not all(isinstance(e, int) for e in found[1]):
+        """Return the elements if all are numbers, else None."""
+        elements = self.elements(value)
+        if elements is None or not all(isinstance(e, int) for e in elements[1]):
             return None
-        return tuple(e for e in found[1] if isinstance(e, int))
+        return tuple(e for e in elements[1] if isinstance(e, int))
 
     def attr(self, node: ir.Node, name: str, default: Any = None) -> Any:
-        """Attribute with the schema's default."""
+        """Return an attribute, or the schema's default."""
         return facts.attribute(node, name, self.opset, default)
 
 
-def _told(sizes: Sequence[Size]) -> bool:
+def _is_named(sizes: Sequence[Size]) -> bool:
     return all(type(size) is int or not any(n.startswith(UNNAMED) for n in algebra.symbols(size)) for size in sizes)
 
 
 def parsed(text: str) -> Size:
-    """The Dim that a dimension name stands for; a name that is no expression is a symbol."""
+    """Return the Dim of a dimension name; a name that is not an expression is a symbol."""
     try:
         return Dim.parse(text)
     except ShapeError:
@@ -152,7 +153,7 @@ _STARTING = frozenset({"Shape", "Size", "Constant"})
 
 
 def _operands(value: ir.Value) -> list[ir.Value]:
-    """The operands whose elements decide those of ``value``: none for what starts a chain."""
+    """Return the operands whose elements decide the elements of ``value``: none at the start of a chain."""
     node = value.producer()
     if node is None or node.op_type not in RULES or node.op_type in _STARTING:
         return []
@@ -217,7 +218,7 @@ def _slice(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
 
 
 def _walked(start: int, end: int, step: int, length: int) -> range:
-    """The places that a Slice takes: unlike Python's, a start before the first place is the first one."""
+    """Return the indices that a Slice reads: unlike Python's, a start before index 0 is index 0."""
     start, end = start + length * (start < 0), end + length * (end < 0)
     if step > 0:
         return range(min(max(start, 0), length), min(max(end, 0), length), step)
@@ -296,21 +297,21 @@ def _elementwise(
 
 
 def at_least(a: Size, b: Size) -> bool | None:
-    """Whether ``a >= b`` for all sizes; sizes with names are at least 1."""
+    """Return True if ``a >= b`` for all sizes, False if never, None if unknown; symbols are at least 1."""
     if isinstance(a, int) and isinstance(b, int):
         return a >= b
     return algebra.at_least(a, b, POSITIVE)
 
 
 def equal(a: Size, b: Size) -> bool | None:
-    """Whether two sizes are equal: surely, surely not, or unknown."""
+    """Return True if two sizes are certainly equal, False if certainly different, else None."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
     return a is b or algebra.equal(a, b, POSITIVE)
 
 
 def quotient(a: Size, b: Size) -> Size:
-    """``a // b``; names are taken as at least 1, so that common factors cancel."""
+    """Return ``a // b``; symbols are at least 1, so that common factors cancel."""
     return algebra.floor_div(a, b, POSITIVE)
 
 
@@ -320,7 +321,7 @@ def _divide(a: Size, b: Size) -> Size | None:
             return None
         magnitude = abs(a) // abs(b)
         return magnitude if (a >= 0) == (b >= 0) else -magnitude
-    # ONNX divides toward zero, Dim toward minus infinity: the same only where nothing is negative.
+    # ONNX divides toward zero, Dim toward minus infinity: equal only if nothing is negative.
     if at_least(a, 0) is True and at_least(b, 1) is True:
         return quotient(a, b)
     return None
@@ -334,8 +335,8 @@ def _modulo(a: Size, b: Size) -> Size | None:
 
 def _compare(decide: Callable[[Size, Size], bool | None]) -> Callable[[Size, Size], Size | None]:
     def operation(a: Size, b: Size) -> Size | None:
-        found = decide(a, b)
-        return None if found is None else int(found)
+        decision = decide(a, b)
+        return None if decision is None else int(decision)
 
     return operation
 
@@ -472,5 +473,5 @@ RULES: dict[str, Callable[[Sizes, ir.Node, ir.Value], Elements | None]] = {
 """Operators that shape arithmetic is written with."""
 
 
-def _invert(found: bool | None) -> bool | None:
-    return None if found is None else not found
+def _invert(decision: bool | None) -> bool | None:
+    return None if decision is None else not decision

@@ -1,7 +1,7 @@
-"""Sweeps: passes that look at a whole graph at once rather than at one node.
+"""Sweeps: passes that examine a whole graph at once instead of one node.
 
-A sweep is registered like a rule and yields ``(node, result)`` pairs; the engine applies each as
-a patch of its own, so sweeps are numbered, explained and bisected as rules are.
+A sweep is registered like a rule and yields ``(node, result)`` pairs; the engine applies each as one patch, so that
+sweeps are numbered, explained and bisected like rules.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ Finder = Callable[[Engine, ir.Graph], Iterator[tuple[ir.Node, Result]]]
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """A registered sweep: its contract as a ``Rule``, and the function that finds its patches."""
+    """A registered sweep: its contract as a ``Rule``, and the function that yields its patches."""
 
     rule: Rule
     find: Finder
     early: bool = False
-    """Whether it runs once, before any rule, on the model as it came."""
+    """True if the sweep runs once, before any rule, on the unchanged model."""
     late: bool = False
-    """Whether it runs once, after all others and their proof: it changes what callers see of the model."""
+    """True if the sweep runs once, after all others and their proof, because it changes the interface of the model."""
 
     def run(self, engine: Engine) -> bool:
-        """Apply it once over the main graph and every function; returns whether anything changed."""
+        """Apply the sweep once to the main graph and every function; return True if the model changed."""
         before = len(engine.applied)
         if self.rule.label in engine.settings.off:
             return False
         if self.rule.roots and engine.operators.isdisjoint(self.rule.roots):
             return False
-        # A sweep is a function of the model: where it found nothing, it finds nothing until something changes.
+        # A sweep is a function of the model: without a change, it yields nothing again.
         state = (before, engine.refinements)
         if engine.memo.get(("searched", self.rule.label)) == state:
             return False
         for graph in engine.roots():
-            found = self.find(engine, graph)
+            results = self.find(engine, graph)
             while True:
                 try:
-                    node, result = next(found)
+                    node, result = next(results)
                 except StopIteration:
                     break
-                except Exception as error:  # what a sweep raises is told, and the others go on
+                except Exception as error:  # a sweep's error is recorded, and the other sweeps run
                     engine.blame(self.rule, graph.name or "the graph", error)
                     break
                 if engine.alive(node):
@@ -60,7 +60,7 @@ class Sweep:
 
 
 SWEEPS: dict[str, Sweep] = {}
-"""Every sweep loaded so far, by pass name, in order of definition."""
+"""All sweeps loaded so far, by pass name, in order of definition."""
 
 
 def sweep(
@@ -77,24 +77,24 @@ def sweep(
     """Register a generator ``(engine, graph) -> (node, result)…`` as the pass ``name``.
 
     Args:
-        name: The pass.
-        exactness: What it promises of the outputs.
-        on: Operators of which the model must have one for the sweep to find anything; none: it always looks.
-        default: Whether it runs when no passes are named.
-        emits: Domain of the operators it may make.
-        targets: Targets it is restricted to.
+        name: Name of the pass.
+        exactness: The promise about the outputs.
+        on: Operators of which the model must have one for the sweep to run; none: the sweep always runs.
+        default: True if the sweep runs when no passes are named.
+        emits: Domain of the operators that the sweep may emit.
+        targets: Targets of the sweep; none for all.
         early: See ``Sweep``.
         late: See ``Sweep``.
 
     Raises:
-        RuleError: the function has no docstring (it is the pass's description).
+        RuleError: the function has no docstring (the description of the pass).
     """
 
     def register(function: Finder) -> Sweep:
         where = getattr(function, "__name__", "sweep")
         lines = (inspect.getdoc(function) or "").strip().splitlines()
         if not lines:
-            raise RuleError("a sweep needs a docstring: it is its description", where=where)
+            raise RuleError("expected a docstring, which is the sweep's description", where=where)
         contract = Rule(
             name=name,
             function=where,

@@ -168,7 +168,7 @@ def test_a_mask_that_may_hide_every_key_stays() -> None:
     masked = "a = Where(hidden, low, zero)\n    m = Add(s, a)"
     text = _SELF_ATTENTION.format(mask=", bool[B, 1, L, L] hidden", masked=masked)
     engine = transformed(text, opset=23, low=np.float32(-np.inf), zero=np.float32(0), **_NUMBERS)
-    reason = "the mask may hide all keys from a query, of which engines make one thing or another"
+    reason = "the mask may hide all keys from a query, for which engines differ"
     assert engine.refused["fuse_attention/attention", "o"] == reason
 
 

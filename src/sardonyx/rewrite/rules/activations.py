@@ -1,4 +1,4 @@
-"""Activation functions that exporters write out: found in whatever order their products and sums stand."""
+"""Activation functions written out by exporters, with products and sums in any order."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from sardonyx.rewrite.notation import (
     Where,
 )
 from sardonyx.rewrite.rules.broadcasting import broadcasts_into
-from sardonyx.rewrite.rules.clips import limit
+from sardonyx.rewrite.rules.clips import limit_of
 from sardonyx.rewrite.rules.polynomials import (
     ARITHMETIC,
     Expansion,
@@ -62,10 +62,10 @@ from sardonyx.rewrite.rules.polynomials import (
 from sardonyx.rewrite.site import Site
 
 BESIDE_ONNXRUNTIME = ("native", "openvino", "tensorrt")
-"""Targets for operators whose kernels in ONNX Runtime take longer than the operators that they stand for."""
+"""Targets of operators whose ONNX Runtime kernels are slower than the separate operators."""
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-"""Types that engines have kernels of these operators for: few have one for 64 bits."""
+"""Element types of the engines' kernels for these operators: few have one for 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Gated:
     argument: Expansion
 
     def objection(self, s: Site) -> Refusal | None:
-        """Why the root must not become an operator of x alone, if there is a reason."""
+        """Return the reason why the root must not become an operator of x alone, or None."""
         outside = find_shared_value({**self.root.nodes, **self.argument.nodes, self.gate: None}, s.node)
         if outside is not None:
             return Refusal(f"'{outside}' in between has other readers")
@@ -86,7 +86,7 @@ class Gated:
 
 
 def type_objection(x: ir.Value, y: ir.Value, types: tuple[ir.DataType, ...] = FLOATS) -> Refusal | None:
-    """Why an operator of these types cannot make ``y`` of ``x``, if there is a reason."""
+    """Return the reason why an operator of these types cannot make ``y`` of ``x``, or None."""
     if facts.dtype(x) not in types:
         return Refusal("engines have no kernel for this type")
     if facts.rank(x) is None or facts.rank(x) != facts.rank(y):
@@ -94,8 +94,8 @@ def type_objection(x: ir.Value, y: ir.Value, types: tuple[ir.DataType, ...] = FL
     return None
 
 
-def gated(s: Site, *gates: str) -> Iterator[Gated]:
-    """Every way to read the root as arithmetic on some x and one of these operators of a polynomial in x."""
+def iterate_gated(s: Site, *gates: str) -> Iterator[Gated]:
+    """Yield each reading of the root as arithmetic on some x and one of these operators of a polynomial in x."""
     for gate in iterate_inner_nodes(s, gates):
         for x in iterate_arguments(s, gate.inputs[0]):
             argument = expand(s, gate.inputs[0], [x])
@@ -117,33 +117,33 @@ GELU_ARGUMENTS: dict[str, tuple[dict[tuple[int, ...], float], str | None]] = {
     "fuse_gelu", on=ROOTS, among=("Erf", "Tanh"), after=(*ARITHMETIC, *GELU_ARGUMENTS), exactness=REASSOCIATES, opset=20
 )
 def gelu(s: Site) -> Result:
-    """Half of x · (1 + erf(x/√2)), and its approximation by tanh, in any order of products and sums, are Gelu."""
-    for found in gated(s, *GELU_ARGUMENTS):
-        argument, approximate = GELU_ARGUMENTS[found.gate.op_type]
-        if found.argument.is_close_to(argument) and found.root.is_close_to({(1, 1): 0.5, (1, 0): 0.5}):
-            return found.objection(s) or Gelu(found.x, approximate=approximate)
+    """Fuse 0.5 * x * (1 + erf(x / √2)), and the approximation by tanh, in any order, into Gelu(x)."""
+    for match in iterate_gated(s, *GELU_ARGUMENTS):
+        argument, approximate = GELU_ARGUMENTS[match.gate.op_type]
+        if match.argument.is_close_to(argument) and match.root.is_close_to({(1, 1): 0.5, (1, 0): 0.5}):
+            return match.objection(s) or Gelu(match.x, approximate=approximate)
     return None
 
 
 @rule("fuse_swish", on="Mul", after=(*ARITHMETIC, "Sigmoid"), exactness=REASSOCIATES, opset=24, targets=("native",))
 def swish(s: Site) -> Result:
-    """The product x · sigmoid(αx) is Swish: SiLU with α = 1, and Gelu's quick approximation with 1.702."""
-    for found in gated(s, "Sigmoid"):
-        alpha = found.argument.terms.get((1,), 0.0)
-        if found.argument.is_close_to({(1,): alpha}) and found.root.is_close_to({(1, 1): 1.0}):
-            return found.objection(s) or Swish(found.x, alpha=alpha)
+    """Fuse x * sigmoid(α * x) into Swish(x, α): SiLU for α = 1, Gelu's quick approximation for 1.702."""
+    for match in iterate_gated(s, "Sigmoid"):
+        alpha = match.argument.terms.get((1,), 0.0)
+        if match.argument.is_close_to({(1,): alpha}) and match.root.is_close_to({(1, 1): 1.0}):
+            return match.objection(s) or Swish(match.x, alpha=alpha)
     return None
 
 
 def _line(s: Site, gate: ir.Node, argument: Expansion) -> tuple[float, float, float] | None:
-    """Slope, offset and height of a gate that is height · min(max(slope · x + offset, 0), 1)."""
+    """Return slope, offset and height of a gate equal to height * clip(slope * x + offset, 0, 1)."""
     if not argument.terms.keys() <= {(0,), (1,)}:
         return None
     slope, offset = argument.terms.get((1,), 0.0), argument.terms.get((0,), 0.0)
     if gate.op_type == "HardSigmoid":
         steep = s.attr("alpha", node=gate)
         return slope * steep, offset * steep + s.attr("beta", node=gate), 1.0
-    bounds = limit(s, gate)
+    bounds = limit_of(s, gate)
     if bounds is None or bounds.low != 0 or bounds.high is None or not 0 < bounds.high < math.inf:
         return None
     return slope / bounds.high, offset / bounds.high, bounds.high
@@ -158,13 +158,13 @@ def _line(s: Site, gate: ir.Node, argument: Expansion) -> tuple[float, float, fl
     opset=14,
 )
 def hard_swish(s: Site) -> Result:
-    """The products x · clip(x + 3, 0, 6) / 6 and x · hard sigmoid of x/6 + ½ are HardSwish."""
-    for found in gated(s, "Clip", "HardSigmoid"):
-        line = _line(s, found.gate, found.argument)
-        if line is None or not found.root.is_close_to({(1, 1): 1 / line[2]}):
+    """Fuse x * clip(x + 3, 0, 6) / 6, and x * HardSigmoid(x, 1/6, 1/2), into HardSwish(x)."""
+    for match in iterate_gated(s, "Clip", "HardSigmoid"):
+        line = _line(s, match.gate, match.argument)
+        if line is None or not match.root.is_close_to({(1, 1): 1 / line[2]}):
             continue
         if is_close(line[0], 1 / 6) and is_close(line[1], 0.5):
-            return found.objection(s) or HardSwish(found.x)
+            return match.objection(s) or HardSwish(match.x)
     return None
 
 
@@ -172,15 +172,15 @@ def hard_swish(s: Site) -> Result:
     "fuse_hard_sigmoid", on=("Mul", "Div"), after=(*ARITHMETIC, "Clip"), among="Clip", exactness=REASSOCIATES, opset=6
 )
 def hard_sigmoid(s: Site) -> Result:
-    """clip(x + b, 0, c) / c is HardSigmoid."""
+    """Fuse clip(x + b, 0, c) / c into HardSigmoid(x, 1 / c, b / c)."""
     widest: Result = None
-    for found in gated(s, "Clip"):
-        line = _line(s, found.gate, found.argument)
-        if line is None or line[0] == 0 or not found.root.is_close_to({(0, 1): 1 / line[2]}):
+    for match in iterate_gated(s, "Clip"):
+        line = _line(s, match.gate, match.argument)
+        if line is None or line[0] == 0 or not match.root.is_close_to({(0, 1): 1 / line[2]}):
             continue
-        objection = found.objection(s)
+        objection = match.objection(s)
         if objection is None:
-            widest = HardSigmoid(found.x, alpha=line[0], beta=line[1])  # the farthest x takes in most of the line
+            widest = HardSigmoid(match.x, alpha=line[0], beta=line[1])  # the farthest x takes in most of the line
         else:
             widest = widest or objection
     return widest
@@ -188,7 +188,7 @@ def hard_sigmoid(s: Site) -> Result:
 
 @rule("fuse_hard_sigmoid", on="Clip", after=(*ROOTS, "Sub"), exactness=REASSOCIATES, opset=6)
 def clipped_line(s: Site) -> Result:
-    """clip(a·x + b, 0, 1) is HardSigmoid."""
+    """Fuse clip(a * x + b, 0, 1) into HardSigmoid(x, a, b)."""
     if s.producer(0, *ROOTS, "Sub") is None:
         return None
     for x in list(iterate_arguments(s, s.input(0)))[1:]:

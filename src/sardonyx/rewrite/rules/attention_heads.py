@@ -1,4 +1,4 @@
-"""The heads of attention: parted, turned, repeated or packed before it and joined after it, as it does by itself."""
+"""The heads of attention: split, repeated or packed before Attention and merged after, as the operator does itself."""
 
 from __future__ import annotations
 
@@ -14,112 +14,113 @@ from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import equal
 
 HEADS_SECOND = (0, 2, 1, 3)
-"""The permutation between (batch, length, heads, width) and (batch, heads, length, width), either way."""
+"""The permutation between (batch, length, heads, width) and (batch, heads, length, width), both ways."""
 
 PARTS_FIRST = (2, 0, 3, 1, 4)
 """The permutation from (batch, length, parts, heads, width) to (parts, batch, heads, length, width)."""
 
 
-def joined_heads(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
-    """The tensor (batch, length, heads · width) that Reshape and Transpose make heads of, and how many."""
-    turned = producer_of(s, value, "Transpose")
-    if turned is None:
-        return _parted_at_once(s, value)
-    if tuple(s.attr("perm", (), node=turned)) != HEADS_SECOND:
+def match_split_heads(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
+    """Return the tensor (batch, length, heads * width) that is split into heads, and the number of heads."""
+    transpose = producer_of(s, value, "Transpose")
+    if transpose is None:
+        return _split_of_length_one(s, value)
+    if tuple(s.attr("perm", (), node=transpose)) != HEADS_SECOND:
         return None
-    return parted(s, turned.inputs[0])
+    return split_source(s, transpose.inputs[0])
 
 
-def parted(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
+def split_source(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
+    """Return the tensor that a Reshape splits into (batch, length, heads, width), and the number of heads."""
     node = producer_of(s, value, "Reshape")
-    joined, parted = (None, None) if node is None else (s.sizes.dims(node.inputs[0]), s.sizes.dims(value))
-    if node is None or joined is None or parted is None or len(joined) != 3 or len(parted) != 4:
+    merged, split = (None, None) if node is None else (s.sizes.dims(node.inputs[0]), s.sizes.dims(value))
+    if node is None or merged is None or split is None or len(merged) != 3 or len(split) != 4:
         return None
-    heads, source = parted[2], node.inputs[0]
+    heads, source = split[2], node.inputs[0]
     if source is None or not isinstance(heads, int):
         return None
-    return (source, heads) if all(equal(joined[axis], parted[axis]) is True for axis in (0, 1)) else None
+    return (source, heads) if all(equal(merged[axis], split[axis]) is True for axis in (0, 1)) else None
 
 
-def _parted_at_once(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
-    """The same where the length is 1, so that a Reshape alone makes (batch, heads, 1, width) of it."""
+def _split_of_length_one(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
+    """Return the same for length 1, where a Reshape alone gives (batch, heads, 1, width)."""
     node = producer_of(s, value, "Reshape")
-    joined, apart = (None, None) if node is None else (s.sizes.dims(node.inputs[0]), s.sizes.dims(value))
-    if node is None or joined is None or apart is None or len(joined) != 3 or len(apart) != 4:
+    merged, split = (None, None) if node is None else (s.sizes.dims(node.inputs[0]), s.sizes.dims(value))
+    if node is None or merged is None or split is None or len(merged) != 3 or len(split) != 4:
         return None
-    heads, source = apart[1], node.inputs[0]
-    alone = joined[1] == 1 and apart[2] == 1 and equal(joined[0], apart[0]) is True
+    heads, source = split[1], node.inputs[0]
+    alone = merged[1] == 1 and split[2] == 1 and equal(merged[0], split[0]) is True
     return (source, heads) if alone and source is not None and isinstance(heads, int) else None
 
 
-def heads_joined_after(s: Site) -> ir.Value | None:
-    """What Transpose and the Reshape at the root join the heads of; where the length is 1, the Reshape alone."""
-    turned = s.producer(0, "Transpose")
-    if turned is None:
-        apart, joined = s.sizes.dims(s.input(0)), s.sizes.dims(s.output)
-        if apart is None or joined is None or (len(apart), len(joined)) != (4, 3):
+def match_merged_heads(s: Site) -> ir.Value | None:
+    """Return the value whose heads Transpose and the Reshape at the root merge; for length 1, the Reshape alone."""
+    transpose = s.producer(0, "Transpose")
+    if transpose is None:
+        split, merged = s.sizes.dims(s.input(0)), s.sizes.dims(s.output)
+        if split is None or merged is None or (len(split), len(merged)) != (4, 3):
             return None
-        alone = apart[2] == 1 and joined[1] == 1 and equal(apart[0], joined[0]) is True
+        alone = split[2] == 1 and merged[1] == 1 and equal(split[0], merged[0]) is True
         return s.input(0) if alone else None
-    if tuple(s.attr("perm", (), node=turned)) != HEADS_SECOND or not facts.used_once(turned.outputs[0]):
+    if tuple(s.attr("perm", (), node=transpose)) != HEADS_SECOND or not facts.used_once(transpose.outputs[0]):
         return None
-    apart, joined = s.sizes.dims(turned.outputs[0]), s.sizes.dims(s.output)
-    if apart is None or joined is None or len(joined) != 3:
+    split, merged = s.sizes.dims(transpose.outputs[0]), s.sizes.dims(s.output)
+    if split is None or merged is None or len(merged) != 3:
         return None
-    return turned.inputs[0] if all(equal(apart[axis], joined[axis]) is True for axis in (0, 1)) else None
+    return transpose.inputs[0] if all(equal(split[axis], merged[axis]) is True for axis in (0, 1)) else None
 
 
 @rule("fuse_heads_into_attention", on="Reshape", after=("Transpose", "Attention"), exactness=REASSOCIATES, opset=23)
 def heads_of_attention(s: Site) -> Result:
-    """Attention between Reshapes and Transposes that part and join its heads does so by itself."""
-    node = producer_of(s, heads_joined_after(s), "Attention")
+    """Fuse Reshapes and Transposes that split and merge heads around Attention into the operator."""
+    node = producer_of(s, match_merged_heads(s), "Attention")
     if node is None or not facts.used_once(node.outputs[0]) or not all(facts.unused(v) for v in node.outputs[3:]):
         return None
     packed: dict[ir.Value, Expr] = {}
     parts = [_without_heads(s, value, packed) for value in node.inputs[:3]]
     if any(part is None for part in parts):
-        return Refusal("q, k or v has its heads from elsewhere")
+        return Refusal("q, k or v is not split into heads by Reshape and Transpose")
     (q, heads), (k, kv_heads), (v, _) = (part for part in parts if part is not None)
     attributes = dict[str, Any](node.attributes) | {"q_num_heads": heads, "kv_num_heads": kv_heads}
-    made = Op(("Attention",))(q, k, v, *node.inputs[3:], n_outputs=len(node.outputs), **attributes)
-    kept = {value: made.out(i) for i, value in enumerate(node.outputs) if i}  # with or without heads, these have them
-    return Patch({s.output: made.out(0), **kept}, before=node)
+    fused = Op(("Attention",))(q, k, v, *node.inputs[3:], n_outputs=len(node.outputs), **attributes)
+    others = {value: fused.out(i) for i, value in enumerate(node.outputs) if i}  # outputs that have heads in both forms
+    return Patch({s.output: fused.out(0), **others}, before=node)
 
 
 def _without_heads(s: Site, value: ir.Value | None, packed: dict[ir.Value, Expr]) -> tuple[Expr | ir.Value, int] | None:
-    """The tensor (batch, length, heads · width) of which ``value`` has the heads apart, rotated or not; how many."""
+    """Return the tensor (batch, length, heads * width) before the split, rotated or not, and the number of heads."""
     node = producer_of(s, value, "RotaryEmbedding")
     if node is None:
-        return joined_heads(s, value) or _part(s, value, packed)
-    inner = joined_heads(s, node.inputs[0]) or _part(s, node.inputs[0], packed)
+        return match_split_heads(s, value) or _part(s, value, packed)
+    inner = match_split_heads(s, node.inputs[0]) or _part(s, node.inputs[0], packed)
     if inner is None or value is None or not facts.used_once(value) or s.attr("num_heads", 0, node=node):
         return None
-    turned = Op(("RotaryEmbedding",))(
+    rotated = Op(("RotaryEmbedding",))(
         inner[0], *node.inputs[1:], **dict[str, Any](node.attributes) | {"num_heads": inner[1]}
     )
-    return turned, inner[1]
+    return rotated, inner[1]
 
 
 def _part(s: Site, value: ir.Value | None, packed: dict[ir.Value, Expr]) -> tuple[Expr, int] | None:
-    """One of the tensors side by side in one, of which Reshape, Transpose and Split or Gather make it with heads."""
-    found = _taken(s, value)
-    turned = None if found is None else producer_of(s, found[0], "Transpose")
-    if found is None or turned is None or tuple(s.attr("perm", (), node=turned)) != PARTS_FIRST:
+    """Return one of the packed tensors that Reshape, Transpose and Split or Gather split into heads."""
+    taken_from = _selected(s, value)
+    transpose = None if taken_from is None else producer_of(s, taken_from[0], "Transpose")
+    if taken_from is None or transpose is None or tuple(s.attr("perm", (), node=transpose)) != PARTS_FIRST:
         return None
-    node = producer_of(s, turned.inputs[0], "Reshape")
+    node = producer_of(s, transpose.inputs[0], "Reshape")
     source = None if node is None else node.inputs[0]
-    joined, parted_dims = s.sizes.dims(source), s.sizes.dims(turned.inputs[0])
-    if source is None or joined is None or parted_dims is None or len(joined) != 3 or joined[:2] != parted_dims[:2]:
+    merged, parted_dims = s.sizes.dims(source), s.sizes.dims(transpose.inputs[0])
+    if source is None or merged is None or parted_dims is None or len(merged) != 3 or merged[:2] != parted_dims[:2]:
         return None
     parts, heads, width = parted_dims[2:]
     if not isinstance(parts, int) or not isinstance(heads, int) or not isinstance(width, int):
         return None
     whole = packed.setdefault(source, build_split(s, source, [heads * width] * parts, 2))
-    return whole.out(found[1]), heads
+    return whole.out(taken_from[1]), heads
 
 
-def _taken(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
-    """The tensor, and the place along its first axis, that ``value`` is taken from."""
+def _selected(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
+    """Return the source of ``value`` and its index along the source's first axis."""
     node = producer_of(s, value, "Squeeze", "Gather")
     source = None if node is None else node.inputs[0]
     if node is None or source is None:
@@ -135,8 +136,8 @@ def _taken(s: Site, value: ir.Value | None) -> tuple[ir.Value, int] | None:
     return (parts.inputs[0], source.index() or 0) if set(split_sizes(s, parts) or ()) == {1} else None
 
 
-def repeated_heads(s: Site, value: ir.Value | None) -> ir.Value | None:
-    """The tensor each of whose heads Unsqueeze, Expand and Reshape repeat; None where nothing is repeated so."""
+def match_repeated_heads(s: Site, value: ir.Value | None) -> ir.Value | None:
+    """Return the tensor whose heads Unsqueeze, Expand and Reshape repeat, or None."""
     last = producer_of(s, value, "Reshape")
     grown = None if last is None else producer_of(s, last.inputs[0], "Expand")
     first = None if grown is None else producer_of(s, grown.inputs[0], "Unsqueeze", "Reshape")
@@ -154,8 +155,8 @@ def repeated_heads(s: Site, value: ir.Value | None) -> ir.Value | None:
 
 @rule("fuse_repeated_heads_into_attention", on="Attention", after="Reshape", exactness=REASSOCIATES, opset=23)
 def grouped_queries(s: Site) -> Result:
-    """Keys and values whose heads are repeated for groups of queries go into Attention as they are."""
-    k, v = repeated_heads(s, s.input(1)), repeated_heads(s, s.input(2))
+    """Fuse Attention with keys and values whose heads are repeated into Attention with the heads unrepeated."""
+    k, v = match_repeated_heads(s, s.input(1)), match_repeated_heads(s, s.input(2))
     if k is None or v is None or facts.dim_at(k, 1) is None or facts.dim_at(k, 1) != facts.dim_at(v, 1):
         return None
     return Op(("Attention",))(s.input(0), k, v, *s.node.inputs[3:], **dict[str, Any](s.node.attributes))

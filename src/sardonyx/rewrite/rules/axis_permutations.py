@@ -1,7 +1,7 @@
-"""Orders of axes: what a Transpose makes of a value, and how an operator is said of operands in another order.
+"""Orders of axes: the permutation of a Transpose, and operators rebuilt for operands in another order.
 
-A value v *has the order p* where it is held as w with v = Transpose(w, perm=p): axis a of v is axis p[a] of w. No rule
-stands here.
+A value v *has the order p* if v = Transpose(w, perm=p) for a stored w: axis a of v is axis p[a] of w. This module has
+no rule.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Operand = Expr | ir.Value | np.ndarray | None
 
 
 @dataclass(frozen=True)
-class Said:
-    """An operator said of operands in another order.
+class Reordered:
+    """An operator rebuilt for operands in another order.
 
     Attributes:
-        data: The places of the operands whose axes count.
-        order: The order that its outputs have then.
-        build: The operator on other operands, given for all of its places.
-        exactness: Whether it gives equal bits in any order.
+        data: Indices of the operands whose axes count.
+        order: The order of the outputs.
+        build: The operator as a function of all its operands.
+        exactness: EXACT if the bits are equal in any order.
     """
 
     data: tuple[int, ...]
@@ -38,18 +38,20 @@ class Said:
     exactness: Exactness = EXACT
 
 
-def inverse(order: Sequence[int]) -> Order:
-    """The permutation that undoes this one."""
+def invert_order(order: Sequence[int]) -> Order:
+    """Return the inverse permutation."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
-def composed(inner: Sequence[int], outer: Sequence[int]) -> Order:
-    """The permutation of a Transpose by ``outer`` of a Transpose by ``inner``."""
+def compose_orders(inner: Sequence[int], outer: Sequence[int]) -> Order:
+    """Return the permutation of a Transpose by ``outer`` of a Transpose by ``inner``."""
     return tuple(inner[axis] for axis in outer)
 
 
-def retold(s: Site, inputs: Mapping[int, Operand] | None = None, **attrs: Any) -> Callable[[Sequence[Operand]], Expr]:
-    """The node's operator with some operands and attributes of its own, and the rest as given."""
+def rebuild_reordered(
+    s: Site, inputs: Mapping[int, Operand] | None = None, **attrs: Any
+) -> Callable[[Sequence[Operand]], Expr]:
+    """Return a builder of the node's operator with some operands and attributes replaced."""
     node = s.node
 
     def build(operands: Sequence[Operand]) -> Expr:
@@ -63,5 +65,5 @@ def retold(s: Site, inputs: Mapping[int, Operand] | None = None, **attrs: Any) -
 
 
 def has_rank(s: Site, order: Order) -> bool:
-    """Whether the root's first operand has so many axes."""
+    """Return True if the root's first operand has as many axes as the order."""
     return facts.rank(s.input(0)) == len(order)

@@ -1,4 +1,4 @@
-"""Bodies of If, Loop and Scan, taken apart and put together: what the control-flow rules share."""
+"""Bodies of If, Loop and Scan: inlining, copying and rebuilding, shared by the control-flow rules."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from sardonyx.rewrite.rewrite_context import Workspace
 
 
 def body_of(node: ir.Node, name: str) -> ir.Graph | None:
-    """The graph held by attribute ``name``; None where a function's caller gives it."""
+    """Return the graph of attribute ``name``; None if the caller of a function gives it."""
     attribute = node.attributes.get(name)
     return None if attribute is None or attribute.is_ref() else attribute.as_graph()
 
 
 def branches(node: ir.Node) -> tuple[ir.Graph, ir.Graph] | None:
-    """The then-branch and the else-branch of an If; None where it has none of its own that give its outputs."""
+    """Return the then-branch and the else-branch of an If; None unless both are graphs with all outputs."""
     yes, no = body_of(node, "then_branch"), body_of(node, "else_branch")
     if yes is None or no is None or not len(yes.outputs) == len(no.outputs) == len(node.outputs):
         return None
     return yes, no
 
 
-def immovable(workspace: Workspace, body: ir.Graph) -> str | None:
-    """Why the weights of the body cannot move to the graph around it; None where they can."""
+def immovable_reason(workspace: Workspace, body: ir.Graph) -> str | None:
+    """Return the reason why the weights of the body cannot move to the outer graph, or None."""
     if workspace.in_function and body.initializers:
         return "the body holds weights, and a function can hold none"
     if any(value.const_value is None for value in body.initializers.values()):
-        return "the body holds initializers that are no plain tensors"
+        return "the body holds initializers other than plain tensors"
     return None
 
 
 def substitute(old: ir.Value, new: ir.Value | None) -> list[ir.Node]:
-    """Make every node that reads ``old`` read ``new``; returns these nodes."""
+    """Make every reader of ``old`` read ``new``; return these nodes."""
     uses = tuple(old.uses())
     for use in uses:
         use.node.replace_input_with(use.idx, new)
@@ -44,7 +44,7 @@ def substitute(old: ir.Value, new: ir.Value | None) -> list[ir.Node]:
 
 
 def release_outputs(body: ir.Graph) -> list[ir.Value]:
-    """The body's outputs, which from now on are plain values."""
+    """Return the body's outputs as plain values, which the body no longer puts out."""
     outputs = list(body.outputs)
     while len(body.outputs):
         body.outputs.pop()
@@ -54,13 +54,13 @@ def release_outputs(body: ir.Graph) -> list[ir.Value]:
 def splice(
     workspace: Workspace, body: ir.Graph, inputs: Mapping[ir.Value, ir.Value | None], into: ir.Graph
 ) -> list[ir.Node]:
-    """Take a body apart: its initializers move to ``into``, and its nodes are returned, to be put there.
+    """Take a body apart: move its initializers to ``into`` and return its nodes for insertion there.
 
     Args:
-        workspace: Whose names are kept apart.
+        workspace: The model, whose names stay unique.
         body: The body; empty afterwards. Its outputs must have been released.
-        inputs: What stands for its parameters; None for one that is left out.
-        into: The graph that the nodes will be put in.
+        inputs: The replacements of its parameters; None for an absent one.
+        into: The graph into which the caller inserts the nodes.
     """
     for old, new in inputs.items():
         substitute(old, new)
@@ -79,23 +79,23 @@ def splice(
     return nodes
 
 
-def copied(
+def copy_body(
     workspace: Workspace, body: ir.Graph, inputs: Mapping[ir.Value, ir.Value], into: ir.Graph
 ) -> tuple[list[ir.Node], list[ir.Value]]:
-    """A copy of the body for insertion in ``into``, under names of its own.
+    """Copy the body for insertion in ``into``, under new names.
 
     Returns:
-        The nodes of the copy, and the values that its outputs are.
+        The nodes of the copy, and the values of its outputs.
     """
     clone = body.clone(allow_outer_scope_values=True)
-    renamed(workspace, clone)
-    given = dict(zip(clone.inputs, (inputs[value] for value in body.inputs), strict=True))
-    outputs = [given.get(value, value) for value in release_outputs(clone)]
-    return splice(workspace, clone, given, into), outputs
+    rename_copy(workspace, clone)
+    replacements = dict(zip(clone.inputs, (inputs[value] for value in body.inputs), strict=True))
+    outputs = [replacements.get(value, value) for value in release_outputs(clone)]
+    return splice(workspace, clone, replacements, into), outputs
 
 
-def renamed(workspace: Workspace, clone: ir.Graph) -> None:
-    """Give the nodes, results and weights of a copy, and of the bodies in it, names that are free."""
+def rename_copy(workspace: Workspace, clone: ir.Graph) -> None:
+    """Give the nodes, results and weights of a copy, and of the bodies in it, unused names."""
     for graph in facts.graphs_of(clone):
         for name in list(graph.initializers):
             value = graph.initializers.pop(name)
@@ -111,7 +111,7 @@ def renamed(workspace: Workspace, clone: ir.Graph) -> None:
                     output.name = workspace.names.fresh(output.name)
 
 
-def rebuilt(
+def rebuild_node(
     workspace: Workspace,
     node: ir.Node,
     inputs: Sequence[ir.Value | None],
@@ -119,23 +119,23 @@ def rebuilt(
     attributes: Mapping[str, ir.Attr] | None = None,
     collected: Sequence[ir.Value] = (),
 ) -> tuple[ir.Node, dict[ir.Value, ir.Value]]:
-    """The node anew with other inputs and only the outputs ``kept``; its bodies move over to the new node.
+    """Rebuild the node with other inputs and only some outputs; its bodies move to the new node.
 
     Args:
-        workspace: Whose names are kept apart.
+        workspace: The model, whose names stay unique.
         node: The node; left without attributes.
-        inputs: The inputs of the new one.
-        kept: The outputs that the new one has, by index.
-        attributes: What takes the place of attributes of the old one.
-        collected: Values of a body whose slices further outputs of the new one are, behind those.
+        inputs: The inputs of the new node.
+        kept: Indices of the outputs of the new node.
+        attributes: Replacements of attributes.
+        collected: Values of a body whose slices become further outputs of the new node, after the others.
 
     Returns:
-        The new node, and each kept output with the value that takes its place.
+        The new node, and each old output with its replacement.
     """
     held = {**node.attributes, **(attributes or {})}.values()
     # The bodies belong to the new node: the old one must not take them along when it is removed.
     node.attributes.clear()
-    made = ir.Node(
+    new_node = ir.Node(
         node.domain,
         node.op_type,
         inputs,
@@ -146,24 +146,24 @@ def rebuilt(
         metadata_props=dict(node.metadata_props),
         name=workspace.node_names.fresh(node.name or node.op_type),
     )
-    pairs = {node.outputs[index]: output for index, output in zip(kept, made.outputs[: len(kept)], strict=True)}
+    pairs = {node.outputs[index]: output for index, output in zip(kept, new_node.outputs[: len(kept)], strict=True)}
     for old, new in pairs.items():
         new.name = workspace.names.fresh(old.name or "output")
         new.type, new.shape = old.type, old.shape
-    for value, new in zip(collected, made.outputs[len(kept) :], strict=True):
+    for value, new in zip(collected, new_node.outputs[len(kept) :], strict=True):
         new.name = workspace.names.fresh(f"{value.name}_collected")
         new.type = value.type
         new.shape = None if value.shape is None else ir.Shape([None, *_numbers(value.shape)])
-    return made, pairs
+    return new_node, pairs
 
 
 def _numbers(shape: ir.Shape) -> list[int | None]:
-    """The sizes that are numbers: names of a body's sizes mean nothing around it."""
+    """Return the sizes that are numbers: symbols of a body have no meaning around it."""
     return [dim if isinstance(dim, int) else None for dim in shape]
 
 
-def adopted(workspace: Workspace, node: ir.Node, into: ir.Graph) -> ir.Node:
-    """The node, taken out of its body for insertion in ``into``; weights of the body that it reads move along."""
+def move_node(workspace: Workspace, node: ir.Node, into: ir.Graph) -> ir.Node:
+    """Move the node out of its body for insertion in ``into``, with the weights of the body that it reads."""
     body = node.graph
     assert isinstance(body, ir.Graph)
     body.remove(node)
@@ -190,7 +190,7 @@ def prune(workspace: Workspace, body: ir.Graph) -> None:
             body.remove(node, safe=True)
 
 
-def passed_on(workspace: Workspace, value: ir.Value, body: ir.Graph) -> ir.Value:
+def pass_through(workspace: Workspace, value: ir.Value, body: ir.Graph) -> ir.Value:
     """An output of the body that is ``value``, which the body itself does not produce or already puts out."""
     node = ir.Node("", "Identity", [value], name=workspace.node_names.fresh(f"{value.name}_passed"))
     output = node.outputs[0]

@@ -1,4 +1,4 @@
-"""What broadcasting decides: which operand leaves a shape as it is, and Expands that broadcasting makes needless."""
+"""Broadcasting: which operand keeps its shape, and Expands that broadcasting makes redundant."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ BROADCASTING = frozenset(
 """Operators whose operands all broadcast against each other."""
 
 CHOOSING = frozenset({"Where", "Max", "Min", "Mean"})
-"""Those for which ONNX Runtime has a path for operands of one shape that gives zeros another sign."""
+"""Operators whose ONNX Runtime kernel for operands of one shape gives zeros another sign."""
 
 LARGEST_MASK = 1 << 20
-"""Elements up to which a constant mask is looked at."""
+"""Elements up to which a constant mask is read."""
 
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
@@ -39,7 +39,7 @@ WRITTEN_OUT = 1024
 
 
 def keeps_shape(s: Site, x: ir.Value | None, others: Iterable[ir.Value | None]) -> bool:
-    """Whether broadcasting ``x`` with the others surely gives the shape of ``x``."""
+    """Return True if broadcasting ``x`` with the others certainly gives the shape of ``x``."""
     dims = s.sizes.dims(x)
     for other in others:
         shape = s.sizes.dims(other)
@@ -64,32 +64,32 @@ def broadcasts_into(x: V, *others: V) -> Guard:
 
 
 REPEATING = (CONSTANT, "ConstantOfShape", "Expand", "Reshape", "Unsqueeze", "Where", *_COMPARISONS)
-"""What may have made a tensor that ``repeated`` knows."""
+"""Producers of the tensors that ``repeated_number`` evaluates."""
 
 
-def repeated(s: Site, value: ir.Value | None, depth: int = 0) -> Any:
-    """The number that a tensor holds everywhere, or None: of a constant, or of what makes one number of any shape."""
+def repeated_number(s: Site, value: ir.Value | None, depth: int = 0) -> Any:
+    """Return the number that a tensor holds everywhere, or None: constants, fills, and choices between them."""
     tensor = facts.constant_tensor(value)
     if tensor is not None:
         known: dict[ir.TensorProtocol, Any] = s.workspace.memo.setdefault("repeated", {})
         if tensor in known:
             return known[tensor]
         if facts.count(tensor) <= (LARGEST_MASK if tensor.dtype == ir.DataType.BOOL else facts.SMALL):
-            found = known[tensor] = query(_everywhere, tensor)
-            return found
+            number = known[tensor] = query(_everywhere, tensor)
+            return number
     node = None if value is None else value.producer()
     if node is None or depth > _DEEPEST:
         return None
     if facts.is_op(node, "Expand", "Reshape", "Unsqueeze"):
-        return repeated(s, node.inputs[0], depth + 1)
+        return repeated_number(s, node.inputs[0], depth + 1)
     if facts.is_op(node, "ConstantOfShape"):
         fill = node.attributes.get("value")
         if fill is None:
             return 0.0
         return None if fill.is_ref() else fill.as_tensor().numpy().reshape(-1)[0].item()
     if facts.is_op(node, "Where"):
-        condition = repeated(s, node.inputs[0], depth + 1)
-        return None if condition is None else repeated(s, node.inputs[1 if condition else 2], depth + 1)
+        condition = repeated_number(s, node.inputs[0], depth + 1)
+        return None if condition is None else repeated_number(s, node.inputs[1 if condition else 2], depth + 1)
     return _decided(s, node) if facts.is_op(node, *_COMPARISONS) else None
 
 
@@ -98,13 +98,13 @@ def _everywhere(array: np.ndarray) -> Any:
         return None
     flat = array.reshape(-1)
     first = flat[0].tobytes()
-    # Most tensors are told by their ends.
+    # The ends of most tensors differ.
     same = flat[-1].tobytes() == first and (array.size <= 2 or array.tobytes() == first * array.size)
     return flat[0].item() if same else None
 
 
 def _decided(s: Site, node: ir.Node) -> bool | None:
-    """What a comparison of integers gives everywhere, where the ranges that they lie in tell."""
+    """Return the result of a comparison of integers everywhere, if their ranges decide it."""
     kind = facts.dtype(node.inputs[0])
     if kind is None or not kind.is_integer():
         return None
@@ -117,8 +117,8 @@ def _decided(s: Site, node: ir.Node) -> bool | None:
     return False if surely_less else None
 
 
-def filled(shape: Sequence[int], number: object, kind: ir.DataType) -> np.ndarray | Expr:
-    """A tensor of one repeated number: written out where small, else a ConstantOfShape."""
+def fill_tensor(shape: Sequence[int], number: object, kind: ir.DataType) -> np.ndarray | Expr:
+    """Return a tensor of one repeated number: a constant if small, else a ConstantOfShape."""
     one = np.array([number]).astype(kind.numpy())
     if one.nbytes * int(np.prod(shape, dtype=object)) <= WRITTEN_OUT:
         return np.full(tuple(shape), one[0], one.dtype)
@@ -127,13 +127,13 @@ def filled(shape: Sequence[int], number: object, kind: ir.DataType) -> np.ndarra
 
 @rule("eliminate_nop_expand", on=BROADCASTING, after="Expand", exactness=EXACT)
 def expand_before_broadcast(s: Site) -> Result:
-    """Expand before an operator that broadcasts to the same shape anyway."""
+    """Remove an Expand before an operator that broadcasts to the same shape."""
     return _without_expand(s)
 
 
 @rule("eliminate_nop_expand", on=CHOOSING, exactness=REASSOCIATES)
 def expand_before_choice(s: Site) -> Result:
-    """Expand before a choice of elements that broadcasts to the same shape anyway."""
+    """Remove an Expand before Where, Max, Min or Mean that broadcasts to the same shape."""
     return _without_expand(s)
 
 
@@ -152,7 +152,7 @@ def _without_expand(s: Site) -> Result:
 
 
 def _broadcast_anyway(s: Site, index: int, expanded: ir.Value, source: ir.Value | None) -> bool:
-    """Whether the other operands give every size that the Expand gives."""
+    """Return True if the other operands give every size that the Expand gives."""
     want, have = s.sizes.dims(expanded), s.sizes.dims(source)
     others = [s.sizes.dims(v) for i, v in enumerate(s.node.inputs) if i != index]
     if want is None or have is None:
@@ -160,12 +160,12 @@ def _broadcast_anyway(s: Site, index: int, expanded: ir.Value, source: ir.Value 
     for back, size in enumerate(reversed(want), 1):
         if _size_at(have, back, size) or any(o is not None and _size_at(o, back, size) for o in others):
             continue
-        # A new axis of size 1 takes any size, but another operand must have that axis.
+        # A new axis of size 1 broadcasts to any size, but another operand must have the axis.
         if size != 1 or back <= len(have) or not any(o is not None and back <= len(o) for o in others):
             return False
     return True
 
 
 def _size_at(dims: Sequence[Size], back: int, size: Size) -> bool:
-    """Whether the axis that stands ``back`` places from the end has this size for sure."""
+    """Return True if the axis ``back`` from the end certainly has this size."""
     return back <= len(dims) and equal(dims[-back], size) is True

@@ -1,4 +1,4 @@
-"""Keys and values of earlier runs: joined with the new ones before attention, as the operator does by itself."""
+"""Caches of attention: keys and values of earlier runs, joined with the new ones by the operator itself."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LENGTH = 2
 """The axis of keys in (batch, heads, length, width)."""
 
 
-def appended(s: Site, value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
-    """The keys (or values) of earlier runs and the new ones, that ``value`` (batch, heads, length, width) joins."""
+def match_appended(s: Site, value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+    """Return the earlier and the new keys (or values) that ``value`` (batch, heads, length, width) joins."""
     node = producer_of(s, value, "Concat")
     if node is None or facts.rank(value) != 4 or len(node.inputs) != 2 or axis_of(s, node) != LENGTH:
         return None
@@ -27,8 +27,8 @@ def appended(s: Site, value: ir.Value | None) -> tuple[ir.Value, ir.Value] | Non
     return None if past is None or new is None else (past, new)
 
 
-def of_one_length(s: Site, keys: tuple[ir.Value, ir.Value], values: tuple[ir.Value, ir.Value]) -> bool:
-    """Whether there are surely as many keys as values, both of earlier runs and new ones."""
+def have_one_length(s: Site, keys: tuple[ir.Value, ir.Value], values: tuple[ir.Value, ir.Value]) -> bool:
+    """Return True if there are certainly as many keys as values, both of earlier runs and new ones."""
     for key, value in zip(keys, values, strict=True):
         left, right = s.sizes.dims(key), s.sizes.dims(value)
         if left is None or right is None or not all(equal(left[axis], right[axis]) is True for axis in (0, 1, LENGTH)):
@@ -37,7 +37,7 @@ def of_one_length(s: Site, keys: tuple[ir.Value, ir.Value], values: tuple[ir.Val
 
 
 def _appended_alone(m: Match) -> Refusal | None:
-    """Guard: keys and values (batch, heads, length, width) are appended along the length, for this Attention alone."""
+    """Guard: keys and values (batch, heads, length, width) are appended along the length, for one Attention."""
     s = m.site
     keys, values = m.root.inputs[1], m.root.inputs[2]
     if any(facts.rank(value) != 4 for value in (keys, values)):
@@ -57,7 +57,7 @@ def _appended_alone(m: Match) -> Refusal | None:
 
 def _of_one_length(m: Match) -> Refusal | None:
     """Guard: there are certainly as many values as keys."""
-    if of_one_length(m.site, (m.past_k, m.k), (m.past_v, m.v)):
+    if have_one_length(m.site, (m.past_k, m.k), (m.past_v, m.v)):
         return None
     return Refusal("there are not as many values as keys, of earlier runs or new ones")
 

@@ -1,4 +1,4 @@
-"""Type conversions that do nothing, are written twice, or can be told from the types at hand."""
+"""Type conversions that are redundant, repeated, or decided by known types."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _numeric(kind: ir.DataType | None) -> TypeGuard[ir.DataType]:
 
 
 def holds_all(wide: ir.DataType, narrow: ir.DataType) -> bool:
-    """Whether every value of the type ``narrow`` is a value of ``wide``."""
+    """Return True if every value of the type ``narrow`` is a value of ``wide``."""
     if wide == narrow:
         return True
     if narrow == ir.DataType.BOOL:
@@ -63,11 +63,11 @@ def holds_all(wide: ir.DataType, narrow: ir.DataType) -> bool:
 
 
 def _skips(source: ir.DataType, middle: ir.DataType, target: ir.DataType) -> bool:
-    """Whether source → target gives what source → middle → target gives; ``middle`` holds all of ``source``."""
+    """Return True if source → target equals source → middle → target; ``middle`` holds all of ``source``."""
     if target == source or target in _FLOAT_PRECISION or target == ir.DataType.BOOL or source == ir.DataType.BOOL:
         return True
     if source in _INTEGER_BITS:
-        # Between integers a conversion wraps; out of the target's range a float converts to anything.
+        # Between integers a conversion wraps; outside of the target's range a float converts to any number.
         return middle in _INTEGER_BITS or holds_all(target, source)
     return source in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and middle == ir.DataType.FLOAT
 
@@ -108,7 +108,7 @@ def cast_of_cast(x: V, target: A) -> Rewrite:
 
 
 MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Identity"})
-"""Operators with one data input, that move values and never look at them."""
+"""Operators with one data input that only move values."""
 
 
 def _returns_to_type(m: Match) -> Refusal | None:
@@ -132,7 +132,7 @@ def cast_moved_cast(x: V, target: A) -> Rewrite:
 
 @rule("eliminate_nop_cast", on="Cast", after="Concat", exactness=EXACT)
 def cast_joined_casts(s: Site) -> Result:
-    """Casts of all the parts of a Concat to a wider type, and back, go away."""
+    """Fuse Cast(Concat(Cast(a), Cast(b)), to=dtype(a)) into Concat(a, b), for a wider type between."""
     joined, value = s.producer(0, "Concat"), s.input(0)
     if joined is None or value is None or not facts.used_once(value):
         return None

@@ -1,4 +1,4 @@
-"""Constants added or multiplied in a row: taken together once, instead of at every element."""
+"""Constants added or multiplied one after another: merged once, instead of applied to every element."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from sardonyx.rewrite.site import Site
 
 @dataclass(frozen=True)
 class Affine:
-    """A node as ``sign·x + c`` or ``c·x^power``: the tensor, the constant, and which."""
+    """A node as ``sign·x + c`` or ``c·x^power``: the tensor, the constant, and their sides."""
 
     x: ir.Value
     constant: ir.Value
-    turned: bool
-    """Whether x stands on the right of − or ÷."""
+    x_on_right: bool
+    """True if x is on the right of − or ÷."""
     inverse: bool
-    """Whether the constant stands on the right of − or ÷."""
+    """True if the constant is on the right of − or ÷."""
 
 
 def _affine(node: ir.Node | None) -> Affine | None:
-    """A binary operator on one tensor and one constant."""
+    """Return a binary operator on one tensor and one constant in affine form, or None."""
     if node is None or len(node.inputs) != 2:
         return None
     left, right = node.inputs
@@ -51,12 +51,12 @@ def _affine(node: ir.Node | None) -> Affine | None:
         return None
     ordered = node.op_type in ("Sub", "Div")
     if facts.is_constant(right):
-        return Affine(left, right, turned=False, inverse=ordered)
-    return Affine(right, left, turned=ordered, inverse=False)
+        return Affine(left, right, x_on_right=False, inverse=ordered)
+    return Affine(right, left, x_on_right=ordered, inverse=False)
 
 
 def _chain(s: Site, *op_types: str) -> tuple[Affine, Affine] | Refusal | None:
-    """The inner and the outer operator, when both have a constant and the inner one is read by the outer alone."""
+    """Return the inner and outer operator if both have a constant and only the outer reads the inner."""
     outer = _affine(s.node)
     producer = None if outer is None else outer.x.producer()
     if outer is None or producer is None or producer.graph is not s.node.graph or not facts.is_op(producer, *op_types):
@@ -72,10 +72,10 @@ def _chain(s: Site, *op_types: str) -> tuple[Affine, Affine] | Refusal | None:
 def _combined(
     operation: Callable[[np.ndarray, np.ndarray], np.ndarray], first: ir.Value, second: ir.Value
 ) -> np.ndarray | Refusal:
-    """The constants taken together, unless that leaves the range of their type or is larger than each of them."""
+    """Merge two constants, unless the result leaves the range of their type or is larger than each."""
     kind = facts.dtype(first)
     if kind is None or kind != facts.dtype(second) or kind.name in ("BFLOAT16", "BOOL"):
-        return Refusal("the constants' type is not one to compute with")
+        return Refusal("the type of the constants has no arithmetic here")
     left, right = facts.static_shape(first), facts.static_shape(second)
     if left is None or right is None:
         return Refusal("the constants' shapes are not known")
@@ -90,12 +90,12 @@ def _combined(
     with np.errstate(all="ignore"):
         result = np.asarray(operation(a, b)).astype(a.dtype)
     if a.dtype.kind == "f" and not _well_scaled(a, b, result):
-        return Refusal("taken together, the constants leave the range of their type")
+        return Refusal("merged, the constants leave the range of their type")
     return result
 
 
 def _well_scaled(a: np.ndarray, b: np.ndarray, result: np.ndarray) -> bool:
-    """Whether all is finite, and nothing became denormal that was not."""
+    """Return True if everything is finite and nothing became denormal."""
     if not all(np.isfinite(array).all() for array in (a, b, result)):
         return False
     tiny = np.abs(result) < np.finfo(result.dtype).tiny
@@ -104,20 +104,20 @@ def _well_scaled(a: np.ndarray, b: np.ndarray, result: np.ndarray) -> bool:
 
 @rule("fuse_consecutive_adds", on=("Add", "Sub"), after=("Add", "Sub"), exactness=REASSOCIATES, opset=7)
 def add_of_add(s: Site) -> Result:
-    """(x + c₁) + c₂, and all that − makes of it, is one sum or difference."""
+    """Fuse (x + a) + b into x + (a + b) for constants; − in any position likewise."""
     chain = _chain(s, "Add", "Sub")
     if chain is None or isinstance(chain, Refusal):
         return chain
     inner, outer = chain
     # inner = ±x ± c₁, outer = ±inner ± c₂: the sign of x, and c = ±c₁ ± c₂.
-    first = -1 if inner.inverse != outer.turned else 1
+    first = -1 if inner.inverse != outer.x_on_right else 1
     second = -1 if outer.inverse else 1
     constant = _combined(lambda a, b: _signed(a, first) + _signed(b, second), inner.constant, outer.constant)
     if isinstance(constant, Refusal):
         return constant
     if any(_rounds(facts.constant(part.constant)) for part in chain):
-        return Refusal("adding so large a number rounds what it is added to, which may be meant")
-    return Sub(constant, inner.x) if inner.turned != outer.turned else Add(inner.x, constant)
+        return Refusal("adding so large a number rounds the other operand, perhaps on purpose")
+    return Sub(constant, inner.x) if inner.x_on_right != outer.x_on_right else Add(inner.x, constant)
 
 
 def _signed(array: np.ndarray, sign: int) -> np.ndarray:
@@ -125,7 +125,7 @@ def _signed(array: np.ndarray, sign: int) -> np.ndarray:
 
 
 def _rounds(array: np.ndarray | None) -> bool:
-    """Whether a float constant is so large that adding it rounds common numbers: a known way to round to integers."""
+    """Return True if a float constant is so large that adding it rounds: a common way to round to integers."""
     if array is None or array.dtype.kind != "f":
         return False
     return bool((np.abs(array) >= 2.0 ** (np.finfo(array.dtype).nmant - 4)).any())
@@ -133,7 +133,7 @@ def _rounds(array: np.ndarray | None) -> bool:
 
 @rule("fuse_consecutive_muls", on=("Mul", "Div"), after=("Mul", "Div"), exactness=REASSOCIATES, opset=7)
 def mul_of_mul(s: Site) -> Result:
-    """(x · c₁) · c₂, and all that ÷ makes of it among floats, is one product or quotient."""
+    """Fuse (x * a) * b into x * (a * b) for constants; ÷ in any position likewise, for floats."""
     chain = _chain(s, "Mul", "Div")
     if chain is None or isinstance(chain, Refusal):
         return chain
@@ -142,18 +142,18 @@ def mul_of_mul(s: Site) -> Result:
     divides = s.node.op_type == "Div" or (producer is not None and producer.op_type == "Div")
     if divides and (kind is None or not kind.is_floating_point()):
         return Refusal("integer division rounds")
-    first = inner.inverse != outer.turned
+    first = inner.inverse != outer.x_on_right
     constant = _combined(lambda a, b: _ratio(a, b, first, outer.inverse), inner.constant, outer.constant)
     if isinstance(constant, Refusal):
         return constant
     zero = not all(np.all(facts.constant(part.constant)) for part in chain)
     if (zero and divides) or (not zero and not constant.all()):
         return Refusal("a constant is zero, or their product is too small for the type")
-    return Div(constant, inner.x) if inner.turned != outer.turned else Mul(inner.x, constant)
+    return Div(constant, inner.x) if inner.x_on_right != outer.x_on_right else Mul(inner.x, constant)
 
 
 def _ratio(a: np.ndarray, b: np.ndarray, under: bool, divides: bool) -> np.ndarray:
-    """The product of a and b, each as it is or (``under``, ``divides``) as a divisor."""
+    """Return the product of a and b, each as it is or (``under``, ``divides``) as a divisor."""
     if a.dtype.kind != "f":
         return np.asarray(a * b)
     wide = a.astype(np.float64), b.astype(np.float64)
@@ -162,11 +162,11 @@ def _ratio(a: np.ndarray, b: np.ndarray, under: bool, divides: bool) -> np.ndarr
 
 @rule("fuse_linear_chain", on=("Add", "Sub"), after="Mul", exactness=REASSOCIATES, opset=7)
 def scale_between_shifts(s: Site) -> Result:
-    """(x ± a) · b ± c is x · b + (±a · b ± c)."""
+    """Fuse (x ± a) * b ± c into x * b + (±a * b ± c), for constants."""
     last = _affine(s.node)
     scale = None if last is None else _affine(last.x.producer())
     first = None if scale is None else _affine(scale.x.producer())
-    if last is None or scale is None or first is None or last.turned or first.turned:
+    if last is None or scale is None or first is None or last.x_on_right or first.x_on_right:
         return None
     product, shifted = last.x.producer(), scale.x.producer()
     if not facts.is_op(product, "Mul") or not facts.is_op(shifted, "Add", "Sub") or not _alone(s, last.x, scale.x):
@@ -182,12 +182,12 @@ def scale_between_shifts(s: Site) -> Result:
     moved, final = _signed(moved, -1 if first.inverse else 1), _signed(final, -1 if last.inverse else 1)
     total = np.asarray(moved + final, moved.dtype)
     if total.dtype.kind == "f" and not np.isfinite(total).all():
-        return Refusal("taken together, the constants leave the range of their type")
+        return Refusal("merged, the constants leave the range of their type")
     return Add(Mul(first.x, scale.constant), total)
 
 
 def _alone(s: Site, *values: ir.Value) -> bool:
-    """Whether each value is made in this graph and read once."""
+    """Return True if each value is produced in this graph and read once."""
     return all(facts.used_once(v) and (node := v.producer()) is not None and node.graph is s.node.graph for v in values)
 
 
@@ -219,7 +219,7 @@ def _has_reciprocal(c: V) -> Guard:
 
 
 def _divides(x: V, c: V) -> Guard:
-    """Guard: a value that is not constant is divided by a floating-point constant that numpy computes with."""
+    """Guard: x is not constant, and c is a floating-point constant of a numpy type."""
 
     def divides(m: Match) -> bool:
         kind = facts.dtype(m.bound[c.name])

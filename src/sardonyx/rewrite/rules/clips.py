@@ -45,7 +45,7 @@ class Limit:
     clipped: bool
 
 
-def limit(s: Site, node: ir.Node) -> Limit | None:
+def limit_of(s: Site, node: ir.Node) -> Limit | None:
     """How ``node`` limits one of its inputs, or None where its bounds are not known numbers."""
     x = node.inputs[0]
     if x is None:
@@ -90,11 +90,11 @@ def _within(number: float | None, low: float | None, high: float | None) -> floa
 
 
 def _merged(s: Site, *, exactly: bool) -> Result:
-    outer = limit(s, s.node)
+    outer = limit_of(s, s.node)
     node = None if outer is None else outer.x.producer()
     if outer is None or node is None or node.graph is not s.node.graph or not facts.is_op(node, *LIMITS):
         return None
-    inner = limit(s, node)
+    inner = limit_of(s, node)
     # Max and Min take either zero where both signs meet; Relu and Clip keep the one they are given.
     if inner is None or exactly == bool({"Max", "Min"} & {s.node.op_type, node.op_type}):
         return None
@@ -138,7 +138,7 @@ def min_of_max(s: Site) -> Result:
 
 def _keeps_bounds(m: Match) -> Refusal | None:
     """Guard: no element of x is outside of the bounds."""
-    bounds = limit(m.site, m.root)
+    bounds = limit_of(m.site, m.root)
     if bounds is None or (m.root.op_type == "Clip" and bounds.low is None and bounds.high is None):
         return SILENT
     low, high = value_range(m.site, bounds.x)

@@ -27,8 +27,8 @@ from sardonyx.rewrite.language import (
     where,
 )
 from sardonyx.rewrite.notation import Cast, Conv
-from sardonyx.rewrite.rules.activations import gated
-from sardonyx.rewrite.rules.clips import limit
+from sardonyx.rewrite.rules.activations import iterate_gated
+from sardonyx.rewrite.rules.clips import limit_of
 from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.signatures import axis_of
 from sardonyx.rewrite.site import Site
@@ -90,7 +90,7 @@ def _parameters(s: Site) -> list[float] | None:
         case "HardSigmoid":
             return [float(s.attr("alpha")), float(s.attr("beta"))]
         case "Clip":
-            bounds = limit(s, s.node)
+            bounds = limit_of(s, s.node)
             if bounds is None:
                 return None
             low, high = (
@@ -106,7 +106,7 @@ def _parameters(s: Site) -> list[float] | None:
 )
 def quick_gelu(s: Site) -> Result:
     """The product x · sigmoid(αx) is ONNX Runtime's QuickGelu, SiLU with α = 1."""
-    for found in gated(s, "Sigmoid"):
+    for found in iterate_gated(s, "Sigmoid"):
         alpha = found.argument.terms.get((1,), 0.0)
         if not found.argument.is_close_to({(1,): alpha}) or not found.root.is_close_to({(1, 1): 1.0}):
             continue

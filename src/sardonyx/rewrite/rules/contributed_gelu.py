@@ -22,7 +22,7 @@ from sardonyx.rewrite.language import (
     where,
 )
 from sardonyx.rewrite.notation import Gelu
-from sardonyx.rewrite.rules.activations import GELU_ARGUMENTS, ROOTS, Gated, gated
+from sardonyx.rewrite.rules.activations import GELU_ARGUMENTS, ROOTS, Gated, iterate_gated
 from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME, not_its_type, suits_kernel
 from sardonyx.rewrite.site import Site
 
@@ -66,7 +66,7 @@ def bias_of_gelu(x: V, b: V, approximate: A) -> Rewrite:
 
 def _gelu(s: Site, gate: str) -> Gated | None:
     argument, _ = GELU_ARGUMENTS[gate]
-    for found in gated(s, gate):
+    for found in iterate_gated(s, gate):
         if found.argument.is_close_to(argument) and found.root.is_close_to({(1, 1): 0.5, (1, 0): 0.5}):
             return found
     return None

@@ -12,7 +12,7 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.facts import STANDARD, captured_values
 from sardonyx.rewrite.language import EXACT, Patch, Result
-from sardonyx.rewrite.rules.bodies import branches, immovable, passed_on, release_outputs, splice
+from sardonyx.rewrite.rules.bodies import branches, immovable_reason, pass_through, release_outputs, splice
 from sardonyx.rewrite.sweep import sweep
 
 FARTHEST = 256
@@ -39,7 +39,7 @@ def _told(engine: Engine, graph: ir.Graph, known: Mapping[ir.Value, np.ndarray])
                 yield from _told(engine, body, known)
             continue
         for body, truth in zip(both, (True, False), strict=True):
-            yield from _told(engine, body, {**known, **implied(condition, truth)})
+            yield from _told(engine, body, {**known, **infer_constants(condition, truth)})
 
 
 def _with_constants(engine: Engine, node: ir.Node, places: list[int], known: Mapping[ir.Value, np.ndarray]) -> Result:
@@ -54,7 +54,7 @@ def _with_constants(engine: Engine, node: ir.Node, places: list[int], known: Map
     return Patch(build=rewire)
 
 
-def implied(condition: ir.Value, truth: bool) -> dict[ir.Value, np.ndarray]:
+def infer_constants(condition: ir.Value, truth: bool) -> dict[ir.Value, np.ndarray]:
     """Values that are surely constant where ``condition`` is ``truth``: those it is made of, and those made of it."""
     found: dict[ir.Value, bool] = {}
     numbers: dict[ir.Value, np.ndarray] = {}
@@ -130,7 +130,7 @@ def _atom(condition: ir.Value) -> tuple[ir.Value, bool]:
 def _merged(engine: Engine, first: ir.Node, second: ir.Node, alike: bool) -> Result:
     mine, its = branches(first), branches(second)
     assert mine is not None and its is not None
-    if any(immovable(engine, body) is not None for body in its):
+    if any(immovable_reason(engine, body) is not None for body in its):
         return None
     between = _needed_between(first, second)
     if between is None:
@@ -167,7 +167,7 @@ def _append(engine: Engine, first: ir.Node, mine: ir.Graph, its: ir.Graph) -> No
     mine.extend(splice(engine, its, {}, mine))
     for output in outputs:
         foreign = output.is_graph_output() or output.graph is not mine
-        mine.outputs.append(passed_on(engine, output, mine) if foreign else output)
+        mine.outputs.append(pass_through(engine, output, mine) if foreign else output)
 
 
 def _needed_between(first: ir.Node, second: ir.Node) -> list[ir.Node] | None:

@@ -13,10 +13,10 @@ from sardonyx.rewrite.notation import Where
 from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.rules.bodies import (
     Numbers,
-    adopted,
     branches,
-    immovable,
-    rebuilt,
+    immovable_reason,
+    move_node,
+    rebuild_node,
     release_outputs,
     splice,
     substitute,
@@ -26,7 +26,7 @@ from sardonyx.rewrite.sizes import Sizes
 from sardonyx.rewrite.sweep import sweep
 
 
-def known_condition(sizes: Sizes, value: ir.Value | None) -> bool | None:
+def decided_condition(sizes: Sizes, value: ir.Value | None) -> bool | None:
     """The truth of a condition that constants or sizes decide."""
     found = facts.scalar(value)
     if found is None:
@@ -35,13 +35,13 @@ def known_condition(sizes: Sizes, value: ir.Value | None) -> bool | None:
     return None if found is None else bool(found)
 
 
-def taken(workspace: Workspace, node: ir.Node, truth: bool) -> Result:
+def inline_branch(workspace: Workspace, node: ir.Node, truth: bool) -> Result:
     """The If becomes its branch for ``truth``."""
     both = branches(node)
     if both is None:
         return Refusal("its branches are given by the function's caller, or do not give its outputs")
     body = both[0] if truth else both[1]
-    if (reason := immovable(workspace, body)) is not None:
+    if (reason := immovable_reason(workspace, body)) is not None:
         return Refusal(reason)
 
     def inline() -> Patch:
@@ -56,8 +56,8 @@ def taken(workspace: Workspace, node: ir.Node, truth: bool) -> Result:
 @rule("eliminate_if_with_const_cond", on="If", exactness=EXACT)
 def decided_branch(s: Site) -> Result:
     """If whose condition is known becomes the branch that it takes."""
-    condition = known_condition(s.sizes, s.input(0))
-    return None if condition is None else taken(s.workspace, s.node, condition)
+    condition = decided_condition(s.sizes, s.input(0))
+    return None if condition is None else inline_branch(s.workspace, s.node, condition)
 
 
 @rule("eliminate_unused_if_outputs", on="If", exactness=EXACT)
@@ -72,7 +72,7 @@ def unused_outputs(s: Site) -> Result:
         for body in both:
             outputs = release_outputs(body)
             body.outputs.extend(outputs[i] for i in kept)
-        node, pairs = rebuilt(s.workspace, s.node, list(s.node.inputs), kept)
+        node, pairs = rebuild_node(s.workspace, s.node, list(s.node.inputs), kept)
         return Patch(pairs, nodes=[node], edit=lambda: [n for body in both for n in body])
 
     return Patch(build=rebuild)
@@ -154,7 +154,7 @@ def equal_branches(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
                 numbers.enter(body)
             outputs = [[numbers.of(value) for value in body.outputs] for body in both]
             if outputs[0] == outputs[1]:
-                yield node, taken(engine, node, True)
+                yield node, inline_branch(engine, node, True)
             else:
                 yield node, _common_code(engine, node, both, numbers)
 
@@ -162,7 +162,7 @@ def equal_branches(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
 def _common_code(engine: Engine, node: ir.Node, both: tuple[ir.Graph, ir.Graph], numbers: Numbers) -> Result:
     """Nodes of which both branches have an equal one move before the If; outputs that are equal leave it."""
     yes, no = both
-    if immovable(engine, yes) is not None:
+    if immovable_reason(engine, yes) is not None:
         return None
     equal = {i for i, (a, b) in enumerate(zip(yes.outputs, no.outputs, strict=True)) if numbers.of(a) == numbers.of(b)}
     pairs = _shared_nodes(both, numbers, equal)
@@ -182,11 +182,11 @@ def _common_code(engine: Engine, node: ir.Node, both: tuple[ir.Graph, ir.Graph],
         for first, second in pairs:
             for a, b in zip(first.outputs, second.outputs, strict=True):
                 substitute(b, a)
-            nodes.append(adopted(engine, first, node.graph))  # type: ignore[arg-type]
+            nodes.append(move_node(engine, first, node.graph))  # type: ignore[arg-type]
             no.remove(second, safe=True)
         replaced = {node.outputs[i]: value for i, value in leaving.items()}
         if kept:
-            made, others = rebuilt(engine, node, list(node.inputs), kept)
+            made, others = rebuild_node(engine, node, list(node.inputs), kept)
             nodes.append(made)
             replaced.update(others)
         return Patch(replaced, nodes=nodes, edit=lambda: [*yes, *no])

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.facts import captured_values
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result, rule
-from sardonyx.rewrite.rules.bodies import Numbers, adopted, copied, immovable, release_outputs, splice
-from sardonyx.rewrite.rules.control_flow_if import known_condition
+from sardonyx.rewrite.rules.bodies import Numbers, copy_body, immovable_reason, move_node, release_outputs, splice
+from sardonyx.rewrite.rules.control_flow_if import decided_condition
 from sardonyx.rewrite.rules.loop_carried import (
     CarriedLoop,
     is_certain_to_run,
@@ -26,18 +26,18 @@ MOST_UNROLLED = 1024
 """Nodes that unrolling one loop may make."""
 
 
-def trips(s: Site, loop: CarriedLoop) -> int | None:
+def trip_count(s: Site, loop: CarriedLoop) -> int | None:
     """How often the body of a Loop runs, where constants decide it."""
     most = None if s.input(0) is None else s.sizes.constant(s.input(0))
     if s.input(0) is not None and most is None:
         return None
-    begins = True if s.input(1) is None else known_condition(s.sizes, s.input(1))
+    begins = True if s.input(1) is None else decided_condition(s.sizes, s.input(1))
     if begins is None:
         return 0 if most is not None and most[0] <= 0 else None
     if not begins or (most is not None and most[0] <= 0):
         return 0
     goes_on = trace_identity(loop.body.outputs[0], loop.body)
-    again = begins if goes_on is loop.body.inputs[1] else known_condition(s.sizes, goes_on)
+    again = begins if goes_on is loop.body.inputs[1] else decided_condition(s.sizes, goes_on)
     if again is False:
         return 1
     if most is None or (again is None and most[0] > 1):
@@ -49,7 +49,7 @@ def trips(s: Site, loop: CarriedLoop) -> int | None:
 def never_runs(s: Site) -> Result:
     """Loop that runs its body never gives its initial values, and outputs of no slices."""
     loop = read_loop(s)
-    if loop is None or trips(s, loop) != 0:
+    if loop is None or trip_count(s, loop) != 0:
         return None
     empty: list[np.ndarray | None] = []
     for value, output in zip(loop.stacked, s.node.outputs[loop.states :], strict=True):
@@ -76,9 +76,9 @@ def never_runs(s: Site) -> Result:
 def runs_once(s: Site) -> Result:
     """Loop that runs its body once is its body."""
     loop = read_loop(s)
-    if loop is None or trips(s, loop) != 1:
+    if loop is None or trip_count(s, loop) != 1:
         return None
-    if (reason := immovable(s.workspace, loop.body)) is not None:
+    if (reason := immovable_reason(s.workspace, loop.body)) is not None:
         return Refusal(reason)
     if sum(not facts.unused(output) for output in s.node.outputs[loop.states :]) > 1:
         return Refusal("each output of slices would need an Unsqueeze of its own")
@@ -89,10 +89,10 @@ def runs_once(s: Site) -> Result:
 def runs_known_number_of_times(s: Site) -> Result:
     """Loop that runs a known number of times is its body, that many times."""
     loop = read_loop(s)
-    count = None if loop is None else trips(s, loop)
+    count = None if loop is None else trip_count(s, loop)
     if loop is None or count is None or count < 1:
         return None
-    if (reason := immovable(s.workspace, loop.body)) is not None:
+    if (reason := immovable_reason(s.workspace, loop.body)) is not None:
         return Refusal(reason)
     if count * sum(1 for _ in facts.nodes_of(loop.body)) > MOST_UNROLLED:
         return Refusal(f"it runs {count} times, which would be too many nodes")
@@ -112,7 +112,7 @@ def _unrolled(s: Site, loop: CarriedLoop, count: int) -> Patch:
         )
         given = dict(zip(loop.body.inputs, (iteration, true, *states), strict=True))
         if run < count - 1:
-            made, outputs = copied(s.workspace, loop.body, given, s.graph)  # type: ignore[arg-type]
+            made, outputs = copy_body(s.workspace, loop.body, given, s.graph)  # type: ignore[arg-type]
         else:
             outputs = [given.get(value) or value for value in release_outputs(loop.body)]
             made = splice(s.workspace, loop.body, given, s.graph)
@@ -279,7 +279,7 @@ def same_in_every_run(s: Site) -> Result:
     loop = read_loop(s)
     if loop is None:
         return None
-    if immovable(s.workspace, loop.body) is not None:
+    if immovable_reason(s.workspace, loop.body) is not None:
         return None
     runs = is_certain_to_run(s, loop)
     outputs = set(loop.body.outputs)
@@ -305,6 +305,6 @@ def same_in_every_run(s: Site) -> Result:
         return None
 
     def hoist() -> Patch:
-        return Patch(nodes=[adopted(s.workspace, node, s.graph) for node in found], edit=lambda: [s.node])
+        return Patch(nodes=[move_node(s.workspace, node, s.graph) for node in found], edit=lambda: [s.node])
 
     return Patch(build=hoist)

@@ -13,7 +13,7 @@ from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Patch, Result
 from sardonyx.rewrite.rules.bodies import branches
-from sardonyx.rewrite.rules.control_flow_if import known_condition, taken
+from sardonyx.rewrite.rules.control_flow_if import decided_condition, inline_branch
 from sardonyx.rewrite.rules.ranks import is_certain_to_fail, output_rank
 from sardonyx.rewrite.sizes import Sizes
 from sardonyx.rewrite.sweep import sweep
@@ -70,7 +70,7 @@ class Supposition(Sizes):
             return
         truth = self.truths.get(condition)
         if truth is None:
-            truth = known_condition(self, condition)
+            truth = decided_condition(self, condition)
         if truth is None:
             ranks = [[self.rank(value) for value in body.outputs] for body in both]
             found = [a if a == b else None for a, b in zip(*ranks, strict=True)]
@@ -122,7 +122,7 @@ def _consequences(engine: Engine, node: ir.Node, order: _Order) -> Iterator[tupl
                 break
     yes, no = either
     if yes.contradicted != no.contradicted:
-        yield node, taken(engine, node, no.contradicted)
+        yield node, inline_branch(engine, node, no.contradicted)
         return
     if yes.contradicted:
         return
@@ -131,7 +131,7 @@ def _consequences(engine: Engine, node: ir.Node, order: _Order) -> Iterator[tupl
             continue
         a, b = yes.conditions[other], no.conditions[other]
         if a == b:
-            yield other, taken(engine, other, a)
+            yield other, inline_branch(engine, other, a)
         elif other.inputs[0] is not condition:
             yield other, _on_condition(engine, other, condition, straight=a)
 

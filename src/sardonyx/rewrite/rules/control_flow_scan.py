@@ -7,7 +7,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Result, rule
-from sardonyx.rewrite.rules.bodies import immovable, release_outputs, splice
+from sardonyx.rewrite.rules.bodies import immovable_reason, release_outputs, splice
 from sardonyx.rewrite.rules.loop_carried import CarriedLoop, read_loop
 from sardonyx.rewrite.site import Site
 
@@ -78,7 +78,7 @@ def _objection(s: Site, scan: CarriedLoop, operators: frozenset[str]) -> str | N
     rank = whole.pop()
     if rank is None or whole:
         return "the ranks of its slices are not known, or differ"
-    if (reason := immovable(s.workspace, scan.body)) is not None:
+    if (reason := immovable_reason(s.workspace, scan.body)) is not None:
         return reason
     sliced = {scan.slice_parameter(i) for i in range(scan.sliced)}
     for node in scan.body:

@@ -28,7 +28,7 @@ from sardonyx.rewrite.language import (
     where,
 )
 from sardonyx.rewrite.notation import Abs, Neg, Not, Reciprocal
-from sardonyx.rewrite.rules.broadcasting import REPEATING, broadcasts_into, filled, keeps_shape, repeated
+from sardonyx.rewrite.rules.broadcasting import REPEATING, broadcasts_into, fill_tensor, keeps_shape, repeated_number
 from sardonyx.rewrite.rules.normalization import LAYER_NORMALIZATION, is_affine_of_normalization
 
 UNITS: dict[str, Any] = {
@@ -53,7 +53,7 @@ def _is_unit(unit: V, *, exactly: bool) -> Guard:
     """Guard: the operand is the root's neutral element everywhere; ``exactly``: for a zero x of either sign too."""
 
     def is_unit(m: Match) -> bool:
-        number, kind = repeated(m.site, m.bound[unit.name]), facts.dtype(m.x)
+        number, kind = repeated_number(m.site, m.bound[unit.name]), facts.dtype(m.x)
         if number is None or number != UNITS[m.root.op_type] or kind is None:
             return False
         return _keeps_signed_zero(m.root.op_type, number, kind) == exactly
@@ -64,7 +64,7 @@ def _is_unit(unit: V, *, exactly: bool) -> Guard:
 def _keeps_operand(m: Match) -> Refusal | None:
     """Guard: the neutral element neither broadcasts x nor ends a normalization that engines compute in one kernel."""
     if not keeps_shape(m.site, m.x, [m.unit]):
-        return Refusal(f"the {repeated(m.site, m.unit)} may broadcast the other operand to another shape")
+        return Refusal(f"the {repeated_number(m.site, m.unit)} may broadcast the other operand to another shape")
     if m.site.opset < LAYER_NORMALIZATION and is_affine_of_normalization(m.site, m.x):
         return Refusal("engines make one kernel of the layer normalization that it ends")
     return None
@@ -98,7 +98,7 @@ def neutral_but_for_the_sign_of_zero(x: V, unit: V) -> Rewrite:
 
 def _absorbs(m: Match) -> Refusal | None:
     """Guard: ``zero`` is the result of the root, whatever x is."""
-    number = repeated(m.site, m.zero)
+    number = repeated_number(m.site, m.zero)
     if number is None or number != ABSORBERS[m.root.op_type]:
         return SILENT
     kind = facts.dtype(m.root.outputs[0])
@@ -117,7 +117,7 @@ def absorbing_operand(x: V, zero: V) -> Rewrite:
             return m.zero  # type: ignore[no-any-return]
         if shape is None or kind is None:
             return Refusal("the shape of the result is not known")
-        result = filled(shape, repeated(s, m.zero), kind)
+        result = fill_tensor(shape, repeated_number(s, m.zero), kind)
         if isinstance(result, Expr):
             return result
         nodes: list[ir.Node] = []

@@ -12,7 +12,7 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Patch, Refusal, Result
-from sardonyx.rewrite.rules.bodies import Numbers, release_outputs, renamed, splice
+from sardonyx.rewrite.rules.bodies import Numbers, release_outputs, rename_copy, splice
 from sardonyx.rewrite.sweep import sweep
 
 Predicate = Callable[[ir.Function], bool]
@@ -59,7 +59,7 @@ def _inline_call(engine: Engine, root: ir.Graph, node: ir.Node, function: ir.Fun
                 root.opset_imports[domain] = engine.opset_imports[domain] = version
         body = function.graph.clone()
         _bind_attributes(body, node, function)
-        renamed(engine, body)
+        rename_copy(engine, body)
         into = node.graph
         assert into is not None
         arguments = {p: node.inputs[i] if i < len(node.inputs) else None for i, p in enumerate(body.inputs)}

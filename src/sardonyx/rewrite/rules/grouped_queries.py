@@ -8,15 +8,15 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import APPROXIMATES, Expr, Patch, Refusal, Result, microsoft, rule
 from sardonyx.rewrite.notation import Add, Cast, Expand, Gather, Shape, Sub
-from sardonyx.rewrite.rules.attention import Scores, objection, scores
+from sardonyx.rewrite.rules.attention import Scores, match_scores, objection
 from sardonyx.rewrite.rules.attention_heads import (
     HEADS_SECOND,
-    heads_joined_after,
-    joined_heads,
-    parted,
-    repeated_heads,
+    match_merged_heads,
+    match_repeated_heads,
+    match_split_heads,
+    split_source,
 )
-from sardonyx.rewrite.rules.caches import appended, of_one_length
+from sardonyx.rewrite.rules.caches import have_one_length, match_appended
 from sardonyx.rewrite.rules.masks import is_causal, is_causal_after_cache
 from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.site import Site
@@ -40,8 +40,8 @@ def group_query_attention(s: Site) -> Result:
 
     A mask of −10000 that is added counts as −∞: e^−10000 is 0.
     """
-    product = producer_of(s, heads_joined_after(s), "MatMul")
-    attention = None if product is None else scores(s, product.inputs[0])
+    product = producer_of(s, match_merged_heads(s), "MatMul")
+    attention = None if product is None else match_scores(s, product.inputs[0])
     if s.opset >= 23 or product is None or attention is None or not facts.used_once(product.outputs[0]):
         return None
     if attention.mask is None or not is_causal(s, attention.mask):
@@ -49,7 +49,7 @@ def group_query_attention(s: Site) -> Result:
     reason = objection(s, attention, product.inputs[1])
     if reason is not None:
         return Refusal(reason)
-    q, k, v = joined_heads(s, attention.q), _keys(s, attention), _heads(s, product.inputs[1])
+    q, k, v = match_split_heads(s, attention.q), _keys(s, attention), _heads(s, product.inputs[1])
     if q is None or k is None or v is None:
         return Refusal("the heads of q, k or v are not split from one axis")
     reason = _sizes_objection(s, attention, q, k, v)
@@ -72,22 +72,22 @@ def group_query_attention(s: Site) -> Result:
 )
 def cached_group_query_attention(s: Site) -> Result:
     """Fuse causal attention to cached and appended keys and values into GroupQueryAttention."""
-    product = producer_of(s, heads_joined_after(s), "MatMul")
-    attention = None if product is None else scores(s, product.inputs[0])
+    product = producer_of(s, match_merged_heads(s), "MatMul")
+    attention = None if product is None else match_scores(s, product.inputs[0])
     if s.opset >= 23 or product is None or attention is None or not facts.used_once(product.outputs[0]):
         return None
     keys, values = _untransposed_keys(s, attention), product.inputs[1]
-    keys, values = repeated_heads(s, keys) or keys, repeated_heads(s, values) or values
-    key_parts, value_parts = appended(s, keys), appended(s, values)
+    keys, values = match_repeated_heads(s, keys) or keys, match_repeated_heads(s, values) or values
+    key_parts, value_parts = match_appended(s, keys), match_appended(s, values)
     if keys is None or values is None or key_parts is None or value_parts is None:
         return None
     reason = objection(s, attention, product.inputs[1]) or _cache_objection(s, attention, (keys, values), key_parts)
     if reason is not None:
         return Refusal(reason)
-    if not of_one_length(s, key_parts, value_parts):
+    if not have_one_length(s, key_parts, value_parts):
         return Refusal("keys and values differ in length, in the cache or in the new part")
     (past_keys, new_keys), (past_values, new_values) = key_parts, value_parts
-    q, k, v = joined_heads(s, attention.q), joined_heads(s, new_keys), joined_heads(s, new_values)
+    q, k, v = match_split_heads(s, attention.q), match_split_heads(s, new_keys), match_split_heads(s, new_values)
     if q is None or k is None or v is None:
         return Refusal("the heads of q, k or v are not split from one axis")
     reason = _heads_objection(s, attention, q, k, v)
@@ -105,7 +105,7 @@ def cached_group_query_attention(s: Site) -> Result:
 
 
 def _untransposed_keys(s: Site, attention: Scores) -> ir.Value | None:
-    node = producer_of(s, attention.turned, "Transpose")
+    node = producer_of(s, attention.keys_transposed, "Transpose")
     is_swap_of_last_axes = node is not None and tuple(s.attr("perm", (), node=node)) == (0, 1, 3, 2)
     return node.inputs[0] if node is not None and is_swap_of_last_axes else None
 
@@ -134,17 +134,17 @@ Heads = tuple[ir.Value, int]
 
 
 def _heads(s: Site, value: ir.Value | None) -> Heads | None:
-    return joined_heads(s, repeated_heads(s, value) or value)
+    return match_split_heads(s, match_repeated_heads(s, value) or value)
 
 
 def _keys(s: Site, attention: Scores) -> Heads | None:
-    node = producer_of(s, attention.turned, "Transpose")
+    node = producer_of(s, attention.keys_transposed, "Transpose")
     perm = None if node is None else tuple(s.attr("perm", (), node=node))
     if node is None or perm is None:
         return None
     if perm == (0, 1, 3, 2):
         return _heads(s, node.inputs[0])
-    return parted(s, node.inputs[0]) if (perm[0], perm[1], perm[3], perm[2]) == HEADS_SECOND else None
+    return split_source(s, node.inputs[0]) if (perm[0], perm[1], perm[3], perm[2]) == HEADS_SECOND else None
 
 
 def _heads_objection(s: Site, attention: Scores, q: Heads, k: Heads, v: Heads) -> str | None:

@@ -12,7 +12,14 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts, targets
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Expr
-from sardonyx.rewrite.rules.axis_permutations import Operand, Order, Said, has_rank, inverse, retold
+from sardonyx.rewrite.rules.axis_permutations import (
+    Operand,
+    Order,
+    Reordered,
+    has_rank,
+    invert_order,
+    rebuild_reordered,
+)
 from sardonyx.rewrite.rules.broadcasting import BROADCASTING, CHOOSING
 from sardonyx.rewrite.rules.permuted_operators import matmul, pooling, resize
 from sardonyx.rewrite.rules.signatures import axes_of, normalize_axes
@@ -43,7 +50,7 @@ REDUCTIONS = _CHOICES | frozenset(
 )
 
 
-def adapt_to_order(s: Site, order: Order) -> Said | None:
+def adapt_to_order(s: Site, order: Order) -> Reordered | None:
     """Return the node at the site for operands in this axis order; None if the operator does not allow it."""
     node = s.node
     if node.domain not in facts.STANDARD:
@@ -65,12 +72,12 @@ def _axis(axis: int, order: Order) -> int:
     return order[axis % len(order)]
 
 
-def _elementwise(s: Site, order: Order) -> Said | None:
+def _elementwise(s: Site, order: Order) -> Reordered | None:
     exactness = REASSOCIATES if s.node.op_type in ROUNDED_ELEMENTWISE else EXACT
-    return Said((0,), order, retold(s), exactness) if has_rank(s, order) else None
+    return Reordered((0,), order, rebuild_reordered(s), exactness) if has_rank(s, order) else None
 
 
-def _broadcast(s: Site, order: Order) -> Said | None:
+def _broadcast(s: Site, order: Order) -> Reordered | None:
     """All operands of the output's rank are data; the others must have one element or be constant."""
     if s.opset < 7 or facts.rank(s.output) != len(order):
         return None
@@ -84,7 +91,7 @@ def _broadcast(s: Site, order: Order) -> Said | None:
             return None
         data.append(i)
     exactness = REASSOCIATES if s.node.op_type in ROUNDED_ELEMENTWISE or s.node.op_type in CHOOSING else EXACT
-    return Said(tuple(data), order, retold(s), exactness)
+    return Reordered(tuple(data), order, rebuild_reordered(s), exactness)
 
 
 def _one_number(value: ir.Value) -> bool:
@@ -98,7 +105,7 @@ def _drop_axes(dropped: Sequence[int], order: Order) -> Order:
     return tuple(remaining.index(stored) for axis, stored in enumerate(order) if axis not in dropped)
 
 
-def _reduction(s: Site, order: Order) -> Said | None:
+def _reduction(s: Site, order: Order) -> Reordered | None:
     if not has_rank(s, order) or any(not facts.unused(v) for v in s.node.outputs[1:]):
         return None
     kind = facts.dtype(s.input(0))
@@ -108,7 +115,7 @@ def _reduction(s: Site, order: Order) -> Said | None:
     keeps = bool(s.attr("keepdims", 1))
     if s.node.op_type in ("ArgMax", "ArgMin"):
         along: Order = (int(s.attr("axis", 0)) % len(order),)
-        build = retold(s, axis=order[along[0]])
+        build = rebuild_reordered(s, axis=order[along[0]])
     else:
         written = axes_of(s, s.node)
         reduced = None if written is None else normalize_axes(written, len(order))
@@ -117,26 +124,26 @@ def _reduction(s: Site, order: Order) -> Said | None:
         if not reduced:
             if s.attr("noop_with_empty_axes", 0):
                 return None
-            along, build = tuple(range(len(order))), retold(s)
+            along, build = tuple(range(len(order))), rebuild_reordered(s)
         else:
             along, build = reduced, _with_sorted_axes(s, [order[axis] for axis in reduced])
-    return Said((0,), order if keeps else _drop_axes(along, order), build, exactness)
+    return Reordered((0,), order if keeps else _drop_axes(along, order), build, exactness)
 
 
 def _with_sorted_axes(s: Site, on: Sequence[int]) -> Callable[[Sequence[Operand]], Expr]:
     if s.input(1) is not None:
-        return retold(s, {1: np.array(sorted(on), np.int64)})
-    return retold(s, axes=sorted(on))
+        return rebuild_reordered(s, {1: np.array(sorted(on), np.int64)})
+    return rebuild_reordered(s, axes=sorted(on))
 
 
-def _squeeze(s: Site, order: Order) -> Said | None:
+def _squeeze(s: Site, order: Order) -> Reordered | None:
     along = normalize_axes(axes_of(s, s.node) or (), len(order))
     if not along or not has_rank(s, order):
         return None
-    return Said((0,), _drop_axes(along, order), _with_sorted_axes(s, [order[axis] for axis in along]))
+    return Reordered((0,), _drop_axes(along, order), _with_sorted_axes(s, [order[axis] for axis in along]))
 
 
-def _unsqueeze(s: Site, order: Order) -> Said | None:
+def _unsqueeze(s: Site, order: Order) -> Reordered | None:
     written = axes_of(s, s.node)
     if not written or not has_rank(s, order):
         return None
@@ -146,36 +153,36 @@ def _unsqueeze(s: Site, order: Order) -> Said | None:
         return None
     rest = [axis for axis in range(rank) if axis not in new]
     wide = tuple(axis if axis in new else rest[order[rest.index(axis)]] for axis in range(rank))
-    return Said((0,), wide, retold(s))
+    return Reordered((0,), wide, rebuild_reordered(s))
 
 
-def _along_axis(s: Site, order: Order) -> Said | None:
+def _along_axis(s: Site, order: Order) -> Reordered | None:
     if not has_rank(s, order) or (s.node.op_type == "Split" and s.opset < 2):
         return None
     data = tuple(range(len(s.node.inputs))) if s.node.op_type == "Concat" else (0,)
     if s.node.op_type == "Concat" and any(facts.rank(v) != len(order) for v in s.node.inputs):
         return None
     axis = s.attr("axis", 0 if s.node.op_type == "Split" else None)
-    return None if axis is None else Said(data, order, retold(s, axis=_axis(int(axis), order)))
+    return None if axis is None else Reordered(data, order, rebuild_reordered(s, axis=_axis(int(axis), order)))
 
 
-def _softmax(s: Site, order: Order) -> Said | None:
+def _softmax(s: Site, order: Order) -> Reordered | None:
     if s.opset < 13 or not has_rank(s, order):
         return None
     axis = _axis(int(s.attr("axis", -1)), order)
     # Along any other axis, kernels transpose the operand internally.
-    return Said((0,), order, retold(s, axis=axis), REASSOCIATES) if axis == len(order) - 1 else None
+    return Reordered((0,), order, rebuild_reordered(s, axis=axis), REASSOCIATES) if axis == len(order) - 1 else None
 
 
-def _gather(s: Site, order: Order) -> Said | None:
+def _gather(s: Site, order: Order) -> Reordered | None:
     if not has_rank(s, order) or facts.rank(s.input(1)) not in (0, 1):
         return None
     axis = int(s.attr("axis", 0)) % len(order)
     dropped = facts.rank(s.input(1)) == 0
-    return Said((0,), _drop_axes((axis,), order) if dropped else order, retold(s, axis=order[axis]))
+    return Reordered((0,), _drop_axes((axis,), order) if dropped else order, rebuild_reordered(s, axis=order[axis]))
 
 
-def _pad(s: Site, order: Order) -> Said | None:
+def _pad(s: Site, order: Order) -> Reordered | None:
     if not has_rank(s, order):
         return None
     rank = len(order)
@@ -183,37 +190,37 @@ def _pad(s: Site, order: Order) -> Said | None:
         written = s.attr("pads")
         if written is None or len(written) != 2 * rank:
             return None
-        return Said((0,), order, retold(s, pads=_pads(written, order)))
+        return Reordered((0,), order, rebuild_reordered(s, pads=_pads(written, order)))
     if s.input(3) is not None:
         on = facts.constant_ints(s.input(3))
         moved = None if on is None else np.array([_axis(axis, order) for axis in on], np.int64)
-        return None if moved is None else Said((0,), order, retold(s, {3: moved}))
+        return None if moved is None else Reordered((0,), order, rebuild_reordered(s, {3: moved}))
     pads = s.sizes.constant(s.input(1))
     if pads is None or len(pads) != 2 * rank:
         return None
-    return Said((0,), order, retold(s, {1: np.array(_pads(pads, order), np.int64)}))
+    return Reordered((0,), order, rebuild_reordered(s, {1: np.array(_pads(pads, order), np.int64)}))
 
 
 def _pads(pads: Sequence[int], order: Order) -> list[int]:
-    source_axes, rank = inverse(order), len(order)
+    source_axes, rank = invert_order(order), len(order)
     return [pads[axis] for axis in source_axes] + [pads[rank + axis] for axis in source_axes]
 
 
-def _slice(s: Site, order: Order) -> Said | None:
+def _slice(s: Site, order: Order) -> Reordered | None:
     if not has_rank(s, order):
         return None
     if s.opset < 10:
         on = s.attr("axes")
         on = tuple(range(len(s.attr("starts") or ()))) if on is None else on
-        return Said((0,), order, retold(s, axes=[_axis(axis, order) for axis in on]))
+        return Reordered((0,), order, rebuild_reordered(s, axes=[_axis(axis, order) for axis in on]))
     count = facts.dim_at(s.input(1), 0)
     on = facts.constant_ints(s.input(3)) if s.input(3) is not None else None if count is None else range(count)
     if on is None:
         return None
-    return Said((0,), order, retold(s, {3: np.array([_axis(axis, order) for axis in on], np.int64)}))
+    return Reordered((0,), order, rebuild_reordered(s, {3: np.array([_axis(axis, order) for axis in on], np.int64)}))
 
 
-def _repeat(s: Site, order: Order) -> Said | None:
+def _repeat(s: Site, order: Order) -> Reordered | None:
     """Tile, and Expand to a shape of equal rank: one entry per axis."""
     if not has_rank(s, order) or s.opset < 8:
         return None
@@ -221,10 +228,12 @@ def _repeat(s: Site, order: Order) -> Said | None:
     if repeats is None or len(repeats) > len(order):
         return None
     repeats = (1,) * (len(order) - len(repeats)) + tuple(repeats)
-    return Said((0,), order, retold(s, {1: np.array([repeats[axis] for axis in inverse(order)], np.int64)}))
+    return Reordered(
+        (0,), order, rebuild_reordered(s, {1: np.array([repeats[axis] for axis in invert_order(order)], np.int64)})
+    )
 
 
-def _quantize(s: Site, order: Order) -> Said | None:
+def _quantize(s: Site, order: Order) -> Reordered | None:
     scale = s.input(1)
     if not has_rank(s, order) or scale is None or s.attr("block_size", 0):
         return None
@@ -232,13 +241,13 @@ def _quantize(s: Site, order: Order) -> Said | None:
         # The target's engine moves quantization nodes itself.
         return None
     if _one_number(scale):
-        return Said((0,), order, retold(s))
+        return Reordered((0,), order, rebuild_reordered(s))
     if facts.rank(scale) != 1 or s.opset < 13:
         return None
-    return Said((0,), order, retold(s, axis=_axis(int(s.attr("axis", 1)), order)))
+    return Reordered((0,), order, rebuild_reordered(s, axis=_axis(int(s.attr("axis", 1)), order)))
 
 
-_OTHERS: Mapping[str, Callable[[Site, Order], Said | None]] = {
+_OTHERS: Mapping[str, Callable[[Site, Order], Reordered | None]] = {
     "AveragePool": pooling,
     "Concat": _along_axis,
     "DequantizeLinear": _quantize,

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.rewrite_context import Workspace
-from sardonyx.rewrite.rules.bodies import body_of, passed_on, prune, rebuilt, release_outputs, substitute
-from sardonyx.rewrite.rules.control_flow_if import known_condition
+from sardonyx.rewrite.rules.bodies import body_of, pass_through, prune, rebuild_node, release_outputs, substitute
+from sardonyx.rewrite.rules.control_flow_if import decided_condition
 from sardonyx.rewrite.site import Site
 
 
@@ -115,7 +115,7 @@ def remove_from_loop(
     loop.body.outputs.extend([*old[: loop.conditions], *(old[loop.conditions + i] for i in outputs)])
     for value in collected:
         own = value.producer() is not None and value.graph is loop.body and value not in loop.body.outputs
-        loop.body.outputs.append(value if own else passed_on(s.workspace, value, loop.body))
+        loop.body.outputs.append(value if own else pass_through(s.workspace, value, loop.body))
     prune(s.workspace, loop.body)
     for i in reversed(range(len(loop.body.inputs))):
         if i not in inputs:
@@ -130,7 +130,7 @@ def remove_from_loop(
                     key = f"scan_{name}_{attribute}"
                     attributes[key] = ir.AttrInt64s(key, [written[i] for i in remaining])
     left = [loop.node.inputs[i] for i in inputs]
-    return rebuilt(s.workspace, loop.node, left, outputs, attributes, collected)
+    return rebuild_node(s.workspace, loop.node, left, outputs, attributes, collected)
 
 
 def replace_parameter(workspace: Workspace, body: ir.Graph, old: ir.Value, new: ir.Value) -> None:
@@ -138,7 +138,7 @@ def replace_parameter(workspace: Workspace, body: ir.Graph, old: ir.Value, new: 
     substitute(old, new)
     for i, value in enumerate(body.outputs):
         if value is old:
-            body.outputs[i] = passed_on(workspace, new, body)
+            body.outputs[i] = pass_through(workspace, new, body)
 
 
 def trace_identity(value: ir.Value, body: ir.Graph) -> ir.Value:
@@ -156,5 +156,5 @@ def is_certain_to_run(s: Site, loop: CarriedLoop) -> bool:
         size = facts.dim_at(loop.slice_input(0), loop.axis(s, "scan_input_axes", 0))
         return size is not None and size > 0
     trip_count = (1,) if s.input(0) is None else s.sizes.constant(s.input(0))
-    condition = True if s.input(1) is None else known_condition(s.sizes, s.input(1))
+    condition = True if s.input(1) is None else decided_condition(s.sizes, s.input(1))
     return trip_count is not None and trip_count[0] > 0 and condition is True

@@ -12,7 +12,7 @@ from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import APPROXIMATES, Match, Refusal, Result, Rewrite, V, rule
 from sardonyx.rewrite.notation import Attention, IsNaN, Where
-from sardonyx.rewrite.rules.broadcasting import keeps_shape, repeated
+from sardonyx.rewrite.rules.broadcasting import keeps_shape, repeated_number
 from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.scales import match_scaled
 from sardonyx.rewrite.rules.signatures import axis_of, slice_ranges
@@ -42,13 +42,13 @@ def _triangle(s: Site, value: ir.Value | None) -> bool | None:
             return None
         return True if (array == lower).all() else False if (array != lower).all() else None
     if node.op_type == "Trilu":
-        number = repeated(s, node.inputs[0])
+        number = repeated_number(s, node.inputs[0])
         return None if not number or math.isnan(number) else _side(s, node)
     if node.op_type == "Unsqueeze":
         return _triangle(s, node.inputs[0]) if _adds_leading_axes(s, node) else None
     if node.op_type == "Cast":
         return _triangle(s, node.inputs[0]) if s.attr("to", node=node) == ir.DataType.BOOL else None
-    if node.op_type == "Equal" and repeated(s, node.inputs[1]) != 0:
+    if node.op_type == "Equal" and repeated_number(s, node.inputs[1]) != 0:
         return None
     inner = _triangle(s, node.inputs[0])
     return None if inner is None else not inner
@@ -80,10 +80,10 @@ def is_causal(s: Site, mask: ir.Value | None) -> bool:
     if node.op_type == "Unsqueeze":
         return _adds_leading_axes(s, node) and is_causal(s, node.inputs[0])
     if node.op_type == "Trilu":
-        number = repeated(s, node.inputs[0])
+        number = repeated_number(s, node.inputs[0])
         return number is not None and number <= MASKED and _side(s, node) is False
     side = _triangle(s, node.inputs[0])
-    seen, unseen = (repeated(s, node.inputs[at]) for at in ((1, 2) if side else (2, 1)))
+    seen, unseen = (repeated_number(s, node.inputs[at]) for at in ((1, 2) if side else (2, 1)))
     return side is not None and seen == 0 and unseen is not None and unseen <= MASKED
 
 
@@ -137,7 +137,7 @@ def leaves_every_query_a_key(s: Site, mask: ir.Value | None) -> bool:
 def _adds_finite_numbers(s: Site, mask: ir.Value | None) -> bool:
     """Return True if an additive mask has at most two values, both finite."""
     node = producer_of(s, mask, "Where")
-    numbers = [repeated(s, mask)] if node is None else [repeated(s, value) for value in node.inputs[1:]]
+    numbers = [repeated_number(s, mask)] if node is None else [repeated_number(s, value) for value in node.inputs[1:]]
     finite = all(isinstance(number, float) and math.isfinite(number) for number in numbers)
     return finite and facts.dtype(mask) != ir.DataType.BOOL
 
@@ -151,7 +151,7 @@ def may_mask_whole_rows(s: Site, mask: ir.Value | None) -> bool:
         value = queue.pop(0)
         if leaves_every_query_a_key(s, value):
             continue
-        if repeated(s, value) == -math.inf:
+        if repeated_number(s, value) == -math.inf:
             return True
         node = producer_of(s, value, *_PASSING)
         if node is not None:

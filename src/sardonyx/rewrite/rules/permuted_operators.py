@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES
-from sardonyx.rewrite.rules.axis_permutations import Order, Said, has_rank, inverse, retold
+from sardonyx.rewrite.rules.axis_permutations import Order, Reordered, has_rank, invert_order, rebuild_reordered
 from sardonyx.rewrite.site import Site
 
 
-def matmul(s: Site, order: Order) -> Said | None:
+def matmul(s: Site, order: Order) -> Reordered | None:
     """Permute batch axes and rows; a product of two transposed matrices swaps its operands."""
     rank, ranks = len(order), [facts.rank(value) for value in s.node.inputs]
     if rank < 2 or facts.rank(s.output) != rank or rank not in ranks or None in ranks or min(r or 0 for r in ranks) < 2:
@@ -21,20 +21,20 @@ def matmul(s: Site, order: Order) -> Said | None:
     rows, columns = order[-2:]
     if ranks[0] == rank and ranks[1] == 2 and rank > 2:
         # All axes but the last are rows of one matrix.
-        return Said((0,), order, retold(s), REASSOCIATES) if columns == rank - 1 else None
+        return Reordered((0,), order, rebuild_reordered(s), REASSOCIATES) if columns == rank - 1 else None
     straight = (rows, columns) == (rank - 2, rank - 1)
     if straight and ranks[0] == 2 < rank:
-        return Said((1,), order, retold(s), REASSOCIATES)
+        return Reordered((1,), order, rebuild_reordered(s), REASSOCIATES)
     if ranks != [rank, rank] or {rows, columns} != {rank - 2, rank - 1}:
         return None
-    build = retold(s)
-    return Said((0, 1), order, build if straight else lambda operands: build(operands[1::-1]), REASSOCIATES)
+    build = rebuild_reordered(s)
+    return Reordered((0, 1), order, build if straight else lambda operands: build(operands[1::-1]), REASSOCIATES)
 
 
 _WINDOWED = ("dilations", "kernel_shape", "strides")
 
 
-def pooling(s: Site, order: Order) -> Said | None:
+def pooling(s: Site, order: Order) -> Reordered | None:
     """Swap batch and channels, and permute the axes of the image.
 
     ONNX Runtime's MaxPool propagates a NaN or not depending on its position in the window, which changes.
@@ -44,7 +44,7 @@ def pooling(s: Site, order: Order) -> Said | None:
         return None
     if not s.unused_outputs_from(1):
         return None
-    sources = [axis - 2 for axis in inverse(order)[2:]]
+    sources = [axis - 2 for axis in invert_order(order)[2:]]
     attributes: dict[str, Any] = {}
     for name in _WINDOWED:
         written = s.attr(name)
@@ -53,10 +53,10 @@ def pooling(s: Site, order: Order) -> Said | None:
     pads = s.attr("pads")
     if pads is not None:
         attributes["pads"] = [pads[source + side] for side in (0, rank - 2) for source in sources]
-    return Said((0,), order, retold(s, **attributes), REASSOCIATES)
+    return Reordered((0,), order, rebuild_reordered(s, **attributes), REASSOCIATES)
 
 
-def resize(s: Site, order: Order) -> Said | None:
+def resize(s: Site, order: Order) -> Reordered | None:
     """Keep the resized axes, or for mode nearest make them the last axes, where kernels are fastest."""
     rank = len(order)
     if s.opset < 11 or not has_rank(s, order):
@@ -66,7 +66,7 @@ def resize(s: Site, order: Order) -> Said | None:
         return None
     if on is not None:
         along = {axis % rank for axis in on}
-        build = retold(s, axes=[order[axis % rank] for axis in on])
+        build = rebuild_reordered(s, axes=[order[axis % rank] for axis in on])
     else:
         scales = s.input(2)
         at = 3 if scales is None or _empty(scales) else 2
@@ -77,12 +77,12 @@ def resize(s: Site, order: Order) -> Said | None:
         if None in sizes:
             return None
         along = {axis for axis in range(rank) if numbers[axis] != sizes[axis]}
-        build = retold(s, {at: np.ascontiguousarray(numbers[list(inverse(order))])})
+        build = rebuild_reordered(s, {at: np.ascontiguousarray(numbers[list(invert_order(order))])})
     moved = {order[axis] for axis in along}
     if s.attr("mode", "nearest") == "nearest":
         last = set(range(rank - len(along), rank))
-        return Said((0,), order, build) if moved in (along, last) else None
-    return Said((0,), order, build, REASSOCIATES) if moved == along else None
+        return Reordered((0,), order, build) if moved in (along, last) else None
+    return Reordered((0,), order, build, REASSOCIATES) if moved == along else None
 
 
 def _empty(value: ir.Value) -> bool:

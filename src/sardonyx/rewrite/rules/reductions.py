@@ -23,7 +23,7 @@ from sardonyx.rewrite.language import (
     where,
 )
 from sardonyx.rewrite.notation import CumSum, Squeeze, Unsqueeze
-from sardonyx.rewrite.rules.broadcasting import filled
+from sardonyx.rewrite.rules.broadcasting import fill_tensor
 from sardonyx.rewrite.rules.reshapes import FAMILY, have_same_dims, reshape_like
 from sardonyx.rewrite.rules.signatures import apply_along, axes_of, normalize_axes
 from sardonyx.rewrite.site import Site
@@ -164,7 +164,7 @@ def softmax_of_one(s: Site) -> Result:
     along = shape[axis:] if s.opset < 13 else (shape[axis],)
     if any(size != 1 for size in along):
         return None
-    result = filled(shape, 1, kind)
+    result = fill_tensor(shape, 1, kind)
     if isinstance(result, Expr):
         return result
     nodes: list[ir.Node] = []

@@ -17,7 +17,7 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES, Expr, Op, Operand, Refusal, Result, rule
 from sardonyx.rewrite.notation import Expand, RotaryEmbedding, Transpose, Unsqueeze
 from sardonyx.rewrite.rules.attention import FLOATS
-from sardonyx.rewrite.rules.attention_heads import HEADS_SECOND, parted
+from sardonyx.rewrite.rules.attention_heads import HEADS_SECOND, split_source
 from sardonyx.rewrite.rules.normalization import producer_of
 from sardonyx.rewrite.rules.signatures import (
     apply_along,
@@ -112,7 +112,7 @@ def _build_with_heads_third(s: Site, x: ir.Value, cos: Operand, sin: Operand, at
 
     It applies before the split of heads, else between two Transposes.
     """
-    whole_heads, node = parted(s, x), x.producer()
+    whole_heads, node = split_source(s, x), x.producer()
     if whole_heads is None or node is None:
         rotated = RotaryEmbedding(Transpose(x, perm=HEADS_SECOND), cos, sin, **attributes)
         return Transpose(rotated, perm=HEADS_SECOND)

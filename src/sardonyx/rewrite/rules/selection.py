@@ -7,7 +7,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import EXACT, REASSOCIATES, Match, Refusal, Result, Rewrite, V, rule, where
 from sardonyx.rewrite.notation import And, Not, Or, Where
-from sardonyx.rewrite.rules.broadcasting import broadcasts_into, keeps_shape, repeated
+from sardonyx.rewrite.rules.broadcasting import broadcasts_into, keeps_shape, repeated_number
 
 
 @rule("eliminate_where", exactness=REASSOCIATES)
@@ -15,7 +15,7 @@ def known_condition(condition: V, yes: V, no: V) -> Rewrite:
     """Replace Where with a constant condition by the selected branch; zeros keep their sign."""
 
     def select(m: Match) -> Result:
-        truth = repeated(m.site, m.condition)
+        truth = repeated_number(m.site, m.condition)
         if truth is None:
             return None
         branches: tuple[ir.Value, ir.Value] = (m.yes, m.no) if truth else (m.no, m.yes)
@@ -46,7 +46,7 @@ def boolean_where(condition: V, yes: V, no: V) -> Rewrite:
         s, condition = m.site, m.condition
         if facts.dtype(s.output) != ir.DataType.BOOL:
             return None
-        yes, no = repeated(s, m.yes), repeated(s, m.no)
+        yes, no = repeated_number(s, m.yes), repeated_number(s, m.no)
         if yes is None and no is None:
             return None
         if yes is not None and no is not None:

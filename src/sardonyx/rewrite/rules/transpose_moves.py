@@ -23,7 +23,7 @@ from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Repla
 from sardonyx.rewrite.minimum_cut import NEVER, Network
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.notation import Transpose
-from sardonyx.rewrite.rules.axis_permutations import Operand, Order, Said, composed, inverse
+from sardonyx.rewrite.rules.axis_permutations import Operand, Order, Reordered, compose_orders, invert_order
 from sardonyx.rewrite.rules.layouts import BROADCAST_OPERATORS, adapt_to_order
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep
@@ -69,7 +69,7 @@ def _starts(engine: Engine, node: ir.Node) -> Iterator[tuple[ir.Value, Order]]:
     order, source = _perm(engine, node), node.inputs[0]
     if order is not None and source is not None:
         yield node.outputs[0], order
-        yield source, inverse(order)
+        yield source, invert_order(order)
 
 
 @dataclass
@@ -84,7 +84,7 @@ class _Region:
     """
 
     graph: ir.Graph
-    said: dict[ir.Node, Said] = field(default_factory=dict)
+    said: dict[ir.Node, Reordered] = field(default_factory=dict)
     order: dict[ir.Node, Order] = field(default_factory=dict)
     orders: dict[ir.Value, Order] = field(default_factory=dict)
 
@@ -131,7 +131,7 @@ def _add_to_region(engine: Engine, region: _Region, node: ir.Node, neighbor: ir.
     return [v for v in new if not _is_identity(region.orders[v])]
 
 
-def _in_order(engine: Engine, node: ir.Node, order: Order) -> Said | None:
+def _in_order(engine: Engine, node: ir.Node, order: Order) -> Reordered | None:
     try:
         return adapt_to_order(Site(engine, node), order)
     except facts.UnknownAttribute:
@@ -219,7 +219,7 @@ class _Costs:
         if producer is None or perm is None or producer.graph is not self._region.graph:
             return None
         source, orders = producer.inputs[0], self._region.orders
-        if source is None or orders.get(value) != perm or orders.get(source) != inverse(perm):
+        if source is None or orders.get(value) != perm or orders.get(source) != invert_order(perm):
             return None
         return source
 
@@ -239,7 +239,7 @@ class _Costs:
                 description.readers.append(node)
             elif node.graph is not self._region.graph or (perm := _transpose_order(self._engine, node)) is None:
                 description.needs_plain = True
-            elif perm == inverse(order):
+            elif perm == invert_order(order):
                 is_twin = self._permuted_from(node.outputs[0]) is value
                 description.needs_permuted = description.needs_permuted or not is_twin
                 description.has_permuted_twin = description.has_permuted_twin or is_twin
@@ -344,9 +344,9 @@ def _permute_value(
     producer = value.producer()
     perm = None if producer is None or producer.graph is not node.graph else _transpose_order(engine, producer)
     before = None if producer is None or perm is None else producer.inputs[0]
-    source, perm_from_source = value, inverse(order)
+    source, perm_from_source = value, invert_order(order)
     if perm is not None and before is not None:
-        source, perm_from_source = before, composed(perm, perm_from_source)
+        source, perm_from_source = before, compose_orders(perm, perm_from_source)
     if _is_identity(perm_from_source):
         permuted_values[value] = source
         return
@@ -392,7 +392,7 @@ def _constant(node: ir.Node, value: ir.Value, order: Order) -> np.ndarray:
     """Return a constant operand in the other order, without leading axes of size 1 if it broadcasts."""
     array = facts.constant(value)
     assert array is not None
-    permuted = array.reshape((1,) * (len(order) - array.ndim) + array.shape).transpose(inverse(order))
+    permuted = array.reshape((1,) * (len(order) - array.ndim) + array.shape).transpose(invert_order(order))
     while node.op_type in BROADCAST_OPERATORS and permuted.ndim > 1 and permuted.shape[0] == 1:
         permuted = permuted[0]
     return np.ascontiguousarray(permuted)
@@ -407,7 +407,7 @@ def _merge_transposes(engine: Engine, value: ir.Value) -> Iterator[tuple[ir.Node
     for use in list(value.uses()):
         outer = _transpose_order(engine, use.node) if use.node.graph is first.graph else None
         if outer is not None and engine.alive(use.node):
-            whole, source = composed(inner, outer), first.inputs[0]
+            whole, source = compose_orders(inner, outer), first.inputs[0]
             joined = source if _is_identity(whole) else Transpose(source, perm=list(whole))
             yield use.node, Patch({use.node.outputs[0]: joined}, exactness=EXACT)
 
