@@ -160,7 +160,7 @@ def test_a_mask_of_keys_stays_where_queries_are_others() -> None:
     text = _SELF_ATTENTION.format(mask=", float[B, 1, 1, K] bias", masked="m = Add(s, bias)")
     text = text.replace("float[B, L, 24] k, float[B, L, 24] v", "float[B, K, 24] k, float[B, K, 24] v")
     engine = transformed(text, opset=23, **_NUMBERS)
-    reason = "the mask is broadcast along queries, of which there are not as many as keys"
+    reason = "the mask is broadcast along queries, whose number differs from the number of keys"
     assert reason in engine.refused.values()
 
 

@@ -261,7 +261,7 @@ _PLAIN = {"eps": np.float32(1e-5), "one": np.ones(3, np.float32), "zero": np.zer
 def test_units_that_end_a_layer_normalization_stay_below_opset_17() -> None:
     engine = transformed(_PLAIN_LAYER_NORM, opset=16, **_PLAIN)
     assert [node.op_type for node in engine.model.graph][-3:] == ["Div", "Mul", "Add"]
-    assert "engines make one kernel of the layer normalization that it ends" in engine.refused.values()
+    assert "engines have one kernel for the layer normalization that it ends" in engine.refused.values()
 
 
 def test_units_that_end_a_layer_normalization_go_into_it() -> None:

@@ -1,4 +1,4 @@
-"""Weights and bodies: one copy for all bodies, or a copy where it is read."""
+"""Weights of bodies: one copy for all bodies, or a copy in the body that reads it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.rewrite.weight_digest import contents_in
 
 @sweep("hoist_body_initializers", exactness=EXACT)
 def weights_of_several_bodies(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """A weight that several bodies hold is held once, by the graph around them."""
+    """Store a weight of several bodies once, in the outer graph."""
     if engine.in_function:
         return
     bodies = engine.graphs(graph)[1:]
@@ -54,17 +54,17 @@ def _hoisted(engine: Engine, graph: ir.Graph, values: list[ir.Value]) -> Patch:
 
 @sweep("push_initializers_into_bodies", exactness=EXACT, default=False)
 def weights_of_one_body(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """A weight that a single body reads is held by that body."""
+    """Store a weight that a single body reads in this body."""
     if engine.in_function:
         return
     for value in list(graph.initializers.values()):
-        places = {use.node.graph for use in value.uses()}
-        if not facts.is_constant(value) or value.is_graph_output() or len(places) != 1:
+        readers_graphs = {use.node.graph for use in value.uses()}
+        if not facts.is_constant(value) or value.is_graph_output() or len(readers_graphs) != 1:
             continue
-        (place,) = places
-        if place is not graph and isinstance(place, ir.Graph):
+        (body,) = readers_graphs
+        if body is not graph and isinstance(body, ir.Graph):
             reader = next(iter(value.uses())).node
-            yield reader, Patch(build=lambda value=value, place=place: _pushed(engine, value, place))  # type: ignore[misc]
+            yield reader, Patch(build=lambda value=value, body=body: _pushed(engine, value, body))  # type: ignore[misc]
 
 
 def _pushed(engine: Engine, value: ir.Value, body: ir.Graph) -> Patch:

@@ -1,4 +1,4 @@
-"""Normalizations over other than the last axes, as of channels that come second: turned, normalized, turned back."""
+"""Normalizations over axes other than the last, such as channels: normalized between two Transposes."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from sardonyx.rewrite.rules.polynomials import find_shared_value
 from sardonyx.rewrite.site import Site
 
 INVERSES = ("Sqrt", "Pow", "Reciprocal", "Div")
-"""What makes the divisor, or the factor, of a normalization."""
+"""Producers of the divisor, or the factor, of a normalization."""
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
 
-def _turned(s: Site, op_type: str, x: ir.Value, axes: tuple[int, ...], epsilon: float) -> Result:
-    """``op_type`` of ``x`` along these axes, which a Transpose brings to the end and another one back."""
+def _between_transposes(s: Site, op_type: str, x: ir.Value, axes: tuple[int, ...], epsilon: float) -> Result:
+    """Apply ``op_type`` to ``x`` along these axes, moved to the end by a Transpose and back by another."""
     rank, kind = facts.rank(x), facts.dtype(x)
     sizes = [facts.dim_at(x, axis) for axis in axes]
     if rank is None or kind is None or kind not in FLOATS:
@@ -51,38 +51,42 @@ def _turned(s: Site, op_type: str, x: ir.Value, axes: tuple[int, ...], epsilon: 
 
 @rule("fuse_layer_normalization", on=("Div", "Mul"), after=INVERSES, exactness=REASSOCIATES, opset=17)
 def layer_normalization_of_channels(s: Site) -> Result:
-    """(x − mean) / √(variance + ε) over axes that are not the last is LayerNormalization between two Transposes."""
-    found = match_division_by_rms(s)
-    middle = None if found is None else match_centered(s, found.deviation)
-    if found is None or middle is None or middle.axes != found.axes or _is_other(middle.x, found.axes):
+    """Fuse (x − mean) / √(variance + ε) over other axes into LayerNormalization between Transposes."""
+    quotient = match_division_by_rms(s)
+    middle = None if quotient is None else match_centered(s, quotient.deviation)
+    if quotient is None or middle is None or middle.axes != quotient.axes or _is_other(middle.x, quotient.axes):
         return None
-    outside = find_shared_value({**found.nodes, **middle.nodes}, s.node)
+    outside = find_shared_value({**quotient.nodes, **middle.nodes}, s.node)
     if outside is not None:
         return Refusal(f"'{outside}' in between has other readers")
-    return _turned(s, "LayerNormalization", middle.x, found.axes, found.epsilon)
+    return _between_transposes(s, "LayerNormalization", middle.x, quotient.axes, quotient.epsilon)
 
 
 @rule("fuse_rms_normalization", on=("Div", "Mul"), after=INVERSES, exactness=REASSOCIATES, opset=23)
 def rms_normalization_of_channels(s: Site) -> Result:
-    """The quotient x / √(mean(x²) + ε) over axes that are not the last is RMSNormalization between two Transposes."""
-    found = match_division_by_rms(s)
-    if found is None or match_centered(s, found.deviation) is not None or _is_other(found.deviation, found.axes):
+    """Fuse x / √(mean(x²) + ε) over other axes than the last into RMSNormalization between Transposes."""
+    quotient = match_division_by_rms(s)
+    if (
+        quotient is None
+        or match_centered(s, quotient.deviation) is not None
+        or _is_other(quotient.deviation, quotient.axes)
+    ):
         return None
-    outside = find_shared_value(found.nodes, s.node)
+    outside = find_shared_value(quotient.nodes, s.node)
     if outside is not None:
         return Refusal(f"'{outside}' in between has other readers")
-    return _turned(s, "RMSNormalization", found.deviation, found.axes, found.epsilon)
+    return _between_transposes(s, "RMSNormalization", quotient.deviation, quotient.axes, quotient.epsilon)
 
 
 def _is_other(x: ir.Value, axes: tuple[int, ...]) -> bool:
-    """Whether the axes are the last, for which no Transpose is needed, or not known."""
+    """Return True if the axes are the last, so that no Transpose is needed, or the rank is unknown."""
     rank = facts.rank(x)
     return rank is None or count_trailing(axes, rank) is not None
 
 
 @rule("fuse_scale_into_normalization", exactness=EXACT, opset=17)
 def parameter_behind_transpose(x: V, c: C, perm: A) -> Rewrite:
-    """Transpose(LayerNormalization(x)) * c is Transpose(LayerNormalization(x) * Transpose(c)); + c likewise."""
+    """Move c before the Transpose in Transpose(LayerNormalization(x)) * c, as a parameter; + c likewise."""
     normalization = AnyOf("LayerNormalization", "RMSNormalization")(x, ...)
     transposed = Transpose(normalization, perm=perm)
 

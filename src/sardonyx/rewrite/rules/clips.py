@@ -1,4 +1,4 @@
-"""Limits in a row: Relu, Clip, Max and Min with numbers are one Clip; one that cannot be reached is nothing."""
+"""Consecutive limits: Relu, Clip, Max and Min with numbers are one Clip; an unreachable limit is removed."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Limiting = AnyOf("Relu", "Clip")
 
 @dataclass(frozen=True)
 class Limit:
-    """What a limiting operator does to each element: no less than ``low``, no more than ``high``.
+    """A limiting operator as bounds of each element: at least ``low``, at most ``high``.
 
-    A side that is None has no limit; ``clipped`` says that the operator is a Clip, which for some engines
-    still keeps infinities within the finite numbers there.
+    None is no limit; ``clipped`` is True for a Clip, which in some engines brings infinities within the finite numbers
+    even on a side without a limit.
     """
 
     x: ir.Value
@@ -46,7 +46,7 @@ class Limit:
 
 
 def limit_of(s: Site, node: ir.Node) -> Limit | None:
-    """How ``node`` limits one of its inputs, or None where its bounds are not known numbers."""
+    """Return the limits that ``node`` sets to one of its inputs; None unless the bounds are known numbers."""
     x = node.inputs[0]
     if x is None:
         return None
@@ -74,9 +74,9 @@ def _clip(s: Site, node: ir.Node, x: ir.Value) -> Limit | None:
         return Limit(x, None if low == lowest else low, None if high == highest else high, clipped=True)
     bounds: list[float | None] = []
     for index in (1, 2):
-        given = node.inputs[index] if index < len(node.inputs) else None
-        number = facts.scalar(given)
-        if given is not None and (number is None or math.isnan(number)):
+        bound = node.inputs[index] if index < len(node.inputs) else None
+        number = facts.scalar(bound)
+        if bound is not None and (number is None or math.isnan(number)):
             return None
         bounds.append(number)
     return Limit(x, bounds[0], bounds[1], clipped=True)
@@ -95,29 +95,29 @@ def _merged(s: Site, *, exactly: bool) -> Result:
     if outer is None or node is None or node.graph is not s.node.graph or not facts.is_op(node, *LIMITS):
         return None
     inner = limit_of(s, node)
-    # Max and Min take either zero where both signs meet; Relu and Clip keep the one they are given.
+    # Max and Min of zeros of both signs return either; Relu and Clip keep the sign of their input.
     if inner is None or exactly == bool({"Max", "Min"} & {s.node.op_type, node.op_type}):
         return None
     if s.node.op_type == node.op_type == "Relu":
         return None
     if not facts.used_once(outer.x):
         return Refusal("the inner limit has other readers")
-    for each in (inner, outer):
-        if each.low is not None and each.high is not None and each.low > each.high:
+    for bounds in (inner, outer):
+        if bounds.low is not None and bounds.high is not None and bounds.low > bounds.high:
             return Refusal("a lower bound is above its upper bound")
     low = outer.low if inner.low is None else _within(inner.low, outer.low, outer.high)
     high = outer.high if inner.high is None else _within(inner.high, outer.low, outer.high)
     if low is not None and low == high:
         return Refusal("no more than one number passes both limits, and a zero could take the other sign")
     if (low is None or high is None) and not (inner.clipped or outer.clipped):
-        return Refusal("one side has no limit, and Clip keeps infinities within the finite numbers there")
+        return Refusal("one side has no limit, where Clip brings infinities within the finite numbers")
     return _as_clip(s, inner.x, low, high)
 
 
 def _as_clip(s: Site, x: ir.Value, low: float | None, high: float | None) -> Result:
     kind = facts.dtype(x)
     if kind is None or (s.opset < 12 and not kind.is_floating_point()):
-        return Refusal("Clip does not take this type at this opset")
+        return Refusal("Clip does not support this type at this opset")
     if s.opset < 11:
         return Clip(x, min=low, max=high)
     bounds = [None if bound is None else np.array(bound).astype(kind.numpy()) for bound in (low, high)]
@@ -132,7 +132,7 @@ def clip_of_clip(x: V) -> Rewrite:
 
 @rule("fuse_consecutive_clips", on=LIMITS, after=LIMITS, exactness=REASSOCIATES)
 def min_of_max(s: Site) -> Result:
-    """Max and Min with numbers, and Relu or Clip beside them, are one Clip; zeros may take the other sign."""
+    """Fuse min(max(x, a), b), also with Relu or Clip, into one Clip; zeros may change their sign."""
     return _merged(s, exactly=False)
 
 

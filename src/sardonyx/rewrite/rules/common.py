@@ -19,7 +19,7 @@ from sardonyx.rewrite.weight_digest import Contents, contents_in
 
 @rule("extract_constant_to_initializer", on="Constant", exactness=EXACT)
 def constant_to_initializer(s: Site) -> Result:
-    """A Constant node becomes an initializer (in a function, which can hold none, it stays)."""
+    """Turn a Constant node into an initializer (in a function, which has no initializers, it stays)."""
     tensor = facts.constant_tensor(s.output)
     if tensor is None or s.in_function():
         return None
@@ -27,19 +27,19 @@ def constant_to_initializer(s: Site) -> Result:
 
 
 LISTS_WEIGHTS = frozenset({"pytorch", "onnxmltools"})
-"""Producers that can only list all weights as inputs or none: of any other, an input with a default is meant as one."""
+"""Exporters that list all weights as inputs or none; for others, an input with a default is intended."""
 
 
 @sweep("eliminate_initializer_from_inputs", exactness=EXACT, early=True)
 def listed_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Where an exporter lists all weights as inputs by habit (PyTorch, OnnxMLTools), callers are not to give any."""
+    """Remove weights from the inputs if the exporter (PyTorch, OnnxMLTools) lists all weights by habit."""
     if lists_weights_by_habit(engine.model):
         yield from _unlisted(graph)
 
 
 @sweep("freeze_initializers", exactness=EXACT, default=False, early=True)
 def inputs_with_defaults(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Graph inputs that have a default value become constants: callers can give them no longer."""
+    """Turn graph inputs with a default value into constants: callers can no longer override them."""
     yield from _unlisted(graph)
 
 
@@ -50,14 +50,14 @@ def _unlisted(graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
 
 
 def lists_weights_by_habit(model: ir.Model) -> bool:
-    """Whether every weight is a graph input, and the model's producer knows no other way."""
+    """Return True if every weight is a graph input and the exporter lists all weights or none."""
     weights = model.graph.initializers.data.values()
     habit = (model.producer_name or "").lower() in LISTS_WEIGHTS
     return habit and bool(weights) and all(value.is_graph_input() for value in weights)
 
 
 def unlist_weights(graph: ir.Graph) -> list[ir.Value]:
-    """Take every weight out of the inputs; returns those that were listed."""
+    """Remove all weights from the inputs; return the removed ones."""
     listed = [value for value in graph.initializers.data.values() if value.is_graph_input()]
     for value in listed:
         graph.inputs.remove(value)
@@ -66,17 +66,17 @@ def unlist_weights(graph: ir.Graph) -> list[ir.Value]:
 
 @sweep("extract_constant_to_initializer", exactness=EXACT, on=("Constant",), early=True)
 def constants_to_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Constant nodes become initializers, all at once."""
+    """Turn all Constant nodes into initializers at once."""
     if engine.in_function:
         return
     for inner in engine.graphs(graph):
-        found = [n for n in inner if facts.is_op(n, "Constant") and facts.constant_tensor(n.outputs[0]) is not None]
-        plain = [n for n in found if not n.outputs[0].is_graph_output()]
+        constants = [n for n in inner if facts.is_op(n, "Constant") and facts.constant_tensor(n.outputs[0]) is not None]
+        plain = [n for n in constants if not n.outputs[0].is_graph_output()]
         if plain:
-            yield plain[0], Patch(build=functools.partial(_extracted, engine, inner, plain))
+            yield plain[0], Patch(build=functools.partial(_extract_constants, engine, inner, plain))
 
 
-def _extracted(engine: Engine, graph: ir.Graph, constants: list[ir.Node]) -> Patch:
+def _extract_constants(engine: Engine, graph: ir.Graph, constants: list[ir.Node]) -> Patch:
     for node in constants:
         old = node.outputs[0]
         tensor = facts.constant_tensor(old)
@@ -96,7 +96,7 @@ def _extracted(engine: Engine, graph: ir.Graph, constants: list[ir.Node]) -> Pat
 
 @sweep("eliminate_deadend", exactness=EXACT)
 def dead_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Nodes whose outputs nothing reads."""
+    """Remove nodes whose outputs nothing reads."""
     for inner in reversed(engine.graphs(graph)):
         for node in reversed(inner):
             if all(map(facts.unused, node.outputs)):
@@ -105,7 +105,7 @@ def dead_nodes(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Resul
 
 @sweep("eliminate_unused_initializer", exactness=EXACT)
 def unused_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Weights that nothing reads."""
+    """Remove weights that nothing reads."""
     for inner in engine.graphs(graph):
         dead = [v for v in inner.initializers.data.values() if facts.unused(v) and not v.is_graph_input()]
         for value in dead:
@@ -121,24 +121,24 @@ _Met = tuple[ir.Value, ir.TensorProtocol]
 
 @sweep("eliminate_duplicate_initializer", exactness=EXACT)
 def duplicate_initializers(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Equal weights are stored once.
-
-    All those of a graph in one patch.
-    """
+    """Store equal weights once, with one patch per graph."""
     yield from _duplicates(engine, graph, _Seen(contents_in(engine)))
 
 
 def _duplicates(engine: Engine, graph: ir.Graph, seen: _Seen) -> Iterator[tuple[ir.Node, Result]]:
-    found: dict[ir.Value, ir.Value] = {}
+    replacements: dict[ir.Value, ir.Value] = {}
     for value in graph.initializers.data.values():
         tensor = facts.constant_tensor(value)
         if tensor is None or value.is_graph_output() or facts.unused(value):
             continue
         first = seen.find_or_add(value, tensor)
         if first is not None and value.name not in engine.settings.protected:
-            found[value] = first
-    if found:
-        yield next(iter(next(iter(found)).uses())).node, Patch(found, edit=functools.partial(_dropped, graph, found))
+            replacements[value] = first
+    if replacements:
+        yield (
+            next(iter(next(iter(replacements)).uses())).node,
+            Patch(replacements, edit=functools.partial(_drop_weights, graph, replacements)),
+        )
     if engine.flat:
         return
     for node in graph:
@@ -146,17 +146,17 @@ def _duplicates(engine: Engine, graph: ir.Graph, seen: _Seen) -> Iterator[tuple[
             yield from _duplicates(engine, body, _Seen(seen.contents, seen))
 
 
-def _dropped(graph: ir.Graph, weights: Iterable[ir.Value]) -> Iterable[ir.Node]:
-    """Take weights that nothing reads any more out of their graph."""
+def _drop_weights(graph: ir.Graph, weights: Iterable[ir.Value]) -> Iterable[ir.Node]:
+    """Remove weights without readers from their graph."""
     for value in weights:
         del graph.initializers[str(value.name)]
     return ()
 
 
 class _Seen:
-    """Weights met so far in a graph and around it: by form, and by a glimpse of their contents where forms agree.
+    """Weights visited so far in a graph and around it, by form, then by a glimpse of their contents.
 
-    Most weights differ in shape from all others, and nothing of them is read.
+    Most weights differ in shape from all others; their contents are not read.
     """
 
     def __init__(self, contents: Contents, outer: _Seen | None = None) -> None:
@@ -166,18 +166,18 @@ class _Seen:
         self._alike: dict[Form, dict[bytes, list[_Met]]] = {}
 
     def find_or_add(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value | None:
-        """A weight met before that equals this one; where there is none, this one is met."""
+        """Return an equal weight visited before; if there is none, add this weight."""
         form = tensor.dtype, tuple(tensor.shape)
-        found = self._find(tensor, form)
-        if found is None:
+        equal = self._find(tensor, form)
+        if equal is None:
             self._add((value, tensor), form)
-        return found
+        return equal
 
     def _find(self, tensor: ir.TensorProtocol, form: Form) -> ir.Value | None:
-        # From the outermost graph inwards, as weights are met.
-        found = self._outer._find(tensor, form) if self._outer is not None else None
-        if found is not None:
-            return found
+        # From the outermost graph inwards, in the order of visits.
+        outer_match = self._outer._find(tensor, form) if self._outer is not None else None
+        if outer_match is not None:
+            return outer_match
         alone = self._alone.get(form)
         alike: Sequence[_Met] = [alone] if alone is not None else ()
         if form in self._alike:
@@ -192,14 +192,14 @@ class _Seen:
             return
         if alike is None:
             alike = self._alike[form] = {}
-        for each in (alone, met):
-            if each is not None:
-                alike.setdefault(self.contents.glimpse(each[1]), []).append(each)
+        for entry in (alone, met):
+            if entry is not None:
+                alike.setdefault(self.contents.glimpse(entry[1]), []).append(entry)
 
 
 @sweep("eliminate_common_subexpression", exactness=EXACT)
 def common_subexpressions(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Nodes that compute the same from the same are computed once; bodies reuse what their surroundings know."""
+    """Compute equal nodes with equal inputs once; bodies reuse values of the outer graphs."""
     yield from _equal_nodes(engine, graph, {})
 
 
@@ -221,7 +221,7 @@ def _equal_nodes(
 
 
 def _expression_key(node: ir.Node) -> Hashable | None:
-    """What decides a node's outputs; None where that is more than its inputs and attributes."""
+    """Return the key that decides a node's outputs; None if more than inputs and attributes decides."""
     if any(v is not None and len(v.uses()) < 2 for v in node.inputs):
         # An equal node would read the same values.
         return None

@@ -1,4 +1,4 @@
-"""Concat and Split: of one part, of nothing, of each other, and Slices or Gathers that together are a Split."""
+"""Concat and Split: of one part, of each other, and Slices or Gathers that together are a Split."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from sardonyx.rewrite.rules.slices import contiguous_range
 from sardonyx.rewrite.site import Site
 
 MOST_PARTS = 64
-"""Readers of one tensor that are looked at as the parts of a Split."""
+"""Readers of one tensor that are examined as the parts of a Split."""
 
 
 @rule("eliminate_nop_concat", on="Concat", exactness=EXACT)
 def concat_of_little(s: Site) -> Result:
-    """Concat of one tensor is that tensor; tensors that are surely empty along the axis add nothing."""
+    """Replace Concat of one tensor by the tensor; drop parts that are certainly empty along the axis."""
     axis = axis_of(s, s.node)
     if axis is None:
         return None
@@ -46,7 +46,7 @@ def concat_of_little(s: Site) -> Result:
 
 @rule("fuse_consecutive_concats", on="Concat", after="Concat", exactness=EXACT)
 def concat_of_concat(s: Site) -> Result:
-    """Concat of Concats along the same axis is one Concat."""
+    """Fuse Concat(Concat(a, b), c) along one axis into Concat(a, b, c)."""
     axis = axis_of(s, s.node)
     parts: list[ir.Value | None] = []
     merged = False
@@ -62,7 +62,7 @@ def concat_of_concat(s: Site) -> Result:
 
 
 def _same_sign(s: Site, one: ir.Node, other: ir.Node) -> bool:
-    """Whether both axes count from the same end, or the rank is known and so it does not matter."""
+    """Return True if both axes count from the same end, or the rank is known."""
     if facts.rank(one.inputs[0]) is not None and facts.rank(other.inputs[0]) is not None:
         return True
     return bool(s.attr("axis", node=one) == s.attr("axis", node=other))
@@ -76,7 +76,7 @@ def split_into_one(x: V) -> Rewrite:
 
 @rule("eliminate_split_concat", on="Concat", after="Split", exactness=EXACT)
 def concat_of_all_parts(s: Site) -> Result:
-    """Concat of all the parts of a Split, in order and along its axis, is what was split."""
+    """Replace Concat of all parts of a Split, in order and along its axis, by the Split's input."""
     node = s.producer(0, "Split")
     if node is None or list(s.node.inputs) != list(node.outputs):
         return None
@@ -87,7 +87,7 @@ def concat_of_all_parts(s: Site) -> Result:
 
 @rule("eliminate_split_concat", on="Concat", after="Slice", exactness=EXACT, opset=2)
 def concat_of_adjacent_slices(s: Site) -> Result:
-    """Concat of Slices that follow one another and cover a tensor is that tensor."""
+    """Replace Concat of adjacent Slices that cover a tensor by the tensor."""
     axis, first = axis_of(s, s.node), s.producer(0, "Slice")
     if first is None or len(s.node.inputs) < 2:
         return None
@@ -107,7 +107,7 @@ def concat_of_adjacent_slices(s: Site) -> Result:
 
 @rule("eliminate_split_concat", on="Split", after="Concat", exactness=EXACT)
 def split_of_concat(s: Site) -> Result:
-    """Split of a Concat into the parts that it was put together from."""
+    """Replace Split of a Concat into the Concat's own parts by the parts."""
     concat = s.producer(0, "Concat")
     if concat is None or len(concat.inputs) != len(s.node.outputs):
         return None
@@ -121,7 +121,7 @@ def split_of_concat(s: Site) -> Result:
 
 @rule("eliminate_slice_of_concat", on="Slice", after="Concat", exactness=EXACT)
 def slice_of_concat(s: Site) -> Result:
-    """Slice that takes exactly one part of a Concat is that part."""
+    """Replace a Slice that selects exactly one part of a Concat by the part."""
     concat = s.producer(0, "Concat")
     if concat is None:
         return None
@@ -136,18 +136,18 @@ def slice_of_concat(s: Site) -> Result:
         if start == span[1] and size == span[2] - span[1] and size > 0:
             return part
         start += size
-    return Refusal("it takes no whole part of the Concat")
+    return Refusal("the range is not exactly one part of the Concat")
 
 
 @rule("fuse_slices_into_split", on="Slice", exactness=EXACT, opset=2)
 def slices_that_partition(s: Site) -> Result:
-    """Slices that together take all of a tensor, each a part of it, are one Split."""
+    """Fuse Slices that partition a tensor into one Split."""
     return _as_split(s)
 
 
 @rule("fuse_gathers_into_split", on="Gather", after=CONSTANT, exactness=EXACT, opset=2)
 def gathers_that_partition(s: Site) -> Result:
-    """Gathers of constant indices that go up by one, and that together take all of a tensor, are one Split."""
+    """Fuse Gathers of consecutive constant indices that partition a tensor into one Split."""
     return _as_split(s)
 
 
@@ -158,18 +158,18 @@ def _as_split(s: Site) -> Result:
     parts = _parts(s, source, span[0])
     chosen = _partition(parts, facts.dim_at(source, span[0]) or 0)
     if chosen is None:
-        return Refusal(f"no set of {s.node.op_type}s takes each element once")
-    made = build_split(s, source, [end - start for start, end in chosen], span[0])
+        return Refusal(f"no set of {s.node.op_type}s reads each element once")
+    split_node = build_split(s, source, [end - start for start, end in chosen], span[0])
     replace: dict[ir.Value, Replacement] = {}
     for i, bounds in enumerate(chosen):
-        replace.update((value, made if i == 0 else made.out(i)) for value in parts[bounds])
+        replace.update((value, split_node if i == 0 else split_node.out(i)) for value in parts[bounds])
     if any(value.is_graph_output() for value in replace) and len(replace) != len(chosen):
-        return Refusal("a part is taken twice")
+        return Refusal("two values are the same part")
     return Patch(replace, after=source)
 
 
 def _span(s: Site, node: ir.Node) -> tuple[int, int, int] | None:
-    """Axis, start and end of what a Slice, or a Gather of indices that go up by one, takes with its axis kept."""
+    """Return axis, start and end of a Slice, or of a Gather of consecutive indices along a kept axis."""
     if facts.is_op(node, "Slice"):
         return contiguous_range(s, node)
     if not facts.is_op(node, "Gather"):
@@ -179,24 +179,26 @@ def _span(s: Site, node: ir.Node) -> tuple[int, int, int] | None:
     if axis is None or size is None or indices is None or indices.ndim != 1 or not indices.size:
         return None
     start = int(indices[0]) + size * bool(indices[0] < 0)
-    places = np.where(indices < 0, indices + size, indices)
-    follow = np.array_equal(places, np.arange(start, start + indices.size)) and 0 <= start <= size - indices.size
+    indices_from_start = np.where(indices < 0, indices + size, indices)
+    follow = (
+        np.array_equal(indices_from_start, np.arange(start, start + indices.size)) and 0 <= start <= size - indices.size
+    )
     return (axis, start, start + indices.size) if follow else None
 
 
 def _parts(s: Site, source: ir.Value, axis: int) -> dict[tuple[int, int], list[ir.Value]]:
-    """The parts taken of ``source`` along one axis, in its graph, by start and end."""
+    """Return the parts of ``source`` along one axis, read in its graph, by start and end."""
     parts: dict[tuple[int, int], list[ir.Value]] = {}
     for use in source.uses():
         if use.idx == 0 and use.node.graph is s.node.graph:
-            found = _span(s, use.node)
-            if found is not None and found[0] == axis and found[2] > found[1]:
-                parts.setdefault(found[1:], []).append(use.node.outputs[0])
+            span = _span(s, use.node)
+            if span is not None and span[0] == axis and span[2] > span[1]:
+                parts.setdefault(span[1:], []).append(use.node.outputs[0])
     return parts
 
 
 def _partition(parts: Collection[tuple[int, int]], size: int) -> list[tuple[int, int]] | None:
-    """At least two of the parts that follow one another from 0 to ``size``, if each start has one part only."""
+    """Return at least two adjacent parts that cover 0 to ``size``, if at most one part begins at each start."""
     by_start = {start: (start, end) for start, end in parts}
     if len(by_start) != len(parts):
         return None

@@ -1,6 +1,6 @@
-"""Operators that ONNX Runtime contributes: convolutions with their activation, QuickGelu, sums of embeddings.
+"""ONNX Runtime's own operators: convolutions with their activation, QuickGelu, sums of embeddings.
 
-They stand for what ONNX Runtime fuses by itself when it loads a model, and are made for the target of that name alone.
+ONNX Runtime makes the same fusions when it loads a model; these rules run for this target alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def not_its_type(value: ir.Value | None) -> Refusal | None:
-    """That a value is of another type than contributed kernels take; None where it is not."""
+    """Return the refusal of a value of another type than float32, for which contributed kernels exist; else None."""
     if facts.dtype(value) != ir.DataType.FLOAT:
         return Refusal("its kernel takes 32-bit floats only")
     return None
@@ -58,7 +58,7 @@ def suits_kernel(m: Match) -> Refusal | None:
 def _quantized_elsewhere(m: Match) -> Refusal | None:
     """Guard: no operand of the Conv is dequantized; engines recognize a quantized convolution as written."""
     if any(producer_of(m.site, value, "DequantizeLinear") is not None for value in m.node("Conv").inputs):
-        return Refusal("a convolution of quantized operands is found by them, and as it stands")
+        return Refusal("engines recognize a quantized convolution in its written form")
     return None
 
 
@@ -83,7 +83,7 @@ def activation_of_conv(x: V, w: V, b: Maybe) -> Rewrite:
 
 
 def _parameters(s: Site) -> list[float] | None:
-    """The activation's numbers, in the order that FusedConv takes them; None where one is not known."""
+    """Return the activation's numbers in the order of FusedConv, or None if one is unknown."""
     match s.node.op_type:
         case "LeakyRelu":
             return [float(s.attr("alpha"))]
@@ -105,14 +105,14 @@ def _parameters(s: Site) -> list[float] | None:
     "fuse_quick_gelu", on="Mul", among=("Sigmoid",), exactness=REASSOCIATES, opset=7, emits=DOMAIN, targets=ONNXRUNTIME
 )
 def quick_gelu(s: Site) -> Result:
-    """The product x · sigmoid(αx) is ONNX Runtime's QuickGelu, SiLU with α = 1."""
-    for found in iterate_gated(s, "Sigmoid"):
-        alpha = found.argument.terms.get((1,), 0.0)
-        if not found.argument.is_close_to({(1,): alpha}) or not found.root.is_close_to({(1, 1): 1.0}):
+    """Fuse x * sigmoid(α * x) into ONNX Runtime's QuickGelu(x, α); SiLU for α = 1."""
+    for match in iterate_gated(s, "Sigmoid"):
+        alpha = match.argument.terms.get((1,), 0.0)
+        if not match.argument.is_close_to({(1,): alpha}) or not match.root.is_close_to({(1, 1): 1.0}):
             continue
-        if (refusal := not_its_type(found.x)) is not None:
+        if (refusal := not_its_type(match.x)) is not None:
             return refusal
-        return found.objection(s) or microsoft("QuickGelu")(found.x, alpha=alpha)
+        return match.objection(s) or microsoft("QuickGelu")(match.x, alpha=alpha)
     return None
 
 
@@ -126,42 +126,49 @@ def quick_gelu(s: Site) -> Result:
     targets=ONNXRUNTIME,
 )
 def embed_layer_normalization(s: Site) -> Result:
-    """LayerNormalization of a sum of embeddings, by indices counted from the front, is EmbedLayerNormalization."""
+    """Fuse LayerNormalization of a sum of embeddings into ONNX Runtime's EmbedLayerNormalization.
+
+    Indices count from the front.
+    """
     terms = _terms(s, s.input(0))
-    found = [_embedding(s, term) for term in terms]
-    if not 2 <= len(terms) <= 3 or not any(each is not None and each[1] is not None for each in found):
+    embeddings = [_embedding(s, term) for term in terms]
+    if not 2 <= len(terms) <= 3 or not any(
+        embedding is not None and embedding[1] is not None for embedding in embeddings
+    ):
         return None
-    if not all(each is not None for each in found):
-        return Refusal("a term of the sum is neither looked up in a constant table nor a constant for each place")
+    if not all(embedding is not None for embedding in embeddings):
+        return Refusal("a term of the sum is neither looked up in a constant table nor a constant of each position")
     if facts.dtype(s.output) != ir.DataType.FLOAT or facts.rank(s.output) != 3 or axis_of(s, s.node, -1) != 2:
         return Refusal("it is not 32-bit floats, normalized along the last of three axes")
     if not s.unused_outputs_from(1):
         return Refusal("mean or deviation is read")
-    return _embedded(s, [each for each in found if each is not None])
+    return _embedded(s, [embedding for embedding in embeddings if embedding is not None])
 
 
 Embedding = tuple[ir.Value, ir.Value | None]
-"""A table, and the indices by which rows are looked up; None: by place."""
+"""A table and the indices of its rows; None for the indices 0, 1, 2 …"""
 
 
-def _embedded(s: Site, found: list[Embedding]) -> Result:
+def _embedded(s: Site, embeddings: list[Embedding]) -> Result:
     dims, width = s.sizes.dims(s.output), facts.dim_at(s.output, -1)
     scale, bias = s.input(1), s.input(2)
     if dims is None or width is None or scale is None or facts.static_shape(scale) != (width,):
         return Refusal("the width is not known, or the scale has another")
     if bias is not None and facts.static_shape(bias) != (width,):
         return Refusal("the bias has another width")
-    if any(facts.dim_at(table, -1) != width for table, _ in found):
+    if any(facts.dim_at(table, -1) != width for table, _ in embeddings):
         return Refusal("a table has another width")
-    everywhere = [each for each in found if each[1] is not None and s.sizes.dims(each[1]) == dims[:2]]
-    others = [each for each in found if each not in everywhere]
+    everywhere = [
+        embedding for embedding in embeddings if embedding[1] is not None and s.sizes.dims(embedding[1]) == dims[:2]
+    ]
+    others = [embedding for embedding in embeddings if embedding not in everywhere]
     if not everywhere or len(others) > 1:
         return Refusal("more than one term is the same for all of a batch")
     position = others[0] if others else everywhere.pop()
-    if not everywhere or (position[1] is not None and not _for_each_place(s, position[1], dims[:2])):
-        return Refusal("the indices are not there for each place of each batch, or of all batches")
+    if not everywhere or (position[1] is not None and not _covers_positions(s, position[1], dims[:2])):
+        return Refusal("the indices do not cover each position of each batch, or of all batches")
     if position[1] is None and equal(dims[1], facts.dim_at(position[0], -2) or 0) is not True:
-        return Refusal("the constant has not a row for each place")
+        return Refusal("the constant needs one row for each position")
     word, segment = everywhere[0], everywhere[1] if len(everywhere) > 1 else (None, None)
     operator = microsoft("EmbedLayerNormalization")
     return operator(
@@ -180,7 +187,7 @@ def _embedded(s: Site, found: list[Embedding]) -> Result:
 
 
 def _terms(s: Site, value: ir.Value | None) -> list[ir.Value]:
-    """What is added up in ``value``, where nothing else reads the sums."""
+    """Return the terms of ``value``, a sum whose partial sums have no other reader."""
     node = producer_of(s, value, "Add")
     if node is None or value is None or not facts.used_once(value):
         return [] if value is None else [value]
@@ -206,11 +213,11 @@ def _embedding(s: Site, value: ir.Value) -> Embedding | None:
     return (table, indices) if facts.is_constant(table) else None
 
 
-def _for_each_place(s: Site, indices: ir.Value, places: tuple[Any, ...]) -> bool:
+def _covers_positions(s: Site, indices: ir.Value, positions: tuple[Any, ...]) -> bool:
     dims = s.sizes.dims(indices)
-    if dims is None or len(dims) != 2 or equal(dims[1], places[1]) is not True:
+    if dims is None or len(dims) != 2 or equal(dims[1], positions[1]) is not True:
         return False
-    return dims[0] == 1 or equal(dims[0], places[0]) is True
+    return dims[0] == 1 or equal(dims[0], positions[0]) is True
 
 
 def _rows(table: ir.Value) -> np.ndarray:

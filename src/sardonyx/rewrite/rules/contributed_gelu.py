@@ -1,4 +1,4 @@
-"""Gelu as ONNX Runtime contributes it: below the operator set that has it, with the bias before it, and by tanh."""
+"""ONNX Runtime's Gelu: below the opset of the standard's, with a bias before, and by tanh."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME, not_its_type
 from sardonyx.rewrite.site import Site
 
 STANDARD_SINCE = 20
-"""The operator set that brought Gelu."""
+"""The first operator set with Gelu."""
 
 
 @rule("fuse_gelu", on=ROOTS, among=("Erf",), exactness=REASSOCIATES, opset=7, emits=DOMAIN, targets=ONNXRUNTIME)
 def contributed_gelu(s: Site) -> Result:
-    """Half of x · (1 + erf(x/√2)) is ONNX Runtime's Gelu, or with a bias its BiasGelu, where the standard has none."""
-    found = _gelu(s, "Erf") if s.opset < STANDARD_SINCE else None
-    return None if found is None else _objection(s, found) or _biased("Gelu", "BiasGelu", found)
+    """Fuse 0.5 * x * (1 + erf(x / √2)) into ONNX Runtime's Gelu, or BiasGelu, if the opset has no Gelu."""
+    match = _gelu(s, "Erf") if s.opset < STANDARD_SINCE else None
+    return None if match is None else _objection(s, match) or _biased("Gelu", "BiasGelu", match)
 
 
 @rule("fuse_fast_gelu", on=ROOTS, among=("Tanh",), exactness=REASSOCIATES, opset=7, emits=DOMAIN, targets=ONNXRUNTIME)
 def contributed_fast_gelu(s: Site) -> Result:
-    """Gelu's approximation by tanh, written out, is ONNX Runtime's FastGelu, where the standard has none."""
-    found = _gelu(s, "Tanh") if s.opset < STANDARD_SINCE else None
-    return None if found is None else _objection(s, found) or _biased("FastGelu", "FastGelu", found)
+    """Fuse Gelu's approximation by tanh into ONNX Runtime's FastGelu, if the opset has no Gelu."""
+    match = _gelu(s, "Tanh") if s.opset < STANDARD_SINCE else None
+    return None if match is None else _objection(s, match) or _biased("FastGelu", "FastGelu", match)
 
 
 def _is_row(x: V, b: V) -> Guard:
@@ -56,7 +56,7 @@ def _is_row(x: V, b: V) -> Guard:
 
 @rule("fuse_bias_gelu", exactness=REASSOCIATES, opset=STANDARD_SINCE, emits=DOMAIN, targets=ONNXRUNTIME)
 def bias_of_gelu(x: V, b: V, approximate: A) -> Rewrite:
-    """Gelu(x + b) is ONNX Runtime's BiasGelu(x, b), or by tanh its FastGelu(x, b), for a bias along the last axis."""
+    """Fuse Gelu(x + b) into ONNX Runtime's BiasGelu(x, b), by tanh FastGelu(x, b), for b along the last axis."""
 
     def biased(m: Match) -> Result:
         return microsoft("FastGelu" if m.approximate == "tanh" else "BiasGelu")(m.x, m.b)
@@ -66,27 +66,27 @@ def bias_of_gelu(x: V, b: V, approximate: A) -> Rewrite:
 
 def _gelu(s: Site, gate: str) -> Gated | None:
     argument, _ = GELU_ARGUMENTS[gate]
-    for found in iterate_gated(s, gate):
-        if found.argument.is_close_to(argument) and found.root.is_close_to({(1, 1): 0.5, (1, 0): 0.5}):
-            return found
+    for match in iterate_gated(s, gate):
+        if match.argument.is_close_to(argument) and match.root.is_close_to({(1, 1): 0.5, (1, 0): 0.5}):
+            return match
     return None
 
 
-def _objection(s: Site, found: Gated) -> Refusal | None:
-    return not_its_type(found.x) or found.objection(s)
+def _objection(s: Site, match: Gated) -> Refusal | None:
+    return not_its_type(match.x) or match.objection(s)
 
 
-def _biased(plain: str, biased: str, found: Gated) -> Expr:
-    """The operator with the bias that is added before it, where the sum is read for nothing else."""
-    inside = {found.gate, *found.root.nodes, *found.argument.nodes}
-    total = found.x.producer()
-    alone = not found.x.is_graph_output() and all(use.node in inside for use in found.x.uses())
+def _biased(plain: str, biased: str, match: Gated) -> Expr:
+    """Return the operator with the bias added before it, if the sum has no other reader."""
+    inside = {match.gate, *match.root.nodes, *match.argument.nodes}
+    total = match.x.producer()
+    alone = not match.x.is_graph_output() and all(use.node in inside for use in match.x.uses())
     parts = _bias(total) if total is not None and alone and facts.is_op(total, "Add") else None
-    return microsoft(plain)(found.x) if parts is None else microsoft(biased)(*parts)
+    return microsoft(plain)(match.x) if parts is None else microsoft(biased)(*parts)
 
 
 def _bias(total: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-    """What is added up, as a tensor and a vector with an element for each of its last axis."""
+    """Return the terms of a sum as a tensor and a vector with one element for each of its last axis."""
     for index in (1, 0):
         x, bias = total.inputs[1 - index], total.inputs[index]
         width = facts.dim_at(x, -1)

@@ -1,4 +1,4 @@
-"""Matrix products as ONNX Runtime contributes them: Gemm with its activation."""
+"""Matrix products of ONNX Runtime's own: Gemm with its activation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sardonyx.rewrite.notation import Gemm
 from sardonyx.rewrite.rules.contributed import DOMAIN, ONNXRUNTIME, suits_kernel
 
 _ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
-"""What FusedGemm does to its result, of what FusedConv does too."""
+"""The activations of FusedGemm, a subset of FusedConv's."""
 
 
 def _has_own_attributes(m: Match) -> Refusal | None:

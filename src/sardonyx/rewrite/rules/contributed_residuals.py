@@ -1,7 +1,7 @@
-"""A residual and its normalization as one operator that ONNX Runtime contributes, for those who name the pass.
+"""A residual and its normalization as one operator of ONNX Runtime's own, for callers who name the pass.
 
-On processors its kernels take several times as long as the sum and the normalization by themselves; on others, for
-which models are made ready here, they save a pass over memory.
+On processors its kernels take several times as long as the separate sum and normalization; on accelerators, for which
+models can be prepared here, they save a pass over memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sardonyx.rewrite.rules.signatures import axis_of
 from sardonyx.rewrite.site import Site
 
 SUM = 3
-"""The output of either operator that holds what is normalized."""
+"""Index of the output that holds the normalized sum, for both operators."""
 
 
 @rule(
@@ -30,7 +30,7 @@ SUM = 3
     default=False,
 )
 def skip_layer_normalization(s: Site) -> Result:
-    """LayerNormalization of a sum of two tensors, and a bias, is SkipLayerNormalization; slower on processors."""
+    """Fuse LayerNormalization(x + skip + bias) into SkipLayerNormalization; slower on processors."""
     return _normalized_sum(s, "SkipLayerNormalization", (s.input(2),))
 
 
@@ -45,7 +45,7 @@ def skip_layer_normalization(s: Site) -> Result:
     default=False,
 )
 def skip_simplified_layer_normalization(s: Site) -> Result:
-    """RMSNormalization of a sum of two tensors, and a bias, is SkipSimplifiedLayerNormalization."""
+    """Fuse RMSNormalization(x + skip + bias) into SkipSimplifiedLayerNormalization."""
     return _normalized_sum(s, "SkipSimplifiedLayerNormalization", ())
 
 
@@ -57,7 +57,7 @@ def _normalized_sum(s: Site, op_type: str, shift: tuple[ir.Value | None, ...]) -
     if any(value is not None and not facts.is_constant(value) for value in parameters):
         return Refusal("its parameters are not constant")
     if any(value is not None and facts.static_shape(value) != (width,) for value in parameters):
-        return Refusal("its parameters have not one number for each element of the last axis")
+        return Refusal("its parameters are not one number for each element of the last axis")
     if facts.dtype(s.output) != ir.DataType.FLOAT or facts.rank(s.output) != 3 or axis_of(s, s.node, -1) != 2:
         return Refusal("it is not 32-bit floats, normalized along the last of three axes")
     if not s.unused_outputs_from(1):
@@ -66,15 +66,15 @@ def _normalized_sum(s: Site, op_type: str, shift: tuple[ir.Value | None, ...]) -
     if terms is None:
         return Refusal("the two tensors are not known to have the same shape")
     x, skip, bias = terms
-    made = microsoft(op_type)(x, skip, *parameters, bias, epsilon=s.attr("epsilon"), n_outputs=1)
-    replace: dict[ir.Value, Replacement] = {s.output: made}
+    fused = microsoft(op_type)(x, skip, *parameters, bias, epsilon=s.attr("epsilon"), n_outputs=1)
+    replace: dict[ir.Value, Replacement] = {s.output: fused}
     if not facts.used_once(total.outputs[0]):
-        replace[total.outputs[0]] = made.out(SUM)
+        replace[total.outputs[0]] = fused.out(SUM)
     return Patch(replace, before=total)
 
 
 def _terms(s: Site, total: ir.Node, width: int) -> tuple[ir.Value, ir.Value, ir.Value | None] | None:
-    """Two tensors of one shape, and a constant along the last axis, that are added up."""
+    """Return two tensors of one shape, and a constant along the last axis, whose sum ``total`` is."""
     first, second = total.inputs[0], total.inputs[1]
     if not _alike(s, first, second, total):
         return None
@@ -92,6 +92,6 @@ def _terms(s: Site, total: ir.Node, width: int) -> tuple[ir.Value, ir.Value, ir.
 
 
 def _alike(s: Site, x: ir.Value | None, skip: ir.Value | None, total: ir.Node) -> bool:
-    """Whether two tensors have the shape of the sum."""
+    """Return True if two tensors have the shape of the sum."""
     dims = s.sizes.dims(total.outputs[0])
     return dims is not None and s.sizes.dims(x) == dims == s.sizes.dims(skip)

@@ -1,4 +1,4 @@
-"""What a condition tells inside of the branches that it guards, and Ifs that share a condition."""
+"""Conditions: constants inside of the branches that a condition guards, and Ifs of one condition."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ from sardonyx.rewrite.rules.bodies import branches, immovable_reason, pass_throu
 from sardonyx.rewrite.sweep import sweep
 
 FARTHEST = 256
-"""Nodes between two Ifs that are looked at to see whether the two can be one."""
+"""Nodes between two Ifs up to which their fusion is tried."""
 
 
 @sweep("propagate_if_condition", exactness=EXACT, on=("If",))
 def known_inside(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Inside of a branch, its If's condition, and what follows from it, is a constant."""
+    """Replace an If's condition, and values that follow from it, by constants inside of its branches."""
     if not engine.in_function:
-        yield from _told(engine, graph, {})
+        yield from _propagate(engine, graph, {})
 
 
-def _told(engine: Engine, graph: ir.Graph, known: Mapping[ir.Value, np.ndarray]) -> Iterator[tuple[ir.Node, Result]]:
+def _propagate(
+    engine: Engine, graph: ir.Graph, known: Mapping[ir.Value, np.ndarray]
+) -> Iterator[tuple[ir.Node, Result]]:
     for node in list(graph):
         if known:
-            places = [i for i, value in enumerate(node.inputs) if value is not None and value in known]
-            if places:
-                yield node, _with_constants(engine, node, places, known)
+            indices = [i for i, value in enumerate(node.inputs) if value is not None and value in known]
+            if indices:
+                yield node, _with_constants(engine, node, indices, known)
         condition = node.inputs[0] if facts.is_op(node, "If") and engine.alive(node) else None
         both = None if condition is None else branches(node)
         if both is None or condition is None:
             for body in facts.bodies(node):
-                yield from _told(engine, body, known)
+                yield from _propagate(engine, body, known)
             continue
         for body, truth in zip(both, (True, False), strict=True):
-            yield from _told(engine, body, {**known, **infer_constants(condition, truth)})
+            yield from _propagate(engine, body, {**known, **infer_constants(condition, truth)})
 
 
-def _with_constants(engine: Engine, node: ir.Node, places: list[int], known: Mapping[ir.Value, np.ndarray]) -> Result:
+def _with_constants(engine: Engine, node: ir.Node, indices: list[int], known: Mapping[ir.Value, np.ndarray]) -> Result:
     def rewire() -> Patch:
-        for i in places:
+        for i in indices:
             value = node.inputs[i]
             assert value is not None and node.graph is not None
             constant = engine.new_constant(known[value], node.graph, f"{value.name}_known", [])
@@ -55,15 +57,15 @@ def _with_constants(engine: Engine, node: ir.Node, places: list[int], known: Map
 
 
 def infer_constants(condition: ir.Value, truth: bool) -> dict[ir.Value, np.ndarray]:
-    """Values that are surely constant where ``condition`` is ``truth``: those it is made of, and those made of it."""
-    found: dict[ir.Value, bool] = {}
+    """Return the values that are certainly constant if ``condition`` is ``truth``: its operands and its readers."""
+    truths: dict[ir.Value, bool] = {}
     numbers: dict[ir.Value, np.ndarray] = {}
     stack = [(condition, truth)]
     while stack:
         value, true = stack.pop()
-        if value in found or facts.is_constant(value):
+        if value in truths or facts.is_constant(value):
             continue
-        found[value] = true
+        truths[value] = true
         stack.extend((use.node.outputs[0], not true) for use in value.uses() if facts.is_op(use.node, "Not"))
         node = value.producer()
         if node is None or node.domain not in STANDARD:
@@ -75,8 +77,8 @@ def infer_constants(condition: ir.Value, truth: bool) -> dict[ir.Value, np.ndarr
                 stack.extend((v, true) for v in node.inputs if v is not None and _one_element(v))
             case "Equal", True:
                 numbers.update(_equality(node))
-    told = {v: np.full(shape, true) for v, true in found.items() if (shape := facts.static_shape(v)) is not None}
-    return {**told, **numbers}
+    constants = {v: np.full(shape, true) for v, true in truths.items() if (shape := facts.static_shape(v)) is not None}
+    return {**constants, **numbers}
 
 
 def _one_element(value: ir.Value) -> bool:
@@ -85,7 +87,7 @@ def _one_element(value: ir.Value) -> bool:
 
 
 def _equality(node: ir.Node) -> dict[ir.Value, np.ndarray]:
-    """The operand of an Equal that holds which is thereby known: integers only, for −0.0 equals 0.0."""
+    """Return the operand of a true Equal that is thereby known: integers only, because −0.0 equals 0.0."""
     for value, other in (node.inputs, reversed(node.inputs)):
         kind, constant = facts.dtype(value), facts.small_constant(other)
         if value is None or constant is None or kind is None or not kind.is_integer() or facts.is_constant(value):
@@ -98,7 +100,7 @@ def _equality(node: ir.Node) -> dict[ir.Value, np.ndarray]:
 
 @sweep("fuse_ifs_with_same_condition", exactness=EXACT, on=("If",))
 def same_condition(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Ifs of one graph on the same condition, or on one and its negation, become one If."""
+    """Fuse Ifs of one graph on the same condition, or on its negation, into one If."""
     for inner in list(facts.graphs_of(graph)):
         groups: dict[ir.Value, list[tuple[ir.Node, bool]]] = {}
         for node in inner:
@@ -113,12 +115,12 @@ def same_condition(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
                 before = len(engine.applied)
                 yield second, _merged(engine, first, second, straight == its)
                 if len(engine.applied) == before:
-                    # The two stay apart: what follows stands nearer to the second.
+                    # The two stay separate: later Ifs are closer to the second.
                     first, straight = second, its
 
 
 def _atom(condition: ir.Value) -> tuple[ir.Value, bool]:
-    """The condition without its negations, and whether they cancel."""
+    """Return the condition without its negations, and True if the negations cancel."""
     straight = True
     node = condition.producer()
     while node is not None and facts.is_op(node, "Not") and node.inputs[0] is not None:
@@ -147,23 +149,23 @@ def _merged(engine: Engine, first: ir.Node, second: ir.Node, alike: bool) -> Res
             _append(engine, first, body, added)
         old = len(first.outputs)
         first.resize_outputs(old + len(second.outputs))
-        for value, made in zip(second.outputs, first.outputs[old:], strict=True):
-            made.name = engine.names.fresh(value.name or "output")
-            made.type, made.shape = value.type, value.shape
+        for value, output in zip(second.outputs, first.outputs[old:], strict=True):
+            output.name = engine.names.fresh(value.name or "output")
+            output.type, output.shape = value.type, value.shape
         return Patch(dict(zip(second.outputs, first.outputs[old:], strict=True)), edit=lambda: [first])
 
     return Patch(build=merge)
 
 
 def _append(engine: Engine, first: ir.Node, mine: ir.Graph, its: ir.Graph) -> None:
-    """Put the nodes and outputs of ``its`` at the end of ``mine``, a branch of ``first``."""
+    """Append the nodes and outputs of ``its`` to ``mine``, a branch of ``first``."""
     outputs = release_outputs(its)
     inside = set(facts.graphs_of(its))
-    for value, made in zip(first.outputs, mine.outputs, strict=True):
+    for value, produced in zip(first.outputs, mine.outputs, strict=True):
         for use in tuple(value.uses()):
             if use.node.graph in inside:
-                use.node.replace_input_with(use.idx, made)
-        outputs = [made if output is value else output for output in outputs]
+                use.node.replace_input_with(use.idx, produced)
+        outputs = [produced if output is value else output for output in outputs]
     mine.extend(splice(engine, its, {}, mine))
     for output in outputs:
         foreign = output.is_graph_output() or output.graph is not mine
@@ -171,7 +173,7 @@ def _append(engine: Engine, first: ir.Node, mine: ir.Graph, its: ir.Graph) -> No
 
 
 def _needed_between(first: ir.Node, second: ir.Node) -> list[ir.Node] | None:
-    """What stands between the two and the second needs, in order; None where some of it needs the first."""
+    """Return the nodes between the two that the second needs, in order; None if one of them needs the first."""
     graph = first.graph
     assert graph is not None
     between = itertools.takewhile(lambda n: n is not second, itertools.dropwhile(lambda n: n is not first, graph))

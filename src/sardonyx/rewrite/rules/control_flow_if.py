@@ -1,4 +1,4 @@
-"""If: the branch that is taken, the branches that are alike, and the outputs that no branch decides."""
+"""If: decided conditions, equal branches, and outputs that no branch decides."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from sardonyx.rewrite.sweep import sweep
 
 
 def decided_condition(sizes: Sizes, value: ir.Value | None) -> bool | None:
-    """The truth of a condition that constants or sizes decide."""
-    found = facts.scalar(value)
-    if found is None:
+    """Return the truth of a condition that constants or sizes decide, else None."""
+    truth = facts.scalar(value)
+    if truth is None:
         elements = sizes.constant(value)
-        found = elements[0] if elements is not None and len(elements) == 1 else None
-    return None if found is None else bool(found)
+        truth = elements[0] if elements is not None and len(elements) == 1 else None
+    return None if truth is None else bool(truth)
 
 
 def inline_branch(workspace: Workspace, node: ir.Node, truth: bool) -> Result:
-    """The If becomes its branch for ``truth``."""
+    """Replace the If by its branch for ``truth``."""
     both = branches(node)
     if both is None:
         return Refusal("its branches are given by the function's caller, or do not give its outputs")
@@ -55,24 +55,24 @@ def inline_branch(workspace: Workspace, node: ir.Node, truth: bool) -> Result:
 
 @rule("eliminate_if_with_const_cond", on="If", exactness=EXACT)
 def decided_branch(s: Site) -> Result:
-    """If whose condition is known becomes the branch that it takes."""
+    """Replace an If whose condition is known by the branch for this condition."""
     condition = decided_condition(s.sizes, s.input(0))
     return None if condition is None else inline_branch(s.workspace, s.node, condition)
 
 
 @rule("eliminate_unused_if_outputs", on="If", exactness=EXACT)
 def unused_outputs(s: Site) -> Result:
-    """Outputs of an If that nothing reads are no longer computed in its branches."""
-    kept = [i for i, value in enumerate(s.node.outputs) if not facts.unused(value)]
+    """Drop outputs of an If that nothing reads from its branches."""
+    retained = [i for i, value in enumerate(s.node.outputs) if not facts.unused(value)]
     both = branches(s.node)
-    if both is None or len(kept) == len(s.node.outputs) or not kept:
+    if both is None or len(retained) == len(s.node.outputs) or not retained:
         return None
 
     def rebuild() -> Patch:
         for body in both:
             outputs = release_outputs(body)
-            body.outputs.extend(outputs[i] for i in kept)
-        node, pairs = rebuild_node(s.workspace, s.node, list(s.node.inputs), kept)
+            body.outputs.extend(outputs[i] for i in retained)
+        node, pairs = rebuild_node(s.workspace, s.node, list(s.node.inputs), retained)
         return Patch(pairs, nodes=[node], edit=lambda: [n for body in both for n in body])
 
     return Patch(build=rebuild)
@@ -85,13 +85,13 @@ FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 @rule("rewrite_if_to_where", on="If", exactness=EXACT, opset=9)
 def choice_of_integers(s: Site) -> Result:
-    """If that computes nothing but chooses between values of one shape is a Where."""
+    """Rewrite an If that only chooses between values of one shape as Where."""
     return _choice(s, INTEGERS)
 
 
 @rule("rewrite_if_to_where", on="If", exactness=REASSOCIATES, opset=9)
 def choice_of_floats(s: Site) -> Result:
-    """If that chooses between floating-point values is a Where; some engines select by sums, and −0.0 becomes 0.0."""
+    """Rewrite an If that only chooses between floats as Where; some engines add, so that −0.0 becomes 0.0."""
     return _choice(s, INTEGERS | FLOATS)
 
 
@@ -123,7 +123,7 @@ def _choice(s: Site, selectable: frozenset[ir.DataType]) -> Result:
 
 
 def _source(value: ir.Value, body: ir.Graph) -> ir.Value | None:
-    """The constant or outer value that a body's output is, seen through Identity."""
+    """Return the constant or outer value that a body's output is, through Identity nodes."""
     node = value.producer()
     while node is not None and node.graph is body:
         if not facts.is_op(node, "Identity") or node.inputs[0] is None:
@@ -143,7 +143,7 @@ def _outside(value: ir.Value, body: ir.Graph) -> Operand:
 
 @sweep("eliminate_if_with_equal_branches", exactness=EXACT, on=("If",))
 def equal_branches(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """If whose branches compute the same becomes either of them; what both compute is computed once, before it."""
+    """Replace an If with equal branches by one of them; move computations common to both before the If."""
     for inner in list(facts.graphs_of(graph)):
         for node in [n for n in inner if facts.is_op(n, "If")]:
             both = branches(node) if engine.alive(node) else None
@@ -160,7 +160,7 @@ def equal_branches(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
 
 
 def _common_code(engine: Engine, node: ir.Node, both: tuple[ir.Graph, ir.Graph], numbers: Numbers) -> Result:
-    """Nodes of which both branches have an equal one move before the If; outputs that are equal leave it."""
+    """Move nodes that both branches have before the If; equal outputs leave the If."""
     yes, no = both
     if immovable_reason(engine, yes) is not None:
         return None
@@ -168,16 +168,16 @@ def _common_code(engine: Engine, node: ir.Node, both: tuple[ir.Graph, ir.Graph],
     pairs = _shared_nodes(both, numbers, equal)
     moved = {value for first, _ in pairs for value in first.outputs}
     # An output that is the same either way can be read from outside once it is computed outside.
-    sources = {i: _seen_through(yes.outputs[i], yes) for i in sorted(equal)}
+    sources = {i: _through_identities(yes.outputs[i], yes) for i in sorted(equal)}
     leaving = {i: value for i, value in sources.items() if value in moved or value.graph is not yes}
     if not pairs and not any(not facts.unused(node.outputs[i]) for i in leaving):
         return None
 
     def hoist() -> Patch:
-        kept = [i for i in range(len(node.outputs)) if i not in leaving]
+        retained = [i for i in range(len(node.outputs)) if i not in leaving]
         for body in both:
             outputs = release_outputs(body)
-            body.outputs.extend(outputs[i] for i in kept)
+            body.outputs.extend(outputs[i] for i in retained)
         nodes: list[ir.Node] = []
         for first, second in pairs:
             for a, b in zip(first.outputs, second.outputs, strict=True):
@@ -185,9 +185,9 @@ def _common_code(engine: Engine, node: ir.Node, both: tuple[ir.Graph, ir.Graph],
             nodes.append(move_node(engine, first, node.graph))  # type: ignore[arg-type]
             no.remove(second, safe=True)
         replaced = {node.outputs[i]: value for i, value in leaving.items()}
-        if kept:
-            made, others = rebuild_node(engine, node, list(node.inputs), kept)
-            nodes.append(made)
+        if retained:
+            node_without, others = rebuild_node(engine, node, list(node.inputs), retained)
+            nodes.append(node_without)
             replaced.update(others)
         return Patch(replaced, nodes=nodes, edit=lambda: [*yes, *no])
 
@@ -195,22 +195,22 @@ def _common_code(engine: Engine, node: ir.Node, both: tuple[ir.Graph, ir.Graph],
 
 
 def _shared_nodes(both: tuple[ir.Graph, ir.Graph], numbers: Numbers, equal: set[int]) -> list[tuple[ir.Node, ir.Node]]:
-    """Nodes of the two bodies that compute the same, as pairs in order; those that a body must put out itself stay."""
+    """Return pairs of nodes of the two bodies that compute the same, in order; body outputs stay."""
     yes, no = both
     bound = {v for body in both for i, v in enumerate(body.outputs) if i not in equal}
     bound |= {v for body in both for v in body.outputs if v.is_initializer()}
     others = {numbers.of(n.outputs[0]): n for n in no if _may_move(n, bound)}
-    found: list[tuple[ir.Node, ir.Node]] = []
+    pairs: list[tuple[ir.Node, ir.Node]] = []
     free = {value for value in yes.initializers.values() if value not in bound}
     for node in yes:
         other = others.get(numbers.of(node.outputs[0])) if _may_move(node, bound) else None
         if other is None or other.op_type != node.op_type or len(other.outputs) != len(node.outputs):
             continue
         if all(v is None or v in free or v.graph is not yes for v in node.inputs):
-            found.append((node, other))
+            pairs.append((node, other))
             free.update(node.outputs)
             del others[numbers.of(node.outputs[0])]
-    return found
+    return pairs
 
 
 def _may_move(node: ir.Node, bound: set[ir.Value]) -> bool:
@@ -223,7 +223,7 @@ def _may_move(node: ir.Node, bound: set[ir.Value]) -> bool:
     )
 
 
-def _seen_through(value: ir.Value, body: ir.Graph) -> ir.Value:
+def _through_identities(value: ir.Value, body: ir.Graph) -> ir.Value:
     node = value.producer()
     while node is not None and node.graph is body and facts.is_op(node, "Identity") and node.inputs[0] is not None:
         value = node.inputs[0]

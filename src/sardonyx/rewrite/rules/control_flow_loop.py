@@ -1,4 +1,4 @@
-"""Loops that run once or never, state that nothing needs or nothing changes, and work that is the same in every run."""
+"""Loops that run once or never, redundant state, and loop-invariant computations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_UNROLLED = 1024
 
 
 def trip_count(s: Site, loop: CarriedLoop) -> int | None:
-    """How often the body of a Loop runs, where constants decide it."""
+    """Return the number of runs of a Loop's body if constants decide it, else None."""
     most = None if s.input(0) is None else s.sizes.constant(s.input(0))
     if s.input(0) is not None and most is None:
         return None
@@ -47,7 +47,7 @@ def trip_count(s: Site, loop: CarriedLoop) -> int | None:
 
 @rule("eliminate_short_loop", on="Loop", exactness=EXACT)
 def never_runs(s: Site) -> Result:
-    """Loop that runs its body never gives its initial values, and outputs of no slices."""
+    """Replace a Loop that never runs its body by its initial values and empty slices."""
     loop = read_loop(s)
     if loop is None or trip_count(s, loop) != 0:
         return None
@@ -57,7 +57,7 @@ def never_runs(s: Site) -> Result:
         if facts.unused(output):
             empty.append(None)
         elif shape is None or kind is None or kind == ir.DataType.STRING:
-            return Refusal("the shape of the slices that it would put out is not known")
+            return Refusal("the shape of the empty slices is not known")
         else:
             empty.append(np.zeros((0, *shape), kind.numpy()))
 
@@ -74,7 +74,7 @@ def never_runs(s: Site) -> Result:
 
 @rule("eliminate_short_loop", on="Loop", exactness=EXACT)
 def runs_once(s: Site) -> Result:
-    """Loop that runs its body once is its body."""
+    """Replace a Loop that runs its body once by the body."""
     loop = read_loop(s)
     if loop is None or trip_count(s, loop) != 1:
         return None
@@ -87,7 +87,7 @@ def runs_once(s: Site) -> Result:
 
 @rule("unroll_loop", on="Loop", exactness=EXACT, default=False)
 def runs_known_number_of_times(s: Site) -> Result:
-    """Loop that runs a known number of times is its body, that many times."""
+    """Unroll a Loop that runs a known number of times."""
     loop = read_loop(s)
     count = None if loop is None else trip_count(s, loop)
     if loop is None or count is None or count < 1:
@@ -100,7 +100,7 @@ def runs_known_number_of_times(s: Site) -> Result:
 
 
 def _unrolled(s: Site, loop: CarriedLoop, count: int) -> Patch:
-    """The body ``count`` times; the last time it is the body itself."""
+    """Return the body ``count`` times; the last copy is the body itself."""
     nodes: list[ir.Node] = []
     true = s.workspace.new_constant(_shaped(True, loop.body.inputs[1]), s.graph, f"{s.output.name}_true", nodes)
     states = [loop.initial(i) for i in range(loop.states)]
@@ -110,13 +110,13 @@ def _unrolled(s: Site, loop: CarriedLoop, count: int) -> Patch:
         iteration = s.workspace.new_constant(
             _shaped(number, loop.body.inputs[0]), s.graph, f"{s.output.name}_run", nodes
         )
-        given = dict(zip(loop.body.inputs, (iteration, true, *states), strict=True))
+        arguments = dict(zip(loop.body.inputs, (iteration, true, *states), strict=True))
         if run < count - 1:
-            made, outputs = copy_body(s.workspace, loop.body, given, s.graph)  # type: ignore[arg-type]
+            new_nodes, outputs = copy_body(s.workspace, loop.body, arguments, s.graph)  # type: ignore[arg-type]
         else:
-            outputs = [given.get(value) or value for value in release_outputs(loop.body)]
-            made = splice(s.workspace, loop.body, given, s.graph)
-        nodes.extend(made)
+            outputs = [arguments.get(value) or value for value in release_outputs(loop.body)]
+            new_nodes = splice(s.workspace, loop.body, arguments, s.graph)
+        nodes.extend(new_nodes)
         states = list(outputs[1 : 1 + loop.states])
         for column, value in zip(slices, outputs[1 + loop.states :], strict=True):
             column.append(value)
@@ -132,7 +132,7 @@ def _shaped(value: np.ndarray | bool, like: ir.Value) -> np.ndarray:
 
 
 def _stacked(s: Site, slices: Sequence[ir.Value], nodes: list[ir.Node]) -> ir.Value:
-    """The slices along a new first axis: nodes are added that make it."""
+    """Return the slices joined along a new first axis, and append the nodes for it."""
     stretched: list[ir.Value] = []
     axes: list[ir.Value] = []
     if s.opset >= 13:
@@ -155,7 +155,7 @@ def _added(s: Site, op: str, inputs: list[ir.Value], attributes: list[ir.Attr], 
 
 @rule("eliminate_unused_loop_state", on=("Loop", "Scan"), exactness=EXACT)
 def state_without_use(s: Site) -> Result:
-    """State, slices and outputs of a loop that nothing needs are no longer carried, read and computed."""
+    """Drop state, slices and outputs of a loop that nothing needs."""
     loop = read_loop(s)
     if loop is None:
         return None
@@ -185,24 +185,24 @@ def state_without_use(s: Site) -> Result:
 
 
 def _reached(body: ir.Graph, values: Sequence[ir.Value]) -> set[ir.Value]:
-    """The values of the body that these depend on."""
-    found: set[ir.Value] = set()
+    """Return the values of the body on which these depend."""
+    reached: set[ir.Value] = set()
     stack = list(values)
     while stack:
         value = stack.pop()
-        if value in found:
+        if value in reached:
             continue
-        found.add(value)
+        reached.add(value)
         node = value.producer()
         if node is not None and node.graph is body:
             stack.extend(v for v in node.inputs if v is not None)
             stack.extend(v for inner in facts.bodies(node) for v in captured_values(inner))
-    return found
+    return reached
 
 
 @rule("eliminate_unchanged_loop_state", on=("Loop", "Scan"), exactness=EXACT)
 def state_without_change(s: Site) -> Result:
-    """State that no run of a loop changes is read from outside, where it is what it was."""
+    """Read state that no run of a loop changes from outside of the loop."""
     loop = read_loop(s)
     if loop is None:
         return None
@@ -227,7 +227,7 @@ def state_without_change(s: Site) -> Result:
 
 @rule("eliminate_duplicate_loop_state", on=("Loop", "Scan"), exactness=EXACT)
 def state_carried_twice(s: Site) -> Result:
-    """Two states that begin and go on alike are one; slices of one value are read once."""
+    """Merge two states with equal initial values and updates; read slices of one value once."""
     loop = read_loop(s)
     if loop is None:
         return None
@@ -270,12 +270,12 @@ NEVER_FAILS = frozenset(
         *("Relu", "Round", "Shape", "Sigmoid", "Sign", "Size", "Sqrt", "Tanh"),
     }
 )
-"""Operators of one tensor that succeed for every value and shape: they may run although the loop does not."""
+"""Operators of one tensor that never fail, and may run even if the loop does not."""
 
 
 @rule("hoist_loop_invariant", on=("Loop", "Scan"), exactness=EXACT)
 def same_in_every_run(s: Site) -> Result:
-    """What a body computes from outer values alone is computed once, before the loop."""
+    """Hoist a body's computations on outer values alone before the loop."""
     loop = read_loop(s)
     if loop is None:
         return None
@@ -285,7 +285,7 @@ def same_in_every_run(s: Site) -> Result:
     outputs = set(loop.body.outputs)
     inside = {v for v in loop.body.initializers.values() if v in outputs}
     inside.update(loop.body.inputs)
-    found: list[ir.Node] = []
+    invariant: list[ir.Node] = []
     for node in loop.body:
         captured = [v for body in facts.bodies(node) for v in captured_values(body)]
         safe = runs or (node.op_type in NEVER_FAILS and facts.dtype(node.inputs[0]) != ir.DataType.STRING)
@@ -300,11 +300,11 @@ def same_in_every_run(s: Site) -> Result:
         ):
             inside.update(node.outputs)
         else:
-            found.append(node)
-    if not found:
+            invariant.append(node)
+    if not invariant:
         return None
 
     def hoist() -> Patch:
-        return Patch(nodes=[move_node(s.workspace, node, s.graph) for node in found], edit=lambda: [s.node])
+        return Patch(nodes=[move_node(s.workspace, node, s.graph) for node in invariant], edit=lambda: [s.node])
 
     return Patch(build=hoist)

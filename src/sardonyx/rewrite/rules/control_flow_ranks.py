@@ -1,4 +1,4 @@
-"""Ifs whose branches differ in rank: what each branch would mean for the nodes behind the If."""
+"""Ifs whose branches differ in rank: the consequences of each branch for the nodes after the If."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from sardonyx.rewrite.sizes import Sizes
 from sardonyx.rewrite.sweep import sweep
 
 FOLLOWED = 512
-"""Nodes behind an If that one supposition is followed through."""
+"""Nodes after an If through which one supposition is followed."""
 
 
 class Supposition(Sizes):
-    """Sizes and ranks as they would be if some conditions were known.
+    """Sizes and ranks under the supposition that some conditions are known.
 
     Args:
         opset: Version of the default operator set.
-        truths: What is supposed of conditions.
+        truths: Supposed truths, by condition.
     """
 
     def __init__(self, opset: int, truths: Mapping[ir.Value, bool]) -> None:
@@ -35,23 +35,23 @@ class Supposition(Sizes):
         self.truths = dict(truths)
         self.contradicted = False
         self.conditions: dict[ir.Node, bool] = {}
-        """If nodes met whose way is decided by the supposition."""
+        """Visited If nodes whose branch the supposition decides."""
         self._ranks: dict[ir.Value, int] = {}
 
     def rank(self, value: ir.Value | None) -> int | None:
-        """The rank of a value under the supposition."""
+        """Return the rank of a value under the supposition."""
         known = None if value is None else self._ranks.get(value)
         return facts.rank(value) if known is None else known
 
     def dims(self, value: ir.Value | None) -> tuple[Size, ...] | None:
-        """The shape, as far as the model and the supposed rank tell."""
+        """Return the shape, as far as the model and the supposed rank decide it."""
         known = super().dims(value)
         if value is None or self._ranks.get(value) in (None, None if known is None else len(known)):
             return known
         return tuple(Dim.symbol(f"?{value.name}.{axis}") for axis in range(self._ranks[value]))
 
     def follow(self, node: ir.Node) -> None:
-        """Draw the consequences of one node, those before it having been followed."""
+        """Draw the consequences of one node, after all nodes before it."""
         if facts.is_op(node, "If"):
             self._follow_if(node)
             return
@@ -59,7 +59,7 @@ class Supposition(Sizes):
             return
         self.contradicted = self.contradicted or is_certain_to_fail(node, self.rank, self)
         for index, output in enumerate(node.outputs):
-            # What the file says of shapes may hold for the other branch alone: what follows goes before it.
+            # A shape in the file may hold for the other branch only: the consequences take precedence.
             rank = output_rank(node, index, self.rank, self)
             if rank is not None:
                 self._ranks[output] = rank
@@ -73,21 +73,21 @@ class Supposition(Sizes):
             truth = decided_condition(self, condition)
         if truth is None:
             ranks = [[self.rank(value) for value in body.outputs] for body in both]
-            found = [a if a == b else None for a, b in zip(*ranks, strict=True)]
+            output_ranks = [a if a == b else None for a, b in zip(*ranks, strict=True)]
         else:
             self.conditions[node] = truth
             body = both[0] if truth else both[1]
             for inner in body:
                 self.follow(inner)
-            found = [self.rank(value) for value in body.outputs]
-        for output, rank in zip(node.outputs, found, strict=True):
+            output_ranks = [self.rank(value) for value in body.outputs]
+        for output, rank in zip(node.outputs, output_ranks, strict=True):
             if rank is not None:
                 self._ranks[output] = rank
 
 
 @sweep("eliminate_impossible_branch", exactness=EXACT, on=("If",))
 def impossible_branches(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """If takes the branch that is left where the other leads to a rank that no run survives."""
+    """Replace an If by one branch if the other leads to a rank with which no run succeeds."""
     for inner in list(facts.graphs_of(graph)):
         order: _Order | None = None
         for node in [n for n in inner if facts.is_op(n, "If")]:
@@ -102,7 +102,7 @@ def impossible_branches(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.No
 
 
 def _open(node: ir.Node) -> bool:
-    """Whether the branches may differ in the rank of an output."""
+    """Return True if the branches may differ in the rank of an output."""
     both = branches(node)
     if both is None:
         return False
@@ -113,10 +113,10 @@ def _open(node: ir.Node) -> bool:
 def _consequences(engine: Engine, node: ir.Node, order: _Order) -> Iterator[tuple[ir.Node, Result]]:
     condition = node.inputs[0]
     assert condition is not None
-    behind = order.behind(node)
+    dependents = order.dependents_of(node)
     either = [Supposition(engine.opset_imports.get("", 1), {condition: truth}) for truth in (True, False)]
     for supposed in either:
-        for other in behind:
+        for other in dependents:
             supposed.follow(other)
             if supposed.contradicted:
                 break
@@ -126,7 +126,7 @@ def _consequences(engine: Engine, node: ir.Node, order: _Order) -> Iterator[tupl
         return
     if yes.contradicted:
         return
-    for other in behind:
+    for other in dependents:
         if other is node or other not in yes.conditions or other not in no.conditions:
             continue
         a, b = yes.conditions[other], no.conditions[other]
@@ -137,7 +137,7 @@ def _consequences(engine: Engine, node: ir.Node, order: _Order) -> Iterator[tupl
 
 
 def _on_condition(engine: Engine, node: ir.Node, condition: ir.Value, *, straight: bool) -> Result:
-    """The If reads this condition (or its negation) instead of its own."""
+    """Make the If read this condition (or its negation) instead of its own."""
     own = node.inputs[0]
     if own is not None and not straight:
         producer = own.producer()
@@ -159,27 +159,27 @@ def _on_condition(engine: Engine, node: ir.Node, condition: ir.Value, *, straigh
 
 
 class _Order:
-    """The nodes of a graph in order, and the place of each, and of each node in a body of it."""
+    """The nodes of a graph in order, with the index of each, and of each node in its bodies."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.nodes = list(graph)
-        self._places: dict[ir.Node, int] = {}
-        for place, node in enumerate(self.nodes):
-            self._places[node] = place
+        self._indices: dict[ir.Node, int] = {}
+        for index, node in enumerate(self.nodes):
+            self._indices[node] = index
             for body in facts.bodies(node):
-                self._places.update((inner, place) for inner in facts.nodes_of(body))
+                self._indices.update((inner, index) for inner in facts.nodes_of(body))
 
-    def behind(self, node: ir.Node) -> list[ir.Node]:
-        """The node and those of its graph that depend on it, in order, up to ``FOLLOWED``."""
-        found: list[ir.Node] = []
-        heap = [self._places[node]]
+    def dependents_of(self, node: ir.Node) -> list[ir.Node]:
+        """Return the node and its dependents in the graph, in order, up to ``FOLLOWED``."""
+        dependents: list[ir.Node] = []
+        heap = [self._indices[node]]
         seen = set(heap)
-        while heap and len(found) < FOLLOWED:
-            found.append(self.nodes[heapq.heappop(heap)])
-            for output in found[-1].outputs:
+        while heap and len(dependents) < FOLLOWED:
+            dependents.append(self.nodes[heapq.heappop(heap)])
+            for output in dependents[-1].outputs:
                 for use in output.uses():
-                    place = self._places.get(use.node)
-                    if place is not None and place not in seen:
-                        seen.add(place)
-                        heapq.heappush(heap, place)
-        return found
+                    index = self._indices.get(use.node)
+                    if index is not None and index not in seen:
+                        seen.add(index)
+                        heapq.heappush(heap, index)
+        return dependents

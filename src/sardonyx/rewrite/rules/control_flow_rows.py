@@ -1,4 +1,4 @@
-"""Loops whose state grows by a row in every run: the rows are put out as slices, and joined once, behind the loop."""
+"""Loops whose state grows by one row per run: the rows become slices, joined once after the loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sardonyx.rewrite.site import Site
 
 @dataclass(frozen=True)
 class _Growing:
-    """A state that a run of the body only adds to.
+    """A state that a run of the body only appends to.
 
     Attributes:
-        state: Which it is.
-        row: What a run adds, behind what is there.
-        by: The node of the body that adds it: a Concat or a SequenceInsert.
+        state: Index of the state.
+        row: The value that a run appends.
+        by: The node of the body that appends: a Concat or a SequenceInsert.
     """
 
     state: int
@@ -30,7 +30,7 @@ class _Growing:
 
 
 def _growing(loop: CarriedLoop, state: int) -> _Growing | None:
-    """How a state grows; None where the body reads it for anything else, or it does not."""
+    """Return how a state grows; None if the body reads the state otherwise, or the state does not grow."""
     parameter, update = loop.parameter(state), loop.update(state)
     node = update.producer()
     if node is None or node.graph is not loop.body or not facts.is_op(node, "Concat", "SequenceInsert"):
@@ -45,7 +45,7 @@ def _growing(loop: CarriedLoop, state: int) -> _Growing | None:
 
 @rule("rewrite_growing_loop_state", on="Loop", exactness=EXACT)
 def joined_row_by_row(s: Site) -> Result:
-    """State to which every run of a Loop joins a row is its rows, put out as slices, joined once."""
+    """Replace state that grows by Concat with a row per run by the rows as slices, joined once."""
     loop = read_loop(s)
     for state in range(0 if loop is None else loop.states):
         assert loop is not None
@@ -57,9 +57,9 @@ def joined_row_by_row(s: Site) -> Result:
             return Refusal("the rank of the rows is not known")
         axis %= rank
         if facts.dim_at(grown.row, axis) != 1:
-            return Refusal("what a run joins to the state is not known to be one row")
+            return Refusal("the value that a run appends is not known to be one row")
         if facts.static_shape(grown.row) is None and s.target != "native" and not is_certain_to_run(s, loop):
-            # What an engine makes of slices of open sizes when there are none is its own affair.
+            # Engines differ in the shape of zero slices of open sizes.
             return Refusal("the sizes of the rows are open, and the body may never run")
         return Patch(build=lambda grown=grown, axis=axis: _joined(s, loop, grown, axis))  # type: ignore[misc]
     return None
@@ -76,26 +76,26 @@ def _joined(s: Site, loop: CarriedLoop, grown: _Growing, axis: int) -> Patch:
 
 @rule("rewrite_growing_loop_state", on="Loop", exactness=EXACT)
 def inserted_one_by_one(s: Site) -> Result:
-    """A sequence into which every run of a Loop puts a tensor, to be joined, is tensors put out as slices."""
+    """Replace a sequence that grows by one tensor per run, joined later, by the tensors as slices."""
     loop = read_loop(s)
     for state in range(0 if loop is None else loop.states):
         assert loop is not None
         grown = _growing(loop, state)
         if grown is None or grown.by.op_type != "SequenceInsert":
             continue
-        initial, found = loop.initial(state), s.node.outputs[state]
+        initial, sequence = loop.initial(state), s.node.outputs[state]
         begins = None if initial is None else initial.producer()
         if not facts.is_op(begins, "SequenceEmpty"):
             continue
-        readers = [use.node for use in found.uses()]
-        if found.is_graph_output() or not readers or not all(_joins(s, reader) for reader in readers):
+        readers = [use.node for use in sequence.uses()]
+        if sequence.is_graph_output() or not readers or not all(_joins(s, reader) for reader in readers):
             return Refusal("the sequence is read in other ways than being joined")
         rank = facts.rank(grown.row)
         if rank is None:
             return Refusal("the rank of the tensors is not known")
         for reader in readers:
             if not s.attr("new_axis", 0, node=reader) and facts.dim_at(grown.row, s.attr("axis", node=reader)) != 1:
-                return Refusal("what a run puts into the sequence is not known to be one row")
+                return Refusal("the tensor that a run inserts is not known to be one row")
         return Patch(build=lambda grown=grown, readers=readers: _joined_by(s, loop, grown, readers))  # type: ignore[misc]
     return None
 
@@ -120,11 +120,11 @@ def _joined_by(s: Site, loop: CarriedLoop, grown: _Growing, readers: list[ir.Nod
 
 
 def _collected(s: Site, loop: CarriedLoop, grown: _Growing) -> tuple[ir.Node, dict[ir.Value, ir.Value], ir.Value]:
-    """The loop that puts out the rows, each old output with the new one, and the rows along a new first axis."""
+    """Return the loop that puts out the rows, old outputs with their replacements, and the joined rows."""
     node, pairs = remove_from_loop(s, loop, states={grown.state}, collected=[grown.row])
     return node, pairs, node.outputs[-1]
 
 
 def _laid_along(s: Site, rows: Replacement, axis: int, rank: int) -> Replacement:
-    """The first axis moved to where the rows are to lie."""
+    """Move the first axis of the rows to ``axis``."""
     return Transpose(rows, perm=[*range(1, axis + 1), 0, *range(axis + 1, rank)]) if axis else rows

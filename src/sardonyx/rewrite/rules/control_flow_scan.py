@@ -1,4 +1,4 @@
-"""Scan whose body treats every slice alike: the whole tensor can be treated at once."""
+"""Scan whose body is elementwise: computed on the whole tensor at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDED = frozenset(
         *("LessOrEqual", "Mul", "Neg", "Not", "Or", "Relu", "Sign", "Sub", "Where", "Xor"),
     }
 )
-"""Elementwise operators whose result is the same bits wherever the element stands."""
+"""Elementwise operators whose bits do not depend on the element's position."""
 
 ELEMENTWISE = ROUNDED | frozenset(
     {
@@ -39,18 +39,18 @@ ELEMENTWISE = ROUNDED | frozenset(
         *("Pow", "Reciprocal", "Selu", "Sigmoid", "Sin", "Softplus", "Softsign", "Sqrt", "Sum", "Tan", "Tanh"),
     }
 )
-"""Those, and others of which engines compute the last elements of a row by another routine."""
+"""Elementwise operators, some with another routine for the last elements of a row in engines."""
 
 
 @rule("rewrite_scan_to_batch", on="Scan", exactness=EXACT)
 def rounded_scan(s: Site) -> Result:
-    """Scan of elementwise operators without state is these operators on the whole tensor."""
+    """Replace a Scan of elementwise operators without state by the operators on the whole tensor."""
     return _batch(s, ROUNDED)
 
 
 @rule("rewrite_scan_to_batch", on="Scan", exactness=REASSOCIATES)
 def elementwise_scan(s: Site) -> Result:
-    """Scan of elementwise operators without state; vectors and their remainders may round differently."""
+    """Replace a Scan of elementwise operators without state; the last elements may round differently."""
     return _batch(s, ELEMENTWISE)
 
 
@@ -83,7 +83,7 @@ def _objection(s: Site, scan: CarriedLoop, operators: frozenset[str]) -> str | N
     sliced = {scan.slice_parameter(i) for i in range(scan.sliced)}
     for node in scan.body:
         if node.domain not in STANDARD or node.op_type not in operators:
-            return f"its body has a {node.op_type}"
+            return f"its body has the operator {node.op_type}"
         varying = [v in sliced for v in node.inputs]
         if not any(varying):
             return f"the {node.op_type} in its body does not depend on the slice"
@@ -94,9 +94,11 @@ def _objection(s: Site, scan: CarriedLoop, operators: frozenset[str]) -> str | N
 
 
 def _at_once(s: Site, scan: CarriedLoop) -> Patch:
-    given = {scan.slice_parameter(i): value for i in range(scan.sliced) if (value := scan.slice_input(i)) is not None}
-    outputs = [given.get(value, value) for value in release_outputs(scan.body)]
-    nodes = splice(s.workspace, scan.body, given, s.graph)
+    arguments = {
+        scan.slice_parameter(i): value for i in range(scan.sliced) if (value := scan.slice_input(i)) is not None
+    }
+    outputs = [arguments.get(value, value) for value in release_outputs(scan.body)]
+    nodes = splice(s.workspace, scan.body, arguments, s.graph)
     for node in nodes:
         for output in node.outputs:
             output.shape = None

@@ -1,4 +1,4 @@
-"""Convolutions take in what stands around them: biases, scales, batch normalization, padding."""
+"""Convolutions absorb their neighbours: biases, scales, batch normalization, padding."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ Convolution = AnyOf(*CONVOLUTIONS)
 
 
 def attributes_of(node: ir.Node) -> dict[str, Any]:
-    """The attributes as they stand, to be given to a new node."""
+    """Return the attributes for a new node."""
     return dict(node.attributes)
 
 
 def output_channels(node: ir.Node) -> int | None:
-    """Number of output channels, when the weight's shape is known."""
+    """Return the number of output channels, or None unless the weight's shape is known."""
     shape = facts.static_shape(node.inputs[1])
     if shape is None or len(shape) < 3:
         return None
@@ -56,7 +56,7 @@ def output_channels(node: ir.Node) -> int | None:
 
 
 def per_channel(value: ir.Value | None, channels: int, rank: int) -> np.ndarray | None:
-    """A constant that is one number a channel (or one for all) when broadcast against NC…, as shape [channels]."""
+    """Return a constant of one number a channel (or one for all), broadcast against NC…, as shape [channels]."""
     shape = facts.static_shape(value)
     if shape is None or not facts.is_constant(value) or len(shape) > rank:
         return None
@@ -69,7 +69,7 @@ def per_channel(value: ir.Value | None, channels: int, rank: int) -> np.ndarray 
 
 
 def scaled_weight(node: ir.Node, scale: np.ndarray) -> np.ndarray | None:
-    """The weight with each output channel multiplied by ``scale`` (shape [channels])."""
+    """Return the weight with each output channel multiplied by ``scale`` (shape [channels])."""
     weight = facts.constant(node.inputs[1])
     if weight is None:
         return None
@@ -87,7 +87,7 @@ def _scaled(weight: np.ndarray, scale: np.ndarray, transposed: int | None) -> np
 
 
 def _product(weight: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """The product in the weight's type; halves are multiplied in a wider one, by pieces and not as a wide copy."""
+    """Multiply in the weight's type; float16 in float64, by buffered pieces instead of a wide copy."""
     factor = factor.astype(weight.dtype if weight.dtype.itemsize > 2 else np.float64)
     product = np.empty(weight.shape, weight.dtype)
     np.multiply(weight, factor, out=product, casting="unsafe")
@@ -118,7 +118,7 @@ def is_foldable(m: Match) -> Refusal | None:
 
 
 def bias_of(node: ir.Node) -> np.ndarray | None:
-    """The constant bias, or None."""
+    """Return the constant bias, or None."""
     return facts.constant(node.inputs[2]) if len(node.inputs) > 2 else None
 
 
@@ -144,13 +144,13 @@ def batch_norm(x: V, w: V, b: Maybe) -> Rewrite:
 def _normed(
     transposed: int | None, epsilon: float, weight: np.ndarray, *parameters: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The weight and the bias of a convolution and the normalization behind it.
+    """Return the weight and bias of a convolution merged with the normalization after it.
 
     Args:
-        transposed: Groups of a ConvTranspose; None of a Conv.
-        epsilon: The normalization's.
-        weight: The convolution's.
-        *parameters: The normalization's scale, shift, mean and variance, and the convolution's bias if it has one.
+        transposed: Groups of a ConvTranspose; None for a Conv.
+        epsilon: The normalization's epsilon.
+        weight: The convolution's weight.
+        *parameters: The normalization's scale, shift, mean and variance, and the convolution's bias if present.
     """
     scale, shift = scale_and_shift(epsilon, *parameters[:4])
     total = shift
@@ -162,14 +162,14 @@ def _normed(
 def scale_and_shift(
     epsilon: float, gamma: np.ndarray, beta: np.ndarray, mean: np.ndarray, variance: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """BatchNormalization in inference as ``x * scale + shift``, both float64 of shape [channels]."""
+    """Return BatchNormalization in inference as ``x * scale + shift``, both float64 of shape [channels]."""
     with np.errstate(all="ignore"):
         scale = gamma.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
         return scale, beta.astype(np.float64) - mean.astype(np.float64) * scale
 
 
 def norm_factors(s: Site, channels: int | None) -> tuple[np.ndarray, np.ndarray] | Refusal:
-    """BatchNormalization in inference as ``x * scale + shift``, both float64 of shape [channels]."""
+    """Return BatchNormalization in inference as ``x * scale + shift``, both float64 of shape [channels]."""
     norm = norm_parameters(s, channels)
     if not isinstance(norm, tuple):
         return norm
@@ -177,16 +177,16 @@ def norm_factors(s: Site, channels: int | None) -> tuple[np.ndarray, np.ndarray]
 
 
 def norm_parameters(s: Site, channels: int | None) -> tuple[ir.TensorProtocol, ...] | Refusal:
-    """Scale, shift, mean and variance of a BatchNormalization in inference, all of shape [channels]."""
+    """Return scale, shift, mean and variance of a BatchNormalization in inference, all of shape [channels]."""
     if s.attr("training_mode", 0) or (s.opset < 7 and not s.attr("is_test", 0)):
         return Refusal("the normalization is in training mode")
     if not s.unused_outputs_from(1):
         return Refusal("its running statistics are read")
     if s.opset < 9 and not s.attr("spatial", 1):
         return Refusal("it normalizes every element by itself (spatial=0)")
-    found = [facts.constant_tensor(s.input(i)) for i in range(1, 5)]
-    parts = tuple([part for part in found if part is not None and tuple(part.shape) == (channels,)])
-    if len(parts) < len(found):
+    tensors = [facts.constant_tensor(s.input(i)) for i in range(1, 5)]
+    parts = tuple([part for part in tensors if part is not None and tuple(part.shape) == (channels,)])
+    if len(parts) < len(tensors):
         return Refusal("its parameters are not constants of one number a channel")
     if not query(functools.partial(_has_finite_scale, s.attr("epsilon")), *parts):
         return Refusal("its scale is not finite")
@@ -255,7 +255,7 @@ def _channels(conv: ir.Node) -> int | None:
 
 @rule("fuse_add_bias_into_conv", exactness=REASSOCIATES, opset=7)
 def bias_beside_open_weight(x: V, w: V, b: Maybe, c: V) -> Rewrite:
-    """Conv(x, w) + c is Conv(x, w, c), for a weight that is not constant and one constant number c a channel."""
+    """Fuse Conv(x, w) + c into Conv(x, w, c), for one constant number c a channel and a computed weight."""
 
     def with_bias(m: Match) -> Result:
         conv = m.node(*CONVOLUTIONS)
@@ -336,7 +336,7 @@ def scale_before(x: V, c: V, w: C, b: Maybe) -> Rewrite:
 
 
 def _along_inputs(numbers: np.ndarray, weight: np.ndarray, group: int) -> np.ndarray:
-    """One number an input channel, laid along the weight of a Conv, as float64: [out, in / group, 1, …]."""
+    """Return one number an input channel as float64 factors of a Conv's weight: [out, in / group, 1, …]."""
     # Output channel o reads input channels of group o // (out / group).
     per_group = numbers.reshape(group, weight.shape[1]).astype(np.float64)
     return np.repeat(per_group, weight.shape[0] // group, axis=0).reshape(weight.shape[:2] + (1,) * (weight.ndim - 2))
@@ -344,7 +344,7 @@ def _along_inputs(numbers: np.ndarray, weight: np.ndarray, group: int) -> np.nda
 
 @rule("fuse_preceding_bn_into_conv", exactness=REASSOCIATES)
 def batch_norm_before(x: V, w: V, b: Maybe) -> Rewrite:
-    """Conv(BatchNormalization(x), w, b) is Conv(x, w * s, b'), with s = scale / sqrt(variance + epsilon), unpadded."""
+    """Fuse Conv(BatchNormalization(x), w, b) into Conv(x, w * s, b'), s = scale / sqrt(variance + epsilon)."""
 
     def folded(m: Match) -> Result:
         s, norm, weight_shape = m.site, m.node("BatchNormalization"), facts.static_shape(m.w)
@@ -376,7 +376,7 @@ def batch_norm_before(x: V, w: V, b: Maybe) -> Rewrite:
 
 @rule("fuse_bn_into_gemm", exactness=REASSOCIATES)
 def batch_norm_after_gemm(x: V, w: V, b: Maybe) -> Rewrite:
-    """BatchNormalization(x @ w + b) is x @ (w * s) + b', with s = scale / sqrt(variance + epsilon), for matrices."""
+    """Fuse BatchNormalization(x @ w + b) into x @ (w * s) + b', with s = scale / sqrt(variance + epsilon)."""
 
     def folded(m: Match) -> Result:
         s, gemm = m.site, m.node("Gemm", "MatMul")
@@ -413,12 +413,12 @@ def batch_norm_after_gemm(x: V, w: V, b: Maybe) -> Rewrite:
 
 
 def pad_amounts(s: Site, pad: ir.Node, most: float | None = None) -> tuple[int, ...] | Refusal:
-    """A Pad node's amounts (begins, then ends), when it pads by known amounts with zeros.
+    """Return a Pad node's amounts (begins, then ends) if they are known and the padding is zeros.
 
     Args:
         s: The site of the rule.
         pad: The node.
-        most: Take any number up to this one instead of zero.
+        most: Accept any number up to this one instead of zero.
     """
     if facts.attribute(pad, "mode", s.opset, "constant") not in ("constant", b"constant"):
         return Refusal("it does not pad with a constant")
@@ -427,8 +427,8 @@ def pad_amounts(s: Site, pad: ir.Node, most: float | None = None) -> tuple[int, 
         value = facts.attribute(pad, "value", s.opset, 0.0)
     else:
         amounts = facts.constant_ints(pad.inputs[1])
-        given = pad.inputs[2] if len(pad.inputs) > 2 else None
-        value = 0.0 if given is None else facts.scalar(given)
+        constant = pad.inputs[2] if len(pad.inputs) > 2 else None
+        value = 0.0 if constant is None else facts.scalar(constant)
         axes = pad.inputs[3] if len(pad.inputs) > 3 else None
         if axes is not None:
             amounts = _spread(amounts, facts.constant_ints(axes), facts.rank(pad.inputs[0]))
@@ -487,7 +487,7 @@ def pad_before_conv(x: V) -> Rewrite:
 
 @rule("fuse_pad_into_pool", exactness=REASSOCIATES, opset=7)
 def pad_before_average(x: V) -> Rewrite:
-    """AveragePool(Pad(x)) is AveragePool(x, pads, count_include_pad), for padding with zeros that the pool counts."""
+    """Fuse AveragePool(Pad(x)) into AveragePool(x, pads, count_include_pad), for padding with zeros."""
 
     def padded(m: Match) -> Result:
         s = m.site
@@ -525,7 +525,7 @@ def pad_before_maximum(x: V) -> Rewrite:
         if not isinstance(pads, list):
             return pads
         if not s.unused_outputs_from(1):
-            return Refusal("the places of the maxima are read, which count the padding")
+            return Refusal("the indices of the maxima are read, which count the padding")
         if s.attr("ceil_mode", 0) or any(step != 1 for step in s.attr("dilations") or ()):
             return Refusal("windows with holes (dilations), or over the end (ceil_mode), may meet padding alone")
         if not _every_window_meets_the_input(s, pads):

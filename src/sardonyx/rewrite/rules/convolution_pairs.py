@@ -1,4 +1,4 @@
-"""Several convolutions as one: one of them pointwise, side by side on one input, or each of a part of the channels."""
+"""Several convolutions as one: consecutive with a 1×1 kernel, parallel on one input, or per channel group."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNPADDED = ("NOTSET", "VALID")
 
 
 def _are_foldable(m: Match) -> Refusal | None:
-    """Guard: both convolutions have constant weights and equal groups, and only the second reads the first."""
+    """Guard: both convolutions have constant weights and equal groups; only the second reads the first."""
     if facts.refers_to_function_attribute(m.root):
         return SILENT
     first = m.nodes[1]
@@ -46,7 +46,7 @@ def _are_foldable(m: Match) -> Refusal | None:
     if _weight_shapes(m) is None:
         return SILENT
     if m.site.attr("group", 1) != m.site.attr("group", 1, node=first):
-        return Refusal("they have other numbers of groups")
+        return Refusal("the convolutions differ in their number of groups")
     return None
 
 
@@ -59,7 +59,7 @@ def _weight_shapes(m: Match) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 
 @rule("fuse_consecutive_convs", exactness=REASSOCIATES)
 def pointwise_after(x: V, w1: V, b1: Maybe, w2: V, b2: Maybe) -> Rewrite:
-    """Conv(Conv(x, w1, b1), w2, b2) is Conv(x, w2 @ w1, b), for a 1×1 kernel w2, if that multiplies no more."""
+    """Fuse Conv(Conv(x, w1, b1), w2, b2) into Conv(x, w2 @ w1, b), for a 1×1 kernel w2 and no more products."""
 
     def merged(m: Match) -> Result:
         s, first = m.site, m.nodes[1]
@@ -73,7 +73,7 @@ def pointwise_after(x: V, w1: V, b1: Maybe, w2: V, b2: Maybe) -> Rewrite:
         own = s.attr("strides", node=first) or [1] * len(strides)
         if any(step != 1 for step in strides) and s.attr("auto_pad", "NOTSET", node=first) not in _UNPADDED:
             return Refusal("the first convolution pads by its own steps (auto_pad)")
-        # The 1×1 one may skip places of the first: what is saved by that is not counted.
+        # The 1×1 convolution may skip positions of the first, a saving that is not counted.
         if math.prod((two[0], *one[1:])) > math.prod(one) + math.prod(two):
             return Refusal("one convolution would multiply more than both")
         weight = _merge_weights(first, s.node, group, "gom,gmck->gock")
@@ -85,7 +85,7 @@ def pointwise_after(x: V, w1: V, b1: Maybe, w2: V, b2: Maybe) -> Rewrite:
 
 @rule("fuse_consecutive_convs", exactness=REASSOCIATES)
 def pointwise_before(x: V, w1: V, b1: Maybe, w2: V, b2: Maybe) -> Rewrite:
-    """Conv(Conv(x, w1, b1), w2, b2) is Conv(x, w2 @ w1, b), for a 1×1 kernel w1, if that multiplies no more."""
+    """Fuse Conv(Conv(x, w1, b1), w2, b2) into Conv(x, w2 @ w1, b), for a 1×1 kernel w1 and no more products."""
 
     def merged(m: Match) -> Result:
         s, first = m.site, m.nodes[1]
@@ -96,12 +96,12 @@ def pointwise_before(x: V, w1: V, b1: Maybe, w2: V, b2: Maybe) -> Rewrite:
         if any(size != 1 for size in one[2:]) or any(s.attr("pads", node=first) or ()) or math.prod(two[2:]) == 1:
             return None
         if any(step != 1 for step in s.attr("strides", node=first) or ()):
-            return Refusal("the 1×1 convolution leaves out places")
+            return Refusal("the 1×1 convolution skips positions")
         bias = bias_of(first)
         padded = any(s.attr("pads") or ()) or s.attr("auto_pad", "NOTSET") not in _UNPADDED
         if padded and bias is not None and bias.any():
-            return Refusal("the padding is of what the 1×1 convolution gives, bias and all")
-        before = math.prod(two) + (math.prod(one) if _as_many_places(s, first) else 0)
+            return Refusal("the second convolution pads the result of the 1×1 convolution, whose bias is not 0")
+        before = math.prod(two) + (math.prod(one) if _has_as_many_positions(s, first) else 0)
         if math.prod((two[0], one[1], *two[2:])) > before:
             return Refusal("one convolution would multiply more than both")
         group = s.attr("group", 1)
@@ -112,8 +112,8 @@ def pointwise_before(x: V, w1: V, b1: Maybe, w2: V, b2: Maybe) -> Rewrite:
     return Conv(Conv(x, w1, b1), w2, b2) >> merged | where(_are_foldable)
 
 
-def _as_many_places(s: Site, first: ir.Node) -> bool:
-    """Whether the first convolution computes at as many places as the root, or more."""
+def _has_as_many_positions(s: Site, first: ir.Node) -> bool:
+    """Return True if the first convolution computes at least as many positions as the root."""
     inner, outer = s.sizes.dims(first.outputs[0]), s.sizes.dims(s.output)
     if inner is None or outer is None:
         return False
@@ -124,12 +124,12 @@ def _as_many_places(s: Site, first: ir.Node) -> bool:
 
 
 def _grouped(array: np.ndarray, group: int) -> np.ndarray:
-    """A weight [out, in / group, …] as [group, out / group, in / group, kernel]."""
+    """Reshape a weight [out, in / group, …] to [group, out / group, in / group, kernel]."""
     return array.astype(np.float64).reshape(group, array.shape[0] // group, array.shape[1], -1)
 
 
 def _merge_weights(first: ir.Node, second: ir.Node, group: int, equation: str) -> np.ndarray:
-    """The weight that does what both do; of ``equation``, the operands are the second's weight and the first's."""
+    """Return the weight of both convolutions; ``equation`` names the second's weight, then the first's."""
     one, two = facts.constant(first.inputs[1]), facts.constant(second.inputs[1])
     assert one is not None and two is not None
     kernel = one.shape[2:] if math.prod(two.shape[2:]) == 1 else two.shape[2:]
@@ -152,7 +152,7 @@ def _merge_biases(first: ir.Node, second: ir.Node, group: int) -> np.ndarray | N
 
 @rule("fuse_parallel_convs", on="Conv", exactness=REASSOCIATES, default=False)
 def parallel_convs(s: Site) -> Result:
-    """Convolutions of one input, alike but for their weights, are one convolution with all of these, and a Split."""
+    """Fuse Conv(x, a) and Conv(x, b) with equal attributes into Split(Conv(x, Concat(a, b)))."""
     x = s.input(0)
     if x is None or facts.refers_to_function_attribute(s.node) or s.attr("group", 1) != 1:
         return None
@@ -173,30 +173,30 @@ def parallel_convs(s: Site) -> Result:
 
 @rule("fuse_split_convs", on="Concat", after="Conv", exactness=REASSOCIATES)
 def convs_of_parts(s: Site) -> Result:
-    """Convolutions, alike but for their weights, of all equal parts of the channels, joined, are one in groups."""
+    """Fuse Concat of Convs on all equal parts of the channels, with equal attributes, into one grouped Conv."""
     if len(s.node.inputs) < 2 or axis_of(s, s.node) != 1:
         return None
     convs = [s.producer(index, "Conv") for index in range(len(s.node.inputs))]
-    found = [node for node in convs if node is not None]
-    if len(found) != len(convs) or any(facts.refers_to_function_attribute(node) for node in found):
+    nodes = [node for node in convs if node is not None]
+    if len(nodes) != len(convs) or any(facts.refers_to_function_attribute(node) for node in nodes):
         return None
-    if not all(facts.used_once(node.outputs[0]) for node in found):
+    if not all(facts.used_once(node.outputs[0]) for node in nodes):
         return Refusal("a convolution has other readers")
-    source = _source(s, found)
+    source = _source(s, nodes)
     if source is None:
         return None
-    shapes = {facts.static_shape(node.inputs[1]) for node in found}
-    if len(shapes) != 1 or None in shapes or not all(_alike(Site(s.workspace, found[0]), node) for node in found):
+    shapes = {facts.static_shape(node.inputs[1]) for node in nodes}
+    if len(shapes) != 1 or None in shapes or not all(_alike(Site(s.workspace, nodes[0]), node) for node in nodes):
         return Refusal("the convolutions have other attributes or weights of other shapes")
-    parts = _together(found)
+    parts = _together(nodes)
     if parts is None:
         return Refusal("a weight or a bias is not constant")
-    attributes = attributes_of(found[0]) | {"group": s.attr("group", 1, node=found[0]) * len(found)}
+    attributes = attributes_of(nodes[0]) | {"group": s.attr("group", 1, node=nodes[0]) * len(nodes)}
     return Op(("Conv",))(source, *parts, **attributes)
 
 
 def _alike(s: Site, other: ir.Node) -> bool:
-    """Whether another convolution slides as the root does: kernels, steps, holes, padding and groups are equal."""
+    """Return True if another convolution has the root's kernel shape, strides, dilations, padding and groups."""
     if facts.refers_to_function_attribute(other) or facts.dtype(other.inputs[1]) != facts.dtype(s.input(1)):
         return False
     shapes = [facts.static_shape(node.inputs[1]) for node in (s.node, other)]
@@ -206,14 +206,16 @@ def _alike(s: Site, other: ir.Node) -> bool:
     usual = {"strides": [1] * axes, "dilations": [1] * axes, "pads": [0] * (2 * axes), "auto_pad": "NOTSET", "group": 1}
 
     def slides(node: ir.Node) -> list[object]:
-        given = [s.attr(name, plain, node=node) for name, plain in usual.items()]
-        return [list(each) if isinstance(each, Sequence) and not isinstance(each, str) else each for each in given]
+        written = [s.attr(name, plain, node=node) for name, plain in usual.items()]
+        return [
+            list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value for value in written
+        ]
 
     return slides(s.node) == slides(other)
 
 
 def _together(convs: Sequence[ir.Node]) -> list[np.ndarray] | None:
-    """The weights one after the other, and the biases where any has one; None where one is computed."""
+    """Concatenate the weights, and the biases if any has one; None if one is computed."""
     weights = [facts.constant(node.inputs[1]) for node in convs]
     if not all(value is None or facts.is_constant(value) for node in convs for value in node.inputs[2:]):
         return None
@@ -229,19 +231,19 @@ def _together(convs: Sequence[ir.Node]) -> list[np.ndarray] | None:
 
 
 def _source(s: Site, convs: Sequence[ir.Node]) -> ir.Value | None:
-    """The tensor whose channels these read, all of them, in equal parts and in order."""
+    """Return the tensor whose channels these read, all of them, in equal parts and in order."""
     spans = [_channels(s, node.inputs[0]) for node in convs]
     known = [span for span in spans if span is not None]
     if len(known) != len(spans) or len({id(source) for source, _, _ in known}) != 1:
         return None
-    source, first, each = known[0]
-    if first != 0 or any((start, size) != (i * each, each) for i, (_, start, size) in enumerate(known)):
+    source, first, part_size = known[0]
+    if first != 0 or any((start, size) != (i * part_size, part_size) for i, (_, start, size) in enumerate(known)):
         return None
-    return source if facts.dim_at(source, 1) == each * len(known) else None
+    return source if facts.dim_at(source, 1) == part_size * len(known) else None
 
 
 def _channels(s: Site, value: ir.Value | None) -> tuple[ir.Value, int, int] | None:
-    """The tensor of which Split or Slice takes ``value``, the first channel taken, and how many are."""
+    """Return the source of a Split or Slice of channels, the first channel and their number."""
     node = None if value is None else value.producer()
     if node is None or value is None or node.graph is not s.graph or node.inputs[0] is None:
         return None

@@ -17,12 +17,12 @@ _MULTIPLIED = frozenset({"FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT32", "INT
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """What an equation says, when it is a matrix product.
+    """An equation that is a matrix product.
 
     Attributes:
-        swapped: Whether the operands multiply in the other order.
-        transposed: Whether the last two axes of the left, or of the right, factor stand the other way.
-        contracted: The letter that is summed over.
+        swapped: True if the operands multiply in the other order.
+        transposed: For the left and the right factor: True if its last two axes are exchanged.
+        contracted: The letter of the contracted axis.
     """
 
     swapped: bool
@@ -31,7 +31,7 @@ class MatrixProduct:
 
 
 def matrix_product(equation: str) -> MatrixProduct | None:
-    """Read an equation such as ``bij,bjk->bik``; None where it is no matrix product.
+    """Parse an equation such as ``bij,bjk->bik``; None if it is not a matrix product.
 
     The batch axes come first and in the same order everywhere; one factor may have none of them.
     """
@@ -40,9 +40,9 @@ def matrix_product(equation: str) -> MatrixProduct | None:
     if not arrow or not comma or "," in second:
         return None
     for swapped, (left, right) in enumerate(((first, second), (second, first))):
-        found = _as_product(left, right, result)
-        if found is not None:
-            return MatrixProduct(bool(swapped), *found)
+        product = _as_product(left, right, result)
+        if product is not None:
+            return MatrixProduct(bool(swapped), *product)
     return None
 
 
@@ -69,21 +69,21 @@ def _product(s: Site) -> tuple[MatrixProduct, ir.Value, ir.Value] | Refusal | No
     left, right = s.input(0), s.input(1)
     if len(s.node.inputs) != 2 or left is None or right is None or facts.refers_to_function_attribute(s.node):
         return None
-    found = matrix_product(equation if isinstance(equation, str) else "")
-    if found is None:
-        return Refusal("the equation is no matrix product")
+    product = matrix_product(equation if isinstance(equation, str) else "")
+    if product is None:
+        return Refusal("the equation is not a matrix product")
     kind = facts.dtype(left)
     if kind is None or kind.name not in _MULTIPLIED:
         return Refusal("MatMul does not have this element type")
-    if found.swapped:
+    if product.swapped:
         left, right = right, left
     a, b = s.sizes.dims(left), s.sizes.dims(right)
     if a is None or b is None or min(len(a), len(b)) < 2:
         return Refusal("the ranks are not known")
-    summed = a[-2 if found.transposed[0] else -1], b[-1 if found.transposed[1] else -2]
+    summed = a[-2 if product.transposed[0] else -1], b[-1 if product.transposed[1] else -2]
     if summed[0] != summed[1]:
         return Refusal("the sizes summed over are not known to be equal, and Einsum repeats a size of 1")
-    return found, left, right
+    return product, left, right
 
 
 @rule("replace_einsum_with_matmul", exactness=REASSOCIATES, opset=12)

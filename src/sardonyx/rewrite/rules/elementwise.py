@@ -1,4 +1,4 @@
-"""Element-wise operators with an operand that leaves the other as it is, or that decides the result alone."""
+"""Elementwise operators with a neutral or absorbing operand, repeated operators, and signs."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ UNITS: dict[str, Any] = {
     "BitwiseOr": 0,
     "BitwiseXor": 0,
 }
-"""The right operand that changes nothing; for commutative operators the left one too."""
+"""The neutral right operand; for commutative operators also the left one."""
 
 ABSORBERS: dict[str, Any] = {"Mul": 0, "And": False, "Or": True, "BitwiseAnd": 0}
-"""The operand that is the result, whatever the other is."""
+"""The operand that is the result for every other operand."""
 
 
 def _is_unit(unit: V, *, exactly: bool) -> Guard:
-    """Guard: the operand is the root's neutral element everywhere; ``exactly``: for a zero x of either sign too."""
+    """Guard: the operand is the root's neutral element; ``exactly``: also for a zero x of either sign."""
 
     def is_unit(m: Match) -> bool:
         number, kind = repeated_number(m.site, m.bound[unit.name]), facts.dtype(m.x)
@@ -62,16 +62,19 @@ def _is_unit(unit: V, *, exactly: bool) -> Guard:
 
 
 def _keeps_operand(m: Match) -> Refusal | None:
-    """Guard: the neutral element neither broadcasts x nor ends a normalization that engines compute in one kernel."""
+    """Guard: the neutral element neither broadcasts x nor ends a normalization with a kernel of its own."""
     if not keeps_shape(m.site, m.x, [m.unit]):
         return Refusal(f"the {repeated_number(m.site, m.unit)} may broadcast the other operand to another shape")
     if m.site.opset < LAYER_NORMALIZATION and is_affine_of_normalization(m.site, m.x):
-        return Refusal("engines make one kernel of the layer normalization that it ends")
+        return Refusal("engines have one kernel for the layer normalization that it ends")
     return None
 
 
 def _keeps_signed_zero(op_type: str, number: object, kind: ir.DataType) -> bool:
-    """−0.0 + 0.0 and −0.0 − −0.0 are 0.0: only the zero of the other sign leaves every float as it is."""
+    """Return True if the neutral element keeps the sign of a zero.
+
+    −0.0 + 0.0 and −0.0 − −0.0 are 0.0: only the zero of the other sign leaves every float unchanged.
+    """
     if op_type not in ("Add", "Sub") or not kind.is_floating_point():
         return True
     assert isinstance(number, (int, float))

@@ -29,7 +29,7 @@ FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
 
 def _axis(s: Site, reduction: ir.Node) -> int | None:
-    """Return the one axis of a reduction that keeps its axis, if Softmax at this opset is computed along it alone."""
+    """Return the single kept axis of a reduction, if Softmax at this opset is computed along it alone."""
     along, rank = reduced_axes(s, reduction), facts.rank(reduction.inputs[0])
     if along is None or len(along) != 1 or not s.attr("keepdims", 1, node=reduction):
         return None
@@ -45,7 +45,7 @@ def _summed_along_one_axis(x: V) -> Guard:
     """Guard: the sum is one of floats, along one axis that Softmax accepts."""
     return guard(
         lambda m: AXIS(m) is not None and facts.dtype(m.bound[x.name]) in FLOATS,
-        "the sum is not kept along one axis that Softmax can be taken along, or the type is no float",
+        "the sum is not along one kept axis that Softmax supports, or the type is not floating point",
     )
 
 
