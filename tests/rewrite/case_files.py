@@ -125,7 +125,7 @@ def read(path: Path) -> CaseFile:
 
 def parse(source: str, name: str = "<text>") -> CaseFile:
     """Parse the text of a case file; see ``read``."""
-    found = CaseFile([], {}, [])
+    parsed = CaseFile([], {}, [])
     defaults: dict[str, str] = {"opset": "18"}
     options: dict[str, str] = {}
     rule = ""
@@ -150,19 +150,19 @@ def parse(source: str, name: str = "<text>") -> CaseFile:
         keyword, rest = match[1].strip().rstrip(":"), match[2].strip()
         if keyword == "##":
             rule, options, feeds = rest.split(":")[0].strip(), {}, {}
-            found.rules.append(rule)
+            parsed.rules.append(rule)
         elif keyword in ("opset", "target"):
             (options if rule else defaults)[keyword] = rest
         elif not rule:
             raise ValueError(f"{name}:{number}: expected a heading, '## pass/rule: equation'")
         elif keyword == "never refuses":
-            found.never_refuses[rule] = rest
+            parsed.never_refuses[rule] = rest
         elif keyword == "feeds":
             feeds = {pair.targets[0].id: ast.literal_eval(pair.value) for pair in _assignments(rest)}
         elif keyword == "not computed":
             feeds = None
         elif keyword == "after":
-            case, graph = found.cases[-1], []
+            case, graph = parsed.cases[-1], []
 
             def set_after(body: str, case: Case = case) -> None:
                 case.after = body
@@ -172,7 +172,7 @@ def parse(source: str, name: str = "<text>") -> CaseFile:
             setting = defaults | options
             case = Case(rule, int(setting["opset"]), setting.get("target", ""), feeds=feeds, line=number)
             case.refused = rest if keyword == "refused" else None
-            found.cases.append(case)
+            parsed.cases.append(case)
             feeds, graph = {}, []
 
             def set_before(body: str, case: Case = case, unchanged: bool = keyword != "before") -> None:
@@ -182,7 +182,7 @@ def parse(source: str, name: str = "<text>") -> CaseFile:
 
             commit = set_before
     finish()
-    return found
+    return parsed
 
 
 def _assignments(source: str) -> Iterator[Any]:
@@ -374,9 +374,9 @@ def rule_of(label: str) -> Rule | Sweep:
         LookupError: no such rule.
     """
     name = label.split("/")[0]
-    for found in REGISTRY.get(name, ()):
-        if found.label == label:
-            return found
+    for rule in REGISTRY.get(name, ()):
+        if rule.label == label:
+            return rule
     if name in SWEEPS and SWEEPS[name].rule.label == label:
         return SWEEPS[name]
     raise LookupError(f"no rule is registered as '{label}'")
@@ -385,8 +385,8 @@ def rule_of(label: str) -> Rule | Sweep:
 def rewrite(case: Case) -> tuple[onnx.ModelProto, Engine, onnx.ModelProto]:
     """Apply the rule of a case alone; returns the model before, the engine and the model after."""
     before = model_of(case.before, case.opset)
-    found = rule_of(case.rule)
-    selection = pipeline.Selection((found,), ()) if isinstance(found, Rule) else pipeline.Selection((), (found,))
+    rule = rule_of(case.rule)
+    selection = pipeline.Selection((rule,), ()) if isinstance(rule, Rule) else pipeline.Selection((), (rule,))
     model = model_io.from_proto(before)
     settings = Settings(target=case.target or target_of(case.rule))
     engine = pipeline.transform(model, selection, settings)
@@ -473,8 +473,8 @@ def main(arguments: list[str]) -> None:
             for path in paths:
                 complete(Path(path))
         case ["print", label, path]:
-            found = Case(label, 18, "", before=Path(path).read_text(encoding="utf-8"))
-            _, engine, after = rewrite(found)
+            case = Case(label, 18, "", before=Path(path).read_text(encoding="utf-8"))
+            _, engine, after = rewrite(case)
             print(text_of(after) if engine.applied else f"not applied: {reasons(engine, label)}")
         case _:
             sys.exit("usage: python -m tests.rewrite.case_files complete FILE… | print PASS/RULE FILE")

@@ -47,11 +47,11 @@ def test_rule_leaves_the_graph_unchanged_with_its_reason(case: Case) -> None:
     before, engine, after = rewrite(case)
     assert engine.applied == []
     assert canonical(after) == canonical(before)
-    given = reasons(engine, case.rule)
+    actual = reasons(engine, case.rule)
     if case.refused is None:
-        assert given == []
+        assert actual == []
     else:
-        assert any(case.refused in reason for reason in given), given
+        assert any(case.refused in reason for reason in actual), actual
 
 
 def test_every_rule_is_shown_and_refused() -> None:

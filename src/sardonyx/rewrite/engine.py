@@ -50,7 +50,7 @@ class LimitReached(Exception):
 
 
 class PatchFailed(RuleError):
-    """A patch that failed half-way: the model is inconsistent and must be rewritten anew without the patch.
+    """A patch that failed half-way: the inconsistent model must be rewritten anew without the patch.
 
     Attributes:
         rule: Label of its rule.
@@ -256,9 +256,9 @@ class Engine(Workspace):
         nodes = _in_order(building.nodes, patch.nodes)
         self._insert(graph, nodes, patch, site.node)
         if building.nodes:
-            told = {new for old, new in replacements.items() if inference.is_fully_known(old.shape)}
+            complete = {new for old, new in replacements.items() if inference.all_told(old.shape)}
             for node in building.nodes:
-                if not told.issuperset(node.outputs):
+                if not complete.issuperset(node.outputs):
                     inference.infer_node(node, self.opset_imports, self.model.ir_version)
         # A dict and no set: nodes hash by their address, and the order of visits must not hang on that.
         touched: dict[ir.Node, None] = dict.fromkeys(nodes)
@@ -355,7 +355,7 @@ def _message(error: Exception) -> str:
 
 
 def _in_order(new_nodes: Iterable[ir.Node], finished: Sequence[ir.Node]) -> list[ir.Node]:
-    """Return the nodes made of expressions, the finished nodes, then the nodes that read the finished ones."""
+    """Return nodes made of expressions, the finished nodes, then the nodes that read the finished ones."""
     read = {value for node in finished for value in node.outputs}
     before: list[ir.Node] = []
     after: list[ir.Node] = []
@@ -369,7 +369,7 @@ def _in_order(new_nodes: Iterable[ir.Node], finished: Sequence[ir.Node]) -> list
 
 
 def _can_take_name(old: ir.Value, new: ir.Value) -> bool:
-    """Return True if ``new`` can replace graph output ``old`` under the old name: a plain value of the same graph."""
+    """Return True if ``new`` can replace graph output ``old`` under the old name: a value of one graph."""
     producer, old_producer = new.producer(), old.producer()
     if producer is None or old_producer is None or producer.graph is not old_producer.graph:
         return False

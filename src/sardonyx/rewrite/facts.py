@@ -27,7 +27,7 @@ SMALL = 4096
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Return the tensor of a constant value: a non-overridable initializer or a ``Constant`` node; else None."""
+    """Return the tensor of a non-overridable initializer or a ``Constant`` node, else None."""
     if value is None:
         return None
     node = value.producer()
@@ -207,7 +207,7 @@ class UnknownAttribute(Exception):
 
 
 def attribute(node: ir.Node, name: str, opset: int, default: Any = None) -> Any:
-    """Return the value of an attribute: as written, else the schema's default at ``opset``, else ``default``.
+    """Return an attribute's value: as written, else the schema's default at ``opset``, else ``default``.
 
     Raises:
         UnknownAttribute: the attribute refers to one of the enclosing function.

@@ -64,7 +64,7 @@ class Workspace:
         self.refinements = 0
         """Number of refinements of types and shapes by inference, apart from patches."""
         self.learned: set[ir.Value] = set()
-        """Values with more precise shapes than the values that they replaced: inference may refine their readers."""
+        """Values with more precise shapes than the replaced ones: inference may refine their readers."""
         self.interface_changed = False
         """True once a pass has deliberately changed the declared types of inputs or outputs."""
         self._sizes: dict[int, Sizes] = {}

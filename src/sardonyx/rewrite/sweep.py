@@ -29,7 +29,7 @@ class Sweep:
     early: bool = False
     """True if the sweep runs once, before any rule, on the unchanged model."""
     late: bool = False
-    """True if the sweep runs once, after all others and their proof, because it changes the interface of the model."""
+    """True if the sweep runs once, after the proof, because it changes the interface of the model."""
 
     def run(self, engine: Engine) -> bool:
         """Apply the sweep once to the main graph and every function; return True if the model changed."""

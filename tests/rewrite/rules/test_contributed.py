@@ -203,7 +203,7 @@ def test_a_quantized_convolution_stays_as_it_is_found() -> None:
         z=np.uint8(10),
     )
     assert "FusedConv" not in operators(engine)
-    assert "quantized operands" in engine.refused["fuse_activation_into_conv/activation_of_conv", "r"]
+    assert "quantized convolution" in engine.refused["fuse_activation_into_conv/activation_of_conv", "r"]
 
 
 def test_rows_of_no_table_are_told() -> None:

@@ -449,5 +449,6 @@ def test_a_minimum_cut_costs_no_more_than_any_other() -> None:
 def test_orders_compose_and_invert() -> None:
     for inner, outer in itertools.product(itertools.permutations(range(4)), repeat=2):
         x = np.empty((2, 3, 4, 5))
-        assert x.transpose(inner).transpose(outer).shape == x.transpose(axis_permutations.compose_orders(inner, outer)).shape
+        composed = axis_permutations.compose_orders(inner, outer)
+        assert x.transpose(inner).transpose(outer).shape == x.transpose(composed).shape
         assert axis_permutations.compose_orders(inner, axis_permutations.invert_order(inner)) == (0, 1, 2, 3)

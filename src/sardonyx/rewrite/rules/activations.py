@@ -95,7 +95,7 @@ def type_objection(x: ir.Value, y: ir.Value, types: tuple[ir.DataType, ...] = FL
 
 
 def iterate_gated(s: Site, *gates: str) -> Iterator[Gated]:
-    """Yield each reading of the root as arithmetic on some x and one of these operators of a polynomial in x."""
+    """Yield each reading of the root as arithmetic on some x and a gate of a polynomial in x."""
     for gate in iterate_inner_nodes(s, gates):
         for x in iterate_arguments(s, gate.inputs[0]):
             argument = expand(s, gate.inputs[0], [x])

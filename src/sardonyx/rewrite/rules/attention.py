@@ -74,7 +74,7 @@ def _unmasked(s: Site, value: ir.Value | None) -> tuple[ir.Value | None, ir.Valu
 
 
 def _product(s: Site, value: ir.Value | None) -> tuple[ir.Node, float] | None:
-    """Return the MatMul that produces ``value`` and the number that multiplies the product."""
+    """Return the MatMul that produces ``value`` and its scalar factor."""
     inner, scale = match_scaled(s, value) or (value, 1.0)
     node = producer_of(s, inner, "MatMul")
     return (node, scale) if node is not None and inner is not None and facts.used_once(inner) else None
@@ -126,7 +126,7 @@ def _mask_operand(s: Site, scores: Scores) -> ir.Value | Expr | Refusal | None:
 
 
 def _as_long(s: Site, mask: ir.Value, axis: int, size: Size) -> bool:
-    """Return True if the mask, provided that it broadcasts with the scores, has this size along an axis."""
+    """Return True if the mask certainly has this size along an axis when broadcast with the scores."""
     dims = s.sizes.dims(mask)
     if dims is None or equal(dims[axis], size) is True:
         return dims is not None
@@ -147,7 +147,7 @@ def _keys(s: Site, keys_transposed: ir.Value) -> Expr | ir.Value | None:
 
 @rule("fuse_attention", on="MatMul", after="Softmax", exactness=APPROXIMATES, opset=23)
 def attention(s: Site) -> Result:
-    """Fuse softmax(scale * q @ kᵀ + mask) @ v into Attention(q, k, v, mask), also for masks of -10000 or less."""
+    """Fuse softmax(scale * q @ kᵀ + mask) @ v into Attention(q, k, v, mask); a mask may be -10000 or less."""
     scores = match_scores(s, s.input(0))
     if scores is None:
         return None

@@ -1,4 +1,4 @@
-"""The heads of attention: split, repeated or packed before Attention and merged after, as the operator does itself."""
+"""The heads of attention: split, repeated or packed before Attention and merged after."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _split_of_length_one(s: Site, value: ir.Value | None) -> tuple[ir.Value, int
 
 
 def match_merged_heads(s: Site) -> ir.Value | None:
-    """Return the value whose heads Transpose and the Reshape at the root merge; for length 1, the Reshape alone."""
+    """Return the value whose heads the root merges: a Transpose and Reshape, or a Reshape for length 1."""
     transpose = s.producer(0, "Transpose")
     if transpose is None:
         split, merged = s.sizes.dims(s.input(0)), s.sizes.dims(s.output)
@@ -88,7 +88,7 @@ def heads_of_attention(s: Site) -> Result:
 
 
 def _without_heads(s: Site, value: ir.Value | None, packed: dict[ir.Value, Expr]) -> tuple[Expr | ir.Value, int] | None:
-    """Return the tensor (batch, length, heads * width) before the split, rotated or not, and the number of heads."""
+    """Return the tensor (batch, length, heads * width) before the split and rotation, and the heads."""
     node = producer_of(s, value, "RotaryEmbedding")
     if node is None:
         return match_split_heads(s, value) or _part(s, value, packed)
@@ -155,7 +155,7 @@ def match_repeated_heads(s: Site, value: ir.Value | None) -> ir.Value | None:
 
 @rule("fuse_repeated_heads_into_attention", on="Attention", after="Reshape", exactness=REASSOCIATES, opset=23)
 def grouped_queries(s: Site) -> Result:
-    """Fuse Attention with keys and values whose heads are repeated into Attention with the heads unrepeated."""
+    """Fuse Attention with keys and values whose heads are repeated into grouped Attention."""
     k, v = match_repeated_heads(s, s.input(1)), match_repeated_heads(s, s.input(2))
     if k is None or v is None or facts.dim_at(k, 1) is None or facts.dim_at(k, 1) != facts.dim_at(v, 1):
         return None

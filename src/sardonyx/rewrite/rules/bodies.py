@@ -158,12 +158,12 @@ def rebuild_node(
 
 
 def _numbers(shape: ir.Shape) -> list[int | None]:
-    """Return the sizes that are numbers: symbols of a body have no meaning around it."""
+    """Keep the numbers of a body's shape; its symbols have no meaning outside."""
     return [dim if isinstance(dim, int) else None for dim in shape]
 
 
 def move_node(workspace: Workspace, node: ir.Node, into: ir.Graph) -> ir.Node:
-    """Move the node out of its body for insertion in ``into``, with the weights of the body that it reads."""
+    """Move the node out of its body for insertion in ``into``, and the body's weights among its inputs."""
     body = node.graph
     assert isinstance(body, ir.Graph)
     body.remove(node)
@@ -247,7 +247,7 @@ class Numbers:
         return content(tensor)
 
     def _key(self, node: ir.Node) -> Hashable | None:
-        """What decides the node's outputs; None where that is more than its operands and attributes."""
+        """Return the key that decides the node's outputs; None if operands and attributes do not."""
         if node.op_type == "Constant" and not node.domain:
             tensor = facts.constant_tensor(node.outputs[0])
             return None if tensor is None else content(tensor)

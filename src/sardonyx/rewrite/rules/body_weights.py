@@ -1,4 +1,4 @@
-"""Weights of bodies: one copy for all bodies, or a copy in the body that reads it."""
+"""Weights of bodies: one copy for all bodies, or a copy in the only body with a reader."""
 
 from __future__ import annotations
 

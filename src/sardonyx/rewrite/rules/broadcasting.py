@@ -68,7 +68,7 @@ REPEATING = (CONSTANT, "ConstantOfShape", "Expand", "Reshape", "Unsqueeze", "Whe
 
 
 def repeated_number(s: Site, value: ir.Value | None, depth: int = 0) -> Any:
-    """Return the number that a tensor holds everywhere, or None: constants, fills, and choices between them."""
+    """Return the number that a tensor holds everywhere, or None: constants, fills and choices."""
     tensor = facts.constant_tensor(value)
     if tensor is not None:
         known: dict[ir.TensorProtocol, Any] = s.workspace.memo.setdefault("repeated", {})

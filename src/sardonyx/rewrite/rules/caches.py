@@ -1,4 +1,4 @@
-"""Caches of attention: keys and values of earlier runs, joined with the new ones by the operator itself."""
+"""Caches of attention: earlier keys and values, joined with the new ones by the operator itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def have_one_length(s: Site, keys: tuple[ir.Value, ir.Value], values: tuple[ir.V
 
 
 def _appended_alone(m: Match) -> Refusal | None:
-    """Guard: keys and values (batch, heads, length, width) are appended along the length, for one Attention."""
+    """Guard: keys and values (batch, heads, length, width) are appended along the length, unshared."""
     s = m.site
     keys, values = m.root.inputs[1], m.root.inputs[2]
     if any(facts.rank(value) != 4 for value in (keys, values)):

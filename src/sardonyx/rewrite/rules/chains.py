@@ -125,7 +125,7 @@ def _signed(array: np.ndarray, sign: int) -> np.ndarray:
 
 
 def _rounds(array: np.ndarray | None) -> bool:
-    """Return True if a float constant is so large that adding it rounds: a common way to round to integers."""
+    """Return True if a float constant is so large that adding the constant rounds: a way to round to integers."""
     if array is None or array.dtype.kind != "f":
         return False
     return bool((np.abs(array) >= 2.0 ** (np.finfo(array.dtype).nmant - 4)).any())

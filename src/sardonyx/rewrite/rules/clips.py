@@ -1,4 +1,4 @@
-"""Consecutive limits: Relu, Clip, Max and Min with numbers are one Clip; an unreachable limit is removed."""
+"""Consecutive limits: Relu, Clip, Max and Min with numbers are one Clip; unreachable limits go away."""
 
 from __future__ import annotations
 

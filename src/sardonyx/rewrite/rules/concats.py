@@ -198,7 +198,7 @@ def _parts(s: Site, source: ir.Value, axis: int) -> dict[tuple[int, int], list[i
 
 
 def _partition(parts: Collection[tuple[int, int]], size: int) -> list[tuple[int, int]] | None:
-    """Return at least two adjacent parts that cover 0 to ``size``, if at most one part begins at each start."""
+    """Return at least two adjacent parts from 0 to ``size``, if at most one part begins at each start."""
     by_start = {start: (start, end) for start, end in parts}
     if len(by_start) != len(parts):
         return None

@@ -44,7 +44,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def not_its_type(value: ir.Value | None) -> Refusal | None:
-    """Return the refusal of a value of another type than float32, for which contributed kernels exist; else None."""
+    """Return the refusal of a value that is not float32, the type of contributed kernels; else None."""
     if facts.dtype(value) != ir.DataType.FLOAT:
         return Refusal("its kernel takes 32-bit floats only")
     return None

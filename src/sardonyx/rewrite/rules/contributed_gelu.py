@@ -56,7 +56,7 @@ def _is_row(x: V, b: V) -> Guard:
 
 @rule("fuse_bias_gelu", exactness=REASSOCIATES, opset=STANDARD_SINCE, emits=DOMAIN, targets=ONNXRUNTIME)
 def bias_of_gelu(x: V, b: V, approximate: A) -> Rewrite:
-    """Fuse Gelu(x + b) into ONNX Runtime's BiasGelu(x, b), by tanh FastGelu(x, b), for b along the last axis."""
+    """Fuse Gelu(x + b) into ONNX Runtime's BiasGelu(x, b), by tanh FastGelu(x, b), for one row b."""
 
     def biased(m: Match) -> Result:
         return microsoft("FastGelu" if m.approximate == "tanh" else "BiasGelu")(m.x, m.b)

@@ -1,4 +1,4 @@
-"""A residual and its normalization as one operator of ONNX Runtime's own, for callers who name the pass.
+"""A residual and its normalization as one operator of ONNX Runtime's own, only if the pass is named.
 
 On processors its kernels take several times as long as the separate sum and normalization; on accelerators, for which
 models can be prepared here, they save a pass over memory.

@@ -21,7 +21,7 @@ FARTHEST = 256
 
 @sweep("propagate_if_condition", exactness=EXACT, on=("If",))
 def known_inside(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
-    """Replace an If's condition, and values that follow from it, by constants inside of its branches."""
+    """Replace an If's condition, and the values implied, by constants inside of its branches."""
     if not engine.in_function:
         yield from _propagate(engine, graph, {})
 
@@ -57,7 +57,7 @@ def _with_constants(engine: Engine, node: ir.Node, indices: list[int], known: Ma
 
 
 def infer_constants(condition: ir.Value, truth: bool) -> dict[ir.Value, np.ndarray]:
-    """Return the values that are certainly constant if ``condition`` is ``truth``: its operands and its readers."""
+    """Return values certainly constant if ``condition`` is ``truth``: its operands and its readers."""
     truths: dict[ir.Value, bool] = {}
     numbers: dict[ir.Value, np.ndarray] = {}
     stack = [(condition, truth)]
@@ -173,7 +173,7 @@ def _append(engine: Engine, first: ir.Node, mine: ir.Graph, its: ir.Graph) -> No
 
 
 def _needed_between(first: ir.Node, second: ir.Node) -> list[ir.Node] | None:
-    """Return the nodes between the two that the second needs, in order; None if one of them needs the first."""
+    """Return the nodes between the two that the second needs, in order; None if one needs the first."""
     graph = first.graph
     assert graph is not None
     between = itertools.takewhile(lambda n: n is not second, itertools.dropwhile(lambda n: n is not first, graph))

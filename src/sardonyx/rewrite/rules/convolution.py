@@ -56,7 +56,7 @@ def output_channels(node: ir.Node) -> int | None:
 
 
 def per_channel(value: ir.Value | None, channels: int, rank: int) -> np.ndarray | None:
-    """Return a constant of one number a channel (or one for all), broadcast against NC…, as shape [channels]."""
+    """Return a constant of one number a channel (or one for all) of NC…, as shape [channels], or None."""
     shape = facts.static_shape(value)
     if shape is None or not facts.is_constant(value) or len(shape) > rank:
         return None
@@ -177,7 +177,7 @@ def norm_factors(s: Site, channels: int | None) -> tuple[np.ndarray, np.ndarray]
 
 
 def norm_parameters(s: Site, channels: int | None) -> tuple[ir.TensorProtocol, ...] | Refusal:
-    """Return scale, shift, mean and variance of a BatchNormalization in inference, all of shape [channels]."""
+    """Return scale, shift, mean, variance of a BatchNormalization in inference, each [channels]."""
     if s.attr("training_mode", 0) or (s.opset < 7 and not s.attr("is_test", 0)):
         return Refusal("the normalization is in training mode")
     if not s.unused_outputs_from(1):
@@ -344,7 +344,7 @@ def _along_inputs(numbers: np.ndarray, weight: np.ndarray, group: int) -> np.nda
 
 @rule("fuse_preceding_bn_into_conv", exactness=REASSOCIATES)
 def batch_norm_before(x: V, w: V, b: Maybe) -> Rewrite:
-    """Fuse Conv(BatchNormalization(x), w, b) into Conv(x, w * s, b'), s = scale / sqrt(variance + epsilon)."""
+    """Fuse Conv(BatchNormalization(x), w, b) into Conv(x, w * s, b'), s = scale / √(variance + epsilon)."""
 
     def folded(m: Match) -> Result:
         s, norm, weight_shape = m.site, m.node("BatchNormalization"), facts.static_shape(m.w)
@@ -376,7 +376,7 @@ def batch_norm_before(x: V, w: V, b: Maybe) -> Rewrite:
 
 @rule("fuse_bn_into_gemm", exactness=REASSOCIATES)
 def batch_norm_after_gemm(x: V, w: V, b: Maybe) -> Rewrite:
-    """Fuse BatchNormalization(x @ w + b) into x @ (w * s) + b', with s = scale / sqrt(variance + epsilon)."""
+    """Fuse BatchNormalization(x @ w + b) into x @ (w * s) + b', with s = scale / √(variance + epsilon)."""
 
     def folded(m: Match) -> Result:
         s, gemm = m.site, m.node("Gemm", "MatMul")

@@ -1,4 +1,4 @@
-"""Several convolutions as one: consecutive with a 1×1 kernel, parallel on one input, or per channel group."""
+"""Several convolutions as one: consecutive with a 1×1 kernel, parallel, or per channel group."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _weight_shapes(m: Match) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 
 @rule("fuse_consecutive_convs", exactness=REASSOCIATES)
 def pointwise_after(x: V, w1: V, b1: Maybe, w2: V, b2: Maybe) -> Rewrite:
-    """Fuse Conv(Conv(x, w1, b1), w2, b2) into Conv(x, w2 @ w1, b), for a 1×1 kernel w2 and no more products."""
+    """Fuse Conv(Conv(x, w1, b1), w2, b2) into Conv(x, w2 @ w1, b) for a 1×1 kernel w2, if no dearer."""
 
     def merged(m: Match) -> Result:
         s, first = m.site, m.nodes[1]
@@ -85,7 +85,7 @@ def pointwise_after(x: V, w1: V, b1: Maybe, w2: V, b2: Maybe) -> Rewrite:
 
 @rule("fuse_consecutive_convs", exactness=REASSOCIATES)
 def pointwise_before(x: V, w1: V, b1: Maybe, w2: V, b2: Maybe) -> Rewrite:
-    """Fuse Conv(Conv(x, w1, b1), w2, b2) into Conv(x, w2 @ w1, b), for a 1×1 kernel w1 and no more products."""
+    """Fuse Conv(Conv(x, w1, b1), w2, b2) into Conv(x, w2 @ w1, b) for a 1×1 kernel w1, if no dearer."""
 
     def merged(m: Match) -> Result:
         s, first = m.site, m.nodes[1]
@@ -173,7 +173,7 @@ def parallel_convs(s: Site) -> Result:
 
 @rule("fuse_split_convs", on="Concat", after="Conv", exactness=REASSOCIATES)
 def convs_of_parts(s: Site) -> Result:
-    """Fuse Concat of Convs on all equal parts of the channels, with equal attributes, into one grouped Conv."""
+    """Fuse Concat of Convs on all equal parts of the channels, with equal attributes, into one Conv."""
     if len(s.node.inputs) < 2 or axis_of(s, s.node) != 1:
         return None
     convs = [s.producer(index, "Conv") for index in range(len(s.node.inputs))]
@@ -196,7 +196,7 @@ def convs_of_parts(s: Site) -> Result:
 
 
 def _alike(s: Site, other: ir.Node) -> bool:
-    """Return True if another convolution has the root's kernel shape, strides, dilations, padding and groups."""
+    """Return True if another convolution has the root's kernel, strides, dilations, padding and groups."""
     if facts.refers_to_function_attribute(other) or facts.dtype(other.inputs[1]) != facts.dtype(s.input(1)):
         return False
     shapes = [facts.static_shape(node.inputs[1]) for node in (s.node, other)]
