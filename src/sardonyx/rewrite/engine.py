@@ -256,7 +256,7 @@ class Engine(Workspace):
         nodes = _in_order(building.nodes, patch.nodes)
         self._insert(graph, nodes, patch, site.node)
         if building.nodes:
-            complete = {new for old, new in replacements.items() if inference.all_told(old.shape)}
+            complete = {new for old, new in replacements.items() if inference.is_fully_known(old.shape)}
             for node in building.nodes:
                 if not complete.issuperset(node.outputs):
                     inference.infer_node(node, self.opset_imports, self.model.ir_version)
