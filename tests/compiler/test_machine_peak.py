@@ -11,7 +11,7 @@ from sardonyx.compiler.target.description import host
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rates_are_measured(threads: int) -> None:
-    found = measured_peak(host(), pool(threads), times=1)
+    actual = measured_peak(host(), pool(threads), times=1)
     # No processor that this runs on is slower than a multiply-add of a vector in ten nanoseconds.
-    assert found.operations > 2 * host().lanes(32) * 1e8
-    assert found.bytes > 1e8
+    assert actual.operations > 2 * host().lanes(32) * 1e8
+    assert actual.bytes > 1e8

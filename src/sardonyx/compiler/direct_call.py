@@ -1,4 +1,4 @@
-"""Direct calls: programs of one native call, as Python functions of generated code (:mod:`.entry`)."""
+"""Direct calls: programs of one native call as Python functions of generated code (:mod:`.native_entry`)."""
 
 from __future__ import annotations
 
@@ -22,59 +22,59 @@ from sardonyx.errors import UnsupportedError
 
 
 def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | Tailed | None:
-    """A function of a dict of arrays; None where calls need more than native code and host functions behind it.
+    """Return a function of a dict of arrays; None if calls need more than native code followed by host functions.
 
     Args:
-        program: What it computes.
-        names: What the inputs are called.
-        arrays: Those of a call.
+        program: The program.
+        names: Names of the inputs.
+        arrays: Arrays of a call.
     """
     inputs, results = program.function.inputs, program.function.results
-    made = tuple(program.plan(0).makes) if not program.in_one and _starts_native(program) else results
-    tail = tail_of(program.steps, results, (*inputs, *made))
-    context = None if tail is None else _alone(program, arrays, made)
+    computed = tuple(program.plan(0).makes) if not program.in_one and _starts_native(program) else results
+    tail = tail_of(program.steps, results, (*inputs, *computed))
+    context = None if tail is None else _own_context(program, arrays, computed)
     if tail is None or context is None:
         return None
     shapes = context.plan.shapes
-    given = [
+    input_words = [
         Input(name, dtype_of(value).numpy(), shapes[value], array.shape, context.words(value))
         for name, value, array in zip(names, inputs, arrays, strict=True)
     ]
-    outputs = [output(context, value) for value in made]
-    entry = _heard(
-        program, call_entry(program.target, _words(program, context), given, outputs, context, [program]), context
+    outputs = [output(context, value) for value in computed]
+    entry = _listen_to_signals(
+        program, call_entry(program.target, _words(program, context), input_words, outputs, context, [program]), context
     )
     by_name = dict(zip(names, inputs, strict=True))
-    return Tailed(entry, made, by_name, tail, results) if tail else entry
+    return Tailed(entry, computed, by_name, tail, results) if tail else entry
 
 
 def binding(
     program: Program, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray | None]
 ) -> tuple[Entry, list[Any]]:
-    """A function that computes from and into arrays that stay where they are, and the results.
+    """Return a function that computes from and into fixed arrays, and the result arrays.
 
     Args:
-        program: What it computes.
+        program: The program.
         arrays: A value for each input.
-        results: Where results go; None makes an array.
+        results: Arrays for results; None allocates one.
 
     Raises:
         UnsupportedError: Calls need more than native code.
     """
     first = program.run(arrays)
-    context = _alone(program, arrays, program.function.results) if program.in_one else None
+    context = _own_context(program, arrays, program.function.results) if program.in_one else None
     if context is None:
-        raise UnsupportedError("what the interpreter computes a part of cannot be bound.")
-    given = [array if kept is None else kept for array, kept in zip(first, results, strict=True)]
-    env = dict(zip((*program.function.inputs, *program.function.results), (*arrays, *given), strict=True))
+        raise UnsupportedError("a model that the interpreter computes in part cannot be bound.")
+    outputs = [array if bound is None else bound for array, bound in zip(first, results, strict=True)]
+    env = dict(zip((*program.function.inputs, *program.function.results), (*arrays, *outputs), strict=True))
     words, values = context.plan.outside
     context.tape[words] = [env[value].ctypes.data for value in values]
     entry = again_entry(program.target, _words(program, context), context, [program, env])
-    return _heard(program, entry, context), given
+    return _listen_to_signals(program, entry, context), outputs
 
 
-def _heard(program: Program, entry: Entry, context: Context) -> Entry:
-    """An entry of which the loops end with a signal: the call then gives None."""
+def _listen_to_signals(program: Program, entry: Entry, context: Context) -> Entry:
+    """Return the entry with loops that a signal ends: the call then returns None."""
     if program.repeating:
         play = entry.call
 
@@ -91,8 +91,8 @@ def _starts_native(program: Program) -> bool:
     return isinstance(first, Segment) and not first.is_alone
 
 
-def _alone(program: Program, arrays: Sequence[np.ndarray], results: Sequence[Value]) -> Context | None:
-    """A context that nobody else has, for arrays like these, where one native call computes some values."""
+def _own_context(program: Program, arrays: Sequence[np.ndarray], results: Sequence[Value]) -> Context | None:
+    """Return a context for arrays of these shapes, used by one native call alone; None if not possible."""
     known = {*program.function.inputs, *results}
     tensors = all(interpreted.is_tensor(value) for value in known)
     if not _starts_native(program) or not tensors or len(set(results)) != len(results):
@@ -104,7 +104,7 @@ def _alone(program: Program, arrays: Sequence[np.ndarray], results: Sequence[Val
     if not linked.plan.symbols.keys() <= program.symbols:
         return None
     context = linked.prepared(interpreted.sizes_in(program.function.inputs, arrays))
-    # Each call takes the arena anew.
+    # Each call claims the arena anew.
     context.leave()
     return context
 

@@ -1,4 +1,4 @@
-"""What the machine can do, measured: multiply-adds in registers, and bytes from memory."""
+"""Measured peak rates of the machine: FMAs in registers, and bytes from memory."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from sardonyx.compiler.llvm.object_code import compiled, module_text
 from sardonyx.compiler.target.description import Target
 
 _SUMS = 12
-"""Multiply-adds under way at a time: enough to hide how long one takes, and all fit the registers."""
+"""Independent FMAs in flight: enough to hide the latency, and all fit the registers."""
 
 _ROUNDS = 20_000
-"""Of so many multiply-adds in an item."""
+"""Rounds of FMAs in a work item."""
 
 _STREAM_BYTES = 256 << 20
-"""What is read for the bandwidth, unless four times the last-level cache is more."""
+"""Bytes to read for the bandwidth, at least; four times the last-level cache if larger."""
 
 _MOST_STREAM_BYTES = 1 << 30
-"""What is read at most: virtual machines are told of their host's caches, of which little is their own."""
+"""Bytes to read at most: virtual machines report caches of the host, of which a guest owns a small part."""
 
 _ITEM_BYTES = 256 << 10
 _VECTORS = 8
-"""Vectors that are added up apart, so that no addition waits for another."""
+"""Independent accumulators, so that no addition waits for another."""
 
 
 @dataclass(frozen=True)
 class Peak:
-    """Rates that no kernel passes.
+    """Peak rates, which bound every kernel.
 
     Attributes:
-        operations: Operations a second on float32, a multiply-add being two.
-        bytes: Bytes a second that are read from memory.
+        operations: Float32 operations a second; an FMA is two.
+        bytes: Bytes a second read from memory.
     """
 
     operations: float
@@ -45,7 +45,7 @@ class Peak:
 
 
 def measured_peak(target: Target, pool: Pool, times: int = 5) -> Peak:
-    """The rates of all threads of a pool together: the best of a few runs."""
+    """Measure the rates of all threads of a pool together: the best of a few runs."""
     return Peak(_operations(target, pool, times), _bytes(target, pool, times))
 
 
@@ -56,11 +56,11 @@ def _operations(target: Target, pool: Pool, times: int) -> float:
     sums = [e.variable(type, e.load(type, e.address(room, "float", i * lanes), 4)) for i in range(_SUMS)]
     factor = e.load(type, e.address(room, "float", _SUMS * lanes), 4)
     with e.loop("%first", "%last"), e.loop(0, _ROUNDS):
-        for each in sums:
-            each.set(e.multiply_add(type, factor, factor, each.get()))
-    # The threads write the same: what is not used is not computed.
-    for i, each in enumerate(sums):
-        e.store(type, each.get(), e.address(room, "float", i * lanes), 4)
+        for total in sums:
+            total.set(e.multiply_add(type, factor, factor, total.get()))
+    # The threads store equal values; an unused sum would not be computed.
+    for i, total in enumerate(sums):
+        e.store(type, total.get(), e.address(room, "float", i * lanes), 4)
     numbers = np.zeros((_SUMS + 1) * lanes, np.float32)
     items = 16 * pool.threads
     return 2 * _SUMS * lanes * _ROUNDS * items / _least_seconds(kernel, pool, numbers, items, times)
@@ -75,15 +75,15 @@ def _bytes(target: Target, pool: Pool, times: int) -> float:
     begin, end = (e.mul(at, each_item) for at in ("%first", "%last"))
     with e.loop(begin, end, step) as i:
         for number, total in enumerate(sums):
-            found = e.load(type, e.address(stream, "i32", e.add(i, number * lanes)), 4)
-            total.set(e.let(f"xor {type} {total.get()}, {found}"))
+            loaded_vector = e.load(type, e.address(stream, "i32", e.add(i, number * lanes)), 4)
+            total.set(e.let(f"xor {type} {total.get()}, {loaded_vector}"))
     merged = sums[0].get()
     for total in sums[1:]:
         merged = e.let(f"xor {type} {merged}, {total.get()}")
-    # All of it is zero, so that nothing is changed; only the code cannot know.
+    # The stored value is zero, as before, but the compiler cannot know.
     e.store(type, merged, e.address(stream, "i32", begin), 4)
     items = min(max(_STREAM_BYTES, 4 * target.l3), _MOST_STREAM_BYTES) // _ITEM_BYTES
-    # Filled, since pages of zeros that nobody wrote are one page.
+    # Filled explicitly: untouched zero pages are all one page.
     numbers = np.full(items * each_item, 0, np.int32)
     return 4.0 * numbers.size / _least_seconds(kernel, pool, numbers, items, times)
 

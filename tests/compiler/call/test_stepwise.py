@@ -17,15 +17,15 @@ from sardonyx.core.ir.types import TensorType
 
 def test_a_full_table_begins_anew() -> None:
     table: dict[int, int | None] = {}
-    asked: list[int] = []
+    requested: list[int] = []
 
     def find(key: int) -> int | None:
-        asked.append(key)
+        requested.append(key)
         return None if key == 0 else key
 
-    for key in (0, 0, *range(stepwise._REMEMBERED + 1)):
+    for key in (0, 0, *range(stepwise.TABLE_ENTRIES + 1)):
         assert remembered(table, key, lambda key=key: find(key)) == (key or None)  # type: ignore[misc]
-    assert asked == [*range(stepwise._REMEMBERED + 1)] and list(table) == [stepwise._REMEMBERED]
+    assert requested == [*range(stepwise.TABLE_ENTRIES + 1)] and list(table) == [stepwise.TABLE_ENTRIES]
 
 
 def test_threads_whose_sizes_clear_each_others_away() -> None:

@@ -1,4 +1,4 @@
-"""Contexts: what one running call needs of a plan, made ready for its sizes by native code."""
+"""Contexts: the tape and arena of one running call, prepared for its sizes by native code."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _TRUE = np.ones(1, np.bool_)
 
 
 class Linked:
-    """A plan whose tape points to what is loaded in this process.
+    """A plan whose tape points to code and constants loaded in this process.
 
     Args:
         plan: The plan.
-        player: What plays tapes.
-        pool: The address of the pool.
-        addresses: Of kernels, by their text.
-        prepared: What is made of constants.
+        player: The generated code that executes tapes.
+        pool: The address of the thread pool.
+        addresses: Addresses of kernels, by text.
+        prepared: Packed and other prepared constants.
 
     Attributes:
         free: Contexts that no call uses.
-        outside: The values that lie outside of the arena, and the words of the tape that hold their addresses.
-        makes: The values that it makes outside of the arena.
-        reads: The values outside of the arena that others made.
-        peak: Most bytes that the values of one call took, of those that were prepared here.
+        outside: Values outside of the arena, with the words of the tape that hold their addresses.
+        makes: Values that the plan computes outside of the arena.
+        reads: Values outside of the arena that the plan reads.
+        peak: Most bytes that the values of one call took, among calls prepared here.
     """
 
     def __init__(
@@ -84,19 +84,19 @@ class Linked:
         self.words[[word for word, _ in plan.links]] = [address(link) for _, link in plan.links]
 
     def context(self) -> Context:
-        """A context that no other call uses; whoever has done with it puts it back."""
+        """Return a context that no other call uses; the caller puts the context back into ``free``."""
         try:
             return self.free.pop()
         except IndexError:
-            made = Context(self)
+            context = Context(self)
             with self._lock:
-                self._contexts.add(made)
-            return made
+                self._contexts.add(context)
+            return context
 
     def prepared(self, sizes: Mapping[str, int]) -> Context:
-        """A context that no other call uses, ready for sizes; raises as its ``prepare`` does.
+        """Return a context prepared for sizes, that no other call uses; raises as :meth:`Context.prepare` does.
 
-        Who has played it leaves its arena (:meth:`Context.leave`), then puts it back.
+        After execution, the caller releases the arena (:meth:`Context.leave`) and puts the context back into ``free``.
         """
         context = self.context()
         try:
@@ -107,25 +107,25 @@ class Linked:
         return context
 
     def contexts(self) -> list[Context]:
-        """The contexts that there are, those in use among them."""
+        """Return all contexts, including those in use."""
         with self._lock:
             return list(self._contexts)
 
 
 class Fault(Exception):
-    """Data or sizes have no result, or a loop passes the limit of iterations; the interpreter says what is wrong."""
+    """Data or sizes have no result, or a loop exceeds the iteration limit; the interpreter raises the error."""
 
 
 class Placed(NamedTuple):
-    """Something that lies in the arena.
+    """A buffer in the arena.
 
     Attributes:
-        title: What it is.
-        offset: Where it begins.
-        bytes: How long it is.
-        first: The kernel that writes it.
-        last: The last kernel that reads it.
-        inside: The title of what it is a part of, where a body computes it; empty otherwise.
+        title: Title of the value.
+        offset: Offset in the arena.
+        bytes: Size.
+        first: Index of the kernel that writes the buffer.
+        last: Index of the last kernel that reads the buffer.
+        inside: Title of the enclosing loop or choice, if a body computes the value; otherwise empty.
     """
 
     title: str
@@ -137,21 +137,21 @@ class Placed(NamedTuple):
 
 
 class Context:
-    """A tape, an arena, and the numbers of the sizes that they are ready for.
+    """A tape, an arena, and the sizes for which both are prepared.
 
     Args:
         linked: The plan.
 
     Attributes:
         linked: The plan.
-        registers: The numbers of sizes.
-        offsets: Where in the arena each buffer is.
-        address: Of the tape.
-        fault: Why the run ended before its end, see :class:`.Ended`; 0 where it did not.
-        limit: How many iterations a loop may make.
-        table: Where planning reads everything, see :class:`.PlanWord`.
-        block: What the arena is, where it is not the context's own.
-        connect: The function of the arrays that it reads, see :func:`.connect_entry`; made when it is first needed.
+        registers: Values of the size program's registers.
+        offsets: Offset of each buffer in the arena.
+        address: Address of the tape.
+        fault: Reason for an early end of the run, see :class:`.Ended`; 0 without.
+        limit: Iteration limit of loops.
+        table: Addresses for the planning functions, see :class:`.PlanWord`.
+        block: The arena's block, if the arena is shared by the process.
+        connect: The function of :func:`.connect_entry`, created on first use.
     """
 
     def __init__(self, linked: Linked) -> None:
@@ -194,20 +194,20 @@ class Context:
             self.table[word] = array.ctypes.data
 
     def stop(self) -> None:
-        """End the loops that run on the tape, from any thread."""
+        """End the loops that run on the tape; callable from any thread."""
         self.fault.value = Ended.STOPPED
 
     def prepare(self, sizes: Mapping[str, int]) -> None:
-        """Make the tape ready, and take the arena; whoever has played it calls :meth:`leave`.
+        """Prepare the tape and claim the arena; after execution, the caller calls :meth:`leave`.
 
         Args:
-            sizes: Numbers for the symbols.
+            sizes: Values of the size symbols.
 
         Raises:
-            ShapeError: Sizes do not go together.
-            Fault: They do not, and the interpreter says where.
-            ResourceError: The run may not have as much memory; none was taken.
-            MemoryError: There is not as much.
+            ShapeError: Sizes contradict each other.
+            Fault: Sizes contradict each other, and the interpreter locates the error.
+            ResourceError: The run exceeds its memory limit; nothing was allocated.
+            MemoryError: The system has too little memory.
         """
         numbers = [sizes[name] for name in self.plan.symbols]
         if numbers == self._numbers:
@@ -230,19 +230,18 @@ class Context:
         self._numbers = numbers
 
     def take(self) -> None:
-        """Take an arena of the wanted bytes, for which the tape is to be filled.
+        """Claim or allocate an arena of the measured size; the tape must be filled afterwards.
 
-        Where what this context needs has grown, room is made for twice what it was: memory that is not touched costs
-        nothing.
+        If the requirement of this context has grown, twice the former size is reserved: untouched memory costs nothing.
 
         Raises:
-            MemoryError: There is not as much.
+            MemoryError: The system has too little memory.
         """
-        wanted = self.arena
-        room = max(wanted, 2 * self._most)
-        self._most = max(self._most, wanted)
-        if wanted <= arena.SHARED and self.block is None:
-            # What it replaces goes first.
+        required = self.arena
+        room = max(required, 2 * self._most)
+        self._most = max(self._most, required)
+        if required <= arena.SHARED and self.block is None:
+            # Frees the old arena first.
             self._memory = np.empty(0, np.uint8)
             self.table[PlanWord.CAPACITY] = 0
             self._memory, self.table[PlanWord.ARENA] = arena.memory_of(room)
@@ -250,21 +249,21 @@ class Context:
             return
         self._memory = np.empty(0, np.uint8)
         self.table[PlanWord.CAPACITY] = 0
-        self.block = arena.BLOCKS.take(wanted, room, self.linked.player.seize)
+        self.block = arena.BLOCKS.take(required, room, self.linked.player.seize)
         self.table[PlanWord.BLOCK], self.table[PlanWord.ARENA] = self.block.address, self.block.place
 
     def words(self, value: Value) -> list[int]:
-        """The addresses of the words that hold the address of a value outside of the arena."""
+        """Return the addresses of the words that hold the address of a value outside of the arena."""
         return [self.address + 8 * word for word in self.linked.outside.get(value, ())]
 
     def play(self, launches: Sequence[Launch], pool: Pool, recorder: Recorder | None, *, flush: bool) -> None:
-        """Run the kernels of the tape.
+        """Execute the kernels of the tape.
 
         Args:
             launches: The kernels.
             pool: The threads.
-            recorder: What notes when each of them runs; None for nothing.
-            flush: Whether denormal numbers are taken for zero.
+            recorder: Recorder of the time of each kernel; None for no recording.
+            flush: Treat denormal numbers as zero.
         """
         if recorder is not None:
             play_timed(self.linked.player.target, self.address, launches, pool, recorder, flush=flush)
@@ -274,56 +273,56 @@ class Context:
         play(self.address, len(launches), pool.address)
 
     def leave(self) -> None:
-        """Let other calls have the arena, if it is one that they may have."""
+        """Release the arena, if it is shared by the process."""
         if self.block is not None:
             self.block.leave()
 
     @property
     def arena(self) -> int:
-        """Bytes of the arena that the sizes need."""
+        """Bytes of the arena for the current sizes."""
         return int(self.table[PlanWord.WANTED])
 
     @property
     def capacity(self) -> int:
-        """Bytes of an arena of its own."""
+        """Bytes of the context's own arena."""
         return int(self.table[PlanWord.CAPACITY])
 
     @property
     def needed(self) -> int:
-        """Bytes of the values of a call with the sizes that were measured last, in the arena and what it makes."""
-        made = ((value, self.shape(value)) for value in self.plan.makes)
+        """Bytes of the values of a call with the sizes measured last, in the arena and in results."""
+        results = ((value, self.shape(value)) for value in self.plan.makes)
         return int(self.table[PlanWord.WANTED]) + sum(
-            math.prod(shape) * dtype_of(value).numpy().itemsize for value, shape in made
+            math.prod(shape) * dtype_of(value).numpy().itemsize for value, shape in results
         )
 
     def placed(self) -> list[Placed]:
-        """What lies in the arena, what bodies compute among it, as the sizes that were measured last have it."""
+        """Return the buffers in the arena, including those of bodies, for the sizes measured last."""
         plan, offsets = self.plan, self.offsets.tolist()
         bytes_ = self.registers[plan.buffers[:, 0]].tolist()
         layouts = plan.layouts.tolist()
-        found = []
+        buffers = []
         for rows, (begin, end, _, outer) in enumerate(layouts, 1):
             inside = plan.titles[outer] if rows < len(layouts) else ""
             for number in range(begin, end):
                 first, last = plan.buffers[number, 1:].tolist()
-                found.append(Placed(plan.titles[number], offsets[number], bytes_[number], first, last, inside))
-        return found
+                buffers.append(Placed(plan.titles[number], offsets[number], bytes_[number], first, last, inside))
+        return buffers
 
     def _require_memory(self) -> None:
         run = current_run()
         if run is not None:
             run.reserve(self._needed, "the call")
 
-    def place(self, buffer: int) -> int:
-        """The address of a buffer in the arena."""
+    def buffer_address(self, buffer: int) -> int:
+        """Return the address of a buffer in the arena."""
         return int(self.table[PlanWord.ARENA] + self.offsets[buffer])
 
     def shape(self, value: Value) -> tuple[int, ...]:
-        """The sizes of an input, or of a value that is made elsewhere than in the arena."""
-        found = self._shapes.get(value)
-        if found is None:
-            found = self._shapes[value] = tuple(self.registers[self.plan.shapes[value]].tolist())
-        return found
+        """Return the sizes of an input, or of a value computed outside of the arena."""
+        shape = self._shapes.get(value)
+        if shape is None:
+            shape = self._shapes[value] = tuple(self.registers[self.plan.shapes[value]].tolist())
+        return shape
 
     def _refusal(self, sizes: Mapping[str, int]) -> ShapeError | Fault:
         for dim in self.plan.dims:
@@ -334,5 +333,5 @@ class Context:
         for a, b in self.plan.equal:
             if evaluate(a, sizes) != evaluate(b, sizes):
                 return Fault(f"{a} and {b} must be equal")
-        given = ", ".join(f"{name} = {number}" for name, number in sizes.items())
-        return SizeLimitError("what is computed passes 64 bits.", where=given, remedy="Give smaller inputs.")
+        actual = ", ".join(f"{name} = {number}" for name, number in sizes.items())
+        return SizeLimitError("a size exceeds 64 bits.", where=actual, remedy="Give smaller inputs.")

@@ -1,4 +1,4 @@
-"""Programs that are native code but for host functions at the end: one generated call, then those functions."""
+"""Programs of native code followed by host functions: one generated call, then these functions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sardonyx.core.ir.graph import Value, symbols_in
 
 
 def tail_of(steps: Sequence[Step], results: Sequence[Value], known: Sequence[Value]) -> list[Value] | None:
-    """The host functions behind the first step, and what is taken of them; None where there is more to do.
+    """Return the host functions after the first step, with their selected results; None if other steps follow.
 
     Args:
         steps: The steps of a program.
-        results: What it gives.
-        known: The inputs, and what the first step leaves.
+        results: The results of the program.
+        known: The inputs, and the values that the first step leaves.
     """
     tail: list[Value] = []
     for step in steps[1:]:
@@ -29,7 +29,7 @@ def tail_of(steps: Sequence[Step], results: Sequence[Value], known: Sequence[Val
             return None
         if not all(operand.is_constant or operand in known or operand in tail for operand in step.operands):
             return None
-        # A size that is counted may be one of what follows.
+        # Later types may mention a counted size.
         if step.op == "host" and step.params["symbols"]:
             return None
         tail.append(step)
@@ -37,58 +37,62 @@ def tail_of(steps: Sequence[Step], results: Sequence[Value], known: Sequence[Val
 
 
 class Tailed:
-    """A generated call with host functions behind it.
+    """A generated call followed by host functions.
 
     Args:
         entry: The call.
-        made: What it gives.
+        outputs: The results of the call.
         inputs: The inputs, by name.
         tail: See :func:`tail_of`.
-        results: What is given in the end.
+        results: The results of the program.
 
     Attributes:
-        call: A function of feeds: results, or None to ask otherwise.
+        call: A function of feeds that returns results, or None for calls that this function does not handle.
     """
 
     def __init__(
-        self, entry: Entry, made: Sequence[Value], inputs: Mapping[str, Value], tail: Sequence[Value],
+        self, entry: Entry, outputs: Sequence[Value], inputs: Mapping[str, Value], tail: Sequence[Value],
         results: Sequence[Value],
     ) -> None:  # fmt: skip
         native = entry.call
         names = list(inputs)
-        sizes_at = _places(inputs, tail)
-        constants = list(dict.fromkeys(each for value in tail for each in value.operands if each.is_constant))
+        sizes_at = _symbol_axes(inputs, tail)
+        constants = list(
+            dict.fromkeys(argument for value in tail for argument in value.operands if argument.is_constant)
+        )
         arrays = [value.known for value in constants]
-        numbers = {value: number for number, value in enumerate((*made, *inputs.values(), *constants, *tail))}
+        numbers = {value: number for number, value in enumerate((*outputs, *inputs.values(), *constants, *tail))}
         steps = [(value, [numbers[operand] for operand in value.operands]) for value in tail]
-        wanted = [numbers[value] for value in results]
+        selected = [numbers[value] for value in results]
 
         def call(feeds: Mapping[str, Any]) -> list[Any] | None:
-            found = native(feeds)
-            if found is None:
+            native_results = native(feeds)
+            if native_results is None:
                 return None
-            there = [*found, *[feeds[name] for name in names], *arrays]
+            values = [*native_results, *[feeds[name] for name in names], *arrays]
             sizes = {symbol: feeds[name].shape[axis] for symbol, name, axis in sizes_at}
             with running(RunContext()):
                 for value, read in steps:
                     if value.op == "get":
-                        there.append(there[read[0]][value.params["index"]])
+                        values.append(values[read[0]][value.params["index"]])
                     else:
-                        there.append(
-                            located(value, call_host_function, value, [there[number] for number in read], sizes)
+                        values.append(
+                            located(value, call_host_function, value, [values[number] for number in read], sizes)
                         )
-            return [there[number] for number in wanted]
+            return [values[number] for number in selected]
 
         self.call = call
 
 
-def _places(inputs: Mapping[str, Value], tail: Sequence[Value]) -> list[tuple[str, str, int]]:
-    """The symbols that types of host functions' results speak of, each an axis of an input."""
-    wanted = set(symbols_in(tuple(value.type for value in tail)))
-    found = {
+def _symbol_axes(inputs: Mapping[str, Value], tail: Sequence[Value]) -> list[tuple[str, str, int]]:
+    """Return the symbols in the types of host functions' results, each with an input and axis that has the symbol as
+    size.
+    """
+    names = set(symbols_in(tuple(value.type for value in tail)))
+    axes = {
         size.atom.name: (name, axis)
         for name, value in inputs.items()
         for axis, size in enumerate(shape_of(value))
-        if isinstance(size, Dim) and size.atom is not None and size.atom.name in wanted
+        if isinstance(size, Dim) and size.atom is not None and size.atom.name in names
     }
-    return [(symbol, name, axis) for symbol, (name, axis) in found.items()]
+    return [(symbol, name, axis) for symbol, (name, axis) in axes.items()]

@@ -1,4 +1,4 @@
-"""Values of a program that the interpreter computes: from what a run has, an array or a plain value for each."""
+"""Interpretation of single values of a program, from the values of a run."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from sardonyx.core.ir.types import TensorType, TupleType
 from sardonyx.errors import ResourceError, SardonyxError
 
 Values = dict[Value, Any]
-"""What a run has: arrays; of other types what host functions take and give, or a known value."""
+"""Values of a run: arrays; for other types the arguments and results of host functions, or a known value."""
 
-_Found = TypeVar("_Found")
+_T = TypeVar("_T")
 
 Body = Callable[[Sequence[Value]], Sequence[Value]]
-"""Computes the results of a loop's body, or of a branch."""
+"""A function that computes the results of a loop's body or of a branch."""
 
 
 def interpret(value: Value, env: Values, sizes: Sizes, bodies: Sequence[Body] | None) -> None:
-    """Compute a value, and the sizes that it tells, from the values that there are; it joins them.
+    """Compute a value and the sizes that it defines, and add both to the run.
 
     Args:
-        value: What to compute.
-        env: The values that there are.
-        sizes: Numbers for the symbols.
-        bodies: Of control flow: its compiled bodies; None where the interpreter computes them too.
+        value: The value to compute.
+        env: Values of the run.
+        sizes: Values of the size symbols.
+        bodies: Compiled bodies of control flow; None if the interpreter computes the bodies too.
 
     Raises:
-        ExecutionError: It has no result for these values.
-        ResourceError: The machine has no memory left for it.
-        SardonyxError: What a host function raises as such.
+        ExecutionError: The value has no result for these operands.
+        ResourceError: The machine has too little memory.
+        SardonyxError: An error of a host function.
     """
     located(value, _interpret, value, env, sizes, bodies)
 
 
-def located(value: Value, compute: Callable[..., _Found], *arguments: Any) -> _Found:
-    """What ``compute`` gives; what it raises says that it is of a value.
+def located(value: Value, compute: Callable[..., _T], *arguments: Any) -> _T:
+    """Call ``compute``; its errors name the value.
 
     Raises:
-        ResourceError: The machine has no memory left for it.
-        SardonyxError: What ``compute`` raises as such.
+        ResourceError: The machine has too little memory.
+        SardonyxError: An error of ``compute``.
     """
     try:
         return compute(*arguments)
@@ -54,25 +54,25 @@ def located(value: Value, compute: Callable[..., _Found], *arguments: Any) -> _F
             raise
         raise type(error)(error.problem, where=value.origin, remedy=error.remedy) from error
     except MemoryError as error:
-        raise ResourceError("the machine has no memory left for it.", where=value.origin) from error
+        raise ResourceError("the machine has too little memory for this value.", where=value.origin) from error
 
 
 def _interpret(value: Value, env: Values, sizes: Sizes, bodies: Sequence[Body] | None) -> None:
-    if value.op == "bind" and value.operands[0] in env and _bound(value, env, sizes):
+    if value.op == "bind" and value.operands[0] in env and _bind_size(value, env, sizes):
         return
     if value.op == "get" and value.operands[0].op == "host":
         env[value] = env[value.operands[0]][value.params["index"]]
         return
     if value.op == "host":
-        env[value] = call_host_function(value, [as_given(operand, env, sizes) for operand in value.operands], sizes)
+        env[value] = call_host_function(value, [as_argument(operand, env, sizes) for operand in value.operands], sizes)
         return
     operands = [as_value(operand, env, sizes) for operand in value.operands]
-    found = compute(value, operands, sizes, bodies)
-    env[value] = np.asarray(found.known, order="C") if is_tensor(value) else found
+    result = compute(value, operands, sizes, bodies)
+    env[value] = np.asarray(result.known, order="C") if is_tensor(value) else result
 
 
-def _bound(value: Value, env: Values, sizes: Sizes) -> bool:
-    """Read a size from a tensor in memory; False where it is none."""
+def _bind_size(value: Value, env: Values, sizes: Sizes) -> bool:
+    """Read a size from a tensor in memory; return False if the number is negative."""
     number = int(env[value.operands[0]][value.params["element"]])
     if number < 0:
         return False
@@ -80,53 +80,53 @@ def _bound(value: Value, env: Values, sizes: Sizes) -> bool:
     return True
 
 
-def as_given(value: Value, env: Values, sizes: Sizes) -> Any:
-    """A value as host functions take it."""
-    found = env.get(value)
-    if found is None or isinstance(found, Value):
+def as_argument(value: Value, env: Values, sizes: Sizes) -> Any:
+    """Return a value as an argument of host functions."""
+    stored = env.get(value)
+    if stored is None or isinstance(stored, Value):
         return as_value(value, env, sizes).known
-    return found
+    return stored
 
 
 def as_value(value: Value, env: Values, sizes: Sizes) -> Any:
-    """A value as the interpreter has it."""
+    """Return a value as the interpreter represents it."""
     if value.is_constant:
         return value
-    found = env.get(value)
-    if found is None and value not in env:
+    stored = env.get(value)
+    if stored is None and value not in env:
         return compute(value, [as_value(operand, env, sizes) for operand in value.operands], sizes)
-    if isinstance(found, Value) or isinstance(value.type, TupleType):
-        return found
-    return constant(found, value.type.dtype) if isinstance(value.type, TensorType) else known(found, value.type)
+    if isinstance(stored, Value) or isinstance(value.type, TupleType):
+        return stored
+    return constant(stored, value.type.dtype) if isinstance(value.type, TensorType) else known(stored, value.type)
 
 
 def result(value: Value, env: Values, sizes: Sizes) -> Any:
-    """A value as a run gives it; nobody else has its memory."""
+    """Return a value as a result of the run, in memory that nothing else refers to."""
     if value.op == "input" and isinstance(value.type, TensorType):
         return np.array(env[value])
-    found = as_given(value, env, sizes)
-    return np.array(found) if value.is_constant else found
+    stored = as_argument(value, env, sizes)
+    return np.array(stored) if value.is_constant else stored
 
 
 def sizes_in(inputs: Sequence[Value], arrays: Sequence[Any], around: Mapping[str, int] | None = None) -> Sizes:
-    """The open sizes in inputs, by name, and those from outside of the function.
+    """Return the open sizes of inputs, by symbol, with those of the enclosing function.
 
     Args:
-        inputs: What is declared.
-        arrays: What is given.
-        around: Those from outside.
+        inputs: The declared inputs.
+        arrays: The arrays of the call.
+        around: Sizes of the enclosing function.
 
     Raises:
-        ShapeError: Sizes do not fit.
+        ShapeError: Sizes contradict the declared ones.
     """
     sizes: Sizes = dict(around or {})
     for declared, array in zip(inputs, arrays, strict=True):
         if isinstance(declared.type, TensorType):
-            given = TensorType(declared.type.dtype, tuple(array.shape))
-            match_type(declared.type, given, sizes, declared.origin or f"input {declared.params['position']}")
+            actual = TensorType(declared.type.dtype, tuple(array.shape))
+            match_type(declared.type, actual, sizes, declared.origin or f"input {declared.params['position']}")
     return sizes
 
 
 def is_tensor(value: Value) -> bool:
-    """Whether kernels can read and write the value."""
+    """Return True if kernels can read and write the value."""
     return isinstance(value.type, TensorType) and value.type.dtype in MOVED_DTYPES

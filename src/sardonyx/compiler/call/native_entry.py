@@ -1,9 +1,9 @@
-"""Entries: Python functions made from generated code, for calls that take less time than Python needs to prepare them.
+"""Entries: Python functions of generated code, for calls that are shorter than Python's own preparation of them.
 
-An entry checks its arguments (exact types, ranks and memory order), makes its tape ready for their sizes where these
-are not those of the call before, writes their addresses to it, makes the results, and plays the tape without the
-interpreter's lock. Anything unusual gives ``None``, and the caller goes the usual way. The code knows CPython and numpy
-by the addresses of their functions, which stand with all else in a table that is the function's ``self``.
+An entry checks its arguments (exact types, ranks and memory order), prepares its tape if their sizes differ from those
+of the call before, writes their addresses to the tape, allocates the results, and executes the tape without the
+interpreter lock. The entry returns ``None`` for everything unusual, and the caller uses the general way. The code
+refers to CPython and numpy by the addresses of their functions, in a table that is the function's ``self``.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from sardonyx.compiler.llvm.parallel_build import objects
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.ir.graph import Value
 
-# Where numpy keeps what of an array (PyArrayObject_fields), in bytes.
+# Offsets in numpy's array struct (PyArrayObject_fields), in bytes.
 _DATA, _RANK, _SHAPE, _DTYPE, _FLAGS = 16, 24, 32, 56, 64
 _KIND = 24
-"""Where numpy keeps kind, order of bytes and number of an element type, one word (PyArray_Descr)."""
+"""Offset of kind, byte order and type number of an element type, one word (PyArray_Descr)."""
 
 _ORDERED = 0x0001 | 0x0100
-"""The flags of arrays that are contiguous and aligned."""
+"""Flags of contiguous and aligned arrays."""
 
 _TYPE = 8
-"""Where an object's type is."""
+"""Offset of an object's type."""
 
 
 class Word(IntEnum):
-    """The words of the table."""
+    """Words of the table."""
 
     GET_ITEM = 0
     CALL = 1
@@ -68,17 +68,17 @@ class Word(IntEnum):
     OUTPUTS = 21
     INPUT_TABLE = 22
     OUTPUT_TABLE = 23
-    READY = 24  # ptr to i64: whether the tape is ready for the sizes of the axes
-    AXES = 25  # of all inputs together
-    AXIS_TABLE = 26  # for each its size, and the register of what is declared
+    READY = 24  # ptr to i64: 1 if the tape is prepared for the sizes of the axes
+    AXES = 25  # number of axes of all inputs
+    AXIS_TABLE = 26  # for each axis: size, register of the declared size
     SYMBOLS = 27
-    SYMBOL_TABLE = 28  # for each its register, and that of the axis that it is the size of
+    SYMBOL_TABLE = 28  # for each symbol: register, index of an axis with this size
     REGISTERS = 29
-    PLAN = 30  # what planning reads
+    PLAN = 30  # table of the planning functions
     MEASURE = 31
     FILL = 32
     HOLD = 33
-    TAKE = 34  # a Python function that takes an arena for what was measured
+    TAKE = 34  # Python function that claims an arena of the measured size
 
 
 _FUNCTIONS = {
@@ -97,7 +97,7 @@ _OUTPUT_WORDS = 6  # dtype, rank, addresses of its sizes and of their registers,
 _AXIS_WORDS = 2
 _SYMBOL_WORDS = 2
 _EMPTY = 184
-"""Where the table of numpy's functions for C has ``PyArray_Empty``, since ever."""
+"""Index of ``PyArray_Empty`` in numpy's C API table, unchanged since numpy 1.0."""
 
 
 class _MethodDef(ctypes.Structure):
@@ -113,10 +113,10 @@ _METH_O, _METH_NOARGS = 8, 4
 
 
 class Entry:
-    """A Python function made from generated code.
+    """A Python function of generated code.
 
     Attributes:
-        call: The function; all that it needs lives as long as it, since a call may outlast the entry.
+        call: The function; it holds references to everything that it uses, since a call may outlast the entry.
     """
 
     def __init__(self, code: str, target: Target, words: dict[Word, int], flags: int, alive: Sequence[Any]) -> None:
@@ -131,14 +131,14 @@ class Entry:
         make = api.PyCFunction_NewEx
         make.restype = ctypes.py_object
         make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-        # Of a function's module Python keeps no more than a reference.
-        kept = (*alive, functions, definition)
-        self.call: Callable[..., Any] = make(ctypes.addressof(definition), table.tobytes(), kept)
+        # Passed as the function's module, to which Python only holds a reference.
+        owner = (*alive, functions, definition)
+        self.call: Callable[..., Any] = make(ctypes.addressof(definition), table.tobytes(), owner)
 
 
 @once
 def _code(target: Target, name: str) -> MappedCode | LoadedCode:
-    """A function by itself: what a process does first needs one of them."""
+    """Compile one function alone: the first call of a process needs only one of them."""
     write = {"sardonyx_call": _call, "sardonyx_again": _again, "sardonyx_connect": _connect}[name]
     text = module_text(target, [_function(name, write)])
     return loaded(Code(objects([text], target, store(), jobs=1)), target)
@@ -157,7 +157,7 @@ def _word(e: Emitter, word: Word, type: str = "ptr") -> str:
 
 
 def _give_up(e: Emitter, condition: str, *, busy: bool = True, held: bool = False) -> None:
-    """Return None where a condition holds; the tape was taken where ``busy``, the arena where ``held``."""
+    """Return None if a condition holds, after releasing the tape if ``busy`` and the arena if ``held``."""
     with e.when(condition):
         if busy:
             _leave(e, held=held)
@@ -172,7 +172,7 @@ def _return(e: Emitter, value: str) -> None:
 
 
 def _leave(e: Emitter, *, held: bool = False) -> None:
-    """Leave the tape to others, and the arena where that is held."""
+    """Release the tape, and the arena if ``held``."""
     if held:
         block = _block(e)
         with e.when(e.let(f"icmp ne ptr {block}, null")):
@@ -181,10 +181,10 @@ def _leave(e: Emitter, *, held: bool = False) -> None:
 
 
 def _enter(e: Emitter) -> None:
-    """Take the tape; None where another call has it."""
+    """Claim the tape; return None if another call has it."""
     pair = e.let(f"cmpxchg ptr {_word(e, Word.BUSY)}, i32 0, i32 1 acquire monotonic")
-    taken = e.let(f"extractvalue {{ i32, i1 }} {pair}, 1")
-    _give_up(e, e.let(f"xor i1 {taken}, true"), busy=False)
+    claimed = e.let(f"extractvalue {{ i32, i1 }} {pair}, 1")
+    _give_up(e, e.let(f"xor i1 {claimed}, true"), busy=False)
 
 
 def _field(e: Emitter, object: str, offset: int, type: str) -> str:
@@ -195,13 +195,13 @@ def _patch(e: Emitter, array: str, row: str, count_at: int) -> None:
     """Write the address of an array's elements to words of the tape."""
     data = _field(e, array, _DATA, "ptr")
     count = _field(e, row, 8 * count_at, "i64")
-    places = _field(e, row, 8 * (count_at + 1), "ptr")
+    addresses = _field(e, row, 8 * (count_at + 1), "ptr")
     with e.loop(0, count) as i:
-        e.store("ptr", data, e.load("ptr", e.address(places, "i64", i), 8), 8)
+        e.store("ptr", data, e.load("ptr", e.address(addresses, "i64", i), 8), 8)
 
 
 def _play(e: Emitter) -> str:
-    """Play the tape without the interpreter's lock; returns whether there was a fault."""
+    """Execute the tape without the interpreter lock; return an ``i1`` that holds after a fault."""
     state = e.let(f"call ptr {_word(e, Word.SAVE_THREAD)}()")
     tape, kernels, pool = _word(e, Word.TAPE), _word(e, Word.KERNELS, "i64"), _word(e, Word.POOL)
     e.line(f"call void {_word(e, Word.PLAY)}(ptr {tape}, i64 {kernels}, ptr {pool})")
@@ -213,7 +213,7 @@ def _play(e: Emitter) -> str:
 
 
 def _call(e: Emitter) -> None:
-    """``call(feeds)``: the results as a list, or None."""
+    """``call(feeds)``: return the results as a list, or None."""
     _give_up(e, e.let(f"icmp ne ptr {_field(e, '%argument', _TYPE, 'ptr')}, {_word(e, Word.DICT)}"), busy=False)
     size = e.let(f"call i64 {_word(e, Word.DICT_SIZE)}(ptr %argument)")
     inputs = _word(e, Word.INPUTS, "i64")
@@ -225,10 +225,10 @@ def _call(e: Emitter) -> None:
         array = _checked_input(e, row)
         shape, axes = _field(e, array, _SHAPE, "ptr"), _field(e, row, 24, "ptr")
         with e.loop(0, _field(e, row, 16, "i64")) as axis:
-            given = e.load("i64", e.address(shape, "i64", axis), 8)
+            actual = e.load("i64", e.address(shape, "i64", axis), 8)
             known = e.address(axes, "i64", e.mul(axis, _AXIS_WORDS))
-            with e.when(e.let(f"icmp ne i64 {given}, {e.load('i64', known, 8)}")):
-                e.store("i64", given, known, 8)
+            with e.when(e.let(f"icmp ne i64 {actual}, {e.load('i64', known, 8)}")):
+                e.store("i64", actual, known, 8)
                 e.store("i64", "0", ready, 8)
         _patch(e, array, row, 4)
     fresh = e.let(f"icmp eq i64 {e.load('i64', ready, 8)}, 0")
@@ -237,17 +237,17 @@ def _call(e: Emitter) -> None:
     shared = e.let(f"icmp ne ptr {_block(e)}, null")
     with e.when(e.let(f"or i1 {fresh}, {shared}")):
         _arena(e, fresh, ready)
-    found = _results(e)
+    results = _results(e)
     fault = _play(e)
     with e.when(fault):
-        e.line(f"call void {_word(e, Word.RELEASE)}(ptr {found})")
+        e.line(f"call void {_word(e, Word.RELEASE)}(ptr {results})")
     _give_up(e, fault, held=True)
     _leave(e, held=True)
-    e.line(f"ret ptr {found}")
+    e.line(f"ret ptr {results}")
 
 
 def _checked_input(e: Emitter, row: str) -> str:
-    """The array of an input, if it is as it should be."""
+    """Return the array of an input; give up unless type, rank and order match."""
     name = _field(e, row, 0, "ptr")
     array = e.let(f"call ptr {_word(e, Word.GET_ITEM)}(ptr %argument, ptr {name})")
     _give_up(e, e.let(f"icmp eq ptr {array}, null"))
@@ -262,19 +262,19 @@ def _checked_input(e: Emitter, row: str) -> str:
 
 
 def _block(e: Emitter) -> str:
-    """The block that is the arena; null where the context has its own."""
+    """Return the arena's block; null if the context has its own arena."""
     return e.load("ptr", e.address(_word(e, Word.PLAN), "i64", int(PlanWord.BLOCK)), 8)
 
 
 def _arena(e: Emitter, unfilled: str, ready: str) -> None:
-    """Take the arena, and fill the tape where it is another than before, or where that is asked for."""
+    """Claim the arena, and fill the tape if the arena changed or if ``unfilled`` holds."""
     table = _word(e, Word.PLAN)
     fills = e.variable("i1", unfilled)
     with e.when(e.let(f"icmp eq i64 {e.let(f'call i64 {_word(e, Word.HOLD)}(ptr {table})')}, 0")):
         e.store("i64", "0", ready, 8)
-        taken = e.let(f"call ptr {_word(e, Word.CALL)}(ptr {_word(e, Word.TAKE)}, ptr null)")
-        _raise_if_null(e, taken)
-        e.line(f"call void {_word(e, Word.RELEASE)}(ptr {taken})")
+        claimed = e.let(f"call ptr {_word(e, Word.CALL)}(ptr {_word(e, Word.TAKE)}, ptr null)")
+        _raise_if_null(e, claimed)
+        e.line(f"call void {_word(e, Word.RELEASE)}(ptr {claimed})")
         fills.set("true")
     with e.when(fills.get()):
         e.line(f"call void {_word(e, Word.FILL)}(ptr {table})")
@@ -282,15 +282,15 @@ def _arena(e: Emitter, unfilled: str, ready: str) -> None:
 
 
 def _measure(e: Emitter) -> None:
-    """Compute all sizes for those of the axes."""
+    """Evaluate the size program for the sizes of the axes."""
     registers, axes = _word(e, Word.REGISTERS), _word(e, Word.AXIS_TABLE)
     with e.loop(0, _word(e, Word.SYMBOLS, "i64")) as symbol:
         row = e.address(_word(e, Word.SYMBOL_TABLE), "i64", e.mul(symbol, _SYMBOL_WORDS))
         size = e.load("i64", e.address(axes, "i64", e.mul(_field(e, row, 8, "i64"), _AXIS_WORDS)), 8)
         e.store("i64", size, e.address(registers, "i64", _field(e, row, 0, "i64")), 8)
     table = _word(e, Word.PLAN)
-    wanted = e.let(f"call i64 {_word(e, Word.MEASURE)}(ptr {table})")
-    _give_up(e, e.let(f"icmp eq i64 {wanted}, {FAULT}"))
+    needed = e.let(f"call i64 {_word(e, Word.MEASURE)}(ptr {table})")
+    _give_up(e, e.let(f"icmp eq i64 {needed}, {FAULT}"))
     with e.loop(0, _word(e, Word.AXES, "i64")) as axis:
         row = e.address(axes, "i64", e.mul(axis, _AXIS_WORDS))
         declared = e.load("i64", e.address(registers, "i64", _field(e, row, 8, "i64")), 8)
@@ -298,7 +298,7 @@ def _measure(e: Emitter) -> None:
 
 
 def _raise_if_null(e: Emitter, object: str, beside: str = "", *, busy: bool = True, held: bool = False) -> None:
-    """Raise what was raised where there is no object; what was made before it is released."""
+    """Propagate an exception if an object is null, releasing another object first."""
     with e.when(e.let(f"icmp eq ptr {object}, null")):
         if beside:
             e.line(f"call void {_word(e, Word.RELEASE)}(ptr {beside})")
@@ -308,10 +308,10 @@ def _raise_if_null(e: Emitter, object: str, beside: str = "", *, busy: bool = Tr
 
 
 def _results(e: Emitter, *, busy: bool = True) -> str:
-    """A list of new arrays, whose addresses are written to the tape, which was taken with the arena where ``busy``."""
+    """Return a list of new arrays whose addresses are written to the tape; ``busy``: the tape and arena are claimed."""
     outputs, registers = _word(e, Word.OUTPUTS, "i64"), _word(e, Word.REGISTERS)
-    found = e.let(f"call ptr {_word(e, Word.NEW_LIST)}(i64 {outputs})")
-    _raise_if_null(e, found, busy=busy, held=True)
+    results = e.let(f"call ptr {_word(e, Word.NEW_LIST)}(i64 {outputs})")
+    _raise_if_null(e, results, busy=busy, held=True)
     with e.loop(0, outputs) as i:
         row = e.address(_word(e, Word.OUTPUT_TABLE), "i64", e.mul(i, _OUTPUT_WORDS))
         dtype, shape, of_axes = (_field(e, row, at, "ptr") for at in (0, 16, 24))
@@ -320,32 +320,32 @@ def _results(e: Emitter, *, busy: bool = True) -> str:
             register = e.load("i64", e.address(of_axes, "i64", axis), 8)
             size = e.load("i64", e.address(registers, "i64", register), 8)
             e.store("i64", size, e.address(shape, "i64", axis), 8)
-        # The array has a reference to its element type, which it is given.
+        # PyArray_Empty steals a reference to the element type.
         e.line(f"call void {_word(e, Word.RETAIN)}(ptr {dtype})")
         axes = e.let(f"trunc i64 {rank} to i32")
         arguments = f"i32 {axes}, ptr {shape}, ptr {dtype}, i32 0"
         array = e.let(f"call ptr {_word(e, Word.EMPTY)}({arguments})")
-        _raise_if_null(e, array, found, busy=busy, held=True)
+        _raise_if_null(e, array, results, busy=busy, held=True)
         _patch(e, array, row, 4)
-        e.line(f"call i32 {_word(e, Word.SET_ITEM)}(ptr {found}, i64 {i}, ptr {array})")
-    return found
+        e.line(f"call i32 {_word(e, Word.SET_ITEM)}(ptr {results}, i64 {i}, ptr {array})")
+    return results
 
 
 def _again(e: Emitter) -> None:
-    """``again()``: play the tape as it is; True, or None."""
+    """``again()``: execute the tape unchanged; return True, or None."""
     _enter(e)
     with e.when(e.let(f"icmp ne ptr {_block(e)}, null")):
         ready = _word(e, Word.READY)
         _arena(e, e.let(f"icmp eq i64 {e.load('i64', ready, 8)}, 0"), ready)
     _give_up(e, _play(e), held=True)
     _leave(e, held=True)
-    found = _word(e, Word.TRUE)
-    e.line(f"call void {_word(e, Word.RETAIN)}(ptr {found})")
-    e.line(f"ret ptr {found}")
+    true = _word(e, Word.TRUE)
+    e.line(f"call void {_word(e, Word.RETAIN)}(ptr {true})")
+    e.line(f"ret ptr {true}")
 
 
 def _connect(e: Emitter) -> None:
-    """``connect(arrays)``: point the tape to what a tuple holds and to new arrays, which are a list; or None."""
+    """``connect(arrays)``: point the tape to the arrays of a tuple and to new arrays, returned as a list; or None."""
     with e.loop(0, _word(e, Word.INPUTS, "i64")) as i:
         row = e.address(_word(e, Word.INPUT_TABLE), "i64", e.mul(i, _INPUT_WORDS))
         items = e.address("%argument", "i8", tuple.__basicsize__)
@@ -359,49 +359,49 @@ class Input(NamedTuple):
     """An input of a function.
 
     Attributes:
-        name: What it is called.
-        dtype: Its element type.
-        declared: The registers of its sizes.
-        shape: The sizes that the tape is ready for.
-        places: The addresses of the words that hold its address.
+        name: Name of the input.
+        dtype: Element type.
+        declared: Registers of the sizes.
+        shape: The sizes for which the tape is prepared.
+        words: Addresses of the words that hold the input's address.
     """
 
     name: str
     dtype: np.dtype
     declared: Sequence[int]
     shape: Sequence[int]
-    places: Sequence[int]
+    words: Sequence[int]
 
 
 class Output(NamedTuple):
     """A result of a function.
 
     Attributes:
-        dtype: Its element type.
-        shape: The registers of its sizes.
-        places: The addresses of the words that hold its address.
+        dtype: Element type.
+        shape: Registers of the sizes.
+        words: Addresses of the words that hold the result's address.
     """
 
     dtype: np.dtype
     shape: Sequence[int]
-    places: Sequence[int]
+    words: Sequence[int]
 
 
 def output(context: Context, value: Value) -> Output:
-    """A value that a context makes outside of the arena."""
+    """Return the description of a value that a context computes outside of the arena."""
     return Output(dtype_of(value).numpy(), context.plan.shapes[value], context.words(value))
 
 
 class _Words:
-    """Lists of words that stay where they are."""
+    """Lists of words at fixed addresses."""
 
     def __init__(self) -> None:
-        self.kept: list[Any] = []
+        self.owners: list[Any] = []
 
     def __call__(self, values: Sequence[int]) -> int:
-        """The address of a list."""
+        """Return the address of a list."""
         array = np.array(values or [0], np.int64)
-        self.kept.append(array)
+        self.owners.append(array)
         return int(array.ctypes.data)
 
 
@@ -413,73 +413,75 @@ def call_entry(
     context: Context,
     alive: Sequence[Any],
 ) -> Entry:
-    """The function of a dict of arrays that gives a list of arrays.
+    """Return a function from a dict of arrays to a list of arrays.
 
     Args:
-        target: What the code is for.
+        target: The processor.
         words: Tape, kernels, player, pool and fault flag.
         inputs: The inputs; each symbol is one of their sizes.
         outputs: The results.
-        context: The tape, ready for the inputs' shapes; nobody else has it.
-        alive: What must not go away.
+        context: The tape, prepared for the inputs' shapes and not used by other calls.
+        alive: Objects to keep alive.
     """
     listed = _Words()
-    axes = [each for given in inputs for pair in zip(given.shape, given.declared, strict=True) for each in pair]
+    axes = [item for input in inputs for pair in zip(input.shape, input.declared, strict=True) for item in pair]
     first = listed(axes)
     rows: list[int] = []
-    for name, dtype, declared, _, places in inputs:
-        listed.kept.append(name)
-        rows += [id(name), _kind(dtype), len(declared), first, len(places), listed(places)]
+    for name, dtype, declared, _, addresses in inputs:
+        listed.owners.append(name)
+        rows += [id(name), _kind(dtype), len(declared), first, len(addresses), listed(addresses)]
         first += 8 * _AXIS_WORDS * len(declared)
-    of_axes = [register for given in inputs for register in given.declared]
-    symbols = [each for register in context.plan.symbols.values() for each in (register, of_axes.index(register))]
+    of_axes = [register for input in inputs for register in input.declared]
+    symbols = [item for register in context.plan.symbols.values() for item in (register, of_axes.index(register))]
     more = {
         Word.DICT: id(dict), Word.INPUTS: len(inputs), Word.INPUT_TABLE: listed(rows), Word.AXES: len(of_axes),
         Word.AXIS_TABLE: first - 8 * len(axes), Word.SYMBOLS: len(context.plan.symbols),
         Word.SYMBOL_TABLE: listed(symbols), **_arrays(context, outputs, listed),
         Word.MEASURE: context.linked.player.code.address("measure"),
     }  # fmt: skip
-    return Entry("sardonyx_call", target, words | more | _ready(context, listed), _METH_O, [*alive, *listed.kept])
+    return Entry("sardonyx_call", target, words | more | _ready(context, listed), _METH_O, [*alive, *listed.owners])
 
 
 def again_entry(target: Target, words: dict[Word, int], context: Context, alive: Sequence[Any]) -> Entry:
-    """The function that plays a tape as it is and gives True.
+    """Return a function that executes a tape unchanged and returns True.
 
     Args:
-        target: What the code is for.
+        target: The processor.
         words: Tape, kernels, player, pool and fault flag.
-        context: The tape, ready to be played; nobody else has it.
-        alive: What must not go away.
+        context: The tape, prepared and not used by other calls.
+        alive: Objects to keep alive.
     """
     listed = _Words()
     more = {Word.TRUE: id(True)}
-    return Entry("sardonyx_again", target, words | more | _ready(context, listed), _METH_NOARGS, [*alive, *listed.kept])
+    return Entry(
+        "sardonyx_again", target, words | more | _ready(context, listed), _METH_NOARGS, [*alive, *listed.owners]
+    )
 
 
 def connect_entry(context: Context) -> Entry:
-    """The function of a tuple of arrays that points a tape to them, and to the new ones that it gives as a list.
+    """Return a function that points a tape to a tuple of arrays and to new arrays, and returns the latter as a list.
 
-    It asks nothing of the arrays but that they are no other type's, gives None where they are, and leaves to the caller
-    that nobody else has the tape and that it is ready.
+    The function checks only that the elements are arrays, and returns None otherwise; the caller guarantees that the
+    tape is prepared and not used by other calls.
 
     Args:
-        context: The tape; the arrays are those of ``linked.reads``, and the new ones those of ``linked.makes``.
+        context: The tape; the arrays are those of ``linked.reads``, the new ones those of ``linked.makes``.
     """
     listed, linked = _Words(), context.linked
-    places = [context.words(value) for value in linked.reads]
-    rows = [word for each in places for word in (0, 0, 0, 0, len(each), listed(each))]
-    words = {Word.NONE: id(None), Word.INPUTS: len(places), Word.INPUT_TABLE: listed(rows)}
+    addresses = [context.words(value) for value in linked.reads]
+    rows = [word for words_of_value in addresses for word in (0, 0, 0, 0, len(words_of_value), listed(words_of_value))]
+    words = {Word.NONE: id(None), Word.INPUTS: len(addresses), Word.INPUT_TABLE: listed(rows)}
     words |= _arrays(context, [output(context, value) for value in linked.makes], listed)
-    alive = [context.tape, context.registers, *listed.kept]
+    alive = [context.tape, context.registers, *listed.owners]
     return Entry("sardonyx_connect", linked.player.target, words, _METH_O, alive)
 
 
 def _arrays(context: Context, outputs: Sequence[Output], listed: _Words) -> dict[Word, int]:
-    """The words by which arrays are known and made; what they point to is kept in ``listed``."""
+    """Return the words for checking and creating arrays; ``listed`` owns the objects that they point to."""
     rows: list[int] = []
-    for dtype, shape, places in outputs:
-        listed.kept.append(dtype)
-        rows += [id(dtype), len(shape), listed([0] * len(shape)), listed(shape), len(places), listed(places)]
+    for dtype, shape, addresses in outputs:
+        listed.owners.append(dtype)
+        rows += [id(dtype), len(shape), listed([0] * len(shape)), listed(shape), len(addresses), listed(addresses)]
     return {
         Word.ARRAY: id(np.ndarray), Word.EMPTY: _empty(), Word.OUTPUTS: len(outputs),
         Word.OUTPUT_TABLE: listed(rows), Word.REGISTERS: int(context.registers.ctypes.data),
@@ -487,9 +489,9 @@ def _arrays(context: Context, outputs: Sequence[Output], listed: _Words) -> dict
 
 
 def _ready(context: Context, listed: _Words) -> dict[Word, int]:
-    """The words by which a context's tape and arena are taken; what they point to is kept in ``listed``."""
+    """Return the words for claiming a context's tape and arena; ``listed`` owns the objects that they point to."""
     take, code = context.take, context.linked.player.code
-    listed.kept += [context, take]
+    listed.owners += [context, take]
     return {
         Word.NONE: id(None), Word.BUSY: listed([0]), Word.READY: listed([1]),
         Word.PLAN: int(context.table.ctypes.data), Word.FILL: code.address("fill"),
@@ -498,13 +500,13 @@ def _ready(context: Context, listed: _Words) -> dict[Word, int]:
 
 
 def _kind(dtype: np.dtype) -> int:
-    """What tells an element type from others; of one that was unpickled there is another object."""
+    """Return a word that identifies an element type; unpickled types are other objects with the same word."""
     return ctypes.c_int64.from_address(id(dtype) + _KIND).value
 
 
 @functools.cache
 def _empty() -> int:
-    """The address of ``PyObject *PyArray_Empty(int rank, npy_intp *shape, PyArray_Descr *stolen, int fortran)``."""
+    """Return the address of ``PyArray_Empty(int rank, npy_intp *shape, PyArray_Descr *stolen, int fortran)``."""
     table = ctypes.pythonapi.PyCapsule_GetPointer
     table.restype, table.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     functions = table(_multiarray_umath._ARRAY_API, None)

@@ -1,7 +1,7 @@
-"""A call of a program: its steps one by one, native code and what the interpreter computes between.
+"""A call of a program, step by step: native segments, and values that the interpreter computes between them.
 
-Several native calls in a row are as common as data that tell sizes, so what stands between two of them is kept short:
-one generated function a plan takes the arrays that it reads and gives those that it makes (:func:`.connect_entry`).
+Data-dependent sizes lead to several native calls in a row, so the work between two of them is short: for each plan, one
+generated function reads the addresses of arrays and allocates the results (:func:`.connect_entry`).
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.eval.tensor import constant
 from sardonyx.core.ir.graph import Function, Value
 
-_REMEMBERED = 256
-"""Sizes of inputs of which it is remembered what they mean."""
+TABLE_ENTRIES = 256
+"""Most entries of a table."""
 
 _FIRST_ROOM = 1 << 20
-"""Bytes that a loop may collect before it is begun again with more room, where its length is not known before."""
+"""Bytes of results for which a loop of unknown length first has room; more room means another execution."""
 
 _ABSENT: Any = object()
 
-_Found = TypeVar("_Found")
+_T = TypeVar("_T")
 
 
-def remembered(table: dict[Any, _Found], key: Hashable, find: Callable[[], _Found]) -> _Found:
-    """What a table has for a key, or what is found and put there; a table that is full begins anew.
+def remembered(table: dict[Any, _T], key: Hashable, find: Callable[[], _T]) -> _T:
+    """Return the entry of a key, computed on first use; a full table is cleared.
 
-    Threads share tables: what one of them looks up another may clear away just before.
+    Threads share tables: another thread may clear the table at any time.
     """
-    found: _Found = table.get(key, _ABSENT)
-    if found is _ABSENT:
-        found = find()
-        if len(table) >= _REMEMBERED:
+    entry: _T = table.get(key, _ABSENT)
+    if entry is _ABSENT:
+        entry = find()
+        if len(table) >= TABLE_ENTRIES:
             table.clear()
-        table[key] = found
-    return found
+        table[key] = entry
+    return entry
 
 
 class Callee(Protocol):
-    """What a call asks of a program; see :class:`.Program`."""
+    """The interface of a program to its calls; see :class:`.Program`."""
 
     function: Function
     steps: list[Step]
@@ -73,10 +73,10 @@ class Callee(Protocol):
     settlings: dict[tuple[int, ...], Sizes | None]
 
     def plan(self, number: int, names: Collection[str] | None = None, but: str = "") -> Linked:
-        """The plan of a step."""
+        """Return the plan of a step."""
 
     def compiled(self, control: Value) -> Sequence[Callee] | None:
-        """The compiled bodies of control flow that the interpreter has."""
+        """Return the compiled bodies of control flow that the interpreter executes."""
 
     def run(
         self, arrays: Sequence[Any], context: RunContext | None = None, around: Mapping[str, int] | None = None
@@ -88,10 +88,10 @@ class Call:
     """A call of a program.
 
     Args:
-        program: What is called.
-        env: The values that there are; what is computed joins them.
-        sizes: Numbers for symbols; what is found joins them.
-        run: The limits of the call.
+        program: The called program.
+        env: Values of the run; computed values are added.
+        sizes: Values of the size symbols; computed sizes are added.
+        run: Limits of the call.
     """
 
     def __init__(self, program: Callee, env: dict[Value, Any], sizes: Sizes, run: RunContext) -> None:
@@ -101,7 +101,7 @@ class Call:
         self._run = run
 
     def results(self) -> list[Any]:
-        """Take all steps; raises as :meth:`.Program.run` does."""
+        """Execute all steps; raises as :meth:`.Program.run` does."""
         recorder = self._run.recorder
         with running(self._run):
             for number, step in enumerate(self.program.steps):
@@ -117,32 +117,32 @@ class Call:
                 recorder.sizes[id(self.program)] = self._sizes
             return [interpreted.result(value, self._env, self._sizes) for value in self.program.function.results]
 
-    # What the interpreter computes.
+    # Interpreted values.
 
     def interpret(self, value: Value) -> None:
-        """Compute a value that has no kernel, and the sizes that it tells, from the values that there are."""
+        """Compute a value without a kernel, and the sizes that the value defines."""
         compiled = self.program.compiled(value) if value.op in CONTROL else None
-        bodies = None if compiled is None else [self._body(each) for each in compiled]
+        bodies = None if compiled is None else [self._body(body) for body in compiled]
         interpreted.interpret(value, self._env, self._sizes, bodies)
-        found = self._env[value]
-        if isinstance(found, np.ndarray) and value.op != "bind":
-            self._made(value, found)
+        array = self._env[value]
+        if isinstance(array, np.ndarray) and value.op != "bind":
+            self._store(value, array)
 
     def _body(self, program: Callee) -> interpreted.Body:
-        """A compiled body of control flow that is left to the interpreter."""
+        """Return a compiled body of control flow that the interpreter executes."""
         around = {symbol: self._sizes[symbol] for symbol in sorted(program.around & self._sizes.keys())}
         dtypes = [dtype_of(result) for result in program.function.results]
 
         def body(arguments: Sequence[Value]) -> Sequence[Value]:
             arrays = [argument.known for argument in arguments]
             ordered = [array if array.flags.c_contiguous else np.array(array, order="C") for array in arrays]
-            found = program.run(ordered, self._run, around)
-            return [constant(array, dtype) for array, dtype in zip(found, dtypes, strict=True)]
+            outputs = program.run(ordered, self._run, around)
+            return [constant(array, dtype) for array, dtype in zip(outputs, dtypes, strict=True)]
 
         return body
 
-    def _made(self, value: Value, array: np.ndarray) -> None:
-        """Note an array outside of the arena; of several native calls, the others' count as in use."""
+    def _store(self, value: Value, array: np.ndarray) -> None:
+        """Store an array outside of the arena; between several native calls, arrays count as memory in use."""
         self._env[value] = array
         if not self.program.in_one:
             self._run.track(array, array.nbytes)
@@ -158,27 +158,27 @@ class Call:
             self._play_counted(number, segment, segment.counted)
 
     def _play(self, number: int, segment: Segment, sizes: Sizes, limit: int | None) -> None:
-        # Of what is counted there is room for the most at first.
+        # For counted results, room is allocated for the maximum.
         program, env = self.program, self._env
         linked = program.plan(number, sizes.keys(), segment.symbol)
         context = linked.prepared(sizes)
         try:
             read = [env[value] if value in env else self._read(value) for value in linked.reads]
-            made = _connected(context, read)
-            if made is None:
+            computed = _connected(context, read)
+            if computed is None:
                 # Arrays of other types than numpy's own, such as maps of files.
                 read = [np.asarray(array) for array in read]
-                made = _connected(context, read)
-                assert made is not None
-            for value, array in zip(linked.makes, made, strict=True):
-                self._made(value, array)
+                computed = _connected(context, read)
+                assert computed is not None
+            for value, array in zip(linked.makes, computed, strict=True):
+                self._store(value, array)
             context.limit.value = UNLIMITED if limit is None else limit
             if number in program.repeating:
                 self._play_until_ended(context, segment.launches)
             else:
                 context.play(segment.launches, program.pool, self._run.recorder, flush=program.flushes)
             if segment.counted is not None and linked.plan.count is not None:
-                env[segment.counted] = ctypes.c_int64.from_address(context.place(linked.plan.count)).value
+                env[segment.counted] = ctypes.c_int64.from_address(context.buffer_address(linked.plan.count)).value
         finally:
             context.leave()
             ended, context.fault.value = context.fault.value, 0
@@ -187,27 +187,27 @@ class Call:
             raise Fault
 
     def _read(self, value: Value) -> np.ndarray:
-        """A value that kernels read and the interpreter has: inside of what it computes."""
-        found: np.ndarray = interpreted.as_value(value, self._env, self._sizes).known
-        self._env[value] = found
-        return found
+        """Return a value that kernels read and the interpreter has inside of another value."""
+        array: np.ndarray = interpreted.as_value(value, self._env, self._sizes).known
+        self._env[value] = array
+        return array
 
     def _play_until_ended(self, context: Context, launches: Sequence[Launch]) -> None:
-        """Play loops, which who ends the run and signals for the main thread end."""
+        """Execute loops, which the end of the run or a signal for the main thread stops."""
         program, run = self.program, self._run
         play = functools.partial(context.play, launches, program.pool, run.recorder, flush=program.flushes)
         with run.on_end(context.stop), INTERRUPTS.listening(context.stop):
             play()
             while context.fault.value == Ended.STOPPED:
                 run.check_time()
-                # It was a signal, and whoever handles it lets the run go on.
+                # A signal handler returned without raising: the run continues.
                 context.fault.value = 0
                 play()
 
-    # Sizes that are counted.
+    # Counted sizes.
 
     def _play_counted(self, number: int, segment: Segment, loop: Value) -> None:
-        """Play a loop that counts its iterations: with room for some, then with more."""
+        """Execute a loop that counts its iterations: with room for some, then with more."""
         env, sizes, symbol = self._env, self._sizes, segment.symbol
         collected = [value for value in segment.launches[0].makes if value.params["index"] >= loop.params["carried"]]
         limit = self._run.max_loop_iterations
@@ -226,32 +226,32 @@ class Call:
                 room *= 2
         sizes[symbol] = env.pop(loop)
         for value in collected:
-            found = env[value][: sizes[symbol]]
-            # A few rows do not keep the memory of many.
-            env[value] = found if 2 * len(found) > room else found.copy()
+            rows = env[value][: sizes[symbol]]
+            # Frees the memory of unused rows.
+            env[value] = rows if 2 * len(rows) > room else rows.copy()
 
     def _row_bytes(self, collected: Sequence[Value], symbol: str) -> int:
-        """Bytes of what an iteration collects."""
+        """Return the bytes that one iteration collects."""
         sizes = {**self._sizes, symbol: 1}
         shapes = [(stored_shape(value, self.program.blocks, sizes), dtype_of(value)) for value in collected]
         return sum(math.prod(shape) * dtype.numpy().itemsize for shape, dtype in shapes)
 
     def _play_picked(self, number: int, segment: Segment, picking: Value) -> None:
-        """Play a host function that has kernels: its results are one behind the other, in room for the most."""
+        """Execute a host function that has kernels: results are contiguous, in room for the maximum."""
         env, sizes = self._env, self._sizes
         (result,) = segment.launches[-1].makes
         self._play(number, segment, {**sizes, segment.symbol: evaluate(segment.most, sizes)}, None)
         sizes[segment.symbol] = env.pop(picking)
         room = env[result].reshape(-1)
         shape = stored_shape(result, self.program.blocks, sizes)
-        found = room[: math.prod(shape)].reshape(shape)
-        # A few results do not keep the memory of many.
-        env[result] = found if 2 * found.size > room.size else found.copy()
+        results = room[: math.prod(shape)].reshape(shape)
+        # Frees the memory of unused results.
+        env[result] = results if 2 * results.size > room.size else results.copy()
 
-    # Loops that settle.
+    # Shape-stable loops.
 
     def _play_settled(self, number: int, segment: Segment, settling: Settling) -> None:
-        """Play a loop where its state keeps its sizes; else the interpreter repeats its body."""
+        """Execute a loop natively if its state keeps its sizes; otherwise the interpreter repeats its body."""
         env, sizes = self._env, self._sizes
         (launch,) = segment.launches
         loop = launch.writes
@@ -266,20 +266,20 @@ class Call:
             sizes.clear()
             sizes |= before
         self.interpret(loop)
-        found = env.pop(loop)
+        results = env.pop(loop)
         for value in launch.makes:
-            env[value] = np.asarray(found[value.params["index"]].known, order="C")
+            env[value] = np.asarray(results[value.params["index"]].known, order="C")
 
 
 def _connected(context: Context, arrays: Sequence[Any]) -> list[np.ndarray] | None:
-    """Point the tape of a context to arrays outside of the arena, for the sizes that it is ready for.
+    """Point the tape of a context to arrays outside of the arena, for the sizes for which the tape is prepared.
 
     Args:
         context: The context.
-        arrays: Those that it reads, in the order of ``linked.reads``; they stay while it is played.
+        arrays: The arrays to read, in the order of ``linked.reads``; they must outlive the execution.
 
     Returns:
-        Those that it makes, in the order of ``linked.makes``; None where something is of another type than arrays.
+        The result arrays, in the order of ``linked.makes``; None if an argument is not a plain array.
     """
     if context.connect is None:
         context.connect = connect_entry(context).call
