@@ -1,4 +1,4 @@
-"""The language in which operators are defined; the package exports its sizes (:mod:`sardonyx.core.dim`)."""
+"""The language for operator definitions; the package exports its sizes (:mod:`sardonyx.core.dim`)."""
 
 from sardonyx.core.dim import (
     POSITIVE,

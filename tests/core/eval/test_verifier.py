@@ -68,7 +68,7 @@ illegal(
 illegal(
     "operands of different shapes",
     function_of(unchecked("add", X, L.constant(np.zeros((2, 2)), t.FLOAT))),
-    "v1 (add): add need equal shapes",
+    "v1 (add): expected equal shapes for add",
 )
 illegal("too many operands", function_of(unchecked("sin", X, X)), "v0 (sin): invalid operands or parameters")
 illegal(
@@ -84,7 +84,7 @@ illegal(
 illegal(
     "an axis out of range",
     function_of(unchecked("reduce", X, type=NUMBER, kind="add", axes=(3,))),
-    "v0 (reduce): axis 3 is not one of the 1",
+    "v0 (reduce): axis 3 is out of range for rank 1",
 )
 illegal(
     "a constant of another type",

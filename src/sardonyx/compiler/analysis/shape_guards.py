@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from sardonyx.compiler.analysis.control_flow import CONTROL
 from sardonyx.core.dim import Size, symbols
 from sardonyx.core.ir.graph import Function
-from sardonyx.core.rules.type_rules import taken_for_equal
+from sardonyx.core.rules.type_rules import sizes_assumed_equal
 
 Equal = tuple[Size, Size]
 """Two sizes that must be equal."""
@@ -28,7 +28,7 @@ def required(function: Function) -> list[Equal]:
 def _required(function: Function) -> Iterator[Equal]:
     for value in function.values:
         if value.op not in _UNSEEN:
-            yield from taken_for_equal(value.op, [operand.type for operand in value.operands], value.params)
+            yield from sizes_assumed_equal(value.op, [operand.type for operand in value.operands], value.params)
         for param in value.params.values():
             if isinstance(param, Function) and value.op != "cond":
                 yield from _required(param)

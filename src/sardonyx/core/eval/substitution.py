@@ -108,7 +108,7 @@ class Substitution:
         return next(other for other in operand.bound if other.params["symbol"] in size.symbols())
 
     def record(self, value: Value, operands: tuple[Value, ...], params: dict[str, Any]) -> Value:
-        """Record the primitive over other operands, with fresh symbols in place of those that it defines."""
+        """Record the primitive over other operands, with fresh symbols for the defined ones."""
         own = defined_by(value)
         if own:
             names = tuple(fresh_symbol() for _ in own)

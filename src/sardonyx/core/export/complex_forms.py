@@ -1,4 +1,4 @@
-"""ONNX forms on complex numbers, which stand as pairs of real ones on a last axis."""
+"""ONNX forms on complex numbers, represented as pairs of real numbers on a last axis."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _UNCHANGED = frozenset(
         *("constant", "get", "cond", "loop", "call", "stop_gradient", "contract", "convolve"),
     )
 )
-"""Primitives whose form is right on pairs with the parameters that they have, or says itself that it is not."""
+"""Primitives whose form is valid on pairs with unchanged parameters, or rejects complex operands."""
 
 
 def paired_params(value: Value) -> Mapping[str, Any]:
-    """The parameters of a primitive for operands with an axis more.
+    """Return the parameters of a primitive for operands with the additional last axis.
 
     Raises:
         UnsupportedError: The primitive has no form on complex numbers.
@@ -45,7 +45,7 @@ def paired_params(value: Value) -> Mapping[str, Any]:
 
 
 def _parts(w: GraphWriter, x: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Real and imaginary parts, each on a last axis of 1."""
+    """Return real and imaginary parts, each with a last axis of 1."""
     return w.node("Gather", x, w.constant(np.array([0])), axis=-1), w.node(
         "Gather", x, w.constant(np.array([1])), axis=-1
     )
@@ -67,9 +67,9 @@ def _div(w: GraphWriter, value: Value, x: ir.Value, y: ir.Value) -> Any:
 
 def _exp(w: GraphWriter, value: Value, x: ir.Value) -> Any:
     a, b = _parts(w, x)
-    turned = w.node("Concat", w.node("Cos", b), w.node("Sin", b), axis=-1)
-    return w.node("Mul", w.node("Exp", a), turned)
+    rotation = w.node("Concat", w.node("Cos", b), w.node("Sin", b), axis=-1)
+    return w.node("Mul", w.node("Exp", a), rotation)
 
 
 PAIRED: dict[str, Callable[..., Any]] = {"mul": _mul, "div": _div, "exp": _exp}
-"""Forms of primitives that are others on pairs than on real numbers."""
+"""Primitives with a different form on pairs than on real numbers."""

@@ -1,6 +1,6 @@
-"""Functions of the graph as models of standard ONNX, and the forms of control: branches, loops, calls, host functions.
+"""Export of Core functions to standard ONNX models, with the forms of control flow and calls.
 
-The forms of all other primitives, and what a form is, stand in :mod:`sardonyx.core.export.primitive_forms`.
+The forms of all other primitives are in :mod:`sardonyx.core.export.primitive_forms`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sardonyx.core.ir.types import TensorType, TupleType
 def to_model(
     function: Function, *, input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None
 ) -> ir.Model:
-    """The function as a model of standard ONNX, in the lowest version from 18 on that holds it.
+    """Return the function as a model of standard ONNX, in the lowest sufficient version from 18 on.
 
     Args:
-        function: What to write; depends on nothing outside of it.
-        input_names: Names of its inputs; those they carry, or ``x0``, ``x1`` …, by default.
-        output_names: Names of its results; ``y0``, ``y1`` … by default.
+        function: A closed function.
+        input_names: Names of the inputs; by default the ONNX names, or ``x0``, ``x1`` ….
+        output_names: Names of the results; ``y0``, ``y1`` … by default.
 
     Raises:
-        UnsupportedError: A value has no ONNX form: says which, and why.
+        UnsupportedError: A value has no ONNX form: names the value and the reason.
     """
     writer = Writer()
     outputs = [writer.name(name) for name in output_names or [f"y{i}" for i in range(len(function.results))]]
@@ -43,7 +43,9 @@ def to_model(
         for i, value in enumerate(function.inputs)
     ]
     w = GraphWriter(writer)
-    results = [_own(w, x, value) for x, value in zip(write(w, function, inputs), function.results, strict=True)]
+    results = [
+        _with_own_node(w, x, value) for x, value in zip(write(w, function, inputs), function.results, strict=True)
+    ]
     for x, name in zip(results, outputs, strict=True):
         x.name = name
     graph = ir.Graph(
@@ -58,32 +60,32 @@ def to_model(
 
 
 def write(w: GraphWriter, function: Function, arguments: Sequence[ir.Value]) -> list[ir.Value]:
-    """Write a function into a graph; returns what stands for its results."""
+    """Write a function into a graph and return the ONNX values of its results."""
     written: dict[Value, Any] = dict(zip(function.inputs, arguments, strict=True))
-    for declared, given in zip(function.inputs, arguments, strict=True):
-        w.binds_sizes(declared.type, given)
+    for declared, argument in zip(function.inputs, arguments, strict=True):
+        w.binds_sizes(declared.type, argument)
     for value in function.values:
         if value not in written:
-            written[value] = _written(w, value, [written[operand] for operand in value.operands])
+            written[value] = _write_value(w, value, [written[operand] for operand in value.operands])
     return [written[value] for value in function.results]
 
 
-def _written(w: GraphWriter, value: Value, operands: list[ir.Value]) -> Any:
-    complex_ = any(_is_complex(each) for each in (value, *value.operands))
+def _write_value(w: GraphWriter, value: Value, operands: list[ir.Value]) -> Any:
+    complex_ = any(_is_complex(one) for one in (value, *value.operands))
     form, params = ONNX_FORMS[value.op], value.params
     if complex_ and value.op in PAIRED:
         form = PAIRED[value.op]
     elif complex_:
         params = paired_params(value)
-    found = form(w, value, *operands, **params)
+    outputs = form(w, value, *operands, **params)
     if isinstance(value.type, TupleType):
-        for type_, each in zip(value.type.results, found, strict=True):
-            w.binds_sizes(type_, each)
-            _declare(w, each, type_)
-    elif isinstance(found, ir.Value) and not _is_complex(value) and value.op != "bind":
-        _declare(w, found, value.type)
-        _name(w, found, value)
-    return found
+        for type_, output in zip(value.type.results, outputs, strict=True):
+            w.binds_sizes(type_, output)
+            _declare(w, output, type_)
+    elif isinstance(outputs, ir.Value) and not _is_complex(value) and value.op != "bind":
+        _declare(w, outputs, value.type)
+        _name(w, outputs, value)
+    return outputs
 
 
 def _is_complex(value: Value) -> bool:
@@ -96,7 +98,7 @@ def _declare(w: GraphWriter, x: ir.Value, type: Any) -> None:
 
 
 def _name(w: GraphWriter, x: ir.Value, value: Value) -> None:
-    """The name that the value carries, for what is written for it alone."""
+    """Name an ONNX value after its Core value, unless another node shares the output."""
     if value.origin and x.producer() is not None and not x.name.startswith(value.origin):  # type: ignore[union-attr]
         x.name = w.writer.name(value.origin)
 
@@ -108,7 +110,7 @@ def _body(
     inputs: Sequence[ir.Value],
     flat: Sequence[int] = (),
 ) -> ir.Graph:
-    """The graph of a body, of which ``inputs`` are its own and the other arguments are seen from around."""
+    """Return the graph of a body with ``inputs``; the other arguments are outer values."""
     body = GraphWriter(w.writer, w)
     results = write(body, inner, arguments)
     for i in flat:
@@ -117,17 +119,17 @@ def _body(
         vector = TensorType(rows.dtype, (product(rows.shape),))
         results[i] = body.node("Reshape", results[i], w.ints(-1))
         _declare(body, results[i], vector)
-    outputs = [_own(body, x, value) for x, value in zip(results, inner.results, strict=True)]
+    outputs = [_with_own_node(body, x, value) for x, value in zip(results, inner.results, strict=True)]
     return ir.Graph(list(inputs), outputs, nodes=body.nodes, name=w.writer.name(inner.name))
 
 
-def _own(body: GraphWriter, x: ir.Value, value: Value) -> ir.Value:
-    """A result that a node of the graph gives, and that is no other result."""
-    found = body.node("Identity", x)
+def _with_own_node(body: GraphWriter, x: ir.Value, value: Value) -> ir.Value:
+    """Return a result with a node of its own, distinct from all other results."""
+    result = body.node("Identity", x)
     if x.type is not None:
-        found.type, found.shape = x.type, x.shape
-    _declare(body, found, value.type)
-    return found  # type: ignore[no-any-return]
+        result.type, result.shape = x.type, x.shape
+    _declare(body, result, value.type)
+    return result  # type: ignore[no-any-return]
 
 
 # Control.
@@ -146,8 +148,8 @@ def _cond(
     if not then.results:
         return []
     first, second = (_body(w, branch, operands, ()) for branch in (then, otherwise))
-    found = w.node("If", condition, outputs=len(then.results), then_branch=first, else_branch=second)
-    return found if isinstance(found, list) else [found]
+    outputs = w.node("If", condition, outputs=len(then.results), then_branch=first, else_branch=second)
+    return outputs if isinstance(outputs, list) else [outputs]
 
 
 @onnx_form("loop")
@@ -169,8 +171,8 @@ def _loop(
     outputs = len(body.results) - 1
     if not outputs:
         return []
-    found = w.node("Loop", count, go, *operands[:carried], outputs=outputs, body=graph)
-    results = found if isinstance(found, list) else [found]
+    collected = w.node("Loop", count, go, *operands[:carried], outputs=outputs, body=graph)
+    results = collected if isinstance(collected, list) else [collected]
     for i in flat:
         trips = w.node("Shape", results[i], start=0, end=1)
         rows = value.type.results[i].shape[1:]  # type: ignore[union-attr,index]
@@ -180,7 +182,10 @@ def _loop(
 
 
 def _is_flattened(stacked: Any, value: Value) -> bool:
-    """Whether rows are collected as vectors: some evaluators join rows end to end instead of stacking them."""
+    """Return True if rows are collected as vectors.
+
+    Some evaluators concatenate rows of other ranks instead of stacking them.
+    """
     rows = stacked.shape[1:]
     return len(rows) != 1 and set(symbols_in(rows)).isdisjoint(defined_by(value))
 
@@ -194,19 +199,19 @@ def _call(w: GraphWriter, value: Value, *operands: ir.Value, function: Function)
 def _host(
     w: GraphWriter, value: Value, *operands: ir.Value, function: Any, attributes: tuple[tuple[str, Any], ...], **_: Any
 ) -> list[ir.Value]:
-    """The node that the host function is the definition of."""
-    given = iter(operands)
-    inputs = [next(given) if there else None for there in function.present or [True] * len(operands)]
+    """Write the node that the host function defines."""
+    arguments = iter(operands)
+    inputs = [next(arguments) if there else None for there in function.present or [True] * len(operands)]
     count = len(value.type.results)  # type: ignore[union-attr]
     options = {
         name.removesuffix("_"): _attribute(item) for name, item in attributes if name not in function.context_parameters
     }
     if function.domain:
         w.writer.domains[function.domain] = max(function.since, w.writer.domains.get(function.domain, 1))
-    found = w.node(
+    outputs = w.node(
         function.name, *inputs, outputs=count, domain=function.domain, since=max(18, function.since), **options
     )
-    return found if isinstance(found, list) else [found]
+    return outputs if isinstance(outputs, list) else [outputs]
 
 
 def _attribute(item: Any) -> Any:

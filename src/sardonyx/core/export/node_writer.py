@@ -1,4 +1,4 @@
-"""Writing ONNX graphs: nodes one after another, constants once, sizes as tensors where nodes need them."""
+"""Writing of ONNX graphs: nodes in order, constants once, sizes as tensors on demand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.core.ir.types import DType, OptionalType, SequenceType, TensorType
 from sardonyx.errors import UnsupportedError
 
 LEAST_OPSET = 18
-"""The version that is imported unless a node or an element type needs a later one."""
+"""The imported version unless a node or an element type needs a later one."""
 
 _SINCE: dict[DType, int] = {
     **dict.fromkeys(t.FLOAT8, 19),
@@ -27,18 +27,18 @@ _SINCE: dict[DType, int] = {
     **dict.fromkeys((DType.INT2, DType.UINT2), 25),
     **dict.fromkeys((DType.FLOAT6E2M3, DType.FLOAT6E3M2), 28),
 }
-"""Versions that brought an element type to ``Cast`` and its kind."""
+"""Versions that introduced an element type for ``Cast`` and similar operators."""
 
 _IR_VERSION = {19: 9, 21: 10, 23: 11, 24: 12, 25: 13, 28: 14}
-"""The version of the file format that a version of the operators needs."""
+"""The version of the file format that an operator set version needs."""
 
 
 class Writer:
-    """The main graph: constants, names, and what version is needed.
+    """The main graph: constants, names, and the required version.
 
     Attributes:
         initializers: The constants, by content.
-        opset: The version of ``ai.onnx`` that is needed so far.
+        opset: The version of ``ai.onnx`` required so far.
         domains: Versions of other domains.
     """
 
@@ -48,29 +48,29 @@ class Writer:
         self.domains: dict[str, int] = {}
         self._names: set[str] = set()
 
-    def name(self, wanted: str) -> str:
-        """A name that nothing else has."""
-        found, count = wanted, 1
-        while found in self._names:
+    def name(self, base: str) -> str:
+        """Return a unique name derived from ``base``."""
+        unique, count = base, 1
+        while unique in self._names:
             count += 1
-            found = f"{wanted}_{count}"
-        self._names.add(found)
-        return found
+            unique = f"{base}_{count}"
+        self._names.add(unique)
+        return unique
 
     def needs(self, opset: int) -> None:
-        """Take at least this version of ``ai.onnx``."""
+        """Require at least this version of ``ai.onnx``."""
         self.opset = max(self.opset, opset)
 
     @property
     def ir_version(self) -> int:
-        """The file format's version that goes with the operators'."""
+        """The file format version for the operator set version."""
         return max(8, *(version for since, version in _IR_VERSION.items() if since <= self.opset), 8)
 
     def type(self, type: Type) -> ir.TypeProtocol:
-        """A type as the file has it.
+        """Return a type as an ONNX type.
 
         Raises:
-            UnsupportedError: ONNX has no such values in graphs: a map; complex numbers, which no node computes with.
+            UnsupportedError: ONNX graphs have no such values: a map; complex numbers, without ONNX operators.
         """
         match type:
             case TensorType(dtype, _):
@@ -88,7 +88,7 @@ class Writer:
 
 
 def shape_of(type: Type) -> ir.Shape | None:
-    """The sizes as the file has them: those that only the run tells are left open."""
+    """Return the sizes as an ONNX shape; sizes unknown until run time are unnamed."""
     if not isinstance(type, TensorType) or type.shape is None:
         return shape_of(type.element) if isinstance(type, (SequenceType, OptionalType)) else None
     return ir.Shape([size if isinstance(size, int) else _parameter(size) for size in type.shape])
@@ -102,14 +102,14 @@ class GraphWriter:
     """One graph: the main one, or the body of a node.
 
     Args:
-        writer: The whole.
-        around: The graph around a body.
+        writer: The model's writer.
+        outer: The graph around a body.
     """
 
-    def __init__(self, writer: Writer, around: GraphWriter | None = None) -> None:
+    def __init__(self, writer: Writer, outer: GraphWriter | None = None) -> None:
         self.writer = writer
         self.nodes: list[ir.Node] = []
-        self._around = around
+        self._outer = outer
         self._sizes: dict[Size, ir.Value] = {}
         self._symbols: dict[str, Callable[[], ir.Value]] = {}
 
@@ -122,97 +122,97 @@ class GraphWriter:
         since: int = LEAST_OPSET,
         **attributes: Any,
     ) -> Any:
-        """Write a node; returns its output, or a list of several.
+        """Write a node; return its output, or a list of several.
 
         Args:
             op: The operator.
             *inputs: Its inputs.
-            outputs: How many outputs it has.
+            outputs: Number of outputs.
             domain: Its domain.
-            since: The version of ``ai.onnx`` that is needed for it.
-            **attributes: Those that are not None.
+            since: The version of ``ai.onnx`` with this operator.
+            **attributes: Attributes; None for absent ones.
         """
         if not domain:
             self.writer.needs(since)
-        given = {
+        present = {
             name: ir.AttrTypeProto(name, value) if isinstance(value, ir.TypeAndShape) else value
             for name, value in attributes.items()
             if value is not None
         }
         names = [self.writer.name(f"{op.lower()}") for _ in range(outputs)]
         values = [ir.Value(name=name) for name in names]
-        self.nodes.append(ir.node(op, inputs, given, domain=domain, outputs=values, name=self.writer.name(op)))
+        self.nodes.append(ir.node(op, inputs, present, domain=domain, outputs=values, name=self.writer.name(op)))
         return values[0] if outputs == 1 else values
 
     def constant(self, array: np.ndarray, dtype: DType | None = None) -> ir.Value:
-        """A constant of the model."""
+        """Return a constant of the model."""
         kind = t.dtype_of(array) if dtype is None else dtype
         body = repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes()
         key = (kind, array.shape, hashlib.sha256(body).digest())
-        found = self.writer.initializers.get(key)
-        if found is None:
+        initializer = self.writer.initializers.get(key)
+        if initializer is None:
             name = self.writer.name("constant")
-            found = ir.Value(
+            initializer = ir.Value(
                 name=name, type=self.writer.type(TensorType(kind, array.shape)), shape=ir.Shape(array.shape)
             )
-            found.const_value = _tensor(array, kind, name)
-            self.writer.initializers[key] = found
-        return found
+            initializer.const_value = _tensor(array, kind, name)
+            self.writer.initializers[key] = initializer
+        return initializer
 
     def number(self, value: float, dtype: DType, rank: int = 0) -> ir.Value:
-        """A number, as a tensor of one element."""
+        """Return a number as a tensor of one element."""
         return self.constant(np.full((1,) * rank, value).astype(t.numpy_dtype(dtype)))
 
     def ints(self, *numbers: int) -> ir.Value:
-        """Integers of one axis."""
+        """Return a vector of integers."""
         return self.constant(np.array(numbers, np.int64))
 
     def cast(self, x: ir.Value, dtype: DType, source: DType) -> ir.Value:
-        """To another element type, unless it is of that."""
+        """Convert to another element type; unchanged if equal."""
         if dtype == source:
             return x
-        for each in (dtype, source):
-            self.writer.needs(_SINCE.get(each, LEAST_OPSET))
+        for used in (dtype, source):
+            self.writer.needs(_SINCE.get(used, LEAST_OPSET))
         return self.node("Cast", x, to=int(dtype))  # type: ignore[no-any-return]
 
     # Sizes.
 
     def binds(self, symbol: str, x: ir.Value, axis: int) -> None:
-        """Take a symbol to be a size of a tensor, unless it is known."""
+        """Bind a symbol to a size of a tensor, unless already bound."""
         if not self._knows(symbol):
             self._symbols[symbol] = lambda: self.node("Shape", x, start=axis, end=axis + 1)
 
     def is_element(self, symbol: str, x: Callable[[], ir.Value]) -> None:
-        """Take a symbol to be what ``x`` gives: integers of one axis of 1."""
+        """Bind a symbol to the result of ``x``: an integer vector of length 1."""
         self._symbols[symbol] = x
 
     def binds_sizes(self, type: Type, x: ir.Value) -> None:
-        """Take the symbols that are sizes of a value to be those."""
+        """Bind the symbols that are sizes of a value."""
         if isinstance(type, TensorType):
             for axis, size in enumerate(type.shape or ()):
                 if isinstance(size, Dim) and size.atom is not None and size.atom.kind == "symbol":
                     self.binds(size.atom.name, x, axis)
 
     def _knows(self, symbol: str) -> bool:
-        return symbol in self._symbols or (self._around is not None and self._around._knows(symbol))
+        return symbol in self._symbols or (self._outer is not None and self._outer._knows(symbol))
 
     def sizes(self, sizes: Sequence[Size]) -> ir.Value:
-        """Sizes as integers of one axis."""
+        """Return sizes as an integer vector."""
         if all(isinstance(size, int) for size in sizes):
             return self.ints(*sizes)  # type: ignore[arg-type]
         parts = [self.size(size) for size in sizes]
         return parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=0)
 
     def size(self, size: Size) -> ir.Value:
-        """A size as an integer of one axis of 1."""
-        found = self._found(size)
-        if found is None:
-            found = self._sizes[size] = self.ints(size) if isinstance(size, int) else self._sum(size)
-        return found
+        """Return a size as an integer vector of length 1."""
+        written = self._find_size(size)
+        if written is None:
+            written = self._sizes[size] = self.ints(size) if isinstance(size, int) else self._sum(size)
+        return written
 
-    def _found(self, size: Size) -> ir.Value | None:
-        found = self._sizes.get(size)
-        return self._around._found(size) if found is None and self._around is not None else found
+    def _find_size(self, size: Size) -> ir.Value | None:
+        written = self._sizes.get(size)
+        return self._outer._find_size(size) if written is None and self._outer is not None else written
 
     def _sum(self, size: Dim) -> ir.Value:
         total: ir.Value | None = None
@@ -231,24 +231,24 @@ class GraphWriter:
         if atom.kind == "symbol":
             return self._symbol(atom.name)
         args = [self.size(arg) for arg in atom.args]
-        if atom.kind == "//":  # Rounded down: without what Mod, of the divisor's sign, leaves.
+        if atom.kind == "//":  # Rounded down: Mod has the divisor's sign.
             whole = self.node("Sub", args[0], self.node("Mod", *args))
             return self.node("Div", whole, args[1])  # type: ignore[no-any-return]
-        found = args[0]
+        result = args[0]
         for arg in args[1:]:
             if atom.kind == "broadcast":
-                found = self.node("Where", self.node("Equal", found, self.ints(1)), arg, found)
+                result = self.node("Where", self.node("Equal", result, self.ints(1)), arg, result)
             else:
-                found = self.node(atom.kind.capitalize(), found, arg)
-        return found
+                result = self.node(atom.kind.capitalize(), result, arg)
+        return result
 
     def _symbol(self, symbol: str) -> ir.Value:
         graph: GraphWriter | None = self
         while graph is not None:
             if symbol in graph._symbols:
                 return graph._symbols[symbol]()
-            graph = graph._around
-        raise UnsupportedError(f"no input or value gives the size {symbol} its number.")
+            graph = graph._outer
+        raise UnsupportedError(f"the size {symbol} is not defined by any input or value.")
 
 
 def _tensor(array: np.ndarray, dtype: DType, name: str) -> ir.TensorProtocol:

@@ -1,9 +1,9 @@
-"""The ONNX form of every primitive but those of control, which are in :mod:`sardonyx.core.export.export`.
+"""The ONNX form of every primitive without bodies.
 
-A rule gets the graph being written, the value, its operands as they are written, and the parameters, and gives what is
-written for the result (a list, where there are several). Only operators of the standard are written, in the lowest
-version from 18 on that has them. Element types that no node computes with are widened as the numpy rules widen them.
-Complex numbers stand as pairs of real ones on a last axis.
+:mod:`sardonyx.core.export.export` has the others. A rule receives the graph being written, the value, its ONNX
+operands, and the parameters, and returns the ONNX result (a list for several). Only standard operators are written, in
+the lowest version from 18 on. Element types without ONNX arithmetic are widened as in the numpy rules. Complex numbers
+are pairs of real numbers on a last axis.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _WIDER: dict[DType, DType] = {
     **dict.fromkeys((d for d in t.FLOATS if d not in (t.DOUBLE, t.FLOAT, t.FLOAT16)), t.FLOAT),
     **dict.fromkeys((DType.INT4, DType.INT2, DType.UINT4, DType.UINT2), t.INT32),
 }
-"""What nodes compute with in place of narrow element types."""
+"""Types of ONNX arithmetic on narrow element types."""
 
 _SUMMED: dict[DType, DType] = {
     **_WIDER,
     t.FLOAT16: t.FLOAT,
     **dict.fromkeys((t.INT8, t.INT16, t.UINT8, t.UINT16), t.INT64),
 }
-"""What sums of many are computed in: what such nodes accept, and wide enough."""
+"""Types of long sums: accepted by the operators, and wide enough."""
 
 
 # Elementwise.
@@ -71,21 +71,21 @@ _SAME_NAME = {
 }  # fmt: skip
 
 
-def _named(op: str) -> OnnxRule:
+def _same_node(op: str) -> OnnxRule:
     def rule(w: GraphWriter, value: Value, *xs: ir.Value) -> ir.Value:
         dtype = _dtype(value.operands[0])
         wide = _WIDER.get(dtype, dtype)
-        found = w.node(op, *(w.cast(x, wide, dtype) for x in xs), since=19 if dtype == t.STRING else 18)
-        return found if op in ("Less", "Equal") else w.cast(found, dtype, wide)
+        result = w.node(op, *(w.cast(x, wide, dtype) for x in xs), since=19 if dtype == t.STRING else 18)
+        return result if op in ("Less", "Equal") else w.cast(result, dtype, wide)
 
     return rule
 
 
-ONNX_FORMS |= {name: _named(op) for name, op in _SAME_NAME.items()}
+ONNX_FORMS |= {name: _same_node(op) for name, op in _SAME_NAME.items()}
 
 
-def _of_integers(name: str, form: OnnxRule, kinds: Sequence[str]) -> None:
-    """Another form of a primitive for the kinds of element types that the node of its name does not take."""
+def _register_for_kinds(name: str, form: OnnxRule, kinds: Sequence[str]) -> None:
+    """Register another form for kinds of element types that the operator of this name does not accept."""
     usual = ONNX_FORMS[name]
 
     def rule(w: GraphWriter, value: Value, *xs: ir.Value) -> ir.Value:
@@ -100,11 +100,11 @@ def _identity(w: GraphWriter, value: Value, x: ir.Value, **params: Any) -> Any:
 
 
 for _op in ("floor", "ceil", "round"):
-    _of_integers(_op, _identity, ("int", "uint"))
-_of_integers("neg", lambda w, v, x: w.node("Sub", w.number(0, _dtype(v)), x), ("uint",))
-_of_integers("max", lambda w, v, x, y: w.node("Or", x, y), ("bool",))
-_of_integers("min", lambda w, v, x, y: w.node("And", x, y), ("bool",))
-_of_integers("less", lambda w, v, x, y: w.node("And", w.node("Not", x), y), ("bool",))
+    _register_for_kinds(_op, _identity, ("int", "uint"))
+_register_for_kinds("neg", lambda w, v, x: w.node("Sub", w.number(0, _dtype(v)), x), ("uint",))
+_register_for_kinds("max", lambda w, v, x, y: w.node("Or", x, y), ("bool",))
+_register_for_kinds("min", lambda w, v, x, y: w.node("And", x, y), ("bool",))
+_register_for_kinds("less", lambda w, v, x, y: w.node("And", w.node("Not", x), y), ("bool",))
 
 
 @onnx_form("rem")
@@ -139,7 +139,7 @@ _UNSIGNED = {t.INT8: t.UINT8, t.INT16: t.UINT16, t.INT32: t.UINT32, t.INT64: t.U
 
 @onnx_form("shift_left", "shift_right")
 def _shift(w: GraphWriter, value: Value, x: ir.Value, by: ir.Value) -> Any:
-    """By all bits and more gives 0; to the right, negative numbers keep their sign: complements are shifted."""
+    """Write a shift: excessive amounts give 0; negative numbers shift right as their complements."""
     dtype = _dtype(value)
     plain = _UNSIGNED.get(dtype, dtype)
     bits, left = dtype.bitwidth, value.op == "shift_left"
@@ -150,8 +150,8 @@ def _shift(w: GraphWriter, value: Value, x: ir.Value, by: ir.Value) -> Any:
     beyond = w.node("Less", w.number(bits - 1, plain), by)
     some = w.node("Min", by, w.number(bits - 1, plain))
     shifted = w.node("BitShift", w.cast(x, plain, dtype), some, direction="LEFT" if left else "RIGHT")
-    found = w.cast(w.node("Where", beyond, w.number(0, plain), shifted), dtype, plain)
-    return found if negative is None else w.node("Where", negative, w.node("BitwiseNot", found), found)
+    result = w.cast(w.node("Where", beyond, w.number(0, plain), shifted), dtype, plain)
+    return result if negative is None else w.node("Where", negative, w.node("BitwiseNot", result), result)
 
 
 @onnx_form("select")
@@ -177,8 +177,8 @@ def _convert(w: GraphWriter, value: Value, x: ir.Value, *, dtype: DType, saturat
     options: dict[str, Any] = {"saturate": int(saturate)} if dtype in (*t.FLOAT8, DType.FLOAT8E8M0) else {}
     if dtype == DType.FLOAT8E8M0:
         options["round_mode"] = rounding
-    for each in (dtype, source):
-        w.writer.type(TensorType(each, ()))
+    for used in (dtype, source):
+        w.writer.type(TensorType(used, ()))
     return w.node("Cast", x, to=int(dtype), since=19 if options else 18, **options)
 
 
@@ -193,8 +193,8 @@ def _bitcast(w: GraphWriter, value: Value, x: ir.Value, *, dtype: DType) -> Any:
         return w.node("Identity", x)
     if source.bitwidth == dtype.bitwidth:
         return w.node("BitCast", x, to=int(dtype), since=26)
-    narrow, wide = sorted((source, dtype), key=lambda each: each.bitwidth)
-    bits, count = (_BITS[each.bitwidth] for each in (narrow, wide)), wide.bitwidth // narrow.bitwidth
+    narrow, wide = sorted((source, dtype), key=lambda item: item.bitwidth)
+    bits, count = (_BITS[item.bitwidth] for item in (narrow, wide)), wide.bitwidth // narrow.bitwidth
     low, high = bits
     shifts = w.constant((np.arange(count) * narrow.bitwidth).astype(numpy_dtype(high)))
     if source == wide:  # Split: the lowest bits first.
@@ -203,10 +203,10 @@ def _bitcast(w: GraphWriter, value: Value, x: ir.Value, *, dtype: DType) -> Any:
         parts = w.node("BitwiseAnd", w.node("BitShift", whole, shifts, direction="RIGHT"), mask)
         return w.node("BitCast", w.cast(parts, low, high), to=int(dtype), since=26)
     parts = w.node("BitShift", w.cast(w.node("BitCast", x, to=int(low), since=26), high, low), shifts, direction="LEFT")
-    found = w.node("Gather", parts, w.constant(np.array(0)), axis=-1)
+    result = w.node("Gather", parts, w.constant(np.array(0)), axis=-1)
     for i in range(1, count):
-        found = w.node("BitwiseOr", found, w.node("Gather", parts, w.constant(np.array(i)), axis=-1))
-    return w.node("BitCast", found, to=int(dtype), since=26)
+        result = w.node("BitwiseOr", result, w.node("Gather", parts, w.constant(np.array(i)), axis=-1))
+    return w.node("BitCast", result, to=int(dtype), since=26)
 
 
 _BITS = {8: t.UINT8, 16: t.UINT16, 32: t.UINT32, 64: t.UINT64}
@@ -226,30 +226,30 @@ def _reduce(w: GraphWriter, value: Value, x: ir.Value, *, kind: str, axes: tuple
         wide = _WIDER.get(source, source)
         return w.node("ArgMax" if kind == "argmax" else "ArgMin", w.cast(x, wide, source), axis=axes[0], keepdims=0)
     if kind in ("and", "or") and source != t.BOOL:
-        return _reduced_bits(w, value, x, kind, axes)
+        return _reduce_bits(w, value, x, kind, axes)
     wide = _SUMMED.get(source, source)
     op = _REDUCTIONS[{"and": "min", "or": "max"}.get(kind, kind)]
     since = 20 if source == t.BOOL else 18
     return w.cast(w.node(op, w.cast(x, wide, source), w.ints(*axes), keepdims=0, since=since), source, wide)
 
 
-def _reduced_bits(w: GraphWriter, value: Value, x: ir.Value, kind: str, axes: tuple[int, ...]) -> Any:
-    """Bits of many integers: a scan over them."""
+def _reduce_bits(w: GraphWriter, value: Value, x: ir.Value, kind: str, axes: tuple[int, ...]) -> Any:
+    """Reduce the bits of integers by a scan."""
     dtype, shape = _dtype(value), _shape(value.operands[0])
-    kept = [a for a in range(len(shape)) if a not in axes]
-    first = w.node("Transpose", x, perm=[*axes, *kept])
-    rest = [shape[a] for a in kept]
+    remaining = [a for a in range(len(shape)) if a not in axes]
+    first = w.node("Transpose", x, perm=[*axes, *remaining])
+    rest = [shape[a] for a in remaining]
     flat = w.node("Reshape", first, w.sizes([product([shape[a] for a in axes]), *rest]), allowzero=1)
     start = w.node("Expand", w.number(identity_of(kind, numpy_dtype(dtype)), dtype), w.sizes(rest))
-    return _scanned(w, "BitwiseAnd" if kind == "and" else "BitwiseOr", dtype, start, flat)[0]
+    return _scan_rows(w, "BitwiseAnd" if kind == "and" else "BitwiseOr", dtype, start, flat)[0]
 
 
-def _scanned(w: GraphWriter, op: str, dtype: DType, start: ir.Value, x: ir.Value) -> list[ir.Value]:
-    """What an operator makes of the rows of the first axis: at last, and all along."""
+def _scan_rows(w: GraphWriter, op: str, dtype: DType, start: ir.Value, x: ir.Value) -> list[ir.Value]:
+    """Fold an operator over the rows of the first axis; return the final and all partial results."""
     body = GraphWriter(w.writer, w)
     state, row = (ir.Value(name=w.writer.name(name), type=ir.TensorType(dtype)) for name in ("state", "row"))
-    found = body.node(op, state, row)
-    results = [body.node("Identity", found) for _ in range(2)]
+    combined = body.node(op, state, row)
+    results = [body.node("Identity", combined) for _ in range(2)]
     for result in results:
         result.type = ir.TensorType(dtype)
     graph = ir.Graph([state, row], results, nodes=body.nodes, name=w.writer.name("scan"))
@@ -335,7 +335,7 @@ def _slice(w: GraphWriter, value: Value, x: ir.Value, *, starts: Shape, limits: 
     cut = [a for a in range(len(starts)) if (starts[a], strides[a]) != (0, 1) or limits[a] != shape[a]]
     if not cut:
         return w.node("Identity", x)
-    first, last = (w.sizes([each[a] for a in cut]) for each in (starts, limits))
+    first, last = (w.sizes([bounds[a] for a in cut]) for bounds in (starts, limits))
     return w.node("Slice", x, first, last, w.ints(*cut), w.ints(*(strides[a] for a in cut)))
 
 
@@ -359,42 +359,42 @@ def _concat(w: GraphWriter, value: Value, *xs: ir.Value, axis: int) -> Any:
 
 @onnx_form("gather")
 def _gather(w: GraphWriter, value: Value, x: ir.Value, indices: ir.Value, *, batch: int) -> Any:
-    places = _shape(value.operands[1])
+    shape = _shape(value.operands[1])
     at = w.cast(indices, t.INT64, _dtype(value.operands[1]))
-    if places[-1] == 0:  # Index vectors of no length: every one names the whole.
-        x, at = w.node("Unsqueeze", x, w.ints(batch)), _first(w, places)
-    elif batch == 0 and places[-1] == 1:
+    if shape[-1] == 0:  # Empty index vectors select the whole operand.
+        x, at = w.node("Unsqueeze", x, w.ints(batch)), _first(w, shape)
+    elif batch == 0 and shape[-1] == 1:
         return w.node("Gather", x, w.node("Squeeze", at, w.ints(-1)), axis=0)
     return w.node("GatherND", x, at, batch_dims=batch)
 
 
-def _first(w: GraphWriter, places: Shape) -> ir.Value:
-    """Index vectors that name the first entry of one axis."""
-    return w.node("Expand", w.number(0, t.INT64), w.sizes([*places[:-1], 1]))  # type: ignore[no-any-return]
+def _first(w: GraphWriter, shape: Shape) -> ir.Value:
+    """Return index vectors that select the first entry of one axis."""
+    return w.node("Expand", w.number(0, t.INT64), w.sizes([*shape[:-1], 1]))  # type: ignore[no-any-return]
 
 
 @onnx_form("scatter")
 def _scatter(
     w: GraphWriter, value: Value, x: ir.Value, indices: ir.Value, updates: ir.Value, *, kind: str, batch: int
 ) -> Any:
-    places, dtype = _shape(value.operands[1]), _dtype(value)
+    shape, dtype = _shape(value.operands[1]), _dtype(value)
     wide = _WIDER.get(dtype, dtype) if kind != "set" else dtype
     at = w.cast(indices, t.INT64, _dtype(value.operands[1]))
-    none = places[-1] == 0
+    none = shape[-1] == 0
     if none:
-        x, at = w.node("Unsqueeze", x, w.ints(batch)), _first(w, places)
+        x, at = w.node("Unsqueeze", x, w.ints(batch)), _first(w, shape)
     shared = [
-        w.node("Expand", _line(w, places[axis], axis, len(places)), w.sizes([*places[:-1], 1])) for axis in range(batch)
+        w.node("Expand", _line(w, shape[axis], axis, len(shape)), w.sizes([*shape[:-1], 1])) for axis in range(batch)
     ]
     full = w.node("Concat", *shared, at, axis=-1) if shared else at
     reduction = "none" if kind == "set" else kind
     inputs = w.cast(x, wide, dtype), full, w.cast(updates, wide, dtype)
-    found = w.cast(w.node("ScatterND", *inputs, reduction=reduction), dtype, wide)
-    return w.node("Squeeze", found, w.ints(batch)) if none else found
+    result = w.cast(w.node("ScatterND", *inputs, reduction=reduction), dtype, wide)
+    return w.node("Squeeze", result, w.ints(batch)) if none else result
 
 
 def _line(w: GraphWriter, size: Size, axis: int, rank: int) -> ir.Value:
-    """0, 1, 2 … along one of ``rank`` axes."""
+    """Return 0, 1, 2 … along one of ``rank`` axes."""
     zero, one = w.constant(np.array(0)), w.constant(np.array(1))
     count = w.node("Squeeze", w.size(size), w.ints(0))
     line = w.node("Range", zero, count, one)
@@ -426,14 +426,14 @@ def _dims(w: GraphWriter, value: Value, *, sizes: Shape, shape: tuple[int, ...],
 
 @onnx_form("bind")
 def _bind(w: GraphWriter, value: Value, x: ir.Value, *, element: tuple[int, ...], symbol: str) -> Any:
-    """Where the size is asked for, the element is taken; the value itself is that of its operand."""
+    """Defer the read of the element until the size is needed; the result is the operand."""
     source = _dtype(value.operands[0])
 
-    def taken() -> ir.Value:
+    def read_element() -> ir.Value:
         one = w.node("GatherND", x, w.ints(*element)) if element else x
         return w.node("Reshape", w.cast(one, t.INT64, source), w.ints(1))  # type: ignore[no-any-return]
 
-    w.is_element(symbol, taken)
+    w.is_element(symbol, read_element)
     return x
 
 
@@ -456,7 +456,7 @@ def _constant(w: GraphWriter, value: Value, /, **params: Any) -> Any:
 
 @onnx_form("input")
 def _input(w: GraphWriter, value: Value, **params: Any) -> Any:
-    raise UnsupportedError("an input is of another function.", where=value.origin)
+    raise UnsupportedError("an input belongs to another function.", where=value.origin)
 
 
 @onnx_form("random")
@@ -473,11 +473,11 @@ def _random(
     wide = _WIDER.get(dtype, dtype)
     op, seed = "RandomUniform" if kind == "uniform" else "RandomNormal", None if seed is None else float(seed)
     if all(isinstance(size, int) for size in shape):
-        found = w.node(op, shape=list(shape), dtype=int(wide), seed=seed)
+        numbers = w.node(op, shape=list(shape), dtype=int(wide), seed=seed)
     else:
         like = w.node("Expand", w.number(0, wide), w.sizes(shape))
-        found = w.node(f"{op}Like", like, seed=seed)
-    return w.cast(found, dtype, wide)
+        numbers = w.node(f"{op}Like", like, seed=seed)
+    return w.cast(numbers, dtype, wide)
 
 
 # Order.
@@ -485,18 +485,18 @@ def _random(
 
 @onnx_form("sort")
 def _sort(w: GraphWriter, value: Value, x: ir.Value, *, axis: int, descending: bool) -> Any:
-    return _ordered(w, value, x, _shape(value)[axis], axis, descending)
+    return _top_k_indices(w, value, x, _shape(value)[axis], axis, descending)
 
 
 @onnx_form("top_k")
 def _top_k(w: GraphWriter, value: Value, x: ir.Value, *, axis: int, k: Size, largest: bool) -> Any:
-    return _ordered(w, value, x, k, axis, largest)
+    return _top_k_indices(w, value, x, k, axis, largest)
 
 
-def _ordered(w: GraphWriter, value: Value, x: ir.Value, k: Size, axis: int, largest: bool) -> Any:
+def _top_k_indices(w: GraphWriter, value: Value, x: ir.Value, k: Size, axis: int, largest: bool) -> Any:
     source = _dtype(value.operands[0])
     if source == t.STRING:
-        raise UnsupportedError("no ONNX node sorts texts.", where=value.origin)
+        raise UnsupportedError("ONNX has no operator that sorts texts.", where=value.origin)
     wide = t.INT32 if source == t.BOOL else _WIDER.get(source, source)
     return w.node("TopK", w.cast(x, wide, source), w.size(k), outputs=2, axis=axis, largest=int(largest))[1]
 
@@ -512,8 +512,8 @@ def _scan(w: GraphWriter, value: Value, x: ir.Value, *, kind: str, axis: int) ->
     start = w.node("Expand", w.number(identity_of(kind, numpy_dtype(wide)), wide), w.sizes(rest))
     op = {"mul": "Mul", "max": "Max", "min": "Min"}[kind]
     order = [axis, *(a for a in range(len(shape)) if a != axis)]
-    found = _scanned(w, op, wide, start, w.node("Transpose", x, perm=order))[1]
-    return w.cast(w.node("Transpose", found, perm=[order.index(a) for a in range(len(shape))]), dtype, wide)
+    result = _scan_rows(w, op, wide, start, w.node("Transpose", x, perm=order))[1]
+    return w.cast(w.node("Transpose", result, perm=[order.index(a) for a in range(len(shape))]), dtype, wide)
 
 
 # Special.
@@ -521,11 +521,11 @@ def _scan(w: GraphWriter, value: Value, x: ir.Value, *, kind: str, axis: int) ->
 
 @onnx_form("fft")
 def _fft(w: GraphWriter, value: Value, x: ir.Value, *, inverse: bool) -> Any:
-    found = w.node("DFT", x, None, w.constant(np.array(-2)), inverse=int(inverse), since=20)
+    result = w.node("DFT", x, None, w.constant(np.array(-2)), inverse=int(inverse), since=20)
     if not inverse:
-        return found
+        return result
     count = w.cast(w.size(_shape(value)[-1]), _part(_dtype(value)), t.INT64)
-    return w.node("Mul", found, count)
+    return w.node("Mul", result, count)
 
 
 @onnx_form("determinant")

@@ -1,4 +1,4 @@
-"""ONNX forms of what moves a window: convolutions, sums and extrema of windows, and padding of every kind."""
+"""ONNX forms of window operations: convolutions, sums and extrema of windows, and padding."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def spread(
     dilation: Sequence[int],
     filler: ir.Value,
 ) -> ir.Value:
-    """The leading axes dilated, padded and cropped; sizes and amounts may be open."""
+    """Dilate, pad and crop the leading axes; sizes and amounts may be symbolic."""
     sizes = list(shape)
     for axis, step in enumerate(dilation):
         if step > 1:
             x = _dilated(w, x, sizes, axis, step, filler)
             sizes[axis] = dim_max((sizes[axis] - 1) * step + 1, 0)
-    before, after = ([dim_max(amount, 0) for amount in each] for each in (low, high))
+    before, after = ([dim_max(amount, 0) for amount in amounts] for amounts in (low, high))
     if any(amount != 0 for amount in (*before, *after)):
         rest = [0] * (len(shape) - len(low))
         x = w.node("Pad", x, w.sizes([*before, *rest, *after, *rest]), filler)
@@ -47,7 +47,7 @@ def spread(
 
 
 def _dilated(w: GraphWriter, x: ir.Value, sizes: Sequence[Size], axis: int, step: int, filler: ir.Value) -> ir.Value:
-    """Along an axis, every element with ``step - 1`` fillers after it, but for the last."""
+    """Insert ``step - 1`` fillers between the elements of an axis."""
     wide = w.node("Unsqueeze", x, w.ints(axis + 1))
     amounts = [0] * (2 * len(sizes) + 2)
     amounts[len(sizes) + 1 + axis + 1] = step - 1
@@ -71,10 +71,10 @@ def convolution(
     base_dilation: tuple[int, ...],
     kernel_dilation: tuple[int, ...],
 ) -> ir.Value:
-    """A convolution of [G, N, C, *spatial] with [G, M, C, *kernel]: ``Conv``, groups and channels on one axis."""
+    """Write [G, N, C, *spatial] by [G, M, C, *kernel] as ``Conv``, groups and channels on one axis."""
     groups, n = shape[0], len(strides)
     if not isinstance(groups, int):
-        raise UnsupportedError(f"a convolution of {groups} groups has no ONNX form: their number must be known.")
+        raise UnsupportedError(f"expected a known number of groups for an ONNX convolution, got {groups}.")
     if not n:
         return w.node("Einsum", x, weights, equation="gnc,gmc->gnm")  # type: ignore[no-any-return]
     channels = groups * shape[2]
@@ -87,15 +87,15 @@ def convolution(
         rows = spread(w, rows, flat, (0, 0, *low), (0, 0, *high), (1, 1, *base_dilation), zero)
         pads = None
     filters = w.node("Reshape", weights, w.sizes([groups * kernel[1], *kernel[2:]]), allowzero=1)
-    found = w.node(
+    result = w.node(
         "Conv", rows, filters, group=groups, strides=list(strides), dilations=list(kernel_dilation), pads=pads
     )
-    found = w.node("Reshape", found, w.sizes([shape[1], groups, *out[2:]]), allowzero=1)
-    return w.node("Transpose", found, perm=[1, 0, *range(2, 3 + n)])  # type: ignore[no-any-return]
+    result = w.node("Reshape", result, w.sizes([shape[1], groups, *out[2:]]), allowzero=1)
+    return w.node("Transpose", result, perm=[1, 0, *range(2, 3 + n)])  # type: ignore[no-any-return]
 
 
 def _as_images(w: GraphWriter, x: ir.Value, shape: Shape, n: int) -> ir.Value:
-    """[leading product, 1, *spatial]."""
+    """Reshape to [leading product, 1, *spatial]."""
     return w.node("Reshape", x, w.sizes([product(shape[: len(shape) - n]), 1, *shape[len(shape) - n :]]), allowzero=1)  # type: ignore[no-any-return]
 
 
@@ -111,15 +111,15 @@ def sum_window(
     padding: Pairs,
     dilation: tuple[int, ...],
 ) -> ir.Value:
-    """Sums of windows: a convolution with ones."""
+    """Write sums of windows as a convolution with ones."""
     n = len(window)
     rows = _as_images(w, x, shape, n)
     images, zero = product(shape[: len(shape) - n]), w.number(0, dtype)
     low, high = zip(*padding, strict=True)
     rows = spread(w, rows, (images, 1, *shape[len(shape) - n :]), (0, 0, *low), (0, 0, *high), (1,) * (n + 2), zero)
     ones = w.constant(np.ones((1, 1, *window), numpy_dtype(dtype)))
-    found = w.node("Conv", rows, ones, strides=list(strides), dilations=list(dilation))
-    return w.node("Reshape", found, w.sizes(out), allowzero=1)  # type: ignore[no-any-return]
+    result = w.node("Conv", rows, ones, strides=list(strides), dilations=list(dilation))
+    return w.node("Reshape", result, w.sizes(out), allowzero=1)  # type: ignore[no-any-return]
 
 
 def extremum_window(
@@ -135,7 +135,7 @@ def extremum_window(
     padding: Pairs,
     dilation: tuple[int, ...],
 ) -> ir.Value:
-    """Greatest or least of windows: ``MaxPool``, of negative numbers for the least; integers window by window."""
+    """Write extrema of windows as ``MaxPool``, negated for minima; integers window by window."""
     if dtype not in (t.FLOAT, t.DOUBLE, t.FLOAT16):
         values, _, _ = _patches(w, x, shape, out, dtype, greatest, window, strides, padding, dilation)
         return w.node("ReduceMax" if greatest else "ReduceMin", values, w.ints(-1), keepdims=0)  # type: ignore[no-any-return]
@@ -145,8 +145,8 @@ def extremum_window(
     low, high = zip(*padding, strict=True)
     least = w.number(-np.inf, dtype)
     rows = spread(w, rows, (images, 1, *shape[len(shape) - n :]), (0, 0, *low), (0, 0, *high), (1,) * (n + 2), least)
-    found = w.node("MaxPool", rows, kernel_shape=list(window), strides=list(strides), dilations=list(dilation))
-    return w.node("Reshape", found if greatest else w.node("Neg", found), w.sizes(out), allowzero=1)  # type: ignore[no-any-return]
+    result = w.node("MaxPool", rows, kernel_shape=list(window), strides=list(strides), dilations=list(dilation))
+    return w.node("Reshape", result if greatest else w.node("Neg", result), w.sizes(out), allowzero=1)  # type: ignore[no-any-return]
 
 
 def arg_window(
@@ -162,8 +162,8 @@ def arg_window(
     padding: Pairs,
     dilation: tuple[int, ...],
 ) -> ir.Value:
-    """Where the first extremum (or NaN) of every window is: a flat index; -1 in padding alone."""
-    values, inside, places = _patches(w, x, shape, out, dtype, greatest, window, strides, padding, dilation)
+    """Write the flat index of the first extremum (or NaN) of every window; -1 in padding alone."""
+    values, inside, positions = _patches(w, x, shape, out, dtype, greatest, window, strides, padding, dilation)
     best = w.node("ReduceMax" if greatest else "ReduceMin", values, w.ints(-1), keepdims=1)
     attained = w.node("Equal", values, best)
     if t.is_float(dtype):
@@ -171,7 +171,7 @@ def arg_window(
     attained = w.node("And", attained, inside)
     first = w.node("ArgMax", w.cast(attained, t.INT32, t.BOOL), axis=-1, keepdims=1)
     one = w.node("Equal", w.constant(np.arange(math.prod(window))), first)
-    chosen = w.node("Where", w.node("And", one, attained), places, w.number(-1, t.INT64))
+    chosen = w.node("Where", w.node("And", one, attained), positions, w.number(-1, t.INT64))
     return w.node("ReduceMax", chosen, w.ints(-1), keepdims=0)  # type: ignore[no-any-return]
 
 
@@ -187,10 +187,13 @@ def _patches(
     padding: Pairs,
     dilation: Sequence[int],
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """All windows, [leading…, out…, window]; whether a place is no padding; and its flat index: [out…, window]."""
+    """Return all windows, [leading…, out…, window], with a mask and flat indices.
+
+    The mask is False in padding; mask and flat indices have the shape [out…, window].
+    """
     n = len(window)
     lead, spatial = shape[: len(shape) - n], shape[len(shape) - n :]
-    inside, places = None, None
+    inside, positions = None, None
     for axis in range(n):
         at = _coordinates(
             w, axis, n, out[len(out) - n + axis], window[axis], strides[axis], padding[axis][0], dilation[axis]
@@ -199,19 +202,22 @@ def _patches(
         fits = w.node("And", w.node("Less", w.ints(-1), at), w.node("Less", at, size))
         at = w.node("Max", w.node("Min", at, w.node("Sub", size, w.ints(1))), w.ints(0))
         inside = fits if inside is None else w.node("And", inside, fits)
-        places = at if places is None else w.node("Add", w.node("Mul", places, size), at)
+        positions = at if positions is None else w.node("Add", w.node("Mul", positions, size), at)
     flat = w.sizes([*out[len(out) - n :], math.prod(window)])
-    inside, places = (w.node("Reshape", v, flat, allowzero=1) for v in (inside, places))
+    inside, positions = (w.node("Reshape", v, flat, allowzero=1) for v in (inside, positions))
     rows = w.node("Reshape", x, w.sizes([*lead, product(spatial)]), allowzero=1)
-    found = w.node("Gather", rows, places, axis=len(lead))
+    patches = w.node("Gather", rows, positions, axis=len(lead))
     identity = identity_of("max" if greatest else "min", numpy_dtype(dtype))
-    return w.node("Where", inside, found, w.number(identity, dtype)), inside, places
+    return w.node("Where", inside, patches, w.number(identity, dtype)), inside, positions
 
 
 def _coordinates(
     w: GraphWriter, axis: int, n: int, count: Size, window: int, stride: int, low: Size, dilation: int
 ) -> ir.Value:
-    """Where along an axis each window has each of its places: on the axes ``axis`` and ``n + axis`` of ``2 * n``."""
+    """Return the coordinates of all window elements along an axis.
+
+    Of the ``2 * n`` axes of the result, ``axis`` counts windows and ``n + axis`` the elements of a window.
+    """
     zero, one = w.constant(np.array(0)), w.constant(np.array(1))
     line = w.node("Range", zero, w.node("Squeeze", w.size(count), w.ints(0)), one)
     starts = w.node("Sub", w.node("Mul", line, w.ints(stride)), w.size(low))

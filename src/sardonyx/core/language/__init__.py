@@ -1,6 +1,6 @@
-"""The language that operators are written in: short names over the primitives, with ONNX's broadcasting.
+"""The language for operator definitions: functions over the primitives, with ONNX's broadcasting.
 
-Axes may be negative. Sizes are ints or Dims. Numbers among operands take the element type of the tensors beside them.
+Axes may be negative. Sizes are ints or Dims. Numbers among operands get the element type of the tensor operands.
 """
 
 from __future__ import annotations

@@ -22,14 +22,14 @@ def contract(
     right: Sequence[int],
     dtype: DType | None = None,
 ) -> Tensor:
-    """Sums of products over paired axes; see the primitive."""
+    """Return sums of products over paired axes; see the primitive."""
     return apply("contract", x, y, batch=tuple(batch), left=tuple(left), right=tuple(right), dtype=dtype or x.dtype)
 
 
 def matmul(x: Tensor, y: Tensor, dtype: DType | None = None) -> Tensor:
-    """The matrix product as numpy's ``matmul``: vectors are promoted, leading axes broadcast."""
+    """Return the matrix product as numpy's ``matmul``: vectors are promoted, leading axes broadcast."""
     if x.rank == 0 or y.rank == 0:
-        raise ShapeError("a matrix product has no scalars.")
+        raise ShapeError("expected operands of rank ≥ 1 for a matrix product, got a scalar.")
     if x.rank == 1:
         return squeeze(matmul(unsqueeze(x, [0]), y, dtype), [-2 if y.rank > 1 else 0])
     if y.rank == 1:
@@ -43,51 +43,51 @@ def matmul(x: Tensor, y: Tensor, dtype: DType | None = None) -> Tensor:
 
 
 def einsum(equation: str, *operands: Tensor, dtype: DType | None = None) -> Tensor:
-    """Products summed by the letters of an explicit equation such as ``"bhqd,bhkd->bhqk"``; no ellipsis.
+    """Return products summed by the letters of an explicit equation, e.g. ``"bhqd,bhkd->bhqk"``.
 
-    Operands are contracted from left to right; a letter that occurs only in one of them is summed there, and one
-    that occurs twice in the same takes the diagonal.
+    No ellipsis. Operands are contracted from left to right; a letter of a single operand is summed there, and a letter
+    that occurs twice in one operand selects the diagonal.
     """
     left_side, result = equation.replace(" ", "").split("->")
     terms = left_side.split(",")
-    pairs = [_diagonal(x, term) for x, term in zip(operands, terms, strict=True)]
+    pairs = [_take_diagonal(x, term) for x, term in zip(operands, terms, strict=True)]
     (x, letters), rest = pairs[0], pairs[1:]
     for position, (y, others) in enumerate(rest):
         later = set(result).union(*(term for _, term in rest[position + 1 :]))
-        x, letters = _product_of_two(x, letters, y, others, later, dtype)
-    x, letters = _summed(x, letters, set(result))
+        x, letters = _contract_pair(x, letters, y, others, later, dtype)
+    x, letters = _sum_letters(x, letters, set(result))
     missing = set(result) - set(letters)
     if missing:
-        raise ShapeError(f"{''.join(sorted(missing))} of the result {result!r} occurs in no operand.")
+        raise ShapeError(f"{''.join(sorted(missing))} of the result {result!r} does not occur in any operand.")
     return permute(x, [letters.index(c) for c in result])
 
 
-def _diagonal(x: Tensor, letters: str) -> tuple[Tensor, str]:
+def _take_diagonal(x: Tensor, letters: str) -> tuple[Tensor, str]:
     if len(letters) != x.rank:
-        raise ShapeError(f"{letters!r} names {len(letters)} axes, and the operand has {x.rank}.")
+        raise ShapeError(f"{letters!r} names {len(letters)} axes, but the operand has {x.rank}.")
     for letter in dict.fromkeys(letters):
         while letters.count(letter) > 1:
             a, b = letters.index(letter), letters.rindex(letter)
             first = permute(x, [a, b, *(i for i in range(x.rank) if i not in (a, b))])
-            along = [unsqueeze(arange(size), [-1]) for size in first.shape[:2]]  # Joined: of one size.
+            along = [unsqueeze(arange(size), [-1]) for size in first.shape[:2]]  # Axes of one letter have one size.
             x = apply("gather", first, concat(along, -1), batch=0)
             letters = letter + "".join(c for i, c in enumerate(letters) if i not in (a, b))
     return x, letters
 
 
-def _summed(x: Tensor, letters: str, kept: set[str]) -> tuple[Tensor, str]:
-    gone = [i for i, c in enumerate(letters) if c not in kept]
-    return (reduce_sum(x, gone), "".join(c for c in letters if c in kept)) if gone else (x, letters)
+def _sum_letters(x: Tensor, letters: str, remaining: set[str]) -> tuple[Tensor, str]:
+    summed = [i for i, c in enumerate(letters) if c not in remaining]
+    return (reduce_sum(x, summed), "".join(c for c in letters if c in remaining)) if summed else (x, letters)
 
 
-def _product_of_two(x: Tensor, xs: str, y: Tensor, ys: str, later: set[str], dtype: DType | None) -> tuple[Tensor, str]:
-    x, xs = _summed(x, xs, later | set(ys))
-    y, ys = _summed(y, ys, later | set(xs))
+def _contract_pair(x: Tensor, xs: str, y: Tensor, ys: str, later: set[str], dtype: DType | None) -> tuple[Tensor, str]:
+    x, xs = _sum_letters(x, xs, later | set(ys))
+    y, ys = _sum_letters(y, ys, later | set(xs))
     shared = [c for c in xs if c in ys]
-    x, y = _matched(x, xs, y, ys, shared)
+    x, y = _match_sizes(x, xs, y, ys, shared)
     batch = [c for c in shared if c in later]
     inner = [c for c in shared if c not in later]
-    found = contract(
+    result = contract(
         x,
         y,
         batch=[(xs.index(c), ys.index(c)) for c in batch],
@@ -95,11 +95,11 @@ def _product_of_two(x: Tensor, xs: str, y: Tensor, ys: str, later: set[str], dty
         right=[ys.index(c) for c in inner],
         dtype=dtype,
     )
-    return found, "".join([*batch, *(c for c in xs if c not in shared), *(c for c in ys if c not in shared)])
+    return result, "".join([*batch, *(c for c in xs if c not in shared), *(c for c in ys if c not in shared)])
 
 
-def _matched(x: Tensor, xs: str, y: Tensor, ys: str, shared: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Axes of one letter, with a size of 1 repeated to the other's."""
+def _match_sizes(x: Tensor, xs: str, y: Tensor, ys: str, shared: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Repeat axes of size 1 to the other operand's size of the same letter."""
     a, b = list(x.shape), list(y.shape)
     for c in shared:
         i, j = xs.index(c), ys.index(c)
@@ -118,17 +118,17 @@ def convolve(
     groups: Size = 1,
     dtype: DType | None = None,
 ) -> Tensor:
-    """A convolution of [N, C, *spatial] with [M, C/groups, *kernel] to [N, M, *spatial]."""
+    """Return a convolution of [N, C, *spatial] with [M, C/groups, *kernel] to [N, M, *spatial]."""
     n = len(strides)
     channels, features = x.shape[1], w.shape[0]
     if isinstance(groups, int) and (groups < 1 or (isinstance(features, int) and features % groups)):
-        raise ShapeError(f"{features} features are no multiple of {groups} groups.")
+        raise ShapeError(f"expected a multiple of {groups} groups, got {features} features.")
     if channels != w.shape[1] * groups and isinstance(channels, int) and isinstance(w.shape[1], int):
         raise ShapeError(
-            f"the input has {channels} channels, and the weights take {groups} groups of {w.shape[1]}.",
+            f"the input has {channels} channels, but the weights have {groups} groups of {w.shape[1]}.",
         )
     grouped = reshape(x, (x.shape[0], groups, w.shape[1], *x.shape[2:]))
-    found = apply(
+    result = apply(
         "convolve",
         permute(grouped, [1, 0, *range(2, 3 + n)]),
         reshape(w, (groups, floor_div(features, groups), *w.shape[1:])),
@@ -138,8 +138,8 @@ def convolve(
         kernel_dilation=tuple(kernel_dilation or (1,) * n),
         dtype=dtype or x.dtype,
     )
-    by_image = permute(found, [1, 0, *range(2, 3 + n)])
-    return reshape(by_image, (x.shape[0], features, *found.shape[3:]))
+    by_image = permute(result, [1, 0, *range(2, 3 + n)])
+    return reshape(by_image, (x.shape[0], features, *result.shape[3:]))
 
 
 def reduce_window(
@@ -151,7 +151,7 @@ def reduce_window(
     padding: Sequence[tuple[Size, Size]],
     dilation: Sequence[int] | None = None,
 ) -> Tensor:
-    """A reduction over windows of the last axes; see the primitive."""
+    """Return a reduction over windows of the last axes; see the primitive."""
     return apply(
         "reduce_window",
         x,
@@ -164,10 +164,10 @@ def reduce_window(
 
 
 def fft(x: Tensor, inverse: bool = False) -> Tensor:
-    """The discrete Fourier transform of complex numbers along the last axis, unscaled."""
+    """Return the discrete Fourier transform of complex numbers along the last axis, unscaled."""
     return apply("fft", x, inverse=inverse)
 
 
 def determinant(x: Tensor) -> Tensor:
-    """The determinant of the matrices in the last two axes."""
+    """Return the determinants of the matrices in the last two axes."""
     return apply("determinant", x)

@@ -1,4 +1,4 @@
-"""Tensors that are made of numbers and sizes alone."""
+"""Tensors created from numbers and sizes alone."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from sardonyx.core.language.static_values import normalized_axis
 
 
 def full(shape: Sequence[Size], value: Operand, dtype: DType) -> Tensor:
-    """A tensor of one value."""
+    """Return a tensor of one repeated value."""
     one = value if isinstance(value, Tensor) else constant(value, dtype)
     return broadcast_to(one, tuple(shape))
 
 
 def full_like(x: Tensor, value: Operand) -> Tensor:
-    """A tensor of one value, of the shape and element type of another."""
+    """Return a tensor of one repeated value, with the shape and element type of ``x``."""
     return full(x.shape, value, x.dtype)
 
 
 def zero(dtype: DType) -> Tensor:
-    """A scalar 0; of strings, the empty one."""
+    """Return a scalar 0; for strings, the empty one."""
     return constant("" if dtype == t.STRING else 0, dtype)
 
 
 def zeros_like(x: Tensor) -> Tensor:
-    """Zeros, of the shape and element type of another."""
+    """Return zeros with the shape and element type of ``x``."""
     return full_like(x, 0)
 
 
 def ones_like(x: Tensor) -> Tensor:
-    """Ones, of the shape and element type of another."""
+    """Return ones with the shape and element type of ``x``."""
     return full_like(x, 1)
 
 
 def iota(shape: Sequence[Size], axis: int, dtype: DType = t.INT64) -> Tensor:
-    """0, 1, 2 … along an axis."""
+    """Return 0, 1, 2 … along an axis."""
     return apply("iota", shape=tuple(shape), axis=normalized_axis(axis, len(shape)), dtype=dtype)
 
 
 def arange(count: Size, dtype: DType = t.INT64) -> Tensor:
-    """0, 1, 2 … of one axis."""
+    """Return 0, 1, 2 … as a vector."""
     return iota((count,), 0, dtype)
 
 
 def uniform(shape: Sequence[Size], dtype: DType, *, seed: float | None, identity: str) -> Tensor:
-    """Random numbers in [0, 1)."""
+    """Return uniform random numbers in [0, 1)."""
     return apply("random", kind="uniform", shape=tuple(shape), dtype=dtype, seed=seed, identity=identity)
 
 
 def normal(shape: Sequence[Size], dtype: DType, *, seed: float | None, identity: str) -> Tensor:
-    """Random numbers of mean 0 and standard deviation 1."""
+    """Return random numbers of mean 0 and standard deviation 1."""
     return apply("random", kind="normal", shape=tuple(shape), dtype=dtype, seed=seed, identity=identity)

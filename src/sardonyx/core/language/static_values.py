@@ -1,4 +1,4 @@
-"""What must be known while a function is traced: numbers among operands, axes, ranks, sizes."""
+"""Values that must be known while a function is traced: numbers among operands, axes, ranks, sizes."""
 
 from __future__ import annotations
 
@@ -14,107 +14,107 @@ from sardonyx.core.language.elementwise import cast
 from sardonyx.errors import NeedsValueError, ShapeError
 
 
-def static(x: Tensor, what: str = "a value") -> list[int]:
-    """The elements of a small integer tensor as ints.
+def static(x: Tensor, name: str = "a value") -> list[int]:
+    """Return the elements of a small integer tensor as ints.
 
     Raises:
-        NeedsValueError: They are only known at run time.
+        NeedsValueError: The elements are only known at run time.
     """
-    found = sizes_of(x)
-    if found is None or any(isinstance(size, Dim) for size in found):
-        told = find_assumption(x)
-        if told is not None:
-            return [int(each) for each in told.ravel()]
-        raise NeedsValueError(f"{what} is computed from data.", value=x, where=x.origin)
-    return [int(size) for size in found]  # type: ignore[arg-type]
+    known = sizes_of(x)
+    if known is None or any(isinstance(size, Dim) for size in known):
+        assumed = find_assumption(x)
+        if assumed is not None:
+            return [int(element) for element in assumed.ravel()]
+        raise NeedsValueError(f"{name} is computed from data.", value=x, where=x.origin)
+    return [int(size) for size in known]  # type: ignore[arg-type]
 
 
-def static_scalar(x: Tensor, what: str = "a value") -> float | int | bool | str:
-    """The one element of a tensor as a Python number.
+def static_scalar(x: Tensor, name: str = "a value") -> float | int | bool | str:
+    """Return the single element of a tensor as a Python number.
 
     Raises:
-        NeedsValueError: It is only known at run time.
+        NeedsValueError: The element is only known at run time.
         ShapeError: There are more elements than one.
     """
-    found = x.known if x.is_constant else find_assumption(x)
-    if found is None:
-        raise NeedsValueError(f"{what} is computed from data.", value=x, where=x.origin)
-    if found.size != 1:
-        raise ShapeError(f"{what} is one number, and {found.size} were given.")
-    return found.reshape(()).item()  # type: ignore[no-any-return]
+    value = x.known if x.is_constant else find_assumption(x)
+    if value is None:
+        raise NeedsValueError(f"{name} is computed from data.", value=x, where=x.origin)
+    if value.size != 1:
+        raise ShapeError(f"expected one number for {name}, got {value.size}.")
+    return value.reshape(()).item()  # type: ignore[no-any-return]
 
 
 def elements(x: Tensor) -> tuple[Size, ...] | None:
-    """The elements of a small integer tensor as sizes (any sign), where known or expressions; else None."""
+    """Return the elements of a small integer tensor as sizes of any sign; None if some are unknown."""
     return sizes_of(x)
 
 
-def sizes(x: Tensor, what: str = "a size") -> tuple[Size, ...]:
-    """The elements of an integer tensor of rank 0 or 1 as sizes; those computed from data become fresh symbols.
+def sizes(x: Tensor, name: str = "a size") -> tuple[Size, ...]:
+    """Return the elements of an integer tensor of rank 0 or 1 as sizes; unknown ones become fresh symbols.
 
     Raises:
-        NeedsValueError: Their number is only known at run time.
-        ShapeError: One is negative.
+        NeedsValueError: The number of elements is only known at run time.
+        ShapeError: An element is negative.
     """
-    found = sizes_of(x)
-    if found is None:
-        count = static_size(x, 0, f"the number of elements of {what}") if x.rank else 1
-        found = tuple(bind(x, (i,) if x.rank else ()) for i in range(count))
-    for size in found:
+    values = sizes_of(x)
+    if values is None:
+        count = static_size(x, 0, f"the number of elements of {name}") if x.rank else 1
+        values = tuple(bind(x, (i,) if x.rank else ()) for i in range(count))
+    for size in values:
         if isinstance(size, int) and size < 0:
-            raise ShapeError(f"{what} is {size}.", remedy="Sizes are not negative.")
-    return found
+            raise ShapeError(f"{name} is {size}.", remedy="Give a size that is not negative.")
+    return values
 
 
-def static_size(x: Tensor, axis: int, what: str) -> int:
-    """The size of an axis as an int.
+def static_size(x: Tensor, axis: int, name: str) -> int:
+    """Return the size of an axis as an int.
 
     Raises:
-        NeedsValueError: It is only known at run time.
+        NeedsValueError: The size is only known at run time.
     """
     size = x.shape[axis]
     if isinstance(size, int):
         return size
-    told = find_assumption(size_tensor([size], ()))
-    if told is None:
-        raise NeedsValueError(f"{what} is computed from data.", value=x, where=x.origin)
-    return int(told)
+    assumed = find_assumption(size_tensor([size], ()))
+    if assumed is None:
+        raise NeedsValueError(f"{name} is computed from data.", value=x, where=x.origin)
+    return int(assumed)
 
 
-def is_one(sizes: Sequence[Size], what: str) -> list[bool]:
-    """Which of some sizes are 1.
+def is_one(sizes: Sequence[Size], question: str) -> list[bool]:
+    """Return for each size True if it is 1.
 
     Raises:
-        NeedsValueError: That is only known at run time.
+        NeedsValueError: The answer is only known at run time.
     """
-    told = [equal(size, 1) for size in sizes]
-    open_ones = [size for size, found in zip(sizes, told, strict=True) if found is None]
+    known = [equal(size, 1) for size in sizes]
+    open_ones = [size for size, one in zip(sizes, known, strict=True) if one is None]
     if not open_ones:
-        return [bool(found) for found in told]
+        return [bool(one) for one in known]
     answer = find_assumption(elementwise.equal(size_tensor(open_ones), 1))
     if answer is None:
-        raise NeedsValueError(what)
+        raise NeedsValueError(question)
     answers = iter(answer.tolist())
-    return [bool(next(answers) if found is None else found) for found in told]
+    return [bool(next(answers) if one is None else one) for one in known]
 
 
-def one_size(x: Tensor, what: str) -> Size:
-    """The one element of an integer tensor as a size.
+def one_size(x: Tensor, name: str) -> Size:
+    """Return the single element of an integer tensor as a size.
 
     Raises:
-        ShapeError: There is another number of elements, or it is negative.
+        ShapeError: There is another number of elements, or the element is negative.
     """
-    found = sizes(x, what)
-    if len(found) != 1:
-        raise ShapeError(f"{what} is one number, and {len(found)} are given.")
-    return found[0]
+    values = sizes(x, name)
+    if len(values) != 1:
+        raise ShapeError(f"expected one number for {name}, got {len(values)}.")
+    return values[0]
 
 
 def normalized_axis(axis: int, rank: int) -> int:
-    """The axis counted from the front.
+    """Return the axis counted from the front.
 
     Raises:
-        ShapeError: There is no such axis.
+        ShapeError: The axis is out of range.
     """
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} is out of range for rank {rank}.", remedy=f"Axes are {-rank} to {rank - 1}.")
@@ -122,33 +122,33 @@ def normalized_axis(axis: int, rank: int) -> int:
 
 
 def normalized_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """The axes counted from the front.
+    """Return the axes counted from the front.
 
     Raises:
-        ShapeError: There is no such axis, or one occurs twice.
+        ShapeError: An axis is out of range or occurs twice.
     """
-    found = tuple(normalized_axis(axis, rank) for axis in axes)
-    if len(set(found)) != len(found):
+    normalized = tuple(normalized_axis(axis, rank) for axis in axes)
+    if len(set(normalized)) != len(normalized):
         raise ShapeError(f"an axis occurs twice in {list(axes)}.")
-    return found
+    return normalized
 
 
-def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
-    """The tensor itself, which must have so many axes.
+def of_rank(x: Tensor, rank: int, name: str) -> Tensor:
+    """Return the tensor after checking its rank.
 
     Raises:
-        ShapeError: It has another rank.
+        ShapeError: The rank differs.
     """
     if x.rank != rank:
-        raise ShapeError(f"{what} has {rank} axes, and {x.type} was given.")
+        raise ShapeError(f"expected {rank} axes for {name}, got {x.type}.")
     return x
 
 
 def number(size: Size, dtype: DType = t.INT64) -> Tensor:
-    """A size as a scalar."""
+    """Return a size as a scalar."""
     return cast(size_tensor([size], ()), dtype)
 
 
 def shape_tensor(x: Tensor) -> Tensor:
-    """The shape as an int64 tensor."""
+    """Return the shape as an int64 tensor."""
     return size_tensor(x.shape)

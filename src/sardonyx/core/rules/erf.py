@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 _ERX = 8.45062911510467529297e-01
-"""``erf(1)`` to single precision: what the approximation around 1 is added to."""
+"""``erf(1)`` to single precision: the offset of the approximation around 1."""
 
 # Coefficients from the constant term on.
 _NEAR_ZERO = (
@@ -44,28 +44,28 @@ _FAR = (
 
 
 _BLOCK = 1 << 13
-"""Elements computed at a time: what the nearest caches hold of all intermediate values."""
+"""Elements per block: all intermediate values of a block fit into L2."""
 
 
 def erf(x: np.ndarray) -> np.ndarray:
-    """The error function of every element, computed in float64 and returned in the element type of ``x``."""
+    """Return the error function of every element, computed in float64, in the element type of ``x``."""
     flat = np.ascontiguousarray(x).reshape(-1)
-    found = np.empty_like(flat)
+    result = np.empty_like(flat)
     for first in range(0, flat.size, _BLOCK):
-        found[first : first + _BLOCK] = _of_block(flat[first : first + _BLOCK].astype(np.float64))
-    return found.reshape(x.shape)
+        result[first : first + _BLOCK] = _compute_block(flat[first : first + _BLOCK].astype(np.float64))
+    return result.reshape(x.shape)
 
 
-def _of_block(x: np.ndarray) -> np.ndarray:
-    size = np.minimum(np.abs(x), 6.0)  # From there on it is 1.
+def _compute_block(x: np.ndarray) -> np.ndarray:
+    size = np.minimum(np.abs(x), 6.0)  # The result is 1 from 6 on.
     square = size * size
     small = size + size * _ratio(square, _NEAR_ZERO)
     near_one = _ERX + _ratio(size - 1, _NEAR_ONE)
     inverse = 1 / np.maximum(square, 1)
     tail = np.where(size < 1 / 0.35, _ratio(inverse, _MIDDLE), _ratio(inverse, _FAR))
     large = 1 - np.exp(-square - 0.5625 + tail) / np.maximum(size, 1)
-    found: np.ndarray = np.copysign(np.where(size < 0.84375, small, np.where(size < 1.25, near_one, large)), x)
-    return found
+    result: np.ndarray = np.copysign(np.where(size < 0.84375, small, np.where(size < 1.25, near_one, large)), x)
+    return result
 
 
 def _ratio(x: np.ndarray, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> np.ndarray:
@@ -75,9 +75,9 @@ def _ratio(x: np.ndarray, coefficients: tuple[tuple[float, ...], tuple[float, ..
 
 
 def _polynomial(x: np.ndarray, coefficients: tuple[float, ...]) -> np.ndarray:
-    """By Horner's rule, in place."""
-    found = np.full_like(x, coefficients[-1])
+    """Evaluate a polynomial by Horner's rule, in place."""
+    result = np.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
-        found *= x
-        found += coefficient
-    return found
+        result *= x
+        result += coefficient
+    return result

@@ -1,7 +1,7 @@
-"""The value of every primitive, by numpy: the second of the tables, and the oracle for every other way to compute.
+"""The value of every primitive, by numpy: the oracle for every other implementation.
 
-A rule gets the type of the result with sizes as numbers, the operands as arrays and the parameters. Element types that
-numpy does not compute with by itself (of 16 bits and less) are widened, and every result rounded once.
+A rule receives the type of the result with sizes as numbers, the operands as arrays and the parameters. Element types
+without numpy arithmetic (of 16 bits and fewer) are widened, and every result is rounded once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import DType, TensorType, numpy_dtype
 from sardonyx.core.rules.erf import erf
-from sardonyx.core.rules.numpy_windows import chosen, convolved, reduced, spread
+from sardonyx.core.rules.numpy_windows import convolve, find_extrema, reduce_windows, spread
 from sardonyx.errors import ExecutionError
 
 Array = np.ndarray[Any, Any]
@@ -30,10 +30,10 @@ _WIDER: dict[np.dtype, np.dtype] = {
     **{numpy_dtype(d): np.dtype(np.float32) for d in t.FLOATS if d not in (t.DOUBLE, t.FLOAT, t.FLOAT16)},
     **{numpy_dtype(d): np.dtype(np.int32) for d in (t.DType.INT4, t.DType.INT2, t.DType.UINT4, t.DType.UINT2)},
 }
-"""What numpy computes with in place of the element types of ``ml_dtypes``."""
+"""Types of numpy arithmetic on the element types of ``ml_dtypes``."""
 
 _ACCUMULATOR = {**_WIDER, np.dtype(np.float16): np.dtype(np.float32)}
-"""What sums of many are accumulated in."""
+"""Accumulator types of long sums."""
 
 
 def numpy_rule(name: str) -> Callable[[NumpyRule], NumpyRule]:
@@ -46,7 +46,7 @@ def numpy_rule(name: str) -> Callable[[NumpyRule], NumpyRule]:
     return register
 
 
-def _widened(x: Array, wider: dict[np.dtype, np.dtype] = _WIDER) -> Array:
+def _widen(x: Array, wider: dict[np.dtype, np.dtype] = _WIDER) -> Array:
     dtype = wider.get(x.dtype)
     return x if dtype is None else x.astype(dtype)
 
@@ -65,7 +65,7 @@ def _divide(x: Array, y: Array) -> Any:
     if x.dtype.kind == "u":
         return np.floor_divide(x, y)
     quotient = np.floor_divide(x, y)
-    # Rounded down; one too low where the signs differ and something is left.
+    # Rounded down: one too low if the signs differ and the remainder is not 0.
     return quotient + ((quotient * y != x) & ((x < 0) != (y < 0))).astype(x.dtype)
 
 
@@ -85,7 +85,7 @@ def _power(x: Array, y: Array) -> Any:
     if x.dtype.kind == "i" and (y < 0).any():
         if ((x == 0) & (y < 0)).any():
             raise ExecutionError("an integer 0 is raised to a negative power.", remedy="Give another base.")
-        # The exact power, rounded toward zero: 0 but for bases 1 and -1.
+        # The exact power, rounded toward zero: 0 except for bases 1 and -1.
         with np.errstate(all="ignore"):
             return np.where(y < 0, np.trunc(np.power(x.astype(np.float64), y)), 0).astype(x.dtype) + np.where(
                 y < 0, 0, np.power(x, np.maximum(y, 0))
@@ -93,8 +93,8 @@ def _power(x: Array, y: Array) -> Any:
     return np.power(x, y)
 
 
-def _shifted(shift: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """Shifts by a negative amount, or by all bits and more, leave what the sign fills in."""
+def _total_shift(shift: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """Return a shift whose result for negative or excessive amounts is the sign fill."""
 
     def rule(x: Array, by: Array) -> Array:
         bits = x.dtype.itemsize * 8
@@ -115,7 +115,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide, "rem": _remainder, "pow": _power,
     "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    "shift_left": _shifted(np.left_shift), "shift_right": _shifted(np.right_shift),
+    "shift_left": _total_shift(np.left_shift), "shift_right": _total_shift(np.right_shift),
     "equal": np.equal, "less": np.less,
 }  # fmt: skip
 
@@ -124,7 +124,7 @@ def _unary(op: str) -> NumpyRule:
     ufunc = _UNARY[op]
 
     def rule(type: TensorType, x: Array) -> Array:
-        return ufunc(_widened(x)).astype(x.dtype, copy=False)
+        return ufunc(_widen(x)).astype(x.dtype, copy=False)
 
     return rule
 
@@ -134,8 +134,8 @@ def _binary(op: str) -> NumpyRule:
     compares = op in ("equal", "less")
 
     def rule(type: TensorType, x: Array, y: Array) -> Array:
-        found = ufunc(_widened(x), _widened(y))
-        return found.astype(np.bool_ if compares else x.dtype, copy=False)
+        result = ufunc(_widen(x), _widen(y))
+        return result.astype(np.bool_ if compares else x.dtype, copy=False)
 
     return rule
 
@@ -159,30 +159,30 @@ def _select(type: TensorType, condition: Array, x: Array, y: Array) -> Array:
 def _convert(type: TensorType, x: Array, *, dtype: DType, saturate: bool, rounding: str) -> Any:
     target = numpy_dtype(dtype)
     if x.dtype == object:
-        return _parsed(x, dtype)
+        return _parse_texts(x, dtype)
     if dtype == t.STRING:
-        return _printed(x)
+        return _format_texts(x)
     if dtype == t.BOOL:
-        return _widened(x) != 0
+        return _widen(x) != 0
     if dtype in t.FLOAT8 and saturate:
-        return _saturated(_widened(x), target)
+        return _saturate(_widen(x), target)
     if dtype == DType.FLOAT8E8M0:
-        return _power_of_two(_widened(x), saturate, rounding)
+        return _power_of_two(_widen(x), saturate, rounding)
     if target in _WIDER and t.is_integer(dtype):
         return x.astype(np.int64).astype(np.int32).astype(target)
     if x.dtype.kind == "c" and target.kind != "c":
         x = x.real
-    return _widened(x).astype(target)
+    return _widen(x).astype(target)
 
 
-def _saturated(x: Array, target: np.dtype) -> Array:
+def _saturate(x: Array, target: np.dtype) -> Array:
     limit = np.float32(ml_dtypes.finfo(target).max)  # type: ignore[no-untyped-call]
     wide = x.astype(np.float32) if x.dtype != np.float64 else x
     return np.where(np.isnan(wide), wide, np.clip(wide, -limit, limit)).astype(target)
 
 
 def _power_of_two(x: Array, saturate: bool, rounding: str) -> Array:
-    """To an exponent alone (8 bits, bias 127, 255 is NaN), as ONNX Cast describes it."""
+    """Convert to an exponent alone (8 bits, bias 127, 255 is NaN), as ONNX Cast defines."""
     magnitude = np.abs(x.astype(np.float32))
     bits = magnitude.view(np.uint32) if magnitude.flags.c_contiguous else magnitude.copy().view(np.uint32)
     exponent, fraction = (bits >> 23).astype(np.int32), bits & 0x7FFFFF
@@ -196,7 +196,7 @@ def _power_of_two(x: Array, saturate: bool, rounding: str) -> Array:
         )
     else:
         up = np.zeros(x.shape, np.bool_)
-    # Denormals stand for powers below the least; half of the least normal rounds to it.
+    # Denormals are below the least power; half of the least normal rounds up.
     code = exponent + up
     code = np.where((code > 254) & (exponent <= 254), 254 if saturate else 255, code)
     code = np.where(np.isinf(magnitude), 254 if saturate else 255, code)
@@ -204,19 +204,19 @@ def _power_of_two(x: Array, saturate: bool, rounding: str) -> Array:
     return code.astype(np.uint8).view(numpy_dtype(DType.FLOAT8E8M0))
 
 
-def _parsed(x: Array, dtype: DType) -> Array:
+def _parse_texts(x: Array, dtype: DType) -> Array:
     if dtype == t.STRING:
         return x
     kind = t.kind(dtype)
-    found: list[Any] = []
+    values: list[Any] = []
     for text in x.ravel().tolist():
         word = text.decode() if isinstance(text, bytes) else str(text)
         try:
-            found.append(_number(word, kind))
+            values.append(_number(word, kind))
         except (ValueError, OverflowError):
-            raise ExecutionError(f"the text {word!r} is no {dtype.name.lower()}.") from None
+            raise ExecutionError(f"cannot convert the text {word!r} to {dtype.name.lower()}.") from None
     wide = {"int": np.int64, "uint": np.uint64, "complex": np.complex128}.get(kind, np.float64)
-    return np.array(found, wide).reshape(x.shape).astype(numpy_dtype(dtype))
+    return np.array(values, wide).reshape(x.shape).astype(numpy_dtype(dtype))
 
 
 def _number(word: str, kind: t.Kind) -> Any:
@@ -227,12 +227,12 @@ def _number(word: str, kind: t.Kind) -> Any:
     return float(word)
 
 
-def _printed(x: Array) -> Array:
-    wide = _widened(x)
+def _format_texts(x: Array) -> Array:
+    wide = _widen(x)
     words = [str(item) for item in (wide.ravel() if wide.dtype.kind == "f" else wide.ravel().tolist())]
-    found = np.empty(len(words), object)
-    found[:] = words
-    return found.reshape(x.shape)
+    texts = np.empty(len(words), object)
+    texts[:] = words
+    return texts.reshape(x.shape)
 
 
 @numpy_rule("bitcast")
@@ -254,7 +254,7 @@ _REDUCTIONS: dict[str, Any] = {
 
 
 def identity_of(kind: str, dtype: np.dtype) -> Any:
-    """What a reduction of nothing gives."""
+    """Return the result of a reduction of no elements."""
     if kind in ("add", "mul", "or"):
         return dtype.type(1 if kind == "mul" else 0)
     if kind == "and":
@@ -269,25 +269,25 @@ def identity_of(kind: str, dtype: np.dtype) -> Any:
 @numpy_rule("reduce")
 def _reduce(type: TensorType, x: Array, *, kind: str, axes: tuple[int, ...]) -> Any:
     if kind in ("argmax", "argmin"):
-        return (np.argmax if kind == "argmax" else np.argmin)(_widened(x), axis=axes[0])
-    wide = _widened(x, _ACCUMULATOR)
-    found = _REDUCTIONS[kind].reduce(wide, axis=axes, dtype=wide.dtype, initial=identity_of(kind, wide.dtype))
-    return np.asarray(found).astype(x.dtype, copy=False)
+        return (np.argmax if kind == "argmax" else np.argmin)(_widen(x), axis=axes[0])
+    wide = _widen(x, _ACCUMULATOR)
+    result = _REDUCTIONS[kind].reduce(wide, axis=axes, dtype=wide.dtype, initial=identity_of(kind, wide.dtype))
+    return np.asarray(result).astype(x.dtype, copy=False)
 
 
 _FEW_PRODUCTS = 1 << 12
-"""Up to here numpy multiplies integers quickly enough by itself."""
+"""Number of products up to which numpy's integer products are fast enough."""
 
 
 def _product_operands(x: Array, y: Array, depth: int, dtype: np.dtype, products: int) -> tuple[Array, Array]:
-    """The operands of sums of ``depth`` products, in what they are accumulated in.
+    """Return the operands of sums of ``depth`` products in the accumulator type.
 
-    Integers go through float64, which has fast products, where no sum can pass what it holds exactly.
+    Integers use float64, which has fast products, if all sums are exact in float64.
     """
     if dtype.kind not in "iu":
         wide = _ACCUMULATOR.get(dtype, dtype)
         return x.astype(wide, copy=False), y.astype(wide, copy=False)
-    x, y = _widened(x), _widened(y)
+    x, y = _widen(x), _widen(y)
     if products > _FEW_PRODUCTS and depth * _magnitude(x) * _magnitude(y) < 1 << 53:
         return x.astype(np.float64), y.astype(np.float64)
     return x.astype(dtype, copy=False), y.astype(dtype, copy=False)
@@ -342,7 +342,7 @@ def _convolve(
     target, shape = numpy_dtype(dtype), _shape(type)
     depth = math.prod(w.shape[2:])
     x, w = _product_operands(x, w, depth, target, math.prod(shape) * depth)
-    return _product_result(convolved(x, w, shape[3:], strides, padding, base_dilation, kernel_dilation), target)
+    return _product_result(convolve(x, w, shape[3:], strides, padding, base_dilation, kernel_dilation), target)
 
 
 @numpy_rule("reduce_window")
@@ -356,15 +356,15 @@ def _reduce_window(
     padding: tuple[tuple[int, int], ...],
     dilation: tuple[int, ...],
 ) -> Any:
-    shape, wide = _shape(type), _widened(x, _ACCUMULATOR)
+    shape, wide = _shape(type), _widen(x, _ACCUMULATOR)
     out = shape[len(shape) - len(window) :]
     if 0 in shape:
         return np.empty(shape, numpy_dtype(type.dtype))
     if kind.startswith("arg"):
-        return chosen(wide, kind == "argmax", window, strides, padding, dilation, out)
+        return find_extrema(wide, kind == "argmax", window, strides, padding, dilation, out)
     identity = identity_of(kind, wide.dtype)
-    found = reduced(wide, _REDUCTIONS[kind], identity, window, strides, padding, dilation, out)
-    return found.astype(x.dtype, copy=False)
+    result = reduce_windows(wide, _REDUCTIONS[kind], identity, window, strides, padding, dilation, out)
+    return result.astype(x.dtype, copy=False)
 
 
 # Movement.
@@ -405,14 +405,14 @@ def _concat(type: TensorType, *xs: Array, axis: int) -> Array:
     return np.concatenate(xs, axis=axis)
 
 
-def _places(x: Array, indices: Array, batch: int) -> tuple[Array, ...]:
-    """The index vectors as numpy's indices, checked."""
+def _numpy_indices(x: Array, indices: Array, batch: int) -> tuple[Array, ...]:
+    """Return the index vectors as numpy indices, after checking the range."""
     depth = indices.shape[-1]
     for i in range(depth):
-        chosen, size = indices[..., i], x.shape[batch + i]
-        if chosen.size and (int(chosen.min()) < 0 or int(chosen.max()) >= size):
-            # What is still negative was counted from the end, by the language.
-            wrong = int(chosen.min()) - size if int(chosen.min()) < 0 else int(chosen.max())
+        column, size = indices[..., i], x.shape[batch + i]
+        if column.size and (int(column.min()) < 0 or int(column.max()) >= size):
+            # The language adds the size to indices from the end: a negative one was out of range before.
+            wrong = int(column.min()) - size if int(column.min()) < 0 else int(column.max())
             raise ExecutionError(
                 f"index {wrong} is out of range for an axis of {size}.", remedy="Give indices within the axis."
             )
@@ -422,23 +422,23 @@ def _places(x: Array, indices: Array, batch: int) -> tuple[Array, ...]:
 
 @numpy_rule("gather")
 def _gather(type: TensorType, x: Array, indices: Array, *, batch: int) -> Array:
-    indices = _widened(indices)
-    places = _places(x, indices, batch)
+    indices = _widen(indices)
+    positions = _numpy_indices(x, indices, batch)
     if batch == 0 and indices.shape[-1] == 1:
         return np.take(x, indices[..., 0], axis=0)
-    return x[places] if places else np.broadcast_to(x, _shape(type))
+    return x[positions] if positions else np.broadcast_to(x, _shape(type))
 
 
 @numpy_rule("scatter")
 def _scatter(type: TensorType, x: Array, indices: Array, updates: Array, *, kind: str, batch: int) -> Array:
-    places = _places(x, _widened(indices), batch)
-    found = _widened(x).copy()
-    updates = _widened(updates)
+    positions = _numpy_indices(x, _widen(indices), batch)
+    result = _widen(x).copy()
+    updates = _widen(updates)
     if kind == "set":
-        found[places] = updates
+        result[positions] = updates
     else:
-        _REDUCTIONS[kind].at(found, places, updates)
-    return found.astype(x.dtype, copy=False)
+        _REDUCTIONS[kind].at(result, positions, updates)
+    return result.astype(x.dtype, copy=False)
 
 
 @numpy_rule("reverse")
@@ -465,7 +465,7 @@ def _dims(type: TensorType, *, sizes: tuple[int, ...], shape: tuple[int, ...], d
 
 @numpy_rule("sort")
 def _sort(type: TensorType, x: Array, *, axis: int, descending: bool) -> Any:
-    x = _widened(x)
+    x = _widen(x)
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
@@ -475,14 +475,14 @@ def _sort(type: TensorType, x: Array, *, axis: int, descending: bool) -> Any:
 @numpy_rule("top_k")
 def _top_k(type: TensorType, x: Array, *, axis: int, k: int, largest: bool) -> Array:
     if k > x.shape[axis]:
-        raise ExecutionError(f"the first {k} of {x.shape[axis]} elements are asked for.", remedy="Ask for fewer.")
+        raise ExecutionError(f"expected k ≤ {x.shape[axis]}, got {k}.", remedy="Request fewer elements.")
     order = _sort(type, x, axis=axis, descending=largest)
     return np.take(order, np.arange(k), axis=axis)
 
 
 @numpy_rule("scan")
 def _scan(type: TensorType, x: Array, *, kind: str, axis: int) -> Any:
-    wide = _widened(x, _ACCUMULATOR)
+    wide = _widen(x, _ACCUMULATOR)
     return _REDUCTIONS[kind].accumulate(wide, axis=axis, dtype=wide.dtype).astype(x.dtype, copy=False)
 
 
@@ -494,13 +494,13 @@ def _fft(type: TensorType, x: Array, *, inverse: bool) -> Array:
     if x.shape[-1] == 0:
         return x
     # The scaled inverse is computed in the precision of the operand, the unscaled one in double.
-    found = np.fft.ifft(x) * x.shape[-1] if inverse else np.fft.fft(x)
-    return found.astype(x.dtype, copy=False)
+    result = np.fft.ifft(x) * x.shape[-1] if inverse else np.fft.fft(x)
+    return result.astype(x.dtype, copy=False)
 
 
 @numpy_rule("determinant")
 def _determinant(type: TensorType, x: Array) -> Array:
-    wide = _widened(x, _ACCUMULATOR)
+    wide = _widen(x, _ACCUMULATOR)
     return np.asarray(np.linalg.det(wide)).astype(x.dtype, copy=False)
 
 
@@ -516,13 +516,13 @@ def _random(
     run: int = 0,
 ) -> Array:
     if seed is not None:
-        # numpy's legacy generator: what the standard's own data were drawn with.
+        # numpy's legacy generator: the source of the standard's own test data.
         legacy = np.random.RandomState(int(seed) & 0xFFFFFFFF)
-        found = legacy.random_sample(shape) if kind == "uniform" else legacy.standard_normal(shape)
+        numbers = legacy.random_sample(shape) if kind == "uniform" else legacy.standard_normal(shape)
     else:
         generator = np.random.Generator(np.random.Philox(key=[zlib.crc32(identity.encode()), run]))
-        found = generator.random(shape) if kind == "uniform" else generator.standard_normal(shape)
-    return np.asarray(found).astype(numpy_dtype(dtype))
+        numbers = generator.random(shape) if kind == "uniform" else generator.standard_normal(shape)
+    return np.asarray(numbers).astype(numpy_dtype(dtype))
 
 
 @numpy_rule("stop_gradient")

@@ -1,6 +1,6 @@
-"""Windows that move over arrays: convolutions and reductions, by numpy, in bounded memory.
+"""Sliding windows over arrays: convolutions and reductions by numpy, in bounded memory.
 
-Knows arrays only; element types are the caller's to widen and to round.
+The functions know arrays only; the caller widens and rounds element types.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ Array = np.ndarray
 Pairs = Sequence[tuple[int, int]]
 
 _COLUMN_BYTES = 1 << 24
-"""Most bytes of patches that a convolution lays out at a time, but for one row of places: what caches may hold."""
+"""Maximum bytes of patches per im2col step (at least one output row): about a cache."""
 
 
 def spread(x: Array, padding: Pairs, base_dilation: Sequence[int], value: Any) -> Array:
-    """The trailing axes dilated, then padded or cropped."""
-    kept = x.ndim - len(padding)
-    for axis, dilation in enumerate(base_dilation, kept):
+    """Dilate the trailing axes, then pad or crop."""
+    leading = x.ndim - len(padding)
+    for axis, dilation in enumerate(base_dilation, leading):
         if dilation > 1 and x.shape[axis]:
             shape = list(x.shape)
             shape[axis] = (shape[axis] - 1) * dilation + 1
             dilated = np.full(shape, value, x.dtype)
             dilated[(slice(None),) * axis + (slice(None, None, dilation),)] = x
             x = dilated
-    widths = [(0, 0)] * kept + [(max(low, 0), max(high, 0)) for low, high in padding]
+    widths = [(0, 0)] * leading + [(max(low, 0), max(high, 0)) for low, high in padding]
     if any(any(pair) for pair in widths):
         x = np.pad(x, widths, constant_values=value)
     cropped = [
-        slice(max(-low, 0), size - max(-high, 0)) for (low, high), size in zip(padding, x.shape[kept:], strict=True)
+        slice(max(-low, 0), size - max(-high, 0)) for (low, high), size in zip(padding, x.shape[leading:], strict=True)
     ]
     return _at(x, *cropped)
 
 
 def _at(x: Array, *index: Any) -> Array:
-    """By indices of the last axes."""
-    found: Array = x[(..., *index)]
-    return found
+    """Index the last axes."""
+    result: Array = x[(..., *index)]
+    return result
 
 
 def windows(
     x: Array, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int], out: Sequence[int]
 ) -> Array:
-    """A view of all windows over the trailing axes: [leading…, out…, window…]."""
-    kept = x.ndim - len(window)
-    steps = x.strides[kept:]
+    """Return a view of all windows over the trailing axes: [leading…, out…, window…]."""
+    leading = x.ndim - len(window)
+    steps = x.strides[leading:]
     return np.lib.stride_tricks.as_strided(
         x,
-        (*x.shape[:kept], *out, *window),
-        (*x.strides[:kept], *map(operator.mul, steps, strides), *map(operator.mul, steps, dilation)),
+        (*x.shape[:leading], *out, *window),
+        (*x.strides[:leading], *map(operator.mul, steps, strides), *map(operator.mul, steps, dilation)),
         writeable=False,
     )
 
@@ -62,7 +62,7 @@ def windows(
 # Convolutions: [G, N, C, *spatial] with [G, M, C, *kernel] to [G, N, M, *out].
 
 
-def convolved(
+def convolve(
     x: Array,
     w: Array,
     out: Sequence[int],
@@ -71,45 +71,45 @@ def convolved(
     base_dilation: Sequence[int],
     kernel_dilation: Sequence[int],
 ) -> Array:
-    """The convolution, computed in the element type of the operands."""
+    """Compute a convolution in the element type of the operands."""
     shape = (*x.shape[:2], w.shape[1], *out)
     if 0 in shape or not x.size or not w.size:
         return np.zeros(shape, x.dtype)
     if max(base_dilation, default=1) > 1 and max(strides) == 1:
         return _scattered(x, w, shape, padding, base_dilation, kernel_dilation)
     x = spread(x, padding, base_dilation, 0)
-    by_place = _by_channel if w.shape[2] == 1 else _by_columns
-    return by_place(w, windows(x, w.shape[3:], strides, kernel_dilation, out), shape)
+    convolve_patches = _by_channel if w.shape[2] == 1 else _by_columns
+    return convolve_patches(w, windows(x, w.shape[3:], strides, kernel_dilation, out), shape)
 
 
 def _by_channel(w: Array, patches: Array, shape: tuple[int, ...]) -> Array:
-    """Of one channel a group: as many products as places in the kernel, of all groups at once."""
-    found = np.zeros(shape, w.dtype)
+    """Convolve one channel per group: one product per kernel element, for all groups at once."""
+    result = np.zeros(shape, w.dtype)
     product = np.empty(shape, w.dtype)
     to_right = (..., *(None,) * (len(shape) - 3))
-    for place in itertools.product(*map(range, w.shape[3:])):
-        factor = w[(slice(None), None, slice(None), 0, *place)][to_right]
-        found += np.multiply(factor, _at(patches, *place), out=product)
-    return found
+    for position in itertools.product(*map(range, w.shape[3:])):
+        factor = w[(slice(None), None, slice(None), 0, *position)][to_right]
+        result += np.multiply(factor, _at(patches, *position), out=product)
+    return result
 
 
 def _by_columns(w: Array, patches: Array, shape: tuple[int, ...]) -> Array:
-    """A matrix product of the weights with the patches as columns, some rows of places at a time."""
+    """Multiply the weights by the patches as columns (im2col), some output rows at a time."""
     groups, batch, features, *out = shape
     rest = math.prod(out[1:])
     depth = math.prod(w.shape[2:])
     weights = w.reshape(groups, features, depth)
     rows = max(1, _COLUMN_BYTES // (depth * rest * w.itemsize))
     n = len(out)
-    order = (0, *range(1 + n, 1 + 2 * n), *range(1, 1 + n))  # channels, kernel, places
-    found = np.empty((groups, batch, features, math.prod(out)), w.dtype)
+    order = (0, *range(1 + n, 1 + 2 * n), *range(1, 1 + n))  # channels, kernel, positions
+    result = np.empty((groups, batch, features, math.prod(out)), w.dtype)
     for group, image in itertools.product(range(groups), range(batch)):
         for first in range(0, out[0] if out else 1, rows):
             part = patches[group, image, :, first : first + rows] if out else patches[group, image]
             columns = part.transpose(order).reshape(depth, -1)
-            target = found[group, image, :, first * rest : first * rest + columns.shape[1]]
+            target = result[group, image, :, first * rest : first * rest + columns.shape[1]]
             np.matmul(weights[group], columns, out=target)
-    return found.reshape(shape)
+    return result.reshape(shape)
 
 
 def _scattered(
@@ -120,28 +120,28 @@ def _scattered(
     base_dilation: Sequence[int],
     kernel_dilation: Sequence[int],
 ) -> Array:
-    """Of dilated elements by a stride of 1: each adds to the places that it reaches, and zeros are not multiplied."""
-    found = np.zeros(shape, x.dtype)
+    """Convolve dilated elements at stride 1: each element adds to its outputs, without products by zero."""
+    result = np.zeros(shape, x.dtype)
     flat = x.reshape(*x.shape[:3], -1)
-    for place in itertools.product(*map(range, w.shape[3:])):
-        product = np.matmul(_at(w, *place)[:, None], flat).reshape(*shape[:3], *x.shape[3:])
+    for position in itertools.product(*map(range, w.shape[3:])):
+        product = np.matmul(_at(w, *position)[:, None], flat).reshape(*shape[:3], *x.shape[3:])
         read, written = [], []
-        for axis, at in enumerate(place):
-            # Element i adds to place i*dilation + offset.
+        for axis, at in enumerate(position):
+            # Element i adds to output i*dilation + offset.
             dilation, offset = base_dilation[axis], padding[axis][0] - at * kernel_dilation[axis]
             first = max(0, -(offset // dilation))
             count = min(x.shape[3 + axis], -(-(shape[3 + axis] - offset) // dilation)) - first
             start = first * dilation + offset
             read.append(slice(first, first + max(count, 0)))
             written.append(slice(start, start + max(count, 0) * dilation, dilation) if count > 0 else slice(0, 0))
-        _at(found, *written)[...] += _at(product, *read)
-    return found
+        _at(result, *written)[...] += _at(product, *read)
+    return result
 
 
 # Reductions over windows of the last axes.
 
 
-def reduced(
+def reduce_windows(
     x: Array,
     ufunc: np.ufunc,
     identity: Any,
@@ -151,7 +151,7 @@ def reduced(
     dilation: Sequence[int],
     out: Sequence[int],
 ) -> Array:
-    """Each window reduced: a box is reduced one axis after the other."""
+    """Reduce each window, one axis after the other."""
     for i, axis in enumerate(range(x.ndim - len(window), x.ndim)):
         x = np.moveaxis(x, axis, 0)
         x = _reduced_along(x, ufunc, identity, window[i], strides[i], padding[i], dilation[i], out[i])
@@ -169,24 +169,24 @@ def _reduced_along(
     dilation: int,
     out: int,
 ) -> Array:
-    """Windows along the first axis."""
+    """Reduce windows along the first axis."""
     if window == 1 and stride == 1 and padding == (0, 0):
         return x
     x = np.moveaxis(spread(np.moveaxis(x, 0, -1), [padding], [1], identity), -1, 0)
-    found = np.empty_like(x, shape=(out, *x.shape[1:]))
+    result = np.empty_like(x, shape=(out, *x.shape[1:]))
     if window > out:
         for i in range(out):
             first = i * stride
-            ufunc.reduce(x[first : first + dilation * (window - 1) + 1 : dilation], axis=0, out=found[i, ...])
-        return found
-    found[...] = identity
-    for place in range(window if out else 0):
-        first = place * dilation
-        ufunc(found, x[first : first + (out - 1) * stride + 1 : stride], out=found)
-    return found
+            ufunc.reduce(x[first : first + dilation * (window - 1) + 1 : dilation], axis=0, out=result[i, ...])
+        return result
+    result[...] = identity
+    for position in range(window if out else 0):
+        first = position * dilation
+        ufunc(result, x[first : first + (out - 1) * stride + 1 : stride], out=result)
+    return result
 
 
-def chosen(
+def find_extrema(
     x: Array,
     greatest: bool,
     window: Sequence[int],
@@ -195,19 +195,19 @@ def chosen(
     dilation: Sequence[int],
     out: Sequence[int],
 ) -> Array:
-    """The flat index into the last axes of each window's extremum: the first of equals, or of NaNs.
+    """Return the flat index into the last axes of each window's extremum: the first of equals, or of NaNs.
 
-    Padding is never chosen; -1 where there is nothing else.
+    Padding is never selected; the index is -1 for a window of padding alone.
     """
-    kept = x.ndim - len(window)
-    sizes = x.shape[kept:]
-    best = np.zeros((*x.shape[:kept], *out), x.dtype)
+    leading = x.ndim - len(window)
+    sizes = x.shape[leading:]
+    best = np.zeros((*x.shape[:leading], *out), x.dtype)
     index = np.full(best.shape, -1, np.int64)
     if not x.size or not best.size:
         return index
     beyond = np.greater if greatest else np.less
-    for place in itertools.product(*map(range, window)):
-        at = np.ix_(*_coordinates(place, strides, padding, dilation, out))
+    for offsets in itertools.product(*map(range, window)):
+        at = np.ix_(*_coordinates(offsets, strides, padding, dilation, out))
         inside = np.ones((1,) * len(out), np.bool_)
         position = np.zeros((1,) * len(out), np.int64)
         for coordinate, size in zip(at, sizes, strict=True):
@@ -221,10 +221,10 @@ def chosen(
 
 
 def _coordinates(
-    place: Sequence[int], strides: Sequence[int], padding: Pairs, dilation: Sequence[int], out: Sequence[int]
+    position: Sequence[int], strides: Sequence[int], padding: Pairs, dilation: Sequence[int], out: Sequence[int]
 ) -> list[Array]:
-    """Along every axis, where each window has its element at ``place``."""
+    """Return along every axis each window's coordinate of the window element ``position``."""
     return [
         np.arange(count) * stride - low + at * step
-        for at, stride, (low, _), step, count in zip(place, strides, padding, dilation, out, strict=True)
+        for at, stride, (low, _), step, count in zip(position, strides, padding, dilation, out, strict=True)
     ]

@@ -1,8 +1,8 @@
-"""Primitives on sizes: what keeps ``Shape`` arithmetic an expression instead of a tensor read at run time.
+"""Primitives on sizes: ``Shape`` arithmetic stays symbolic instead of reading tensors at run time.
 
-A rule gets each operand as its elements (ints and Dims) with its shape, and gives the elements of the result, or None
-where they are no expression. ONNX integer division rounds toward zero and Dims round down: only where both are proven
-not negative may one stand for the other.
+A rule receives each operand as its elements (ints and Dims) with its shape, and returns the elements of the result, or
+None for results without symbolic form. ONNX integer division rounds toward zero and Dims round down: the two are
+exchangeable only if both operands are proven not negative.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Sized(NamedTuple):
     @property
     def array(self) -> np.ndarray:
         """The elements as an array of objects."""
-        found = np.empty(len(self.elements), object)
-        found[:] = self.elements
-        return found.reshape(self.shape)
+        array = np.empty(len(self.elements), object)
+        array[:] = self.elements
+        return array.reshape(self.shape)
 
 
 Elements = Sequence[Any]
@@ -51,8 +51,8 @@ def size_rule(*names: str) -> Callable[[SizeRule], SizeRule]:
 
 def _elementwise(compute: Callable[..., Any]) -> SizeRule:
     def rule(type: TensorType, *parts: Sized) -> Elements | None:
-        found = [compute(*items) for items in zip(*(part.elements for part in parts), strict=True)]
-        return None if any(item is None for item in found) else found
+        results = [compute(*items) for items in zip(*(part.elements for part in parts), strict=True)]
+        return None if any(item is None for item in results) else results
 
     return rule
 
@@ -116,8 +116,8 @@ def _convert(type: TensorType, x: Sized, *, dtype: DType, saturate: bool, roundi
 
 @size_rule("reduce")
 def _reduce(type: TensorType, x: Sized, *, kind: str, axes: tuple[int, ...]) -> Elements | None:
-    joined = {"add": operator.add, "mul": operator.mul, "max": dim_max, "min": dim_min}.get(kind)
-    if joined is None:
+    combine = {"add": operator.add, "mul": operator.mul, "max": dim_max, "min": dim_min}.get(kind)
+    if combine is None:
         return None
     array = x.array
     for axis in sorted(axes, reverse=True):
@@ -126,7 +126,7 @@ def _reduce(type: TensorType, x: Sized, *, kind: str, axes: tuple[int, ...]) -> 
         lines = [array.take(i, axis) for i in range(array.shape[axis])]
         total = lines[0]
         for line in lines[1:]:
-            total = np.frompyfunc(joined, 2, 1)(total, line)
+            total = np.frompyfunc(combine, 2, 1)(total, line)
         array = np.asarray(total, object)
     return list(array.ravel())
 
@@ -180,17 +180,17 @@ def _scatter(type: TensorType, x: Sized, indices: Sized, updates: Sized, *, kind
     at = np.array(indices.elements, np.int64).reshape(indices.shape)
     if any((at[..., i] < 0).any() or (at[..., i] >= x.shape[i]).any() for i in range(at.shape[-1])):
         return None
-    found = x.array.copy()
-    found[tuple(at[..., i] for i in range(at.shape[-1]))] = updates.array
-    return list(found.ravel())
+    result = x.array.copy()
+    result[tuple(at[..., i] for i in range(at.shape[-1]))] = updates.array
+    return list(result.ravel())
 
 
 @size_rule("scan")
 def _scan(type: TensorType, x: Sized, *, kind: str, axis: int) -> Elements | None:
     if len(x.shape) != 1 or kind not in ("add", "mul"):
         return None
-    joined = operator.add if kind == "add" else operator.mul
-    found: list[Size] = []
+    combine = operator.add if kind == "add" else operator.mul
+    results: list[Size] = []
     for item in x.elements:
-        found.append(item if not found else joined(found[-1], item))
-    return found
+        results.append(item if not results else combine(results[-1], item))
+    return results

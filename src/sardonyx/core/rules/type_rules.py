@@ -1,7 +1,7 @@
-"""The type of every primitive's result, from the types of its operands: the first of the tables.
+"""The type of every primitive's result, from the types of its operands.
 
-A rule raises where operands do not fit. Sizes that are only known at run time are taken to fit; who runs the graph
-applies the rules again to the sizes it meets (:mod:`sardonyx.core.eval.interpreter`).
+A rule raises for mismatched operands. Sizes that are only known at run time are assumed equal; the executor applies
+the rules again to the actual sizes (:mod:`sardonyx.core.eval.interpreter`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def type_rule(name: str) -> Callable[[TypeRule], TypeRule]:
 
 def _shape(operand: Type) -> Shape:
     if not isinstance(operand, TensorType):
-        raise TypeMismatchError(f"a tensor is needed, and {operand} was given.")
+        raise TypeMismatchError(f"expected a tensor, got {operand}.")
     if operand.shape is None:
         raise NeedsValueError("a rank is only known at run time.")
     return operand.shape
@@ -63,35 +63,37 @@ def _tensor(operand: Type) -> tuple[DType, Shape]:
     return operand.dtype, shape  # type: ignore[union-attr]
 
 
-_taken: ContextVar[dict[tuple[Size, Size], None] | None] = ContextVar("sardonyx_sizes_taken_for_equal", default=None)
+_assumed_pairs: ContextVar[dict[tuple[Size, Size], None] | None] = ContextVar(
+    "sardonyx_sizes_assumed_equal", default=None
+)
 
 
 def same_size(a: Size, b: Size) -> bool:
-    """Whether sizes may be equal: not proven different."""
+    """Return True unless the sizes are proven different."""
     if a is b or a == b:
         return True
-    told = equal(a, b)
-    if told is None and (taken := _taken.get()) is not None:
-        taken[a, b] = None
-    return told is not False
+    answer = equal(a, b)
+    if answer is None and (pairs := _assumed_pairs.get()) is not None:
+        pairs[a, b] = None
+    return answer is not False
 
 
-def taken_for_equal(op: str, operands: Sequence[Type], params: Mapping[str, Any]) -> list[tuple[Size, Size]]:
-    """The sizes that must be equal for a primitive to take its operands, where only a run tells whether they are."""
-    taken: dict[tuple[Size, Size], None] = {}
-    token = _taken.set(taken)
+def sizes_assumed_equal(op: str, operands: Sequence[Type], params: Mapping[str, Any]) -> list[tuple[Size, Size]]:
+    """Return the pairs of sizes that a primitive assumes equal, undecided until run time."""
+    pairs: dict[tuple[Size, Size], None] = {}
+    token = _assumed_pairs.set(pairs)
     try:
         TYPE_RULES[op](*operands, **params)
     finally:
-        _taken.reset(token)
-    return list(taken)
+        _assumed_pairs.reset(token)
+    return list(pairs)
 
 
-def _same_shapes(what: str, a: Shape, b: Shape) -> None:
+def _same_shapes(name: str, a: Shape, b: Shape) -> None:
     if a is b or a == b:
         return
     if len(a) != len(b) or not all(same_size(x, y) for x, y in zip(a, b, strict=True)):
-        raise ShapeError(f"{what} need equal shapes, and have {shape_text(a)} and {shape_text(b)}.")
+        raise ShapeError(f"expected equal shapes for {name}, got {shape_text(a)} and {shape_text(b)}.")
 
 
 def _require_sizes(shape: Shape) -> None:
@@ -101,18 +103,18 @@ def _require_sizes(shape: Shape) -> None:
 
 
 def shape_text(shape: Sequence[Size]) -> str:
-    """The sizes for a message."""
+    """Return the sizes for a message."""
     return "[" + ", ".join(map(str, shape)) + "]"
 
 
 def _accept(op: str, dtype: DType, allowed: frozenset[DType]) -> None:
     if dtype not in allowed:
-        raise TypeMismatchError(f"{op} does not take {dtype.name.lower()}.")
+        raise TypeMismatchError(f"{op} does not accept {dtype.name.lower()}.")
 
 
 def _axis(axis: int, rank: int) -> None:
     if not 0 <= axis < rank:
-        raise ShapeError(f"axis {axis} is not one of the {rank} of the operand.")
+        raise ShapeError(f"axis {axis} is out of range for rank {rank}.")
 
 
 # Elementwise.
@@ -137,7 +139,7 @@ def _binary(op: str) -> TypeRule:
         if x is not y:
             other, sizes = _tensor(y)
             if dtype != other:
-                raise TypeMismatchError(f"{op} needs equal element types, and has {dtype.name} and {other.name}.")
+                raise TypeMismatchError(f"{op} needs equal element types, got {dtype.name} and {other.name}.")
             _same_shapes(op, shape, sizes)
         _accept(op, dtype, allowed)
         return TensorType(t.BOOL, shape) if compares else x
@@ -157,7 +159,7 @@ def _select(condition: Type, x: Type, y: Type) -> Type:
     dtype, shape = _tensor(x)
     _accept("the condition of select", _tensor(condition)[0], frozenset({t.BOOL}))
     if _tensor(y)[0] != dtype:
-        raise TypeMismatchError(f"select needs equal element types, and has {x} and {y}.")
+        raise TypeMismatchError(f"select needs equal element types, got {x} and {y}.")
     _same_shapes("select", shape, _shape(y))
     _same_shapes("select", shape, _shape(condition))
     return x
@@ -172,7 +174,7 @@ def _convert(x: Type, *, dtype: DType, saturate: bool, rounding: str) -> Type:
 def _bitcast(x: Type, *, dtype: DType) -> Type:
     source, shape = _tensor(x)
     if t.STRING in (source, dtype):
-        raise TypeMismatchError("strings have no bits to cast.")
+        raise TypeMismatchError("bitcast does not accept strings.")
     old, new = source.bitwidth, dtype.bitwidth
     if old == new:
         return TensorType(dtype, shape)
@@ -191,17 +193,17 @@ def _reduce(x: Type, *, kind: str, axes: tuple[int, ...]) -> Type:
     dtype, shape = _tensor(x)
     for axis in axes:
         _axis(axis, len(shape))
-    kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
+    remaining = tuple(size for axis, size in enumerate(shape) if axis not in axes)
     if kind in ("argmax", "argmin"):
         _accept(kind, dtype, _REAL)
         if len(axes) != 1:
-            raise ShapeError(f"{kind} is along one axis, and {len(axes)} were given.")
+            raise ShapeError(f"expected one axis for {kind}, got {len(axes)}.")
         if shape[axes[0]] == 0:
-            raise ShapeError(f"{kind} over an axis of size 0 has no answer.")
-        return TensorType(t.INT64, kept)
+            raise ShapeError(f"{kind} over an axis of size 0 is undefined.")
+        return TensorType(t.INT64, remaining)
     allowed = {"add": _NUMBERS, "mul": _NUMBERS, "and": _BITS, "or": _BITS}.get(kind, _REAL | {t.BOOL})
     _accept(f"reduce {kind}", dtype, allowed)
-    return TensorType(dtype, kept)
+    return TensorType(dtype, remaining)
 
 
 @type_rule("contract")
@@ -219,7 +221,7 @@ def _contract(
     _accept("contract", yd, _NUMBERS)
     for a, b in (*batch, *zip(left, right, strict=True)):
         if not same_size(xs[a], ys[b]):
-            raise ShapeError(f"axis {a} of {x} and axis {b} of {y} meet, and their sizes differ.")
+            raise ShapeError(f"expected equal sizes of axis {a} of {x} and axis {b} of {y}.")
     shared = [a for a, _ in batch]
     free = [size for axis, size in enumerate(xs) if axis not in shared and axis not in left]
     other = [size for axis, size in enumerate(ys) if axis not in [b for _, b in batch] and axis not in right]
@@ -227,12 +229,12 @@ def _contract(
 
 
 def window_count(size: Size, window: Size, stride: int, dilation: int, low: Size, high: Size) -> Size:
-    """How many windows fit along an axis; a window reaches over ``dilation*(window-1)+1`` elements."""
+    """Return the number of windows along an axis; a window spans ``dilation*(window-1)+1`` elements."""
     room = size + low + high - (dilation * (window - 1) + 1)
     count = floor_div(room, stride) + 1
     if isinstance(count, int) and count < 0:
         raise ShapeError(
-            f"a window of {window} (dilated by {dilation}) is wider than the {size} + {low} + {high} there."
+            f"a window of {window} (dilation {dilation}) is wider than the padded axis, {size} + {low} + {high}."
         )
     return count
 
@@ -278,13 +280,13 @@ def _reduce_window(
     dtype, shape = _tensor(x)
     _accept("reduce_window", dtype, _REAL)
     if len(shape) < len(window):
-        raise ShapeError(f"windows of {len(window)} axes do not fit {x}.")
-    kept = len(shape) - len(window)
+        raise ShapeError(f"windows of {len(window)} axes exceed the rank of {x}.")
+    leading = len(shape) - len(window)
     spatial = [
-        window_count(shape[kept + axis], size, strides[axis], dilation[axis], *padding[axis])
+        window_count(shape[leading + axis], size, strides[axis], dilation[axis], *padding[axis])
         for axis, size in enumerate(window)
     ]
-    return TensorType(t.INT64 if kind.startswith("arg") else dtype, (*shape[:kept], *spatial))
+    return TensorType(t.INT64 if kind.startswith("arg") else dtype, (*shape[:leading], *spatial))
 
 
 # Movement.
@@ -295,7 +297,7 @@ def _reshape(x: Type, *, shape: Shape) -> Type:
     dtype, old = _tensor(x)
     _require_sizes(shape)
     if not same_size(product(old), product(shape)):
-        raise ShapeError(f"{shape_text(old)} has other elements than {shape_text(shape)}: they cannot be reshaped.")
+        raise ShapeError(f"{shape_text(old)} cannot be reshaped to {shape_text(shape)}: the element counts differ.")
     return TensorType(dtype, shape)
 
 
@@ -303,7 +305,7 @@ def _reshape(x: Type, *, shape: Shape) -> Type:
 def _permute(x: Type, *, axes: tuple[int, ...]) -> Type:
     dtype, shape = _tensor(x)
     if sorted(axes) != list(range(len(shape))):
-        raise ShapeError(f"axes {list(axes)} are no order of the {len(shape)} axes of {x}.")
+        raise ShapeError(f"expected a permutation of the {len(shape)} axes of {x}, got {list(axes)}.")
     return TensorType(dtype, tuple([shape[axis] for axis in axes]))
 
 
@@ -318,13 +320,13 @@ def _broadcast(x: Type, *, shape: Shape) -> Type:
             continue
         if broadcast(size, target) != target and equal(size, target) is False:
             raise ShapeError(f"{shape_text(old)} does not broadcast to {shape_text(shape)}.")
-        if (taken := _taken.get()) is not None:
-            taken[(size - 1) * (size - target), 0] = None  # It is one or the other.
+        if (pairs := _assumed_pairs.get()) is not None:
+            pairs[(size - 1) * (size - target), 0] = None  # The size is 1 or the target.
     return TensorType(dtype, shape)
 
 
 def _descends(a: Size, b: Size) -> bool:
-    """Whether ``a`` is proven greater than ``b``."""
+    """Return True if ``a`` is proven greater than ``b``."""
     return a > b if isinstance(a, int) and isinstance(b, int) else at_least(b, a) is False
 
 
@@ -334,7 +336,7 @@ def _slice(x: Type, *, starts: Shape, limits: Shape, strides: tuple[int, ...]) -
     out: list[Size] = []
     for size, start, limit, stride in zip(shape, starts, limits, strides, strict=True):
         if _descends(0, start) or _descends(start, limit) or _descends(limit, size):
-            raise ShapeError(f"{start}:{limit} is no part of an axis of {size}.")
+            raise ShapeError(f"the slice {start}:{limit} is out of range for an axis of {size}.")
         out.append(limit - start if stride == 1 else -floor_div(start - limit, stride))
     return TensorType(dtype, tuple(out))
 
@@ -343,14 +345,14 @@ def _slice(x: Type, *, starts: Shape, limits: Shape, strides: tuple[int, ...]) -
 def _pad(x: Type, value: Type, *, low: Shape, high: Shape, interior: tuple[int, ...]) -> Type:
     dtype, shape = _tensor(x)
     if _tensor(value) != (dtype, ()):
-        raise TypeMismatchError(f"{x} is padded with a scalar of its element type, not with {value}.")
+        raise TypeMismatchError(f"expected a scalar of the element type of {x} for padding, got {value}.")
     out: list[Size] = []
     for size, before, after, between in zip(shape, low, high, interior, strict=True):
         padded = size + before + after
         if between:
             padded = padded + dim_max(size - 1, 0) * between
         if isinstance(padded, int) and padded < 0:
-            raise ShapeError(f"padding of {before} and {after} takes more than the {size} there are.")
+            raise ShapeError(f"padding of {before} and {after} removes more than all {size} elements.")
         out.append(padded)
     return TensorType(dtype, tuple(out))
 
@@ -363,11 +365,11 @@ def _concat(*xs: Type, axis: int) -> Type:
     for x in xs:
         other, shape = _tensor(x)
         if other != dtype:
-            raise TypeMismatchError(f"concat needs equal element types, and has {xs[0]} and {x}.")
+            raise TypeMismatchError(f"concat needs equal element types, got {xs[0]} and {x}.")
         if len(shape) != len(first) or not all(
             same_size(a, b) for i, (a, b) in enumerate(zip(first, shape, strict=True)) if i != axis
         ):
-            raise ShapeError(f"{xs[0]} and {x} differ in more than axis {axis}: they cannot be joined there.")
+            raise ShapeError(f"{xs[0]} and {x} differ outside of axis {axis} and cannot be concatenated.")
         total = total + shape[axis]
     return TensorType(dtype, (*first[:axis], total, *first[axis + 1 :]))
 
@@ -375,11 +377,11 @@ def _concat(*xs: Type, axis: int) -> Type:
 def _index_vectors(x: Shape, indices: Type, batch: int) -> tuple[Shape, int]:
     dtype, shape = _tensor(indices)
     if not t.is_integer(dtype):
-        raise TypeMismatchError(f"indices are integers, not {dtype.name.lower()}.")
+        raise TypeMismatchError(f"expected integer indices, got {dtype.name.lower()}.")
     if len(shape) <= batch or not isinstance(shape[-1], int):
-        raise ShapeError(f"{indices} holds no index vectors of known length after {batch} shared axes.")
+        raise ShapeError(f"expected index vectors of known length after {batch} batch axes, got {indices}.")
     if shape[-1] > len(x) - batch:
-        raise ShapeError(f"index vectors of {shape[-1]} do not fit a rank of {len(x)} with {batch} shared axes.")
+        raise ShapeError(f"index vectors of {shape[-1]} exceed the rank {len(x)} with {batch} batch axes.")
     if not all(same_size(a, b) for a, b in zip(x[:batch], shape[:batch], strict=True)):
         raise ShapeError(f"the first {batch} axes of {shape_text(x)} and of {indices} differ.")
     return shape, shape[-1]
@@ -399,8 +401,8 @@ def _scatter(x: Type, indices: Type, updates: Type, *, kind: str, batch: int) ->
     if kind != "set":
         _accept(f"scatter {kind}", dtype, _NUMBERS if kind in ("add", "mul") else _REAL | {t.BOOL})
     if _tensor(updates)[0] != dtype:
-        raise TypeMismatchError(f"updates of {updates} do not fit {x}.")
-    _same_shapes("updates and what they replace", (*at[:-1], *shape[batch + depth :]), _shape(updates))
+        raise TypeMismatchError(f"expected updates of the element type of {x}, got {updates}.")
+    _same_shapes("updates and the updated elements", (*at[:-1], *shape[batch + depth :]), _shape(updates))
     return x
 
 
@@ -429,7 +431,7 @@ def _dims(*, sizes: Shape, shape: tuple[int, ...], dtype: DType) -> Type:
 @type_rule("bind")
 def _bind(x: Type, *, element: tuple[int, ...], symbol: str) -> Type:
     if not t.is_integer(_tensor(x)[0]):
-        raise TypeMismatchError(f"a size is an integer, not {x}.")
+        raise TypeMismatchError(f"expected an integer for a size, got {x}.")
     return TensorType(t.INT64, ())
 
 
@@ -460,7 +462,7 @@ def _top_k(x: Type, *, axis: int, k: Size, largest: bool) -> Type:
     _accept("top_k", dtype, _REAL)
     _axis(axis, len(shape))
     if isinstance(k, int) and isinstance(shape[axis], int) and not 0 <= k <= shape[axis]:  # type: ignore[operator]
-        raise ShapeError(f"the first {k} of {shape[axis]} elements are asked for.")
+        raise ShapeError(f"expected 0 ≤ k ≤ {shape[axis]}, got {k}.")
     return TensorType(t.INT64, (*shape[:axis], k, *shape[axis + 1 :]))
 
 
@@ -487,7 +489,7 @@ def _determinant(x: Type) -> Type:
     dtype, shape = _tensor(x)
     _accept("determinant", dtype, _INEXACT)
     if len(shape) < 2 or not same_size(shape[-1], shape[-2]):
-        raise ShapeError(f"a determinant is of square matrices, and {x} holds none.")
+        raise ShapeError(f"expected square matrices for a determinant, got {x}.")
     return TensorType(dtype, shape[:-2])
 
 
@@ -495,7 +497,7 @@ def _determinant(x: Type) -> Type:
 def _random(*, kind: str, shape: Shape, dtype: DType, seed: float | None, identity: str) -> Type:
     _require_sizes(shape)
     if seed is not None and not math.isfinite(seed):
-        raise ShapeError(f"random numbers are drawn from a seed of {seed}.", remedy="Give a number.")
+        raise ShapeError(f"expected a finite seed, got {seed}.", remedy="Give a finite number.")
     return TensorType(dtype, shape)
 
 
@@ -509,14 +511,14 @@ def _stop_gradient(x: Type) -> Type:
 
 def _check_arguments(function: Function, operands: Sequence[Type]) -> None:
     if len(function.inputs) != len(operands):
-        raise ShapeError(f"{function.name} takes {len(function.inputs)} values, and {len(operands)} were given.")
-    for declared, given in zip(function.inputs, operands, strict=True):
-        if not same_type(declared.type, given):
-            raise TypeMismatchError(f"{function.name} takes {declared.type}, and {given} was given.")
+        raise ShapeError(f"expected {len(function.inputs)} values for {function.name}, got {len(operands)}.")
+    for declared, operand in zip(function.inputs, operands, strict=True):
+        if not same_type(declared.type, operand):
+            raise TypeMismatchError(f"expected {declared.type} for {function.name}, got {operand}.")
 
 
 def same_type(a: Type, b: Type) -> bool:
-    """Whether types may be the same at run time."""
+    """Return True if types may be equal at run time."""
     if a is b or a == b:
         return True
     if type(a) is not type(b):
@@ -534,9 +536,9 @@ def same_type(a: Type, b: Type) -> bool:
     return same_type(a.element, b.element)  # type: ignore[union-attr]
 
 
-def _check_results(what: str, results: Sequence[Type], given: Sequence[Type]) -> None:
-    if len(results) != len(given) or not all(map(same_type, results, given)):
-        raise TypeMismatchError(f"{what} gives {TupleType(tuple(given))}, and {TupleType(tuple(results))} is needed.")
+def _check_results(name: str, results: Sequence[Type], actual: Sequence[Type]) -> None:
+    if len(results) != len(actual) or not all(map(same_type, results, actual)):
+        raise TypeMismatchError(f"expected {TupleType(tuple(results))} from {name}, got {TupleType(tuple(actual))}.")
 
 
 @type_rule("cond")
@@ -549,7 +551,7 @@ def _cond(
     symbols: tuple[str, ...],
 ) -> Type:
     if _tensor(condition) != (t.BOOL, ()):
-        raise TypeMismatchError(f"a condition is a boolean scalar, not {condition}.")
+        raise TypeMismatchError(f"expected a boolean scalar for the condition, got {condition}.")
     for branch in (then, otherwise):
         _check_arguments(branch, operands)
         _check_results(f"the branch {branch.name}", results, [value.type for value in branch.results])
@@ -557,13 +559,13 @@ def _cond(
 
 
 def _again(before: Type, during: Type, after: Type) -> Type:
-    """What the next iteration takes: a size that is the body's own symbol may be any in each."""
+    """Return the operand type of the next iteration: a size that is the body's own symbol may change."""
     if not all(isinstance(type, TensorType) for type in (before, during, after)):
         return before
-    (dtype, first), (_, own), (_, given) = map(_tensor, (before, during, after))
-    if not len(first) == len(own) == len(given):
+    (dtype, first), (_, own), (_, final) = map(_tensor, (before, during, after))
+    if not len(first) == len(own) == len(final):
         return before
-    return TensorType(dtype, tuple(b if b == d else a for b, d, a in zip(first, own, given, strict=True)))
+    return TensorType(dtype, tuple(b if b == d else a for b, d, a in zip(first, own, final, strict=True)))
 
 
 @type_rule("loop")
@@ -577,16 +579,16 @@ def _loop(
     symbols: tuple[str, ...],
 ) -> Type:
     if _tensor(count) != (t.INT64, ()) or _tensor(go) != (t.BOOL, ()):
-        raise TypeMismatchError(f"a loop has an int64 count and a boolean condition, not {count} and {go}.")
+        raise TypeMismatchError(f"expected an int64 count and a boolean condition, got {count} and {go}.")
     _check_arguments(body, (count, go, *operands))
     again, *after = [value.type for value in body.results]
     during = [value.type for value in body.inputs[2 : 2 + carried]]
-    wanted = [_again(*types) for types in zip(operands[:carried], during, after[:carried], strict=True)]
-    _check_results("the body of a loop", [go, *wanted], [again, *after[:carried]])
+    expected = [_again(*types) for types in zip(operands[:carried], during, after[:carried], strict=True)]
+    _check_results("the body of a loop", [go, *expected], [again, *after[:carried]])
     _check_results("a loop", results[:carried], after[:carried])
     for stacked, row in zip(results[carried:], after[carried:], strict=True):
         if _tensor(stacked)[0] != _tensor(row)[0] or len(_shape(stacked)) != len(_shape(row)) + 1:
-            raise TypeMismatchError(f"a loop collects {row}, and gives {stacked}.")
+            raise TypeMismatchError(f"expected a stack of {row} from a loop, got {stacked}.")
     return TupleType(results)
 
 
@@ -607,5 +609,5 @@ def _host(
 @type_rule("get")
 def _get(x: Type, *, index: int) -> Type:
     if not isinstance(x, TupleType):
-        raise TypeMismatchError(f"{x} has one result.")
+        raise TypeMismatchError(f"expected a tuple, got {x}.")
     return x.results[index]

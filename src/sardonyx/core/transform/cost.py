@@ -1,8 +1,8 @@
-"""What every primitive costs: operations, and bytes read and written, as expressions of the sizes.
+"""The cost of every primitive: operations, bytes read and written, as expressions of the sizes.
 
-A rule gives the operations of one primitive from the type of its result and those of its operands: one for each
-arithmetic operation on an element, whatever the function. Where only a logarithm of an open size would be exact, 32
-stands for it: axes are shorter than 2**32. What calls functions costs what these do.
+A rule returns the operations of one primitive from the types of its result and operands: one for each arithmetic
+operation on an element, for any function. The logarithm of a symbolic size is taken as 32: axes are shorter than
+2**32. The cost of a call is the cost of the functions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ COSTS: dict[str, CostRule] = {}
 """Operations, by primitive."""
 
 VIEWS = frozenset(("reshape", "get", "bind", "constant", "input", "stop_gradient"))
-"""Primitives that move no bytes: they name what there is."""
+"""Primitives that move no bytes: their results name existing data."""
 
 
 class Cost(NamedTuple):
-    """What a computation costs.
+    """The cost of a computation.
 
     Attributes:
         operations: Arithmetic operations on elements.
@@ -45,7 +45,7 @@ class Cost(NamedTuple):
         return Cost(self.operations + operations, self.read + read, self.written + written)
 
     def times(self, count: Size) -> Cost:
-        """The cost of doing it so many times."""
+        """Return the cost of ``count`` repetitions."""
         return Cost(self.operations * count, self.read * count, self.written * count)
 
 
@@ -63,7 +63,7 @@ def cost_rule(*names: str) -> Callable[[CostRule], CostRule]:
 
 
 def cost(value: Value) -> Cost:
-    """What one value costs, with all that the functions do that it calls."""
+    """Return the cost of one value, with the functions called."""
     inner = _CALLS.get(value.op)
     if inner is not None:
         return inner(value)
@@ -75,7 +75,7 @@ def cost(value: Value) -> Cost:
 
 
 def cost_of(function: Function) -> Cost:
-    """What a function costs."""
+    """Return the cost of a function."""
     total = NOTHING
     for value in function.values:
         total = total + cost(value)
@@ -83,7 +83,7 @@ def cost_of(function: Function) -> Cost:
 
 
 def nbytes(type: Type) -> Size:
-    """Bytes of a value, packed; texts count 8 each, and what has no sizes counts nothing."""
+    """Return the bytes of a value, packed; texts count 8 each, values without sizes 0."""
     if isinstance(type, TupleType):
         return _total(nbytes(result) for result in type.results)
     if not isinstance(type, TensorType) or type.shape is None:
@@ -104,16 +104,16 @@ def _shape(type: Type) -> Shape:
 
 
 def elements(type: Type) -> Size:
-    """How many elements a tensor has."""
+    """Return the number of elements of a tensor."""
     return product(_shape(type))
 
 
 def _logarithm(size: Size) -> int:
-    """Base 2, rounded up; 32 for a size that is open."""
+    """Return the logarithm to base 2, rounded up; 32 for a symbolic size."""
     return max((size - 1).bit_length(), 1) if isinstance(size, int) else 32
 
 
-def _each(type: Type, *operands: Type, **params: Any) -> Size:
+def _elements_of_result(type: Type, *operands: Type, **params: Any) -> Size:
     return elements(type)
 
 
@@ -123,10 +123,17 @@ def _none(type: Type, *operands: Type, **params: Any) -> Size:
 
 for _primitive in PRIMITIVES.values():
     if _primitive.kind in ("unary", "binary", "ternary"):
-        COSTS[_primitive.name] = _each
+        COSTS[_primitive.name] = _elements_of_result
     elif _primitive.kind in ("movement", "source"):
         COSTS[_primitive.name] = _none
-COSTS |= {"convert": _each, "bitcast": _none, "random": _each, "stop_gradient": _none, "get": _none, "host": _none}
+COSTS |= {
+    "convert": _elements_of_result,
+    "bitcast": _none,
+    "random": _elements_of_result,
+    "stop_gradient": _none,
+    "get": _none,
+    "host": _none,
+}
 
 
 @cost_rule("reduce", "scan")
@@ -175,11 +182,11 @@ def _determinant(type: Type, x: Type) -> Size:
     return elements(type) * ((2 * n * n * n) // 3)
 
 
-# What calls functions.
+# Primitives that call functions.
 
 
 def _cond(value: Value) -> Cost:
-    """That of the dearer branch."""
+    """Return the cost of the more expensive branch."""
     branches = [cost_of(value.params[name]) for name in ("then", "otherwise")]
     return Cost(*(dim_max(a, b) for a, b in zip(*branches, strict=True)))
 
@@ -189,7 +196,7 @@ def _loop(value: Value) -> Cost:
 
 
 def trips(value: Value) -> Size:
-    """How often a loop runs, at most: what it collects tells it, or its count; else a symbol of its own."""
+    """Return the maximum number of iterations: from collected rows, or the count; else a fresh symbol."""
     stacked = value.params["results"][value.params["carried"] :]
     if stacked:
         return _shape(stacked[0])[0]

@@ -1,8 +1,8 @@
-"""Gradients of functions: reverse mode over the table of gradients, through calls, conditions and loops.
+"""Gradients of functions by reverse mode, through calls, conditions and loops.
 
-What comes out is a function of the same graph, so that it can be simplified, exported, compiled, and differentiated
-again. A branch and a call are differentiated where they are, and compute again what their gradient needs. A loop saves
-what it carries into every iteration; its gradient is a loop over these, from the last to the first.
+The result is a Core function, which can be simplified, exported, compiled, and differentiated again. A branch and a
+call are differentiated in place, and recompute the values needed by their gradient. A loop saves its carried values in
+every iteration; its gradient is a loop over the saved values, from the last to the first.
 """
 
 from __future__ import annotations
@@ -33,58 +33,58 @@ from sardonyx.errors import RuleError, UnsupportedError
 
 
 def is_differentiable(type: Type) -> bool:
-    """Whether values of the type have cotangents: floating-point and complex tensors."""
+    """Return True if values of the type have cotangents: floating-point and complex tensors."""
     return isinstance(type, TensorType) and t.kind(type.dtype) in ("float", "complex")
 
 
 def gradient(function: Function, wrt: Sequence[int] | None = None) -> Function:
-    """A function of the same inputs: the results, and the gradients of the sum of the first one.
+    """Return a function of the same inputs for the results, and the gradients of the sum of the first.
 
     Args:
-        function: What to differentiate.
+        function: The function to differentiate.
         wrt: Positions of the inputs to differentiate by; all differentiable ones by default.
 
     Raises:
-        UnsupportedError: What the result depends on has no gradient: a host function, a loop whose state changes its
-            sizes. The message says where.
-        RuleError: The first result or an input is no floating-point tensor.
+        UnsupportedError: The result depends on a value without gradient: a host function, a loop whose state changes
+            its sizes. The message names the value.
+        RuleError: The first result or an input is not a floating-point tensor.
     """
-    wanted = _wanted(function, wrt)
+    positions = _select_inputs(function, wrt)
     if not function.results or not is_differentiable(function.results[0].type):
         raise RuleError("only floating-point results have gradients.", where=function.name)
 
     def body(*inputs: Value) -> list[Value]:
         results = inline(function, inputs)
         first: Tensor = results[0]  # type: ignore[assignment]
-        return _pulled(results[:1], [L.ones_like(first)], [inputs[i] for i in wanted], results)
+        return _backpropagate(results[:1], [L.ones_like(first)], [inputs[i] for i in positions], results)
 
     return trace(f"gradient of {function.name}", body, [value.type for value in function.inputs])
 
 
 def vjp(function: Function, wrt: Sequence[int] | None = None) -> Function:
-    """The vector-Jacobian product: of the inputs, then a cotangent for each differentiable result.
+    """Return the vector-Jacobian product, of the inputs, then a cotangent per differentiable result.
 
     Returns:
-        A function that gives the cotangents of the inputs, zeros where nothing flows.
+        A function for the cotangents of the inputs, zeros for inputs without influence.
 
     Raises:
         UnsupportedError: See :func:`gradient`.
-        RuleError: An input is no floating-point tensor.
+        RuleError: An input is not a floating-point tensor.
     """
-    wanted = _wanted(function, wrt)
+    positions = _select_inputs(function, wrt)
     count = len(function.inputs)
     own = function.defined_symbols
-    types = [_with_own_symbols(r.type, own) for r in function.results if is_differentiable(r.type)]
+    types = [_rename_own_symbols(r.type, own) for r in function.results if is_differentiable(r.type)]
 
     def body(*inputs: Value) -> list[Value]:
         results = [r for r in inline(function, inputs[:count]) if is_differentiable(r.type)]
-        cotangents = [_shaped(dy, r) for r, dy in zip(results, inputs[count:], strict=True)]  # type: ignore[arg-type]
-        return _pulled(results, cotangents, [inputs[i] for i in wanted])
+        cotangents = [_match_shape(dy, r) for r, dy in zip(results, inputs[count:], strict=True)]  # type: ignore[arg-type]
+        return _backpropagate(results, cotangents, [inputs[i] for i in positions])
 
     return trace(f"vjp of {function.name}", body, [*(value.type for value in function.inputs), *types])
 
 
-def _wanted(function: Function, wrt: Sequence[int] | None) -> list[int]:
+def _select_inputs(function: Function, wrt: Sequence[int] | None) -> list[int]:
     if wrt is None:
         return [i for i, value in enumerate(function.inputs) if is_differentiable(value.type)]
     for i in wrt:
@@ -93,15 +93,15 @@ def _wanted(function: Function, wrt: Sequence[int] | None) -> list[int]:
     return list(wrt)
 
 
-def _with_own_symbols(type: Type, own: frozenset[str]) -> Type:
-    """The type of a cotangent, with fresh symbols for sizes that are only known inside of the function."""
+def _rename_own_symbols(type: Type, own: frozenset[str]) -> Type:
+    """Return the type of a cotangent, with fresh symbols for sizes local to the function."""
     assert isinstance(type, TensorType) and type.shape is not None
     sizes = [Dim.symbol(fresh_symbol()) if not own.isdisjoint(symbols_in(size)) else size for size in type.shape]
     return TensorType(type.dtype, tuple(sizes))
 
 
-def _shaped(dy: Tensor, y: Value) -> Tensor:
-    """The cotangent with the sizes as the value has them written."""
+def _match_shape(dy: Tensor, y: Value) -> Tensor:
+    """Return the cotangent with sizes written as in the value's type."""
     return L.reshape(dy, y.type.shape)  # type: ignore[union-attr,arg-type]
 
 
@@ -109,12 +109,12 @@ def _shaped(dy: Tensor, y: Value) -> Tensor:
 
 
 class _Pass:
-    """One backward pass: what depends on ``wrt``, and the cotangents so far.
+    """One backward pass: the values dependent on ``wrt``, and the current cotangents.
 
     Attributes:
-        active: Values that depend on what is differentiated by.
-        replaced: Results of loops, by those of the loops that save their states.
-        sizes: Symbols that the former define, by those that the latter do.
+        active: Values dependent on ``wrt``.
+        replaced: Replacements of the results of loops, from loops with saved states.
+        sizes: Replacements of the symbols defined by the original loops.
     """
 
     def __init__(self, results: Sequence[Value], wrt: Sequence[Value]) -> None:
@@ -130,26 +130,26 @@ class _Pass:
     def add(self, value: Value, dx: Tensor | None) -> None:
         """Add to the cotangent of a value."""
         if dx is not None and value in self.active and is_differentiable(value.type):
-            dx = _shaped(dx, value)
+            dx = _match_shape(dx, value)
             before = self.cotangents.get(value)
             self.cotangents[value] = dx if before is None else before + dx
 
     def run(self) -> None:
-        """Go through the values from the last to the first."""
+        """Visit the values from the last to the first."""
         for value in reversed(self.order):
             if value not in self.active or not value.operands:
                 continue
             if isinstance(value.type, t.TupleType):
-                found = self._of_results(value)
+                contributions = self._backpropagate_results(value)
             elif value.op != "get" and value in self.cotangents:
-                found = GRADIENTS[value.op](value, self.cotangents[value], *value.operands, **value.params)
+                contributions = GRADIENTS[value.op](value, self.cotangents[value], *value.operands, **value.params)
             else:
                 continue
-            for operand, dx in zip(value.operands, found, strict=True):
+            for operand, dx in zip(value.operands, contributions, strict=True):
                 self.add(operand, dx)
 
-    def _of_results(self, value: Value) -> Sequence[Tensor | None]:
-        """The cotangents of the operands of what has several results."""
+    def _backpropagate_results(self, value: Value) -> Sequence[Tensor | None]:
+        """Return the cotangents of the operands of a primitive with several results."""
         cotangents = [self.cotangents.get(get(value, i)) for i in range(len(value.type.results))]  # type: ignore[union-attr]
         if all(dy is None for dy in cotangents):
             return (None,) * len(value.operands)
@@ -160,16 +160,16 @@ def _may_flow(type: Type) -> bool:
     return isinstance(type, t.TupleType) or is_differentiable(type) or not isinstance(type, TensorType)
 
 
-def _pulled(
-    results: Sequence[Value], cotangents: Sequence[Tensor], wrt: Sequence[Value], kept: Sequence[Value] = ()
+def _backpropagate(
+    results: Sequence[Value], cotangents: Sequence[Tensor], wrt: Sequence[Value], outputs: Sequence[Value] = ()
 ) -> list[Value]:
-    """The values kept, and the cotangents of ``wrt``."""
+    """Return ``outputs``, then the cotangents of ``wrt``."""
     backward = _Pass(results, wrt)
     for result, dy in zip(results, cotangents, strict=True):
         backward.add(result, dy)
     backward.run()
-    found = [backward.cotangents.get(x) for x in wrt]
-    roots = [*kept, *(L.zeros_like(x) if dx is None else dx for x, dx in zip(wrt, found, strict=True))]  # type: ignore[arg-type]
+    gradients = [backward.cotangents.get(x) for x in wrt]
+    roots = [*outputs, *(L.zeros_like(x) if dx is None else dx for x, dx in zip(wrt, gradients, strict=True))]  # type: ignore[arg-type]
     if not backward.replaced:
         return roots
     inner = scope.get()
@@ -179,8 +179,8 @@ def _pulled(
 # Primitives that call functions.
 
 
-def _filled(results: Iterable[Value], cotangents: Sequence[Tensor | None]) -> list[Tensor]:
-    """A cotangent for every differentiable result, zeros where none came."""
+def _fill_zeros(results: Iterable[Value], cotangents: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return a cotangent for every differentiable result, zeros for missing ones."""
     return [
         L.zeros_like(y) if dy is None else dy  # type: ignore[arg-type]
         for y, dy in zip(results, cotangents, strict=True)
@@ -192,87 +192,90 @@ def _results_of(value: Value) -> list[Value]:
     return [get(value, i) for i in range(len(value.type.results))]  # type: ignore[union-attr]
 
 
-def _spread(count: int, positions: Sequence[int], found: Sequence[Value]) -> list[Tensor | None]:
-    """Cotangents of some operands as those of all."""
-    by_position = dict(zip(positions, found, strict=True))
+def _scatter_cotangents(count: int, positions: Sequence[int], cotangents: Sequence[Value]) -> list[Tensor | None]:
+    """Return the cotangents of all operands, from those at ``positions``."""
+    by_position = dict(zip(positions, cotangents, strict=True))
     return [by_position.get(i) for i in range(count)]  # type: ignore[misc]
 
 
 def _positions(backward: _Pass, operands: Sequence[Value]) -> list[int]:
-    """The operands that cotangents are wanted of."""
+    """Return the positions of the operands that need cotangents."""
     return [i for i, x in enumerate(operands) if x in backward.active and is_differentiable(x.type)]
 
 
 @gradient_rule("get")
 def _get(y: Tensor, dy: Tensor, results: Value, *, index: int) -> Any:
-    raise RuleError("results are differentiated together, where they are made.", where=y.origin)
+    message = "internal: `get` has no gradient rule of its own; differentiate the multi-result primitive."
+    raise RuleError(message, where=y.origin)
 
 
 @gradient_rule("call")
 def _call(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
     positions = _positions(backward, value.operands)
     pull = vjp(value.params["function"], positions)
-    called = apply_call(pull, [*value.operands, *_filled(_results_of(value), cotangents)])
-    return _spread(len(value.operands), positions, called)
+    contributions = apply_call(pull, [*value.operands, *_fill_zeros(_results_of(value), cotangents)])
+    return _scatter_cotangents(len(value.operands), positions, contributions)
 
 
 def apply_call(function: Function, operands: Sequence[Value]) -> list[Value]:
-    """A call of a function, taken apart."""
-    called = apply("call", *operands, function=function)
-    return [get(called, i) for i in range(len(function.results))]
+    """Record a call of a function and return its results."""
+    results = apply("call", *operands, function=function)
+    return [get(results, i) for i in range(len(function.results))]
 
 
 @gradient_rule("cond")
 def _cond(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
     condition, *operands = value.operands
     positions = _positions(backward, operands)
-    given = [*operands, *_filled(_results_of(value), cotangents)]
+    arguments = [*operands, *_fill_zeros(_results_of(value), cotangents)]
 
-    def pulled(branch: Function) -> Callable[[], list[Value]]:
-        return lambda: inline(vjp(branch, positions), given)
+    def pull_branch(branch: Function) -> Callable[[], list[Value]]:
+        return lambda: inline(vjp(branch, positions), arguments)
 
-    found = L.cond(condition, pulled(value.params["then"]), pulled(value.params["otherwise"]))  # type: ignore[arg-type]
-    return [None, *_spread(len(operands), positions, found)]
+    contributions = L.cond(condition, pull_branch(value.params["then"]), pull_branch(value.params["otherwise"]))  # type: ignore[arg-type]
+    return [None, *_scatter_cotangents(len(operands), positions, contributions)]
 
 
 @gradient_rule("loop")
 def _loop(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Backward over the iterations: cotangents of the state from one to the one before, those of the rest summed."""
+    """Iterate backward: cotangents of the state flow to the previous iteration; all others are summed."""
     body, carried = value.params["body"], value.params["carried"]
     operands = value.operands[2:]
     states = [i for i in range(carried) if is_differentiable(operands[i].type)]
     others = [i for i in _positions(backward, operands) if i >= carried]
     pull = vjp(body, [2 + i for i in (*states, *others)])
     used = [i for i in range(carried) if pull.inputs[2 + i] in set(pull.values)]
-    numbers, saved = _with_states_saved(backward, value, used)
+    numbers, saved = _save_states(backward, value, used)
     rows = {i: dy for i, dy in enumerate(cotangents) if i >= carried and dy is not None}
     trips = numbers.shape[0]
 
-    def once(k: Tensor, *state: Value) -> tuple[None, list[Value], list[Value]]:
+    def step(k: Tensor, *state: Value) -> tuple[None, list[Value], list[Value]]:
         at = L.reshape(L.size_tensor([trips - 1], ()) - k, (1,))
         before: dict[int, Value] = {i: apply("gather", x, at, batch=0) for i, x in zip(used, saved, strict=True)}
         arguments = [before.get(i, operands[i]) for i in range(len(operands))]
         after: dict[int, Tensor] = dict(zip(states, state, strict=False))  # type: ignore[arg-type]
         after |= {i: apply("gather", dy, at, batch=0) for i, dy in rows.items()}
-        given = [
+        after_cotangents = [
             after[i] if i in after else _zeros_of(result.type, body)
             for i, result in enumerate(body.results[1:])
             if is_differentiable(result.type)
         ]
         going = L.constant(True, t.BOOL)
-        found = inline(pull, [L.reshape(apply("gather", numbers, at, batch=0), ()), going, *arguments, *given])
-        summed = [a + b for a, b in zip(state[len(states) :], found[len(states) :], strict=True)]  # type: ignore[operator]
-        return None, [*found[: len(states)], *summed], []
+        gradients = inline(
+            pull, [L.reshape(apply("gather", numbers, at, batch=0), ()), going, *arguments, *after_cotangents]
+        )
+        summed = [a + b for a, b in zip(state[len(states) :], gradients[len(states) :], strict=True)]  # type: ignore[operator]
+        return None, [*gradients[: len(states)], *summed], []
 
     final: list[Tensor] = _results_of(value)[:carried]  # type: ignore[assignment]
-    start = [_shaped(cotangents[i] or L.zeros_like(final[i]), operands[i]) for i in states]
+    start = [_match_shape(cotangents[i] or L.zeros_like(final[i]), operands[i]) for i in states]
     none = [L.zeros_like(operands[i]) for i in others]  # type: ignore[arg-type]
-    found, _ = L.loop(L.size_tensor([trips], ()), None, [*start, *none], once)
-    return [None, None, *_spread(len(operands), [*states, *others], found)]
+    gradients, _ = L.loop(L.size_tensor([trips], ()), None, [*start, *none], step)
+    return [None, None, *_scatter_cotangents(len(operands), [*states, *others], gradients)]
 
 
 def _zeros_of(row: Type, body: Function) -> Tensor:
-    """Zeros of the type of what a body collects, where no cotangent came."""
+    """Return zeros for a collected value without cotangent."""
     assert isinstance(row, TensorType) and row.shape is not None
     if not body.defined_symbols.isdisjoint(symbols_in(row)):
         raise UnsupportedError(
@@ -281,8 +284,8 @@ def _zeros_of(row: Type, body: Function) -> Tensor:
     return L.full(row.shape, 0, row.dtype)
 
 
-def _with_states_saved(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-    """The loop again, collecting the number of each iteration and what it was given; takes the place of the first."""
+def _save_states(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+    """Rebuild the loop to collect the iteration numbers and the carried values; replaces the original."""
     body, carried = value.params["body"], value.params["carried"]
     count, go, *operands = value.operands
     for i in used:
@@ -302,19 +305,19 @@ def _with_states_saved(backward: _Pass, value: Value, used: Sequence[int]) -> tu
     rows = len(value.type.results) - carried  # type: ignore[union-attr]
     new = [*final, *collected[:rows]]
     backward.replaced.update(zip(_results_of(value), new, strict=True))
-    backward.sizes.update(_renamed(value, new))
+    backward.sizes.update(_sizes_of_symbols(value, new))
     return collected[rows], list(collected[rows + 1 :])
 
 
-def _renamed(value: Value, new: Sequence[Value]) -> Mapping[str, Size]:
-    """What the symbols that a loop defines are, read off the results that take the place of its own."""
-    own, found = set(defined_by(value)), {}
+def _sizes_of_symbols(value: Value, new: Sequence[Value]) -> Mapping[str, Size]:
+    """Return the sizes of the symbols that a loop defines, from the results of its replacement."""
+    own, sizes = set(defined_by(value)), {}
     for old, other in zip(value.type.results, new, strict=True):  # type: ignore[union-attr]
         if isinstance(old, TensorType) and isinstance(other.type, TensorType):
             for a, b in zip(old.shape or (), other.type.shape or (), strict=True):
                 if isinstance(a, Dim) and a.atom is not None and a.atom.name in own:
-                    found[a.atom.name] = b
-    return found
+                    sizes[a.atom.name] = b
+    return sizes
 
 
 @gradient_rule("host")

@@ -1,10 +1,10 @@
-"""The gradient of every primitive: from the cotangent of its result to those of its operands.
+"""The gradient of every primitive: from the cotangent of the result to the operands' cotangents.
 
-A rule gets the result, its cotangent, the operands and the parameters, and gives a cotangent for each operand, None
-where none flows. Cotangents of complex numbers are the gradients by real and imaginary part, ``d/dre + i d/dim``.
-Where equal elements compete (maxima, minima), the first takes all, as ``argmax`` says.
+A rule receives the result, its cotangent, the operands and the parameters, and returns a cotangent for each operand,
+None for operands without gradient. Cotangents of complex numbers are the gradients by real and imaginary part,
+``d/dre + i d/dim``. Among equal elements of a maximum or minimum, the first receives the gradient, as in ``argmax``.
 
-What calls functions (``cond``, ``loop``, ``call``) is in :mod:`.differentiation`, which fills the same table.
+Primitives with bodies (``cond``, ``loop``, ``call``) are in :mod:`.differentiation`, which fills the same table.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _flat("stop_gradient", "that is what it is for")
 
 
 def conj(x: Tensor) -> Tensor:
-    """The complex conjugate; real numbers as they are."""
+    """Return the complex conjugate; real numbers unchanged."""
     if t.kind(x.dtype) != "complex":
         return x
     real = t.FLOAT if x.dtype == t.COMPLEX64 else t.DOUBLE
@@ -178,20 +178,20 @@ def _bitcast(y: Tensor, dy: Tensor, x: Tensor, *, dtype: DType) -> Cotangents:
 
 
 def _expanded(y: Tensor, axes: Sequence[int], shape: Shape) -> Tensor:
-    """What was reduced over axes, repeated along them again."""
+    """Repeat the result of a reduction along the reduced axes."""
     return L.broadcast_to(L.reshape(y, [1 if a in axes else size for a, size in enumerate(shape)]), shape)
 
 
 def _with_last(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """The tensor with some axes flattened into a last one, and the way back."""
+    """Return the tensor with some axes flattened into a last one, and the inverse function."""
     order = [*(a for a in range(x.rank) if a not in axes), *axes]
     moved = L.permute(x, order)
-    kept = moved.shape[: x.rank - len(axes)]
+    leading = moved.shape[: x.rank - len(axes)]
 
     def back(flat: Tensor) -> Tensor:
         return L.permute(L.reshape(flat, moved.shape), [order.index(a) for a in range(x.rank)])
 
-    return L.reshape(moved, (*kept, L.product(moved.shape[len(kept) :]))), back
+    return L.reshape(moved, (*leading, L.product(moved.shape[len(leading) :]))), back
 
 
 def _before(x: Tensor) -> Tensor:
@@ -240,11 +240,11 @@ def _contract(
     )
     a_order = [*a_batch, *a_free, *(left[right.index(q)] for q in sorted(right))]
     b_order = [*b_batch, *(right[left.index(p)] for p in sorted(left)), *b_free]
-    return L.cast(_placed(da, a_order), a.dtype), L.cast(_placed(db, b_order), b.dtype)
+    return L.cast(_invert_permutation(da, a_order), a.dtype), L.cast(_invert_permutation(db, b_order), b.dtype)
 
 
-def _placed(x: Tensor, order: Sequence[int]) -> Tensor:
-    """Axes put where ``order`` says that they belong."""
+def _invert_permutation(x: Tensor, order: Sequence[int]) -> Tensor:
+    """Invert a permutation of the axes."""
     return L.permute(x, [order.index(axis) for axis in range(x.rank)])
 
 
@@ -293,24 +293,24 @@ def _reduce_window(
     padding: tuple[tuple[Size, Size], ...],
     dilation: tuple[int, ...],
 ) -> Cotangents:
-    kept = x.rank - len(window)
+    leading = x.rank - len(window)
     if kind in ("max", "min"):
         at = L.reduce_window("arg" + kind, x, window, strides=strides, padding=padding, dilation=dilation)
-        lead, places = x.shape[:kept], L.product(y.shape[kept:])
-        flat = L.full((*lead, L.product(x.shape[kept:])), 0, x.dtype)
-        rows = L.reshape(L.maximum(at, 0), (*lead, places, 1))
-        updates = L.reshape(L.where(at < 0, 0, dy), (*lead, places))  # A window of padding alone has no place.
-        return (L.reshape(apply("scatter", flat, rows, updates, kind="add", batch=kept), x.shape),)
+        lead, positions = x.shape[:leading], L.product(y.shape[leading:])
+        flat = L.full((*lead, L.product(x.shape[leading:])), 0, x.dtype)
+        rows = L.reshape(L.maximum(at, 0), (*lead, positions, 1))
+        updates = L.reshape(L.where(at < 0, 0, dy), (*lead, positions))  # A window of padding alone has no position.
+        return (L.reshape(apply("scatter", flat, rows, updates, kind="add", batch=leading), x.shape),)
     if kind != "add":
         return (None,)
-    low: list[Size] = [0] * kept
-    high: list[Size] = [0] * kept
+    low: list[Size] = [0] * leading
+    high: list[Size] = [0] * leading
     for axis, (size, stride, (before, _), step) in enumerate(
-        zip(window, strides, padding, dilation, strict=True), kept
+        zip(window, strides, padding, dilation, strict=True), leading
     ):
         low.append(step * (size - 1) - before)
         high.append(x.shape[axis] - 1 - (y.shape[axis] - 1) * stride + before)
-    spread = L.pad(dy, low, high, 0, [0] * kept + [stride - 1 for stride in strides])
+    spread = L.pad(dy, low, high, 0, [0] * leading + [stride - 1 for stride in strides])
     ones, none = [1] * len(window), [(0, 0)] * len(window)
     return (L.reduce_window("add", spread, window, strides=ones, padding=none, dilation=dilation),)
 
@@ -325,7 +325,7 @@ def _reshape(y: Tensor, dy: Tensor, x: Tensor, *, shape: Shape) -> Cotangents:
 
 @gradient_rule("permute")
 def _permute(y: Tensor, dy: Tensor, x: Tensor, *, axes: tuple[int, ...]) -> Cotangents:
-    return (_placed(dy, axes),)
+    return (_invert_permutation(dy, axes),)
 
 
 @gradient_rule("broadcast")
@@ -340,14 +340,14 @@ def _broadcast(y: Tensor, dy: Tensor, x: Tensor, *, shape: Shape) -> Cotangents:
 
 
 def _summed_if_one(dx: Tensor, axis: int, size: Size) -> Tensor:
-    """The cotangent along an axis that was of ``size``: repeated from 1, or as it is."""
+    """Return the cotangent along an axis of ``size``: summed if the size is 1, else unchanged."""
     shape = (*dx.shape[:axis], size, *dx.shape[axis + 1 :])
-    (found,) = L.cond(
+    (cotangent,) = L.cond(
         L.equal(L.size_tensor([size], ()), 1),
         lambda: [L.broadcast_to(L.reduce_sum(dx, [axis], keepdims=True), shape)],
         lambda: [L.reshape(dx, shape)],
     )
-    return found  # type: ignore[return-value]
+    return cotangent  # type: ignore[return-value]
 
 
 @gradient_rule("slice")
@@ -380,12 +380,12 @@ def _pad(
 
 @gradient_rule("concat")
 def _concat(y: Tensor, dy: Tensor, *xs: Tensor, axis: int) -> Cotangents:
-    found: list[Tensor] = []
+    parts: list[Tensor] = []
     start: Size = 0
     for x in xs:
-        found.append(L.slice_(dy, axis, start, start + x.shape[axis]))
+        parts.append(L.slice_(dy, axis, start, start + x.shape[axis]))
         start = start + x.shape[axis]
-    return found
+    return parts
 
 
 @gradient_rule("gather")
@@ -411,11 +411,11 @@ def _scatter(
     if kind == "set":
         last = L.equal(read(written(L.full(x.shape, -1, t.INT64), order, "max")), order)
         return written(dy, L.zeros_like(updates), "set"), None, L.where(last, read(dy), 0)
-    kept = L.equal(x, y)
+    unchanged = L.equal(x, y)
     late = L.full_like(order, (1 << 62))
-    reached = L.where(L.equal(updates, read(y)) & L.logical_not(read(kept)), order, late)
+    reached = L.where(L.equal(updates, read(y)) & L.logical_not(read(unchanged)), order, late)
     first = L.equal(read(written(L.full(x.shape, 1 << 62, t.INT64), reached, "min")), reached) & (reached < late)
-    return L.where(kept, dy, 0), None, L.where(first, read(dy), 0)
+    return L.where(unchanged, dy, 0), None, L.where(first, read(dy), 0)
 
 
 def _order_of(indices: Tensor, updates: Tensor) -> Tensor:
@@ -432,7 +432,7 @@ def _scatter_mul(
     read: Callable[[Tensor], Tensor],
     written: Callable[[Tensor, Tensor, str], Tensor],
 ) -> Cotangents:
-    """The product of the others; where factors are 0, of those that are not."""
+    """Multiply by the product of all other factors, counting zeros to exclude divisions by 0."""
     zero = L.equal(updates, 0)
     others = read(written(x, L.where(zero, 1, updates), "mul"))
     zeros = read(written(L.zeros_like(x), L.cast(zero, x.dtype), "add"))
@@ -465,7 +465,10 @@ def _scan(y: Tensor, dy: Tensor, x: Tensor, *, kind: str, axis: int) -> Cotangen
 
 
 def _after(x: Tensor, dy: Tensor) -> Tensor:
-    """Of each element the sum of the cotangents from it on, times the elements in between: along the last axis."""
+    """Return for each element the sum of the later cotangents times the elements between.
+
+    The sum includes the element's own cotangent; all along the last axis.
+    """
     rows, cotangents = (L.permute(v, [v.rank - 1, *range(v.rank - 1)]) for v in (x, dy))
     count = rows.shape[0]
 

@@ -1,7 +1,7 @@
-"""Sizes that are too long to compute with, under names of their own: symbols that are bound to them at run time.
+"""Symbols in place of sizes that are too long to compute with, bound at run time.
 
-What is known of such a size is lost but for its name, which of one that is so long is little. Equal sizes have one
-name as long as it is in use, as equal values are one.
+All knowledge of such a size is lost but its name; little is known of a size of this length. Equal sizes share one
+name during its lifetime, as equal values are one object.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from sardonyx.core.ir.graph import Value
 
 
 def with_named_sizes(value: Value) -> Value:
-    """The same value with symbols in place of long sizes, in its shape and among its elements where these are sizes.
+    """Return the value with symbols in place of long sizes, in its shape or among its elements.
 
     Args:
-        value: Any value; it is given back itself where no size is long.
+        value: Any value; returned unchanged without long sizes.
 
     Raises:
-        SizeLimitError: The number of its elements passes the limits.
+        SizeLimitError: The number of elements exceeds the limits.
     """
     if not isinstance(value, Tensor) or value.type.shape is None:
         return value
@@ -32,7 +32,7 @@ def with_named_sizes(value: Value) -> Value:
 
 
 def has_long_forms(value: Value) -> bool:
-    """Whether a size of a value, in its shape or among its elements, is long and more than a symbol."""
+    """Return True if a size of a value, in its shape or among its elements, is a long expression."""
     if not isinstance(value, Tensor) or value.type.shape is None:
         return False
     sizes = value.params["sizes"] if value.op == "dims" else value.shape
@@ -40,12 +40,12 @@ def has_long_forms(value: Value) -> bool:
 
 
 def _named(size: Size) -> Size:
-    """A size that is not negative, or its name."""
+    """Return a size ≥ 0, or the symbol for a long one."""
     return bind(size_tensor([size]), (0,)) if is_long(size) else size
 
 
 def _named_number(number: Size) -> Size:
-    """A number that may be negative, or what it is above 0 less what it is below: a name is never negative."""
+    """Return a number of any sign with symbols for its positive and negative parts, as symbols are ≥ 0."""
     if not is_long(number) or at_least(number, 0):
         return _named(number)
     whole = size_tensor([number])

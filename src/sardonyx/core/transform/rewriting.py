@@ -42,13 +42,13 @@ class Rule(NamedTuple):
 
 
 class Match(NamedTuple):
-    """One primitive of a function that is being rewritten.
+    """One primitive of a function during rewriting.
 
     Attributes:
         value: The primitive before rewriting.
         type: The type of the result, with rewritten sizes.
         params: The parameters, with rewritten sizes.
-        rewriter: The rewriter, for rules that record primitives.
+        rewriter: The rewriter, for rules with further primitives to record.
         context: State and facts of the whole pass over this function: the target, analyses, results to reuse.
     """
 

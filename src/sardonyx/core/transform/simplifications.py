@@ -44,10 +44,10 @@ def uniform(x: Tensor) -> np.ndarray | None:
 
 
 def _is(x: Tensor, number: float, *, negative_zero: bool = False) -> bool:
-    found = uniform(x)
-    if found is None or found != number:
+    repeated = uniform(x)
+    if repeated is None or repeated != number:
         return False
-    return number != 0 or t.is_integer(x.dtype) or bool(np.signbit(found.astype(np.float64))) == negative_zero
+    return number != 0 or t.is_integer(x.dtype) or bool(np.signbit(repeated.astype(np.float64))) == negative_zero
 
 
 # Elementwise.
@@ -185,7 +185,7 @@ def _there_and_back(m: Match, x: Tensor, *, dtype: DType, **params: Any) -> Tens
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether every number of one element type is one of another."""
+    """Return True if the wide element type represents every number of the narrow one."""
     if t.kind(wide) == t.kind(narrow) and t.kind(wide) in ("int", "uint"):
         return wide.bitwidth >= narrow.bitwidth
     return (narrow, wide) in _WIDENINGS or (narrow == t.BOOL and t.kind(wide) in ("int", "uint"))
@@ -257,13 +257,13 @@ def _whole_or_again(m: Match, x: Tensor, *, starts: Shape, limits: Shape, stride
     if x.op != "slice" or not plain or any(stride != 1 for stride in x.params["strides"]):
         return None
     before = x.params["starts"]
-    first, last = (tuple(a + b for a, b in zip(before, each, strict=True)) for each in (starts, limits))
+    first, last = (tuple(a + b for a, b in zip(before, bounds, strict=True)) for bounds in (starts, limits))
     return apply("slice", x.operands[0], starts=first, limits=last, strides=strides)
 
 
 @SIMPLIFICATIONS.rule("pad")
 def _nothing_padded(m: Match, x: Tensor, value: Tensor, **params: Any) -> Tensor | None:
-    return x if all(amount == 0 for each in params.values() for amount in each) else None
+    return x if all(amount == 0 for amounts in params.values() for amount in amounts) else None
 
 
 @SIMPLIFICATIONS.rule("concat")
@@ -283,11 +283,11 @@ def _pieces(x: Tensor, axis: int) -> Iterator[Tensor]:
 
 @SIMPLIFICATIONS.rule("reverse")
 def _reversed_again(m: Match, x: Tensor, *, axes: tuple[int, ...]) -> Tensor | None:
-    kept = tuple(axis for axis in axes if x.shape[axis] != 1)
+    remaining = tuple(axis for axis in axes if x.shape[axis] != 1)
     if x.op == "reverse":
-        kept = tuple(sorted(set(kept) ^ set(x.params["axes"])))
-        return L.reverse(x.operands[0], kept)  # type: ignore[arg-type]
-    return L.reverse(x, kept) if kept != axes else None
+        remaining = tuple(sorted(set(remaining) ^ set(x.params["axes"])))
+        return L.reverse(x.operands[0], remaining)  # type: ignore[arg-type]
+    return L.reverse(x, remaining) if remaining != axes else None
 
 
 @SIMPLIFICATIONS.rule("stop_gradient")

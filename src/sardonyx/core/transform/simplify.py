@@ -1,4 +1,4 @@
-"""Simplification of functions to a fixed point: rules, known control flow, and removal of unread results."""
+"""Simplification of functions to a fixed point: rules, known control flow, unread results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ROUNDS = 12
 
 
 def simplify(function: Function, *, exact: bool = True) -> Function:
-    """Return a simpler function with the same results, of the same bits unless ``exact`` is false.
+    """Return a simpler function with the same results, bit for bit unless ``exact`` is false.
 
     Args:
         function: The function to simplify, with all bodies and branches.
-        exact: Leave out rules that reassociate or that ignore the sign of zero.
+        exact: Leave out rules with reassociation or without regard for the sign of zero.
     """
     with tracing():
         for _ in range(ROUNDS):
