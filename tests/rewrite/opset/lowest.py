@@ -144,7 +144,7 @@ class Row:
 
 
 def _reason(refusal: OpsetConversionError) -> str:
-    text = refusal.problem.split("; nor can its decomposition be: ")[-1]
+    text = refusal.problem.split("; its decomposition fails too: ")[-1]
     text = re.sub(r"^.*cannot be converted from opset \d+ to \d+: ", "", text)
     return re.sub(r"'[^']*'", "…", text).replace("|", "/")
 
@@ -161,7 +161,7 @@ def rows() -> dict[str, Row]:
 def table() -> str:
     """The table in Markdown."""
     lines = [
-        "| operator | cases | every case to | best case to | what ends the way of the worst |",
+        "| operator | cases | every case to | best case to | refusal of the worst case |",
         "|---|---|---|---|---|",
     ]
     for name, row in rows().items():

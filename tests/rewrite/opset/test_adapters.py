@@ -357,7 +357,7 @@ REFUSED = {
         7,
         "(float[3] x, float[3, 2] w, float[2] c) => (float[2] y) { [named] y = Gemm(x, w, c) }",
         6,
-        "rank 1",
+        "got rank 1",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Crossing a boundary by the schemas alone: the node means the same on both sides, or a reason why it does not."""
+"""Crossing of a version boundary by the schemas alone, if the node means the same on both sides."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _REQUIRED = OpSchema.FormalParameterOption.Single
 
 
 def align(node: ir.Node, here: OpSchema, there: OpSchema) -> str | None:
-    """Makes a node that is legal under ``here`` legal under ``there`` without changing its meaning.
+    """Make a node of the schema ``here`` legal under ``there`` without changing its meaning.
 
-    Attributes that only ``here`` knows are dropped where they have their default; a default that
-    differs is written out; trailing outputs that nothing reads are dropped.
+    Attributes known only to ``here`` are dropped at their default value; differing defaults are
+    written out; unread trailing outputs are dropped.
 
     Args:
-        node: Changed in place, and only in ways that keep its meaning under ``here``.
-        here: The definition the node follows.
-        there: The definition it has to follow.
+        node: Changed in place, preserving its meaning under ``here``.
+        here: The current definition.
+        there: The target definition.
 
     Returns:
-        None, or why the node has no equal under ``there`` by these means.
+        None, or the reason for the lack of an equivalent.
     """
     return _align_attributes(node, here, there) or _align_inputs(node, there) or _align_outputs(node, there)
 
@@ -41,9 +41,9 @@ def _align_attributes(node: ir.Node, here: OpSchema, there: OpSchema) -> str | N
         elif (default := default_of(here, name)) is not None and _plain(attribute) == default:
             node.attributes.pop(name)
         elif declared is not None:
-            return f"its attribute {name!r} has another type there"
+            return f"its attribute {name!r} has another type in the target opset"
         else:
-            return f"its attribute {name}={_plain(attribute)!r} does not exist there"
+            return f"its attribute {name}={_plain(attribute)!r} does not exist in the target opset"
     for name, declared in there.attributes.items():
         if name in node.attributes:
             continue
@@ -51,7 +51,7 @@ def _align_attributes(node: ir.Node, here: OpSchema, there: OpSchema) -> str | N
         if name in here.attributes and default is not None and default != default_of(there, name):
             node.attributes[name] = convert_attributes({name: default})[0]  # type: ignore[dict-item]
         elif declared.required:
-            return f"its attribute {name!r} is required there"
+            return f"its attribute {name!r} is required in the target opset"
     return None
 
 
@@ -60,10 +60,10 @@ def _align_inputs(node: ir.Node, there: OpSchema) -> str | None:
     while count and node.inputs[count - 1] is None:
         count -= 1
     if count > there.max_input:
-        return f"its input {there.inputs[-1].name if not count else count - 1} does not exist there"
+        return f"its input {there.inputs[-1].name if not count else count - 1} does not exist in the target opset"
     for index, formal in enumerate(there.inputs):
         if formal.option == _REQUIRED and (index >= count or node.inputs[index] is None):
-            return f"its input {formal.name!r} is required there"
+            return f"its input {formal.name!r} is required in the target opset"
     if count < len(node.inputs):
         node.resize_inputs(count)
     return None
@@ -74,7 +74,7 @@ def _align_outputs(node: ir.Node, there: OpSchema) -> str | None:
     while count > there.min_output and not is_read(node.outputs[count - 1]):
         count -= 1
     if count > there.max_output:
-        return f"its output {count - 1} does not exist there, and is used"
+        return f"its used output {count - 1} does not exist in the target opset"
     if len(node.outputs) > there.max_output:
         node.resize_outputs(count)
     return None
@@ -85,21 +85,19 @@ def _plain(attribute: ir.Attr) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def illegality(node: ir.Node, schema: OpSchema) -> str | None:
-    """Why a node is not legal under its own schema (inputs and outputs only); None where it is."""
+def find_violation(node: ir.Node, schema: OpSchema) -> str | None:
+    """Return the reason why a node violates its own schema (inputs and outputs only), else None."""
     count = len(node.inputs)
     if not schema.min_input <= count <= schema.max_input:
-        return f"it has {count} inputs, and the operator takes {_span(schema.min_input, schema.max_input)}"
+        return f"expected {_span(schema.min_input, schema.max_input)} inputs, got {count}"
     for index, formal in enumerate(schema.inputs):
         if formal.option == _REQUIRED and (index >= count or node.inputs[index] is None):
             return f"its required input {formal.name!r} is missing"
     if not schema.min_output <= len(node.outputs) <= schema.max_output:
-        return (
-            f"it has {len(node.outputs)} outputs, and the operator makes {_span(schema.min_output, schema.max_output)}"
-        )
+        return f"expected {_span(schema.min_output, schema.max_output)} outputs, got {len(node.outputs)}"
     for value in node.inputs:
         if value is not None and value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
-            return f"its input {value.name!r} is made by nothing"
+            return f"its input {value.name!r} is undefined"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Elementwise operators: bounds as inputs, integer types, and operators that older sets lack."""
+"""Elementwise operators: bounds as inputs, integer types, and operators missing in older sets."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FLOATS = (_T.FLOAT16, _T.FLOAT, _T.DOUBLE, _T.BFLOAT16)
 
 @up("Clip", version=6)
 def unbounded_clip(site: Site) -> None:
-    """A bound that is not given was none, and is the largest finite number there: infinity is written out."""
+    """Write infinity for a missing bound, whose default became the largest finite number."""
     bounds = {"min": site.real("min", float("-inf")), "max": site.real("max", float("inf"))}
     site.become(attributes=site.attributes(drop=["consumed_inputs"], **bounds))
 
 
 @up("Clip", version=11)
 def bounds_to_inputs(site: Site) -> None:
-    """``min`` and ``max`` become inputs."""
+    """Turn ``min`` and ``max`` into inputs."""
     x = site.required(0)
     limit = float(np.finfo(np.float32).max)
     low, high = site.real("min", -limit), site.real("max", limit)
@@ -37,7 +37,7 @@ def bounds_to_inputs(site: Site) -> None:
 
 @down("Clip", version=11)
 def bounds_to_attributes(site: Site) -> None:
-    """Constant bounds become attributes, others ``Max`` and ``Min``; a missing bound stays none."""
+    """Turn constant bounds into attributes, computed ones into ``Max`` and ``Min``."""
     x = site.required(0)
     bounds: dict[str, float] = {"min": float("-inf"), "max": float("inf")}
     constants = {name: site.known(site.input(i)) for i, name in ((1, "min"), (2, "max"))}
@@ -59,7 +59,7 @@ def _clip(site: Site, x: ir.Value) -> ir.Value:
 
 
 def _extreme(site: Site, op_type: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The larger or smaller of two; by comparison where ``Max`` takes no integers (before set 12)."""
+    """Emit the maximum or minimum of two values, by comparison for integers before set 12."""
     if site.dtype(a) in _FLOATS or site.target >= 12:
         return site.emit(op_type, a, b)
     first = site.emit("Greater" if op_type == "Max" else "Less", a, b)
@@ -68,14 +68,14 @@ def _extreme(site: Site, op_type: str, a: ir.Value, b: ir.Value) -> ir.Value:
 
 @down("Clip", version=12)
 def clip_integers(site: Site) -> None:
-    """Integers are compared with their bounds."""
+    """Clip integers by ``Max`` and ``Min``."""
     if site.dtype(site.required(0)) not in _FLOATS:
         site.replace(_clip(site, site.required(0)))
 
 
 @down("Max", "Min", version=12)
 def extreme_of_integers(site: Site) -> None:
-    """Integers are compared pair by pair."""
+    """Compare integers pair by pair."""
     values = [site.required(i) for i in range(len(site.inputs))]
     if site.dtype(values[0]) in _FLOATS:
         return
@@ -87,7 +87,7 @@ def extreme_of_integers(site: Site) -> None:
 
 @down("Relu", version=14)
 def relu_of_integers(site: Site) -> None:
-    """Integers: the larger of the input and zero."""
+    """Write ``Relu`` of integers as ``Max`` with zero."""
     x = site.required(0)
     if site.dtype(x) not in _FLOATS:
         site.replace(site.emit("Max", x, site.scalar(0, x)))
@@ -95,7 +95,7 @@ def relu_of_integers(site: Site) -> None:
 
 @down("Equal", version=11)
 def equality_by_order(site: Site) -> None:
-    """Floating-point numbers are equal where neither is less and both are numbers."""
+    """Write equality of floats as neither less nor greater, and both not NaN."""
     a, b = site.required(0), site.required(1)
     if site.dtype(a) in (_T.INT32, _T.INT64, _T.BOOL) or site.dtype(a) not in _FLOATS:
         return
@@ -105,7 +105,7 @@ def equality_by_order(site: Site) -> None:
 
 
 def _is_nan(site: Site, x: ir.Value) -> ir.Value:
-    """True for not-a-number: neither below one nor above zero."""
+    """Emit a NaN test; before set 9 as neither below one nor above zero."""
     if site.target >= 9:
         return site.emit("IsNaN", x)
     low, high = site.emit("Less", x, site.scalar(1, x)), site.emit("Greater", x, site.scalar(0, x))
@@ -114,28 +114,28 @@ def _is_nan(site: Site, x: ir.Value) -> ir.Value:
 
 @down("IsNaN", version=9)
 def nan_by_order(site: Site) -> None:
-    """Not-a-number is neither below one nor above zero."""
+    """Write ``IsNaN`` as neither below one nor above zero."""
     site.replace(_is_nan(site, site.required(0)))
 
 
 @down("IsInf", version=10)
 def infinity_by_order(site: Site) -> None:
-    """Infinity lies beyond the largest finite number."""
+    """Write ``IsInf`` as a comparison with the largest finite number."""
     x = site.required(0)
     limit = float(np.finfo(site.dtype(x).numpy()).max)
-    found = []
+    tests = []
     if site.integer("detect_positive", 1):
-        found.append(site.emit("Greater", x, site.scalar(limit, x)))
+        tests.append(site.emit("Greater", x, site.scalar(limit, x)))
     if site.integer("detect_negative", 1):
-        found.append(site.emit("Less", x, site.scalar(-limit, x)))
-    if not found:
-        site.refuse("it detects nothing")
-    site.replace(found[0] if len(found) == 1 else site.emit("Or", *found))
+        tests.append(site.emit("Less", x, site.scalar(-limit, x)))
+    if not tests:
+        site.refuse("it detects neither positive nor negative infinity")
+    site.replace(tests[0] if len(tests) == 1 else site.emit("Or", *tests))
 
 
 @down("Sign", version=9)
 def sign_by_order(site: Site) -> None:
-    """One where above zero minus one where below; a NaN adds itself."""
+    """Write ``Sign`` as (x > 0) − (x < 0)."""
     x = site.required(0)
     dtype, zero = site.dtype(x), site.scalar(0, x)
     above, below = (site.cast(site.emit(op, x, zero), dtype) for op in ("Greater", "Less"))
@@ -143,7 +143,7 @@ def sign_by_order(site: Site) -> None:
 
 
 def round_half_even(site: Site, x: ir.Value) -> ir.Value:
-    """The nearest integer, halves to the even one."""
+    """Emit the nearest integer, halves to even."""
     if site.target >= 11:
         return site.emit("Round", x)
     floor = site.emit("Floor", x)
@@ -158,13 +158,13 @@ def round_half_even(site: Site, x: ir.Value) -> ir.Value:
 
 @down("Round", version=11)
 def round_by_floor(site: Site) -> None:
-    """The floor, raised where the rest is above a half, or is a half and the floor odd."""
+    """Write ``Round`` as ``Floor``, plus one above a half, and at a half if the floor is odd."""
     site.replace(round_half_even(site, site.required(0)))
 
 
 @down("Mod", version=28)
 def floored_modulo(site: Site) -> None:
-    """Floating-point modulo with the divisor's sign: the truncated one, corrected where the signs differ."""
+    """Correct the truncated modulo of floats to the sign of the divisor."""
     a, b = site.required(0), site.required(1)
     if site.integer("fmod") or site.dtype(a) not in _FLOATS:
         return
@@ -183,22 +183,22 @@ def floored_modulo(site: Site) -> None:
 
 @down("Pow", version=12)
 def power_of_one_type(site: Site) -> None:
-    """Base and exponent had to have one floating-point type."""
+    """Compute base and exponent of different types in one floating-point type."""
     base, exponent = site.required(0), site.required(1)
     kind, other = site.dtype(base), site.dtype(exponent)
     if kind == other and kind in _FLOATS:
         return
     if _T.INT64 in (kind, other) and site.known(exponent if other == _T.INT64 else base) is None:
-        site.refuse("powers of int64 are not exact in any type that it takes there")
+        site.refuse("no type accepted by the target opset holds powers of int64 exactly")
     if kind == _T.INT64:
-        site.refuse("powers of int64 are not exact in any type that it takes there")
+        site.refuse("no type accepted by the target opset holds powers of int64 exactly")
     wide = kind if kind in _FLOATS else _T.DOUBLE
     site.replace(site.cast(site.emit("Pow", site.cast(base, wide), site.cast(exponent, wide)), kind))
 
 
 @up("Erf", version=13)
 def erf_of_integers(site: Site) -> None:
-    """Integers are no longer taken: their error function is truncated to an integer, as it was."""
+    """Compute ``Erf`` of integers, no longer accepted, in float32 and truncate as before."""
     x = site.required(0)
     dtype = site.dtype(x)
     if dtype not in _FLOATS:
@@ -207,7 +207,7 @@ def erf_of_integers(site: Site) -> None:
 
 @up("ReduceLogSum", "ReduceLogSumExp", version=28)
 def logarithm_of_integers(site: Site) -> None:
-    """Integers are no longer taken: the logarithm is computed in float64 and truncated, as it was."""
+    """Compute logarithms of integers, no longer accepted, in float64 and truncate as before."""
     x = site.required(0)
     dtype = site.dtype(x) if x.dtype is not None else None
     if dtype is None or dtype in _FLOATS:
@@ -222,7 +222,7 @@ def logarithm_of_integers(site: Site) -> None:
 
 @down("CumSum", version=11)
 def sum_by_triangle(site: Site) -> None:
-    """A product with a triangle of ones, along an axis of known size."""
+    """Write ``CumSum`` as a product with a triangular matrix of ones, along an axis of known size."""
     x = site.required(0)
     rank = site.rank(x)
     axis = int(site.constant_input(1, "axis").reshape(-1)[0]) % rank
@@ -241,7 +241,7 @@ def sum_by_triangle(site: Site) -> None:
 
 @down("CumProd", version=26)
 def product_by_mask(site: Site) -> None:
-    """All prefixes side by side, ones where they end, and a product along each; an axis of known size."""
+    """Write ``CumProd`` as the products of all prefixes, padded by ones, along an axis of known size."""
     x = site.required(0)
     rank = site.rank(x)
     axis = int(site.constant_input(1, "axis").reshape(-1)[0]) % rank
@@ -255,15 +255,15 @@ def product_by_mask(site: Site) -> None:
 
 @down("Where", version=9)
 def choice_by_gather(site: Site) -> None:
-    """Both sides, of known sizes, in one list; each place gathers from the half that its condition names."""
+    """Write ``Where`` of known sizes as a gather from the concatenated branches, indexed by the condition."""
     condition, yes, no = (site.required(i) for i in range(3))
-    whole = np.broadcast_shapes(*(site.sizes(value) for value in (condition, yes, no)))
-    count = math.prod(whole)
+    shape = np.broadcast_shapes(*(site.sizes(value) for value in (condition, yes, no)))
+    count = math.prod(shape)
     flat = [
-        reshape(site, site.emit("Expand", value, site.constant(list(whole))), [count])
+        reshape(site, site.emit("Expand", value, site.constant(list(shape))), [count])
         for value in (no, yes, site.cast(condition, _T.INT64))
     ]
     half = site.emit("Mul", flat[2], site.constant(np.asarray(count, np.int64)))
-    places = site.emit("Add", half, site.constant(np.arange(count)))
-    chosen = site.emit("Gather", site.emit("Concat", flat[0], flat[1], axis=0), places, axis=0)
-    site.replace(reshape(site, chosen, list(whole)))
+    indices = site.emit("Add", half, site.constant(np.arange(count)))
+    chosen = site.emit("Gather", site.emit("Concat", flat[0], flat[1], axis=0), indices, axis=0)
+    site.replace(reshape(site, chosen, list(shape)))

@@ -1,4 +1,4 @@
-"""Axes that became inputs (sets 13 and 18), and axes that may be negative (set 11)."""
+"""Axes as attributes or inputs (sets 13 and 18), and negative axes (set 11)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ELEMENTWISE_PART: dict[str, Callable[[Site, ir.Value], ir.Value]] = {
     "ReduceLogSumExp": lambda site, x: site.emit("Log", site.emit("Exp", x)),
     "ReduceSumSquare": lambda site, x: site.emit("Mul", x, x),
 }
-"""What a reduction over no axes still does to each element (``noop_with_empty_axes``, set 18)."""
+"""Elementwise part of a reduction over no axes (``noop_with_empty_axes``, set 18)."""
 
 _REDUCTIONS_18 = (
     "ReduceL1",
@@ -35,7 +35,7 @@ _REDUCTIONS = (*_REDUCTIONS_18, "ReduceSum")
 @up("ReduceSum", "Squeeze", "Unsqueeze", version=13)
 @up(*_REDUCTIONS_18, version=18)
 def axes_to_input(site: Site) -> None:
-    """The attribute ``axes`` becomes a constant input."""
+    """Turn the attribute ``axes`` into a constant input."""
     axes = site.integers("axes")
     inputs = [site.required(0), site.constant(axes) if axes is not None else None]
     site.become(inputs=inputs, attributes=site.attributes(drop=["axes"]))
@@ -44,7 +44,7 @@ def axes_to_input(site: Site) -> None:
 @down("ReduceSum", version=13)
 @down(*_REDUCTIONS_18, version=18)
 def reduction_axes_to_attribute(site: Site) -> None:
-    """The input ``axes`` becomes an attribute; a reduction over no axes becomes its elementwise part."""
+    """Turn the input ``axes`` into an attribute, and a reduction over no axes into its elementwise part."""
     x = site.required(0)
     axes = site.constant_integers(1, "axes")
     if not axes and site.integer("noop_with_empty_axes"):
@@ -57,7 +57,7 @@ def reduction_axes_to_attribute(site: Site) -> None:
 
 @down("Squeeze", "Unsqueeze", version=13)
 def squeeze_axes_to_attribute(site: Site) -> None:
-    """The input ``axes`` becomes an attribute."""
+    """Turn the input ``axes`` into an attribute."""
     axes = site.constant_integers(1, "axes")
     if axes == []:
         site.replace(site.emit("Identity", site.required(0)))
@@ -67,13 +67,13 @@ def squeeze_axes_to_attribute(site: Site) -> None:
 
 @down(*_REDUCTIONS, "Squeeze", version=11)
 def axes_from_front(site: Site) -> None:
-    """Negative axes are counted from the front."""
+    """Count negative axes from the front."""
     _axes_from_front(site, 0)
 
 
 @down("Unsqueeze", version=11)
 def unsqueeze_axes_from_front(site: Site) -> None:
-    """Negative axes are counted from the front of the result."""
+    """Count negative axes from the front of the result."""
     _axes_from_front(site, len(site.integers("axes") or ()))
 
 
@@ -99,7 +99,7 @@ def _axes_from_front(site: Site, added: int) -> None:
     version=11,
 )
 def axis_from_front(site: Site) -> None:
-    """A negative axis is counted from the front."""
+    """Count a negative axis from the front."""
     axis = site.integer("axis")
     if axis < 0:
         site.become(attributes=site.attributes(axis=axis + site.rank(site.required(0))))
@@ -107,5 +107,5 @@ def axis_from_front(site: Site) -> None:
 
 @up("Concat", version=4)
 def concat_axis_written_out(site: Site) -> None:
-    """The axis, 1 unless given, has to be given."""
+    """Write out the default axis 1, which is required from this set on."""
     site.become(attributes=site.attributes(axis=site.integer("axis", 1)))

@@ -15,7 +15,7 @@ _UNSIGNED = {_T.INT8: _T.UINT8, _T.INT16: _T.UINT16, _T.INT32: _T.UINT32, _T.INT
 
 @down("BitwiseNot", version=18)
 def complement_by_arithmetic(site: Site) -> None:
-    """``-1 - x`` for signed integers, ``largest - x`` for unsigned ones."""
+    """Write ``BitwiseNot`` as ``-1 - x`` for signed integers, ``largest - x`` for unsigned ones."""
     x = site.required(0)
     dtype = site.dtype(x)
     all_ones = np.asarray(-1 if dtype in _UNSIGNED else np.iinfo(dtype.numpy()).max, dtype.numpy())
@@ -24,13 +24,13 @@ def complement_by_arithmetic(site: Site) -> None:
 
 @down("BitwiseAnd", "BitwiseOr", "BitwiseXor", version=18)
 def bit_by_bit(site: Site) -> None:
-    """The bits as a last axis of booleans, combined, and summed by their weights."""
+    """Expand the bits into a last axis of booleans, combine these, and sum by weights."""
     a, b = site.required(0), site.required(1)
     dtype = site.dtype(a)
-    places = np.arange(dtype.bitwidth, dtype=np.uint64)
-    bits = [_bits(site, x, places) for x in (a, b)]
+    positions = np.arange(dtype.bitwidth, dtype=np.uint64)
+    bits = [_bits(site, x, positions) for x in (a, b)]
     logical = site.emit(site.node.op_type.removeprefix("Bitwise"), *bits)
-    weights = site.constant(np.uint64(1) << places)
+    weights = site.constant(np.uint64(1) << positions)
     none = site.constant(np.zeros((), np.uint64))
     terms = site.emit("Where", logical, weights, none)
     total = reduce(site, "ReduceSum", terms, [site.rank(terms) - 1], keepdims=False)
@@ -38,16 +38,18 @@ def bit_by_bit(site: Site) -> None:
     site.replace(site.cast(unsigned, dtype))
 
 
-def _bits(site: Site, x: ir.Value, places: np.ndarray) -> ir.Value:
+def _bits(site: Site, x: ir.Value, positions: np.ndarray) -> ir.Value:
     dtype = site.dtype(x)
     unsigned = site.cast(site.cast(x, _UNSIGNED.get(dtype, dtype)), _T.UINT64)
-    shifted = site.emit("BitShift", unsqueeze(site, unsigned, [site.rank(x)]), site.constant(places), direction="RIGHT")
+    shifted = site.emit(
+        "BitShift", unsqueeze(site, unsigned, [site.rank(x)]), site.constant(positions), direction="RIGHT"
+    )
     return site.cast(site.emit("Mod", shifted, site.constant(np.asarray(2, np.uint64))), _T.BOOL)
 
 
 @down("BitShift", version=28)
 def signed_shift(site: Site) -> None:
-    """Left: a shift of the unsigned bits. Right: of the complement where negative; amounts out of range fill."""
+    """Shift unsigned bits left; shift right by the complement of negatives; clamp amounts out of range."""
     x, y = site.required(0), site.required(1)
     dtype = site.dtype(x)
     if dtype not in _UNSIGNED:

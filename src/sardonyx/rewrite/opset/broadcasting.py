@@ -14,20 +14,20 @@ _BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Grea
 
 @up(*_BINARY, version=7)
 def broadcast_by_shape(site: Site) -> None:
-    """The second operand gets axes of size one at its end, so that it stands where ``axis`` put it."""
+    """Append axes of size one to the second operand to align it as ``axis`` did."""
     a, b = site.required(0), site.required(1)
     if site.integer("broadcast") and site.has("axis"):
         axis, rank = site.integer("axis"), site.rank(b)
         axis = axis + site.rank(a) if axis < 0 else axis
-        behind = site.rank(a) - axis - rank
-        if behind > 0 and site.static_shape(b) not in ((), (1,)):
-            b = unsqueeze(site, b, list(range(rank, rank + behind)))
+        trailing = site.rank(a) - axis - rank
+        if trailing > 0 and site.static_shape(b) not in ((), (1,)):
+            b = unsqueeze(site, b, list(range(rank, rank + trailing)))
     site.become(inputs=[a, b], attributes=site.attributes(drop=["axis", "broadcast", "consumed_inputs"]))
 
 
 @down(*_BINARY, version=7)
 def broadcast_by_attribute(site: Site) -> None:
-    """A second operand that fits inside the first is placed by ``axis``; others are copied out to the whole shape."""
+    """Align a second operand that fits inside the first by ``axis``, and tile others to the full shape."""
     a, b = site.required(0), site.required(1)
     left, right = site.sizes(a), site.sizes(b)
     if left == right:
@@ -43,14 +43,14 @@ def broadcast_by_attribute(site: Site) -> None:
         b = _tiled(site, b, right, whole)
         site.become(inputs=[a, b])
         return
-    start, stop, place = axis
+    start, stop, first = axis
     if (start, stop) != (0, len(right)):
         b = squeeze(site, b, [i for i in range(len(right)) if not start <= i < stop])
-    site.become(inputs=[a, b], attributes=site.attributes(broadcast=1, axis=place))
+    site.become(inputs=[a, b], attributes=site.attributes(broadcast=1, axis=first))
 
 
 def _placed(small: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """The part of ``small`` that is not of size one, and its first axis in ``whole``; None if it has gaps."""
+    """Return the range of non-unit axes of ``small`` and its first axis in ``whole``; None with gaps."""
     wide = [i for i, n in enumerate(small) if n != 1]
     offset = len(whole) - len(small)
     if not wide:
@@ -62,7 +62,7 @@ def _placed(small: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, int, i
 
 
 def _tiled(site: Site, x: ir.Value, shape: tuple[int, ...], whole: tuple[int, ...]) -> ir.Value:
-    """``x`` copied out to the whole shape."""
+    """Tile ``x`` to the full shape."""
     full = (1,) * (len(whole) - len(shape)) + shape
     value = reshape(site, x, list(full)) if full != shape else x
     return site.emit("Tile", value, site.constant([new // now for new, now in zip(whole, full, strict=True)]))
@@ -70,7 +70,7 @@ def _tiled(site: Site, x: ir.Value, shape: tuple[int, ...], whole: tuple[int, ..
 
 @down("Max", "Min", "Sum", "Mean", version=8)
 def operands_of_one_shape(site: Site) -> None:
-    """Operands of different shapes are added pair by pair, or copied out to the common shape."""
+    """Add operands of different shapes pair by pair, or tile all to the common shape."""
     values = [site.required(i) for i in range(len(site.inputs))]
     if len(values) == 1:
         return
@@ -91,7 +91,7 @@ def operands_of_one_shape(site: Site) -> None:
 
 @up("PRelu", version=7)
 def slope_of_channels(site: Site) -> None:
-    """A slope of one number for each channel gets axes of size one behind it."""
+    """Append axes of size one to a slope per channel."""
     x, slope = site.required(0), site.required(1)
     if site.static_shape(slope) != (1,) and site.rank(slope) == 1 and site.rank(x) > 2:
         slope = unsqueeze(site, slope, list(range(1, site.rank(x) - 1)))
@@ -100,12 +100,12 @@ def slope_of_channels(site: Site) -> None:
 
 @down("PRelu", version=7)
 def slope_as_vector(site: Site) -> None:
-    """A slope is one number, or one for each channel."""
+    """Reduce a slope to one number, or one per channel."""
     x, slope = site.required(0), site.required(1)
     sizes = site.sizes(slope)
     rank = site.rank(x)
     full = (1,) * (rank - len(sizes)) + sizes
     if any(n != 1 for i, n in enumerate(full) if i != 1):
-        site.refuse("its slope differs along other axes than the channels'")
+        site.refuse("its slope varies along other axes than the channel axis")
     count = full[1] if rank > 1 else 1
     site.become(inputs=[x, slope if sizes == (count,) else reshape(site, slope, [count])])

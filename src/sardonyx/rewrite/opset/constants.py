@@ -1,4 +1,4 @@
-"""Values that constants alone decide: tensors in the model, and what small subgraphs make of them."""
+"""Constant values: tensors of the model, and results of small subgraphs of constants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RANDOM = ("Bernoulli", "Dropout", "Multinomial")
 
 
 def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:
-    """The tensor that a ``Constant`` node makes; None where it is sparse or a function's parameter."""
+    """Return the tensor of a ``Constant`` node; None if sparse or a parameter of a function."""
     for name, attribute in node.attributes.items():
         if attribute.is_ref():
             return None
@@ -41,7 +41,7 @@ def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def constant_tensor(value: ir.Value, ir_version: int) -> ir.TensorProtocol | None:
-    """The tensor behind an initializer that no caller can override, or behind a ``Constant`` node's output."""
+    """Return the tensor of an initializer that no caller can override, or of a ``Constant`` node."""
     if value.is_initializer() and (not value.is_graph_input() or ir_version < 4):
         return value.const_value
     node = value.producer()
@@ -51,7 +51,7 @@ def constant_tensor(value: ir.Value, ir_version: int) -> ir.TensorProtocol | Non
 
 
 def is_deterministic(node: ir.Node) -> bool:
-    """Whether a node's outputs follow from its inputs alone, without bodies or a function's parameters."""
+    """Return True if a node's outputs depend on its inputs alone, without bodies or function parameters."""
     for attribute in node.attributes.values():
         if attribute.is_ref() or attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             return False
@@ -59,7 +59,7 @@ def is_deterministic(node: ir.Node) -> bool:
 
 
 def known_shape(node: ir.Node) -> np.ndarray | None:
-    """What a ``Shape`` node answers where its input's sizes are numbers."""
+    """Return the result of a ``Shape`` node whose input sizes are numbers."""
     source = node.inputs[0] if node.op_type == "Shape" and node.inputs else None
     if source is None or source.shape is None or not all(isinstance(dim, int) for dim in source.shape):
         return None
@@ -68,16 +68,16 @@ def known_shape(node: ir.Node) -> np.ndarray | None:
 
 
 class _NotConstant(Exception):
-    """A subgraph depends on something that is not constant."""
+    """A subgraph with a dependence on a value that is not constant."""
 
 
-def folded(value: ir.Value, ir_version: int, imports: Mapping[str, int]) -> np.ndarray | None:
-    """What a small subgraph of constants computes for ``value``; None where it is not one.
+def fold_subgraph(value: ir.Value, ir_version: int, imports: Mapping[str, int]) -> np.ndarray | None:
+    """Compute ``value`` from a small subgraph of constants; None if the subgraph is not constant.
 
     Args:
-        value: The value asked for.
-        ir_version: IR version of the model, which decides which initializers are constant.
-        imports: Operator set of every domain in which the nodes that make ``value`` are written.
+        value: The result.
+        ir_version: IR version of the model, which determines the constant initializers.
+        imports: Operator set of every domain of the nodes that compute ``value``.
     """
     nodes: list[ir.Node] = []
     leaves: dict[ir.Value, np.ndarray] = {}

@@ -16,19 +16,19 @@ def _require_matrices(site: Site) -> None:
     for index in (0, 1):
         value = site.required(index)
         if value.shape is not None and len(value.shape) != 2:
-            site.refuse(f"its input {index} has rank {len(value.shape)}, and has to be a matrix")
+            site.refuse(f"expected a matrix as input {index}, got rank {len(value.shape)}")
 
 
 @up("Gemm", version=7)
 def gemm_broadcast_by_shape(site: Site) -> None:
-    """The third operand broadcasts by its shape."""
+    """Drop the attribute ``broadcast``: the third operand broadcasts by its shape."""
     _require_matrices(site)
     site.become(attributes=site.attributes(drop=["broadcast"]))
 
 
 @down("Gemm", version=7)
 def gemm_broadcast_by_attribute(site: Site) -> None:
-    """Broadcasting is stated; it does not harm where the shapes are equal."""
+    """Set ``broadcast``, which has no effect on equal shapes."""
     _require_matrices(site)
     c = site.required(2)
     sizes = site.static_shape(c)
@@ -39,7 +39,7 @@ def gemm_broadcast_by_attribute(site: Site) -> None:
 
 @down("Gemm", version=11)
 def gemm_with_zero(site: Site) -> None:
-    """A missing third operand is zero."""
+    """Supply zero for a missing third operand."""
     if site.input(2) is None:
         zero = site.constant(np.zeros(1), site.dtype(site.required(0)))
         site.become(inputs=[site.required(0), site.required(1), zero])
@@ -47,7 +47,7 @@ def gemm_with_zero(site: Site) -> None:
 
 @down("MatMulInteger", version=10)
 def integer_product(site: Site) -> None:
-    """The zero points are subtracted in int32, which every product and sum fits as before."""
+    """Subtract the zero points in int32 and multiply; the products and sums fit as before."""
     operands = []
     for index, zero_index in ((0, 2), (1, 3)):
         value = site.cast(site.required(index), ir.DataType.INT32)
@@ -71,7 +71,7 @@ class _Term:
 
 @down("Einsum", version=12)
 def einsum_by_products(site: Site) -> None:
-    """Operands are joined from the left: letters that nothing needs any more are summed as early as possible."""
+    """Multiply operands from the left, and sum out letters as soon as no later operand needs them."""
     terms, result = _parse(site)
     while len(terms) > 1:
         left, right, *rest = terms
@@ -102,7 +102,7 @@ def _parse(site: Site) -> tuple[list[_Term], str]:
 
 
 def _diagonal(site: Site, value: ir.Value, letters: str) -> _Term:
-    """A letter that stands twice takes the diagonal of its two axes."""
+    """Take the diagonal of two axes with the same letter."""
     for letter in dict.fromkeys(letters):
         while letters.count(letter) > 1:
             first, second = letters.index(letter), letters.rindex(letter)
@@ -110,8 +110,8 @@ def _diagonal(site: Site, value: ir.Value, letters: str) -> _Term:
             rest = [i for i in range(len(letters)) if i not in (first, second)]
             moved = site.emit("Transpose", value, perm=[*rest, first, second])
             flat = reshape(site, moved, [0] * len(rest) + [size * size])
-            places = site.constant([i * (size + 1) for i in range(size)])
-            value = site.emit("Gather", flat, places, axis=len(rest))
+            indices = site.constant([i * (size + 1) for i in range(size)])
+            value = site.emit("Gather", flat, indices, axis=len(rest))
             letters = "".join(letters[i] for i in rest) + letter
     return _Term(value, letters)
 
@@ -125,7 +125,7 @@ def _sum_out(site: Site, term: _Term, needed: set[str]) -> _Term:
 
 
 def _join(site: Site, left: _Term, right: _Term, needed: set[str]) -> _Term:
-    """The product of two operands, summed over the letters that only they have."""
+    """Return the product of two operands, summed over letters without further readers."""
     left = _sum_out(site, left, needed | set(right.letters))
     right = _sum_out(site, right, needed | set(left.letters))
     shared = [x for x in left.letters if x in right.letters]
@@ -141,7 +141,7 @@ def _join(site: Site, left: _Term, right: _Term, needed: set[str]) -> _Term:
 
 
 def _same_size(left: _Term, right: _Term, letter: str) -> bool:
-    """Whether a letter surely has one size in both operands: a MatMul takes no other, an Einsum repeats a size of 1."""
+    """Return True if a letter provably has one size in both operands: MatMul does not broadcast the depth."""
     size = _size(left, letter)
     return size is not None and size == _size(right, letter)
 
@@ -154,7 +154,7 @@ def _size(term: _Term, letter: str) -> int | str | None:
 
 
 def _spread(site: Site, term: _Term, letters: str) -> ir.Value:
-    """The operand with an axis for each letter, of size one where it lacks the letter."""
+    """Return the operand with an axis for each letter, of size one for missing letters."""
     order = [term.letters.index(x) for x in letters if x in term.letters]
     value = term.value if order == sorted(order) else site.emit("Transpose", term.value, perm=order)
     missing = [i for i, letter in enumerate(letters) if letter not in term.letters]

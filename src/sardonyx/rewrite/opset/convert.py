@@ -1,4 +1,4 @@
-"""``convert_opset``: walks a model from one operator set to another, one set at a time, up or down."""
+"""``convert_opset``: convert a model from one operator set to another, one set at a time, up or down."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.ops.evaluation import evaluate_nodes
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.names import Names, value_names
-from sardonyx.rewrite.opset.alignment import align, illegality
+from sardonyx.rewrite.opset.alignment import align, find_violation
 from sardonyx.rewrite.opset.expansion import expand
 from sardonyx.rewrite.opset.experimental import EXPERIMENTAL, replace_experimental
 from sardonyx.rewrite.opset.ir_version import at_least, set_ir_version
@@ -30,36 +30,36 @@ _FOLD_LIMIT = 1 << 20
 def convert_opset(
     model: ir.Model, opset: int | None = None, *, ir_version: int | None = None, domain: str = ""
 ) -> ir.Model:
-    """Converts a model to another operator set, newer or older, and to another IR version.
+    """Convert a model to another operator set, newer or older, and to another IR version.
 
-    Bodies of ``If``, ``Loop`` and ``Scan`` and model-local functions are converted as the main graph is. A function
-    that cannot be converted for all its callers at once is inlined. An operator that the older set lacks
+    Bodies of ``If``, ``Loop`` and ``Scan`` and model-local functions are converted like the main graph. A function
+    that cannot be converted for all its callers at once is inlined. An operator missing in the older set
     is decomposed. Outputs keep their names, order and types.
 
     Args:
-        model: The Model; it is not changed.
-        opset: The operator set of ``domain`` to convert to; None leaves it.
-        ir_version: The IR version of the result; None takes the lowest one that holds it, and leaves it where ``opset``
-            is None too.
+        model: The Model; unchanged.
+        opset: The operator set of ``domain`` to convert to; None leaves the set unchanged.
+        ir_version: The IR version of the result; None means the lowest one sufficient for the model, or no change if
+            ``opset`` is None too.
         domain: The domain whose operator set is converted.
 
     Returns:
-        A new Model, which shares its tensors with ``model``.
+        A new Model, sharing its tensors with ``model``.
 
     Raises:
-        OpsetConversionError: A node has no equal in the operator set asked for, or the model holds what the IR
-            version lacks; names the node or tensor.
+        OpsetConversionError: A node has no equivalent in the target operator set, or the IR version
+            lacks a feature of the model; names the node or tensor.
         OptionError: The operator set or IR version does not exist, or the model does not use the domain.
     """
     if opset is None:
         converted = copy_model(model)
     else:
         try:
-            converted = Walk(model, domain).convert(opset)
+            converted = Conversion(model, domain).convert(opset)
         except OpsetConversionError:
             if not model.functions:
                 raise
-            converted = Walk(_inlined(model), domain).convert(opset)
+            converted = Conversion(_inlined(model), domain).convert(opset)
     if ir_version is not None:
         set_ir_version(converted, ir_version)
     elif opset is not None:
@@ -68,7 +68,7 @@ def convert_opset(
 
 
 def _inlined(model: ir.Model) -> ir.Model:
-    """A copy without functions; names inside of these give way to those of bodies, which the pass does not ask for."""
+    """Return a copy without functions, renaming their values on a clash with values of bodies."""
     inlined = copy_model(model)
     names = Names(value_names(inlined))
     for function in inlined.functions.values():
@@ -79,11 +79,11 @@ def _inlined(model: ir.Model) -> ir.Model:
     return inlined
 
 
-class Walk:
-    """A copy of a model, and the steps that take its nodes from operator set to operator set.
+class Conversion:
+    """A copy of a model, and the steps to convert its nodes from operator set to operator set.
 
     Args:
-        model: The model; it is copied.
+        model: The model; copied.
         domain: The domain whose operators are converted.
     """
 
@@ -91,9 +91,9 @@ class Walk:
         self.domain = canonical(domain)
         if self._version(model.opset_imports) is None:
             raise OptionError(
-                f"the model imports no operator set of the domain {domain or 'ai.onnx'!r}",
+                f"the model does not import the domain {domain or 'ai.onnx'!r}",
                 where="domain",
-                remedy=f"It imports: {', '.join(d or 'ai.onnx' for d in model.opset_imports)}.",
+                remedy=f"Imported domains: {', '.join(d or 'ai.onnx' for d in model.opset_imports)}.",
             )
         self._require_legal(model)
         self.model = copy_model(model)
@@ -107,7 +107,7 @@ class Walk:
         return None
 
     def _in_scopes(self) -> list[tuple[Scope, int]]:
-        """The main graph and every function, each with the operator set it is written in."""
+        """Return the main graph and every function, each with its operator set."""
         main = self._version(self.model.opset_imports)
         assert main is not None
         scopes = [(self._scope(self.model.graph, dict(self.model.opset_imports), in_function=False), main)]
@@ -121,7 +121,7 @@ class Walk:
         return Scope(self.model, graph, in_function=in_function, imports={canonical(d): v for d, v in imports.items()})
 
     def _annotate(self) -> None:
-        """Infers types and shapes; experimental operators, which stop inference, are written as standard ones."""
+        """Infer types and shapes, replacing experimental operators, which inference does not know."""
         infer_shapes(self.model, strict=False)
         while pending := self._experimental():
             ready = [site for site in pending if all(v is None or v.dtype is not None for v in site.inputs)]
@@ -141,13 +141,13 @@ class Walk:
         ]
 
     def convert(self, opset: int) -> ir.Model:
-        """Takes every graph of the model to ``opset``; see ``convert_opset``."""
+        """Convert every graph of the model to ``opset``; see ``convert_opset``."""
         latest = newest(self.domain)
         if not 1 <= opset <= latest:
             raise OptionError(
                 f"operator set {opset} of {self.domain or 'ai.onnx'} does not exist",
                 where="opset",
-                remedy=f"Known are 1 to {latest}.",
+                remedy=f"Choose one from 1 to {latest}.",
             )
         for scope, version in self._scopes:
             rises = opset > version and not scope.in_function
@@ -165,7 +165,7 @@ class Walk:
                 imports[name] = opset
 
     def decompose(self, op_types: frozenset[str]) -> ir.Model:
-        """Takes every node of these operators below its first definition and back; see ``decompose``."""
+        """Lower every node of these operators below its first definition and back; see ``decompose``."""
         for scope, version in self._scopes:
             for node in list(ir.traversal.RecursiveGraphIterator(scope.graph)):
                 if canonical(node.domain) == self.domain and node.op_type in op_types:
@@ -178,13 +178,15 @@ class Walk:
         while (since := since_version(self.domain, node.op_type, first)) > 0:
             first = since - 1
         if first == 0:
-            raise OpsetConversionError("has no decomposition: it is as old as ONNX itself", where=name_of(node))
+            raise OpsetConversionError(
+                "no decomposition exists: the operator is as old as ONNX itself", where=name_of(node)
+            )
         for new in self._decomposed(node, scope, version, first):
             if new.op_type in op_types:
                 self._remove(new, scope, version, op_types)
 
     def _decomposed(self, node: ir.Node, scope: Scope, version: int, first: int) -> list[ir.Node]:
-        """What a node is made of: the function body of its schema, or what opset ``first``, which lacks it, has."""
+        """Replace a node by the function body of its schema, or by its equivalent in opset ``first``."""
         if adapter_for(self.domain, node.op_type, first + 1, upward=False) is None:
             expanded = expand(Site(node, scope, version, version))
             if expanded is not None:
@@ -192,10 +194,10 @@ class Walk:
         return self.walk(self.walk([node], scope, version, first), scope, first, version)
 
     def _require_legal(self, model: ir.Model) -> None:
-        """Refuses what no conversion could be right for: undefined values, unknown operators, missing inputs."""
+        """Refuse models with undefined values, unknown operators or missing inputs."""
         for value in model.graph.outputs:
             if value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
-                raise InvalidModelError("the graph output is made by nothing", where=str(value.name))
+                raise InvalidModelError("undefined graph output", where=str(value.name))
         graphs = [(model.graph, model.opset_imports)]
         graphs.extend((function.graph, function.opset_imports) for function in model.functions.values())
         for graph, imports in graphs:
@@ -209,12 +211,12 @@ class Walk:
         if schema is None and not self.domain and node.op_type in EXPERIMENTAL:
             return
         if schema is None:
-            raise OpsetConversionError(f"opset {version} has no such operator", where=name_of(node))
-        if reason := illegality(node, schema):
-            raise OpsetConversionError(f"is not legal in opset {version}: {reason}", where=name_of(node))
+            raise OpsetConversionError(f"unknown operator of opset {version}", where=name_of(node))
+        if reason := find_violation(node, schema):
+            raise OpsetConversionError(f"not legal in opset {version}: {reason}", where=name_of(node))
 
     def walk(self, nodes: list[ir.Node], scope: Scope, source: int, target: int) -> list[ir.Node]:
-        """Takes nodes (with their bodies) from ``source`` to ``target``, and returns those that replace them."""
+        """Convert nodes (with their bodies) from ``source`` to ``target``, and return their replacements."""
         step = 1 if target > source else -1
         for here in range(source, target, step):
             nodes = self._step(nodes, scope, here, here + step)
@@ -237,7 +239,7 @@ class Walk:
         return after
 
     def _cross(self, node: ir.Node, scope: Scope, here: int, there: int) -> list[ir.Node]:
-        """Takes one node over a boundary at which its operator's definition changes."""
+        """Convert one node across a boundary at which its operator's definition changes."""
         site = Site(node, scope, here, there)
         adapter = adapter_for(self.domain, node.op_type, max(here, there), upward=there > here)
         try:
@@ -266,19 +268,19 @@ class Walk:
             site.refuse(reason)
 
     def _fitted(self, node: ir.Node, scope: Scope, here: int, there: int) -> list[ir.Node]:
-        """The node with casts around it where the definition does not take its types."""
+        """Insert casts around a node whose types the definition does not admit."""
         if canonical(node.domain) != self.domain:
             return [node]
         schema = schema_at(self.domain, node.op_type, there)
         if schema is None:
-            raise AssertionError(f"an adapter wrote {node.op_type}, which opset {there} does not have")
+            raise AssertionError(f"internal: an adapter emitted {node.op_type}, missing in opset {there}")
         site = Site(node, scope, here, there)
         if reason := fit(site, schema):
             site.refuse(reason)
         return site.emitted if site.replaced else [node]
 
     def _otherwise(self, site: Site, refusal: Refusal) -> list[ir.Node]:
-        """Other ways for a node that its boundary refuses: its value where that is constant, or its function body."""
+        """Replace a refused node by its constant value, or by its function body."""
         if site.scope.is_foldable(site.node) and self._fold(site):
             return site.emitted
         if site.target > site.source:
@@ -292,13 +294,13 @@ class Walk:
             return self._step(nodes, site.scope, site.source, site.target)
         except OpsetConversionError as error:
             raise OpsetConversionError(
-                f"{refusal.problem}; nor can its decomposition be: {error.where}: {error.problem}",
+                f"{refusal.problem}; its decomposition fails too: {error.where}: {error.problem}",
                 where=refusal.where,
                 remedy=refusal.remedy or error.remedy,
             ) from error
 
     def _fold(self, site: Site) -> bool:
-        """Replaces a node whose inputs are all constant by its value."""
+        """Replace a node with constant inputs by its value."""
         node = site.node
         imports = site.scope.imports | {self.domain: site.source}
         if not all(v.name for v in node.outputs):
@@ -314,4 +316,4 @@ class Walk:
         return True
 
 
-__all__ = ["Walk", "convert_opset", "copy_model"]
+__all__ = ["Conversion", "convert_opset", "copy_model"]

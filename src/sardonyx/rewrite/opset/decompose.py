@@ -1,4 +1,4 @@
-"""``decompose``: a model without some operators, at its own operator set."""
+"""``decompose``: removal of some operators at the model's own operator set."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from sardonyx.rewrite.opset.convert import Walk
+from sardonyx.rewrite.opset.convert import Conversion
 
 
 def decompose(model: ir.Model, op_types: Collection[str]) -> ir.Model:
-    """Rewrites every node of the given operators as older ones, at the model's own operator set.
+    """Rewrite every node of some operators by older ones, at the model's own operator set.
 
     Args:
-        model: The Model; it is not changed.
+        model: The Model; unchanged.
         op_types: Operators of the default domain to remove.
 
     Returns:
-        A new Model that shares its tensors with ``model`` and has none of these operators.
+        A new Model without these operators, sharing its tensors with ``model``.
 
     Raises:
-        OpsetConversionError: A node has no decomposition; names it.
+        OpsetConversionError: A node has no decomposition; names the node.
     """
-    return Walk(model, "").decompose(frozenset(op_types))
+    return Conversion(model, "").decompose(frozenset(op_types))

@@ -1,4 +1,4 @@
-"""Operators written as other operators: by the function body that the standard itself gives them."""
+"""Expansion of operators into their standard function bodies."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _DOMAIN = "decomposition"
 
 
 def expand(site: Site) -> tuple[list[ir.Node], int] | None:
-    """Replaces a node by the function body that its schema gives.
+    """Replace a node by the function body of its schema.
 
     Args:
         site: The node, in the operator set ``site.source``.
 
     Returns:
-        The new nodes in order and the operator set they are written in; None where the schema has no body.
+        The new nodes in order and their operator set; None if the schema has no body.
     """
     schema = schema_at(site.domain, site.node.op_type, site.source)
     if schema is None:
         return None
-    found = _function(schema, site)
-    if found is None:
+    body = _function(schema, site)
+    if body is None:
         return None
-    function, version = found
+    function, version = body
     return _splice(_inlined(function, schema, site, version), site), version
 
 
 def _function(schema: OpSchema, site: Site) -> tuple[onnx.FunctionProto, int] | None:
-    """The body written for the newest set not above the node's own; else the oldest one above it."""
-    bodies: Any = schema  # the stubs of onnx leave the functions out
+    """Return the body for the newest set up to the node's own, else the oldest one above."""
+    bodies: Any = schema  # The type stubs of onnx lack the functions.
     versions = sorted(bodies.context_dependent_function_opset_versions or bodies.function_opset_versions)
     if not versions:
         return None
@@ -61,7 +61,7 @@ def _type(value: ir.Value) -> onnx.TypeProto:
 
 
 def _inlined(function: onnx.FunctionProto, schema: OpSchema, site: Site, version: int) -> ir.Model:
-    """The body as a graph of its own, attributes put in, every value annotated."""
+    """Return the body as an annotated graph with substituted attributes."""
     function.domain = _DOMAIN
     imports = {entry.domain: entry.version for entry in function.opset_import} | {"": version}
     del function.opset_import[:]
@@ -71,11 +71,11 @@ def _inlined(function: onnx.FunctionProto, schema: OpSchema, site: Site, version
     del call.input[:], call.output[:]
     call.input.extend("" if v is None else f"in{i}" for i, v in enumerate(site.node.inputs))
     call.output.extend(f"out{i}" if is_read(value) else "" for i, value in enumerate(site.node.outputs))
-    given = {attribute.name for attribute in call.attribute}
+    present = {attribute.name for attribute in call.attribute}
     call.attribute.extend(
         schema.attributes[name].default_value
         for name in function.attribute
-        if name not in given and default_of(schema, name) is not None
+        if name not in present and default_of(schema, name) is not None
     )
     graph = onnx.helper.make_graph(
         [call],
@@ -102,7 +102,7 @@ def _inlined(function: onnx.FunctionProto, schema: OpSchema, site: Site, version
 
 
 def _splice(body: ir.Model, site: Site) -> list[ir.Node]:
-    """Moves the nodes of ``body`` before the site, wired to its inputs; drops what nothing reads."""
+    """Move the used nodes of ``body`` before the site, connected to its inputs."""
     graph, scope = site.node.graph, site.scope
     assert graph is not None
     results = iter(list(body.graph.outputs))
@@ -122,29 +122,29 @@ def _splice(body: ir.Model, site: Site) -> list[ir.Node]:
         node.name = scope.fresh(f"{stem}/{node.name or node.op_type}")
         for value in node.outputs:
             value.name = scope.fresh(f"{stem}/{value.name}")
-    kept = [node for node in nodes if not _lift(node, scope, outputs)]
-    graph.insert_before(site.node, kept)
-    site.emitted.extend(kept)
+    remaining = [node for node in nodes if not _lift(node, scope, outputs)]
+    graph.insert_before(site.node, remaining)
+    site.emitted.extend(remaining)
     site.replace(*outputs)
     return _without_identities([node for node in site.emitted if node.graph is graph])
 
 
 def _without_identities(nodes: list[ir.Node]) -> list[ir.Node]:
-    """Bodies name their values by ``Identity``; readers read the original."""
-    kept: list[ir.Node] = []
+    """Remove ``Identity`` nodes, used by bodies to name values."""
+    remaining: list[ir.Node] = []
     for node in nodes:
-        passed = node.inputs[0] if node.op_type == "Identity" else None
-        if passed is None or node.outputs[0].is_graph_output():
-            kept.append(node)
+        source = node.inputs[0] if node.op_type == "Identity" else None
+        if source is None or node.outputs[0].is_graph_output():
+            remaining.append(node)
             continue
-        node.outputs[0].replace_all_uses_with(passed)
+        node.outputs[0].replace_all_uses_with(source)
         assert node.graph is not None
         node.graph.remove(node, safe=True)
-    return kept
+    return remaining
 
 
 def _lift(node: ir.Node, scope: Scope, outputs: list[ir.Value | None]) -> bool:
-    """Turns a ``Constant`` node into an initializer of the main graph, where that is possible."""
+    """Turn a ``Constant`` node into an initializer of the main graph; return False if impossible."""
     if node.op_type != "Constant" or canonical(node.domain) or scope.in_function or node.outputs[0] in outputs:
         return False
     tensor = tensor_of_constant(node)

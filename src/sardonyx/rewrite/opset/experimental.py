@@ -1,4 +1,4 @@
-"""Operators that ONNX had on trial before its first releases and dropped, and that old models still hold."""
+"""Experimental operators, dropped before the first releases of ONNX but present in old models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _with_scalar(site: Site, op_type: str, x: ir.Value, number: float) -> ir.Val
 
 
 def _image_scaler(site: Site) -> ir.Value:
-    """``scale · x``, plus a bias for each channel."""
+    """Compute ``scale · x`` plus a bias per channel."""
     x = _scaled(site, site.required(0), site.real("scale", 1.0))
     bias = np.asarray(site.reals("bias") or [0.0])
     if site.target >= 7:
@@ -55,7 +55,7 @@ def _scale(site: Site) -> ir.Value:
 
 
 def _crop(site: Site) -> ir.Value:
-    """The image without its border: left, top, right, bottom; or ``scale`` rows and columns from its top left."""
+    """Cut the border (left, top, right, bottom), or ``scale`` rows and columns from the top left."""
     left, top, right, bottom = site.integers("border") or [0, 0, 0, 0]
     size = site.integers("scale")
     end = int(np.iinfo(np.int32).max)
@@ -64,7 +64,7 @@ def _crop(site: Site) -> ir.Value:
 
 
 def _constant_fill(site: Site) -> ir.Value:
-    """A tensor of one number, in a shape given as a list, as an input's contents or as an input's shape."""
+    """Return a tensor of one number, shaped by a list, an input's contents or an input's shape."""
     shape = site.integers("shape") or []
     if (source := site.input(0)) is not None:
         as_shape = site.integer("input_as_shape")
@@ -75,7 +75,7 @@ def _constant_fill(site: Site) -> ir.Value:
 
 
 def _mean_variance(site: Site) -> ir.Value:
-    """``x`` minus its mean over the image (and the channels), divided by its deviation there."""
+    """Subtract the mean over the image (and the channels) and divide by the standard deviation."""
     if site.target < 7:
         site.refuse("its arithmetic needs broadcasting by shape (opset 7)")
     x = site.required(0)
@@ -88,7 +88,7 @@ def _mean_variance(site: Site) -> ir.Value:
 
 
 def _thresholded(site: Site) -> ir.Value:
-    """``x`` where it is above ``alpha``, else zero."""
+    """Compute ``x`` above ``alpha``, else zero."""
     x, alpha = site.required(0), site.real("alpha", 1.0)
     above = site.cast(_with_scalar(site, "Greater", x, alpha), site.dtype(x))
     return site.emit("Mul", _with_scalar(site, "Max", x, alpha) if site.target >= 8 else x, above)
@@ -105,9 +105,9 @@ EXPERIMENTAL: dict[str, Callable[[Site], ir.Value]] = {
     "ScaledTanh": _scaled_tanh,
     "ThresholdedRelu": _thresholded,
 }
-"""How each is written with operators of the same operator set."""
+"""Experimental operator → function that emits its equivalent in the same operator set."""
 
 
 def replace_experimental(site: Site) -> None:
-    """Replaces one experimental node by standard ones."""
+    """Replace one experimental node by standard ones."""
     site.replace(EXPERIMENTAL[site.node.op_type](site))

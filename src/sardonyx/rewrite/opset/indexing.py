@@ -1,4 +1,4 @@
-"""TopK, ArgMax, OneHot and the gathers and scatters."""
+"""TopK, ArgMax, OneHot, gathers and scatters."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _T = ir.DataType
 
 @up("TopK", version=10)
 def count_to_input(site: Site) -> None:
-    """``k`` becomes an input."""
+    """Turn ``k`` into an input."""
     site.become(inputs=[site.required(0), site.constant([site.integer("k")])], attributes=site.attributes(drop=["k"]))
 
 
 @down("TopK", version=10)
 def count_to_attribute(site: Site) -> None:
-    """A constant ``k`` becomes an attribute."""
+    """Turn a constant ``k`` into an attribute."""
     count = site.constant_integers(1, "K") or [0]
     axis = site.axis("axis", -1, site.rank(site.required(0)))
     site.become(inputs=[site.required(0)], attributes={"axis": axis, "k": count[0]})
@@ -30,36 +30,36 @@ def count_to_attribute(site: Site) -> None:
 
 @down("TopK", version=11)
 def largest_and_sorted(site: Site) -> None:
-    """The smallest are the largest of the negated; sorted results are unsorted ones too."""
+    """Select the smallest as the largest of the negated; sorted results satisfy ``sorted=0``."""
     x = site.required(0)
     axis = site.axis("axis", -1, site.rank(x))
     dtype = site.dtype(x)
     wide = dtype if dtype in (_T.FLOAT16, _T.FLOAT, _T.DOUBLE) else _T.DOUBLE
     if dtype in (_T.INT64, _T.UINT64):
-        site.refuse(f"{dtype.name} is not held exactly by any type that it takes there")
+        site.refuse(f"no type accepted by the target opset holds {dtype.name} exactly")
     value = site.cast(x, wide)
     smallest = not site.integer("largest", 1)
     if smallest:
         value = site.emit("Neg", value)
-    values, places = site.emit_many("TopK", [value, site.required(1)], 2, {"axis": axis})
+    values, indices = site.emit_many("TopK", [value, site.required(1)], 2, {"axis": axis})
     if smallest:
         values = site.emit("Neg", values)
-    site.replace(site.cast(values, dtype), places)
+    site.replace(site.cast(values, dtype), indices)
 
 
 @down("ArgMax", "ArgMin", version=12)
 def first_of_equals(site: Site) -> None:
-    """The last of equal extremes is the first of the reversed axis."""
+    """Select the last of equal extremes as the first of the reversed axis."""
     if not site.integer("select_last_index"):
         site.become(attributes=site.attributes(drop=["select_last_index"]))
         return
     x = site.required(0)
     axis = site.axis("axis", 0, site.rank(x))
     reversed_axis = slice_axis(site, x, axis, -1, np.iinfo(np.int64).min + 1, -1)
-    place = site.emit(site.node.op_type, reversed_axis, axis=axis, keepdims=site.integer("keepdims", 1))
+    index = site.emit(site.node.op_type, reversed_axis, axis=axis, keepdims=site.integer("keepdims", 1))
     length = slice_axis(site, site.emit("Shape", x), 0, axis, axis + 1)
     last = site.emit("Sub", length, site.constant([1]))
-    result = site.emit("Sub", last, place)
+    result = site.emit("Sub", last, index)
     if site.rank(x) == 1 and not site.integer("keepdims", 1):
         result = squeeze(site, result, [0])
     site.replace(result)
@@ -69,14 +69,14 @@ def _cannot_be_negative(site: Site, indices: ir.Value) -> bool:
     content = site.known(indices)
     if content is not None:
         return bool((content >= 0).all())
-    maker = indices.producer()
+    producer = indices.producer()
     known = {"ArgMax", "ArgMin", "Shape", "Size", "NonZero"}
-    return site.dtype(indices).name.startswith("UINT") or (maker is not None and maker.op_type in known)
+    return site.dtype(indices).name.startswith("UINT") or (producer is not None and producer.op_type in known)
 
 
 @up("OneHot", version=11)
 def negative_indices_hidden(site: Site) -> None:
-    """A negative index selected nothing, and counts from the end since: it is moved out of range."""
+    """Move negative indices out of range: before this set, a negative index selected nothing."""
     indices, depth, values = (site.required(i) for i in range(3))
     if _cannot_be_negative(site, indices):
         return
@@ -90,7 +90,7 @@ def negative_indices_hidden(site: Site) -> None:
 
 @down("OneHot", version=11)
 def negative_indices_counted(site: Site) -> None:
-    """A negative index is counted from the front."""
+    """Count negative indices from the front."""
     indices, depth, values = (site.required(i) for i in range(3))
     attributes = site.attributes()
     if site.integer("axis", -1) < -1:
@@ -108,13 +108,13 @@ def negative_indices_counted(site: Site) -> None:
 
 @up("Scatter", version=11)
 def scatter_renamed(site: Site) -> None:
-    """``Scatter`` is called ``ScatterElements``."""
+    """Rename ``Scatter`` to ``ScatterElements``."""
     site.become(op_type="ScatterElements")
 
 
 @down("ScatterElements", version=11)
 def scatter_by_old_name(site: Site) -> None:
-    """``ScatterElements`` was called ``Scatter``."""
+    """Rename ``ScatterElements`` to ``Scatter``."""
     axis = site.integer("axis")
     axis = axis + site.rank(site.required(0)) if axis < 0 else axis
     site.become(op_type="Scatter", attributes={"axis": axis})
@@ -122,7 +122,7 @@ def scatter_by_old_name(site: Site) -> None:
 
 @down("ScatterElements", "ScatterND", version=18)
 def without_extremes(site: Site) -> None:
-    """Reductions to the largest or smallest have no equal before set 18."""
+    """Refuse reductions by ``max`` and ``min``, which have no equivalent before set 18."""
     reduction = site.text("reduction", "none")
     if reduction in ("max", "min"):
         site.refuse(f"its reduction {reduction!r} exists only from opset 18")
@@ -130,7 +130,7 @@ def without_extremes(site: Site) -> None:
 
 @down("GatherND", version=12)
 def without_batch_axes(site: Site) -> None:
-    """Batch axes become leading indices."""
+    """Turn batch axes into leading indices."""
     batch = site.integer("batch_dims")
     x, indices = site.required(0), site.required(1)
     if not batch:
@@ -143,7 +143,7 @@ def without_batch_axes(site: Site) -> None:
 
 @down("GatherND", version=11)
 def gather_flat(site: Site) -> None:
-    """The leading axes of the data, of known sizes, are one flat axis, and an index tuple is one number."""
+    """Flatten the leading axes of the data, of known sizes, and each index tuple to one index."""
     x, indices = site.required(0), site.required(1)
     depth = site.size(indices, -1)
     sizes = site.sizes(x)
@@ -154,13 +154,13 @@ def gather_flat(site: Site) -> None:
 
 @down("GatherElements", version=11)
 def gather_elements_flat(site: Site) -> None:
-    """All axes, of known sizes, are one flat axis, and every element has one number in it."""
+    """Flatten all axes, of known sizes, and compute flat indices of the elements."""
     x, indices = site.required(0), site.required(1)
-    sizes, places = site.sizes(x), site.sizes(indices)
+    sizes, extents = site.sizes(x), site.sizes(indices)
     axis = site.axis("axis", 0, len(sizes))
     strides = [int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))]
-    grid = np.indices(places)
-    fixed = sum((grid[i] * strides[i] for i in range(len(places)) if i != axis), start=np.zeros(places, np.int64))
+    grid = np.indices(extents)
+    fixed = sum((grid[i] * strides[i] for i in range(len(extents)) if i != axis), start=np.zeros(extents, np.int64))
     counted = _counted_from_front(site, indices, np.asarray(sizes[axis]))
     along = site.emit("Mul", counted, site.constant(np.asarray(strides[axis], np.int64)))
     numbers = site.emit("Add", along, site.constant(fixed.astype(np.int64)))
@@ -179,10 +179,10 @@ def _counted_from_front(site: Site, indices: ir.Value, sizes: np.ndarray) -> ir.
 
 @down("ScatterND", version=11)
 def scatter_flat(site: Site) -> None:
-    """The leading axes of the data, of known sizes, are one flat axis, and an index tuple is one number."""
+    """Flatten the leading axes of the data, of known sizes, and each index tuple to one index."""
     x, indices, updates = (site.required(i) for i in range(3))
-    sizes, places = site.sizes(x), site.sizes(indices)
-    depth, count = places[-1], math.prod(places[:-1])
+    sizes, extents = site.sizes(x), site.sizes(indices)
+    depth, count = extents[-1], math.prod(extents[:-1])
     rest = math.prod(sizes[depth:])
     numbers = _flat_numbers(site, indices, np.asarray(sizes[:depth]))
     index = site.emit("Expand", reshape(site, numbers, [count, 1]), site.constant([count, rest]))
@@ -191,7 +191,7 @@ def scatter_flat(site: Site) -> None:
 
 
 def _flat_numbers(site: Site, indices: ir.Value, lead: np.ndarray) -> ir.Value:
-    """The number of each index tuple in the flat order of axes of sizes ``lead``."""
+    """Return the flat index of each index tuple over axes of sizes ``lead``."""
     strides = np.append(np.cumprod(lead[::-1])[::-1][1:], 1)
     terms = site.emit("Mul", _counted_from_front(site, indices, lead), site.constant(strides))
     return reduce(site, "ReduceSum", terms, [site.rank(indices) - 1], keepdims=False)
@@ -199,7 +199,7 @@ def _flat_numbers(site: Site, indices: ir.Value, lead: np.ndarray) -> ir.Value:
 
 @down("TensorScatter", version=24)
 def cache_update_by_scatter(site: Site) -> None:
-    """Each row of the update goes to its start plus its place, along the sequence axis of known size."""
+    """Scatter each row of the update to its start plus its row index, along an axis of known size."""
     cache, update = site.required(0), site.required(1)
     sizes = site.sizes(update)
     axis = site.axis("axis", -2, len(sizes))
@@ -213,5 +213,5 @@ def cache_update_by_scatter(site: Site) -> None:
         rows = site.emit("Mod", rows, site.constant(np.asarray(limit, np.int64)))
     shape = [1] * len(sizes)
     shape[0], shape[axis] = sizes[0], sizes[axis]
-    places = site.emit("Expand", reshape(site, rows, shape), site.constant(list(sizes)))
-    site.replace(site.emit("ScatterElements", cache, places, update, axis=axis))
+    indices = site.emit("Expand", reshape(site, rows, shape), site.constant(list(sizes)))
+    site.replace(site.emit("ScatterElements", cache, indices, update, axis=axis))

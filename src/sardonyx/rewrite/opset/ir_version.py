@@ -1,4 +1,4 @@
-"""IR versions: what each one added, and lowering a model to one that holds all it has."""
+"""IR versions: the features added by each, and lowering of a model."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ TYPE_SINCE: dict[ir.DataType, int] = {
     _T.FLOAT6E2M3: 14,
     _T.FLOAT6E3M2: 14,
 }
-"""The IR version that added each element type; the others are as old as ONNX (``onnx.proto``, enum Version)."""
+"""The IR version of each newer element type; others are as old as ONNX (``onnx.proto``, Version)."""
 
 
 def at_least(domain: str, opset: int) -> int:
-    """The IR version that the release which introduced an operator set came with."""
+    """Return the IR version of the release that introduced an operator set."""
     version: int = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid(domain, opset)], ignore_unknown=True)
     return version
 
 
 def set_ir_version(model: ir.Model, ir_version: int) -> None:
-    """States another IR version, in place.
+    """Set another IR version, in place.
 
-    Before IR 4 every initializer has to be a graph input too; it is made one. A newer IR version holds all
-    that an older one does.
+    Before IR 4 every initializer has to be a graph input too, so missing inputs are added. A newer IR version has all
+    features of an older one.
 
     Args:
         model: The Model to change.
-        ir_version: The IR version to state.
+        ir_version: The IR version.
 
     Raises:
-        OptionError: No such IR version, or one without operator sets (1 and 2).
-        OpsetConversionError: The model holds something that the version lacks; names it.
+        OptionError: The IR version is unknown, or has no operator sets (1 and 2).
+        OpsetConversionError: The version lacks a feature of the model; names the feature.
     """
     if not _OLDEST <= ir_version <= onnx.IR_VERSION:
         raise OptionError(
-            f"IR version {ir_version} cannot be written",
+            f"expected an IR version from {_OLDEST} to {onnx.IR_VERSION}, got {ir_version}",
             where="ir_version",
-            remedy=f"Possible are {_OLDEST} to {onnx.IR_VERSION}.",
+            remedy="Choose a version in this range.",
         )
     if ir_version < model.ir_version:
         _require_holds(model, ir_version)
@@ -65,11 +65,11 @@ def set_ir_version(model: ir.Model, ir_version: int) -> None:
 def _require_holds(model: ir.Model, ir_version: int) -> None:
     for where, since, problem in _needs(model):
         if since > ir_version:
-            raise OpsetConversionError(f"IR version {ir_version} has no {problem} (needs {since})", where=where)
+            raise OpsetConversionError(f"IR version {ir_version} lacks {problem} (needs {since})", where=where)
 
 
 def _needs(model: ir.Model) -> list[tuple[str, int, str]]:
-    """Everything in the model that came after IR 3: where it is, since when, and what it is."""
+    """Return every feature of the model newer than IR 3: location, version, and feature."""
     needs: list[tuple[str, int, str]] = []
     for identifier, function in model.functions.items():
         where = f"function {identifier[0]}::{identifier[1]}"
@@ -97,14 +97,14 @@ def _needs_of_node(node: ir.Node) -> list[tuple[str, int, str]]:
         if attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.TENSOR:
-            needs.append((where, TYPE_SINCE.get(attribute.as_tensor().dtype, 1), "such tensors"))
+            needs.append((where, TYPE_SINCE.get(attribute.as_tensor().dtype, 1), "tensors of this element type"))
         elif attribute.type in (ir.AttributeType.SPARSE_TENSOR, ir.AttributeType.SPARSE_TENSORS):
             needs.append((where, 6, "sparse tensors"))
         for body in bodies_of(attribute):
             for value in (*body.inputs, *body.initializers.values()):
                 needs.extend(_needs_of_value(value))
             if body.initializers:
-                needs.append((where, 4, "initializers of bodies that are not their inputs"))
+                needs.append((where, 4, "initializers of bodies outside the inputs"))
     return needs
 
 

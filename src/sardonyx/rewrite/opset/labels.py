@@ -12,7 +12,7 @@ _ML = "ai.onnx.ml"
 
 @up("LabelEncoder", version=2, domain=_ML)
 def classes_to_keys(site: Site) -> None:
-    """The list of classes becomes keys and values, in the direction that the input's type says."""
+    """Turn the list of classes into keys and values, in the direction of the input's type."""
     classes = site.texts("classes_strings") or []
     numbers = list(range(len(classes)))
     attributes = site.attributes(drop=["classes_strings"])
@@ -25,10 +25,10 @@ def classes_to_keys(site: Site) -> None:
 
 @down("LabelEncoder", version=2, domain=_ML)
 def keys_to_classes(site: Site) -> None:
-    """Keys 0, 1, … and texts become the list of classes."""
+    """Turn keys 0, 1, … and strings into the list of classes."""
     texts = site.texts("keys_strings") or site.texts("values_strings")
     numbers = site.integers("keys_int64s") or site.integers("values_int64s")
     if texts is None or numbers != list(range(len(texts))):
-        site.refuse("its table is not a list of texts numbered from 0")
+        site.refuse("expected a table of strings numbered from 0")
     attributes = site.attributes(drop=["keys_strings", "values_strings", "keys_int64s", "values_int64s"])
     site.become(attributes=attributes | {"classes_strings": texts})

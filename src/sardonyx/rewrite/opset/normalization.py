@@ -1,4 +1,4 @@
-"""BatchNormalization and Dropout (test and training mode), GroupNormalization (scales by group or by channel)."""
+"""BatchNormalization and Dropout (test and training mode), GroupNormalization (scale granularity)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from sardonyx.rewrite.opset.table import down, up
 
 @down("BatchNormalization", version=6)
 def consumed_inputs_stated(site: Site) -> None:
-    """The oldest definition wants to know that mean and variance may be overwritten."""
+    """Declare mean and variance as overwritable, as the oldest definition requires."""
     site.become(attributes=site.attributes(consumed_inputs=[0, 0, 0, 1, 1]))
 
 
 @up("BatchNormalization", version=7)
 def mode_by_outputs(site: Site) -> None:
-    """Test mode is one output, training mode is five."""
+    """Express test mode by one output, training mode by five."""
     outputs = 1 if site.integer("is_test") else 5
     if outputs == 1 and len(site.node.outputs) > 1:
-        site.refuse("it has statistics as outputs in test mode")
+        site.refuse("its statistics are outputs in test mode")
     site.become(attributes=site.attributes(drop=["is_test", "consumed_inputs"]), outputs=outputs)
 
 
 @down("BatchNormalization", version=7)
 def mode_by_attribute(site: Site) -> None:
-    """One output is test mode."""
+    """Express one output as test mode."""
     site.become(attributes=site.attributes(is_test=int(len(site.node.outputs) == 1)))
 
 
 @up("BatchNormalization", version=9)
 def statistics_of_channels(site: Site) -> None:
-    """Statistics for each position (``spatial`` 0) are arithmetic."""
+    """Write statistics per position (``spatial`` 0) as arithmetic."""
     if site.integer("spatial", 1):
         site.become(attributes=site.attributes(drop=["spatial"]))
         return
@@ -54,7 +54,7 @@ def _normalized(
 
 @up("BatchNormalization", version=14)
 def training_mode_stated(site: Site) -> None:
-    """Five outputs were training mode; the saved statistics among them are gone."""
+    """Set training mode for five outputs, dropping the saved statistics."""
     if len(site.node.outputs) == 1:
         return
     if site.uses_output(3) or site.uses_output(4):
@@ -64,7 +64,7 @@ def training_mode_stated(site: Site) -> None:
 
 @down("BatchNormalization", version=14)
 def training_by_arithmetic(site: Site) -> None:
-    """Training mode: the statistics of the batch, and their running averages."""
+    """Compute the batch statistics of training mode and their running averages."""
     if not site.integer("training_mode"):
         site.become(attributes=site.attributes(drop=["training_mode"]), outputs=1)
         return
@@ -74,9 +74,9 @@ def training_by_arithmetic(site: Site) -> None:
     mean = reduce(site, "ReduceMean", x, others)
     off = site.emit("Sub", x, mean)
     variance = reduce(site, "ReduceMean", site.emit("Mul", off, off), others)
-    behind = list(range(1, rank - 1))
-    if behind:
-        scale, bias = unsqueeze(site, scale, behind), unsqueeze(site, bias, behind)
+    trailing = list(range(1, rank - 1))
+    if trailing:
+        scale, bias = unsqueeze(site, scale, trailing), unsqueeze(site, bias, trailing)
     y = _normalized(site, x, scale, bias, mean, variance)
     momentum = site.real("momentum", 0.9)
     running = [
@@ -87,18 +87,18 @@ def training_by_arithmetic(site: Site) -> None:
 
 
 def _average(site: Site, old: ir.Value, new: ir.Value, momentum: float) -> ir.Value:
-    kept = site.emit("Mul", old, site.scalar(momentum, old))
-    return site.emit("Add", kept, site.emit("Mul", new, site.scalar(1 - momentum, new)))
+    decayed = site.emit("Mul", old, site.scalar(momentum, old))
+    return site.emit("Add", decayed, site.emit("Mul", new, site.scalar(1 - momentum, new)))
 
 
 @down("BatchNormalization", version=15)
 def one_type_for_all(site: Site) -> None:
-    """Input, scale and statistics of different types are computed in the scale's and rounded once."""
+    """Compute mixed types in the widest one and round once."""
     dtypes = [site.dtype(site.required(i)) for i in range(5)]
     if len(set(dtypes)) == 1:
         return
     if site.integer("training_mode"):
-        site.refuse("it is in training mode with several element types")
+        site.refuse("training mode with several element types")
     wide = max(dtypes, key=lambda dtype: dtype.itemsize)
     inputs = [site.cast(site.required(i), wide) for i in range(5)]
     site.replace(site.cast(site.emit("BatchNormalization", *inputs, **site.attributes()), dtypes[0]))
@@ -106,7 +106,7 @@ def one_type_for_all(site: Site) -> None:
 
 @up("Dropout", version=7)
 def test_mode_only(site: Site) -> None:
-    """Only test mode is the same in every later set."""
+    """Refuse training mode, which changed between the sets."""
     if not site.integer("is_test"):
         site.refuse("it is in training mode", "Set its attribute is_test to 1 if the model is for inference.")
     site.become(attributes=site.attributes(drop=["is_test", "consumed_inputs"]))
@@ -114,13 +114,13 @@ def test_mode_only(site: Site) -> None:
 
 @down("Dropout", version=7)
 def test_mode_stated(site: Site) -> None:
-    """Test mode is stated."""
+    """Set test mode."""
     site.become(attributes=site.attributes(is_test=1))
 
 
 @up("Dropout", version=10)
 def mask_of_booleans(site: Site) -> None:
-    """The mask is boolean, and is cast back for whoever reads it."""
+    """Cast the mask, boolean from this set on, back for its readers."""
     if not site.uses_output(1):
         return
     x = site.required(0)
@@ -130,7 +130,7 @@ def mask_of_booleans(site: Site) -> None:
 
 @down("Dropout", version=10)
 def mask_without_drops(site: Site) -> None:
-    """Outside training nothing is dropped: the mask is true everywhere."""
+    """Write the mask of inference, true everywhere."""
     x = site.required(0)
     if not site.uses_output(1):
         return
@@ -140,16 +140,16 @@ def mask_without_drops(site: Site) -> None:
 
 @up("Dropout", version=12)
 def ratio_to_input(site: Site) -> None:
-    """The ratio becomes an input."""
+    """Turn the ratio into an input."""
     ratio = site.constant(np.asarray(site.real("ratio", 0.5), np.float32))
     site.become(inputs=[site.required(0), ratio], attributes={})
 
 
 @down("Dropout", version=12)
 def ratio_to_attribute(site: Site) -> None:
-    """The ratio becomes an attribute; training mode, which draws at random, has no equal.
+    """Turn the ratio into an attribute; refuse training mode, which draws at random.
 
-    Outside training the mask is true everywhere since set 12, and was left open before.
+    In inference the mask is true everywhere since set 12, and was unspecified before.
     """
     training = site.input(2)
     if training is not None and site.constant_input(2, "training_mode").any():
@@ -166,36 +166,36 @@ def ratio_to_attribute(site: Site) -> None:
 
 @up("GroupNormalization", version=21)
 def scale_of_channels(site: Site) -> None:
-    """Scale and bias of each group are repeated for each of its channels."""
+    """Repeat scale and bias of each group for its channels."""
     x, groups = site.required(0), site.integer("num_groups")
-    each = site.size(x, 1) // groups
-    spread = [_repeat(site, site.required(i), groups, each) for i in (1, 2)]
+    count = site.size(x, 1) // groups
+    spread = [_repeat(site, site.required(i), groups, count) for i in (1, 2)]
     site.become(inputs=[x, *spread])
 
 
 @down("GroupNormalization", version=21)
 def scale_of_groups(site: Site) -> None:
-    """Scales of channels that differ within a group have no equal; the standard's own body has."""
-    site.refuse("its scale and bias are those of channels")
+    """Refuse scales per channel; the standard's own function body expresses these."""
+    site.refuse("its scale and bias are per channel")
 
 
-def _repeat(site: Site, value: ir.Value, groups: int, each: int) -> ir.Value:
+def _repeat(site: Site, value: ir.Value, groups: int, count: int) -> ir.Value:
     content = site.known(value)
     if content is not None:
-        return site.constant(np.repeat(content, each), site.dtype(value))
+        return site.constant(np.repeat(content, count), site.dtype(value))
     column = reshape(site, value, [groups, 1])
-    return reshape(site, site.emit("Expand", column, site.constant([groups, each])), [-1])
+    return reshape(site, site.emit("Expand", column, site.constant([groups, count])), [-1])
 
 
 def _trailing_axes(site: Site, x: ir.Value) -> list[int]:
-    """The axes from the attribute ``axis`` to the last one, counted from the end."""
+    """Return the axes from the attribute ``axis`` to the last one, counted from the end."""
     axis = site.integer("axis", -1)
     return list(range(axis if axis < 0 else axis - site.rank(x), 0))
 
 
 @down("LayerNormalization", version=17)
 def layer_norm_by_arithmetic(site: Site) -> None:
-    """Difference from the mean over the deviation, in the precision of ``stash_type``, then scale and bias."""
+    """Write layer normalization as arithmetic in the precision of ``stash_type``, then scale and bias."""
     x, scale = site.required(0), site.required(1)
     axes, stash = _trailing_axes(site, x), ir.DataType(site.integer("stash_type", 1))
     wide = site.cast(x, stash)
@@ -212,7 +212,7 @@ def layer_norm_by_arithmetic(site: Site) -> None:
 
 @down("RMSNormalization", version=23)
 def rms_norm_by_arithmetic(site: Site) -> None:
-    """The input over the root of its mean square, in the precision of ``stash_type``, then the scale."""
+    """Write RMS normalization as arithmetic in the precision of ``stash_type``, then the scale."""
     x, scale = site.required(0), site.required(1)
     axes, stash = _trailing_axes(site, x), ir.DataType(site.integer("stash_type", 1))
     wide = site.cast(x, stash)

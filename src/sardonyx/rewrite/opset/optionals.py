@@ -1,4 +1,4 @@
-"""Optionals and sequences, which older sets know less of."""
+"""Optionals and sequences, of which older sets support fewer forms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.rewrite.opset.table import down
 
 @down("OptionalGetElement", version=18)
 def element_of_no_optional(site: Site) -> None:
-    """The element of a tensor or sequence is itself."""
+    """Replace the element of a tensor or sequence by the value itself."""
     x = site.required(0)
     if x.type is None:
         site.refuse(f"the type of {x.name!r} is not known")
@@ -21,7 +21,7 @@ def element_of_no_optional(site: Site) -> None:
 
 @down("OptionalHasElement", version=18)
 def presence_of_no_optional(site: Site) -> None:
-    """A tensor or sequence is present, a missing input is not."""
+    """Replace the presence test of a tensor, sequence or missing input by a constant."""
     x = site.input(0)
     if x is not None and x.type is None:
         site.refuse(f"the type of {x.name!r} is not known")

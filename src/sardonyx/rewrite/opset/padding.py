@@ -12,19 +12,19 @@ from sardonyx.rewrite.opset.table import down, up
 
 @up("Pad", version=2)
 def paddings_renamed(site: Site) -> None:
-    """``paddings`` is called ``pads``."""
+    """Rename ``paddings`` to ``pads``."""
     site.become(attributes=site.attributes(drop=["paddings"], pads=site.integers("paddings") or []))
 
 
 @down("Pad", version=2)
 def pads_renamed(site: Site) -> None:
-    """``pads`` is called ``paddings``."""
+    """Rename ``pads`` to ``paddings``."""
     site.become(attributes=site.attributes(drop=["pads"], paddings=site.integers("pads") or []))
 
 
 @up("Pad", version=11)
 def pads_to_input(site: Site) -> None:
-    """Amounts and value become inputs."""
+    """Turn amounts and value into inputs."""
     x = site.required(0)
     value = site.real("value")
     inputs = [x, site.constant(site.integers("pads") or [])]
@@ -35,7 +35,7 @@ def pads_to_input(site: Site) -> None:
 
 @down("Pad", version=11)
 def pads_to_attribute(site: Site) -> None:
-    """Constant amounts and value become attributes."""
+    """Turn constant amounts and value into attributes."""
     pads = site.constant_integers(1, "pads") or []
     attributes = site.attributes(pads=pads)
     if site.input(2) is not None:
@@ -45,27 +45,27 @@ def pads_to_attribute(site: Site) -> None:
 
 @down("Pad", version=18)
 def pads_of_every_axis(site: Site) -> None:
-    """Amounts for some axes become amounts for all of them."""
+    """Expand amounts for some axes to amounts for all axes."""
     x, axes = site.required(0), site.constant_integers(3, "axes")
     if axes is None:
         return
     rank = site.rank(x)
     axes = [a + rank if a < 0 else a for a in axes]
-    places = axes + [a + rank for a in axes]
+    indices = axes + [a + rank for a in axes]
     pads = site.known(site.input(1))
     if pads is not None:
         every = np.zeros(2 * rank, np.int64)
-        every[places] = pads.reshape(-1)
+        every[indices] = pads.reshape(-1)
         amounts = site.constant(every)
     else:
         nothing = site.constant([0] * (2 * rank))
-        amounts = site.emit("ScatterElements", nothing, site.constant(places), site.required(1))
+        amounts = site.emit("ScatterElements", nothing, site.constant(indices), site.required(1))
     site.become(inputs=[x, amounts, site.input(2)])
 
 
 @down("Pad", version=19)
 def wrap_by_concat(site: Site) -> None:
-    """``wrap`` repeats the other end of the axis: slices of the input concatenated around it."""
+    """Write ``wrap`` as a concatenation of slices from the other end of the axis."""
     if site.text("mode", "constant") != "wrap":
         return
     value = site.required(0)
@@ -82,8 +82,8 @@ def wrap_by_concat(site: Site) -> None:
 def _wrap(site: Site, x: ir.Value, axis: int, before: int, after: int) -> ir.Value:
     size = site.size(x, axis)
     if min(before, after) < 0 or max(before, after) > size:
-        places = [i % size for i in range(-before, size + after)]
-        return site.emit("Gather", x, site.constant(places), axis=axis)
+        indices = [i % size for i in range(-before, size + after)]
+        return site.emit("Gather", x, site.constant(indices), axis=axis)
     parts = [slice_axis(site, x, axis, size - before, size)] if before else []
     parts.append(x)
     if after:

@@ -1,4 +1,4 @@
-"""Pooling: the rounding of sizes, dilations and padding that older sets lack."""
+"""Pooling: rounding of sizes, dilations and padding missing in older sets."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sardonyx.rewrite.opset.table import down, up
 
 @up("GlobalLpPool", "LpPool", version=2)
 def exponent_as_integer(site: Site) -> None:
-    """The exponent is an integer."""
+    """Turn the exponent into an integer."""
     exponent = site.real("p", 2.0)
     if exponent != int(exponent):
-        site.refuse(f"its exponent p={exponent} is not an integer")
+        site.refuse(f"expected an integer exponent, got p={exponent}")
     site.become(attributes=site.attributes(p=int(exponent)))
 
 
 @down("GlobalLpPool", "LpPool", version=2)
 def exponent_as_number(site: Site) -> None:
-    """The exponent is a floating-point number."""
+    """Turn the exponent into a float."""
     site.become(attributes=site.attributes(p=float(site.integer("p", 2))))
 
 
 @dataclass(frozen=True)
 class _Window:
-    """A pooling window: what its attributes say, with every pad a number."""
+    """A pooling window as set by the attributes, with explicit pads."""
 
     kernel: list[int]
     strides: list[int]
@@ -37,11 +37,11 @@ class _Window:
     begin: list[int]
     end: list[int]
     overhang: list[int]
-    """What ``ceil_mode`` lets the last window reach beyond the padded end."""
+    """Elements beyond the padded end read by the last window of ``ceil_mode``."""
 
     @property
     def span(self) -> list[int]:
-        """How many elements a window reaches over."""
+        """Number of elements covered by a window."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
 
@@ -68,7 +68,7 @@ def _window(site: Site) -> _Window:
 
 
 def _overhang(size: int, begin: int, end: int, span: int, stride: int) -> int:
-    """How far the last window, which has to start inside the input or its front padding, reaches beyond the end."""
+    """Return how far the last window, starting inside the input or front padding, exceeds the end."""
     count = math.ceil((size + begin + end - span) / stride) + 1
     if (count - 1) * stride >= size + begin:
         count -= 1
@@ -77,7 +77,7 @@ def _overhang(size: int, begin: int, end: int, span: int, stride: int) -> int:
 
 @down("MaxPool", version=10)
 def maximum_without_ceiling(site: Site) -> None:
-    """``ceil_mode`` is padding at the end, which no maximum sees."""
+    """Write ``ceil_mode`` as padding at the end, which does not affect a maximum."""
     if any(d != 1 for d in site.integers("dilations") or []):
         site.refuse("its dilations exist only from opset 10")
     attributes = site.attributes(drop=["ceil_mode"])
@@ -89,24 +89,24 @@ def maximum_without_ceiling(site: Site) -> None:
 
 
 def _without_ceiling(site: Site) -> dict[str, AttributeValue | ir.Attr]:
-    """The node's attributes with ``ceil_mode`` written as padding at the end."""
+    """Return the node's attributes with ``ceil_mode`` as padding at the end."""
     window = _window(site)
     if site.node.op_type == "AveragePool" and site.integer("count_include_pad") and any(window.overhang):
-        site.refuse("its last window reaches beyond the padding, which it counts")
+        site.refuse("its last window exceeds the padding with count_include_pad")
     end = [e + o for e, o in zip(window.end, window.overhang, strict=True)]
     return site.attributes(drop=["ceil_mode", "auto_pad"], pads=window.begin + end)
 
 
 @down("AveragePool", version=10)
 def average_without_ceiling(site: Site) -> None:
-    """``ceil_mode`` is padding at the end, which an average that counts no padding does not see."""
+    """Write ``ceil_mode`` as padding at the end, which an average without counted padding ignores."""
     ceiling = site.integer("ceil_mode")
     site.become(attributes=_without_ceiling(site) if ceiling else site.attributes(drop=["ceil_mode"]))
 
 
 @down("AveragePool", "LpPool", "MaxPool", version=22)
 def last_window_inside(site: Site) -> None:
-    """Older sets count a last window that starts in the padding at the end: where there is one, sizes are pinned."""
+    """Fix the sizes if older sets would count a last window that starts in the padding at the end."""
     x = site.required(0)
     if not site.integer("ceil_mode") or site.static_shape(x) is None:
         return
@@ -118,7 +118,7 @@ def last_window_inside(site: Site) -> None:
 
 @down("AveragePool", version=19)
 def dilated_average(site: Site) -> None:
-    """A dilated average is a sum by a convolution with ones, divided by the number of elements that it saw."""
+    """Write a dilated average as a convolution with ones, divided by the count of elements."""
     if all(d == 1 for d in site.integers("dilations") or []):
         site.become(attributes=site.attributes(drop=["dilations"]))
         return
@@ -131,7 +131,7 @@ def dilated_average(site: Site) -> None:
 
 @down("LpPool", version=18)
 def dilated_norm(site: Site) -> None:
-    """A dilated or rounded-up norm is the root of a sum of powers, by a convolution with ones."""
+    """Write a dilated or rounded-up norm as the root of a sum of powers, by a convolution with ones."""
     dilated = any(d != 1 for d in site.integers("dilations") or [])
     if not dilated and not site.integer("ceil_mode"):
         site.become(attributes=site.attributes(drop=["dilations", "ceil_mode"]))
@@ -143,7 +143,7 @@ def dilated_norm(site: Site) -> None:
 
 
 def _padded(site: Site, x: ir.Value, window: _Window, fill: float) -> ir.Value:
-    """``x`` with its padding written out, and nothing in the overhang."""
+    """Return ``x`` with explicit padding, and zeros in the overhang."""
     value = x
     for begin, end, number in ((window.begin, window.end, fill), ([0] * len(window.end), window.overhang, 0.0)):
         if any(begin) or any(end):

@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear by axis or block as arithmetic, and the integer operators before set 10."""
+"""Quantization by axis or block as arithmetic, and the integer operators before set 10."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _INTEGERS = (_T.INT8, _T.UINT8, _T.INT16, _T.UINT16, _T.INT32)
 
 @down("QuantizeLinear", version=23)
 def precision_by_scale(site: Site) -> None:
-    """The scale's type is the precision of the division; both operands have it."""
+    """Cast both operands to the precision of the division, implied by the scale's type before."""
     x, scale = site.required(0), site.required(1)
-    wanted = _T(site.integer("precision")) if site.integer("precision") else site.dtype(scale)
-    inputs = [site.cast(x, wanted), site.cast(scale, wanted), site.input(2)]
+    precision = _T(site.integer("precision")) if site.integer("precision") else site.dtype(scale)
+    inputs = [site.cast(x, precision), site.cast(scale, precision), site.input(2)]
     site.become(inputs=inputs, attributes=site.attributes(drop=["precision"]))
 
 
 @down("DequantizeLinear", version=23)
 def type_by_scale(site: Site) -> None:
-    """The scale's type is the type of the result and of the multiplication."""
-    wanted = site.integer("output_dtype")
+    """Cast the scale to the result type, implied by the scale's type before."""
+    dtype = site.integer("output_dtype")
     scale = site.required(1)
-    if wanted:
-        scale = site.cast(scale, _T(wanted))
+    if dtype:
+        scale = site.cast(scale, _T(dtype))
     inputs = [site.required(0), scale, site.input(2)]
     site.become(inputs=inputs, attributes=site.attributes(drop=["output_dtype"]))
 
 
 @down("QuantizeLinear", version=21)
 def quantize_bytes(site: Site) -> None:
-    """Blocks and 16-bit integers are arithmetic; a stated result type becomes a zero point of that type."""
+    """Write blocks and 16-bit integers as arithmetic, and a result type as a zero point of this type."""
     dtype = _result_type(site)
     if site.integer("block_size") or dtype in (_T.INT16, _T.UINT16):
         site.replace(_quantize(site, site.required(0), dtype))
@@ -50,7 +50,7 @@ def quantize_bytes(site: Site) -> None:
 
 @down("DequantizeLinear", version=21)
 def dequantize_bytes(site: Site) -> None:
-    """Blocks and 16-bit integers are arithmetic."""
+    """Write blocks and 16-bit integers as arithmetic."""
     if site.integer("block_size") or site.dtype(site.required(0)) in (_T.INT16, _T.UINT16):
         site.replace(_dequantize(site, site.required(0), 0))
         return
@@ -59,7 +59,7 @@ def dequantize_bytes(site: Site) -> None:
 
 @down("QuantizeLinear", version=19)
 def quantize_float32(site: Site) -> None:
-    """Other types than float32 are arithmetic; saturation concerns 8-bit floats alone."""
+    """Write other types than float32 as arithmetic; drop saturation, which affects only 8-bit floats."""
     if site.dtype(site.required(0)) in (_T.FLOAT16, _T.BFLOAT16):
         site.replace(_quantize(site, site.required(0), _result_type(site)))
         return
@@ -68,14 +68,14 @@ def quantize_float32(site: Site) -> None:
 
 @down("DequantizeLinear", version=19)
 def dequantize_to_float32(site: Site) -> None:
-    """Other types than float32 are arithmetic."""
+    """Write other types than float32 as arithmetic."""
     if site.dtype(site.required(1)) in (_T.FLOAT16, _T.BFLOAT16):
         site.replace(_dequantize(site, site.required(0), 0))
 
 
 @down("QuantizeLinear", version=13)
 def quantize_whole_tensors(site: Site) -> None:
-    """Quantization along an axis is arithmetic."""
+    """Write quantization along an axis as arithmetic."""
     if _is_one_number(site, site.required(1)):
         site.become(attributes=site.attributes(drop=["axis"]))
         return
@@ -84,7 +84,7 @@ def quantize_whole_tensors(site: Site) -> None:
 
 @down("DequantizeLinear", version=13)
 def dequantize_whole_tensors(site: Site) -> None:
-    """Dequantization along an axis is arithmetic."""
+    """Write dequantization along an axis as arithmetic."""
     if _is_one_number(site, site.required(1)):
         site.become(attributes=site.attributes(drop=["axis"]))
         return
@@ -93,13 +93,13 @@ def dequantize_whole_tensors(site: Site) -> None:
 
 @down("QuantizeLinear", version=10)
 def quantize_by_arithmetic(site: Site) -> None:
-    """Division, rounding, shift and saturation."""
+    """Write quantization as division, rounding, shift and saturation."""
     site.replace(_quantize(site, site.required(0), _result_type(site)))
 
 
 @down("DequantizeLinear", version=10)
 def dequantize_by_arithmetic(site: Site) -> None:
-    """Difference and product."""
+    """Write dequantization as difference and product."""
     site.replace(_dequantize(site, site.required(0), 0))
 
 
@@ -115,7 +115,7 @@ def _result_type(site: Site) -> ir.DataType:
 
 
 def _aligned(site: Site, parameter: ir.Value, x: ir.Value) -> ir.Value:
-    """A scale or zero point in a shape that broadcasts against ``x``: by tensor, axis or block."""
+    """Return a scale or zero point in a shape that broadcasts against ``x``: by tensor, axis or block."""
     rank = site.rank(x)
     if _is_one_number(site, parameter):
         return reshape(site, parameter, []) if site.rank(parameter) and not rank else parameter
@@ -124,9 +124,9 @@ def _aligned(site: Site, parameter: ir.Value, x: ir.Value) -> ir.Value:
     if not block or site.rank(parameter) != rank:
         own, other = site.static_shape(parameter), site.static_shape(x)
         if own is not None and other is not None and own[0] != other[axis]:
-            site.refuse(f"{parameter.name!r} has {own[0]} values for an axis of {other[axis]}")
-        behind = list(range(1, rank - axis))
-        return unsqueeze(site, parameter, behind) if behind else parameter
+            site.refuse(f"expected {other[axis]} values of {parameter.name!r}, got {own[0]}")
+        trailing = list(range(1, rank - axis))
+        return unsqueeze(site, parameter, trailing) if trailing else parameter
     sizes = list(site.sizes(parameter))
     spread = [*sizes[: axis + 1], block, *sizes[axis + 1 :]]
     value = site.emit("Expand", unsqueeze(site, parameter, [axis + 1]), site.constant(spread))
@@ -139,7 +139,7 @@ def _aligned(site: Site, parameter: ir.Value, x: ir.Value) -> ir.Value:
 def _quantize(site: Site, x: ir.Value, dtype: ir.DataType) -> ir.Value:
     """``saturate(round(x / scale) + zero point)``, computed in the scale's type."""
     if dtype not in _INTEGERS:
-        site.refuse(f"it makes {dtype.name}, which older sets do not have")
+        site.refuse(f"its result type {dtype.name} does not exist in the target opset")
     scale = site.required(1)
     ratio = site.emit("Div", site.cast(x, site.dtype(scale)), _aligned(site, scale, x))
     value = site.cast(round_half_even(site, ratio), _T.FLOAT)
@@ -157,10 +157,10 @@ def _saturated(site: Site, value: ir.Value, dtype: ir.DataType) -> ir.Value:
 
 
 def _dequantize(site: Site, x: ir.Value, first: int) -> ir.Value:
-    """``(x - zero point) * scale``; the scale and the zero point follow the input at index ``first``."""
+    """Emit ``(x - zero point) * scale``; scale and zero point follow the input at index ``first``."""
     dtype = site.dtype(x)
     if dtype not in _INTEGERS:
-        site.refuse(f"it reads {dtype.name}, which older sets do not have")
+        site.refuse(f"its input type {dtype.name} does not exist in the target opset")
     scale, zero = site.required(first + 1), site.input(first + 2)
     value = site.cast(x, _T.INT32)
     if zero is not None:
@@ -170,7 +170,7 @@ def _dequantize(site: Site, x: ir.Value, first: int) -> ir.Value:
 
 @down("QLinearMatMul", version=10)
 def product_of_quantized(site: Site) -> None:
-    """The integer product, scaled and quantized again."""
+    """Multiply in integers, scale and requantize."""
     operands = []
     for index, is_left in ((0, True), (3, False)):
         value = site.cast(site.required(index), _T.INT32)
@@ -195,7 +195,7 @@ def _requantize(site: Site, value: ir.Value, zero_index: int) -> None:
 def _exact_convolution(
     site: Site, x: ir.Value, x_zero: ir.Value | None, w: ir.Value, w_zero: ir.Value | None
 ) -> ir.Value:
-    """A convolution of bytes in float32, exact while every sum stays below 2²⁴."""
+    """Convolve bytes in float32, exact while every sum stays below 2²⁴."""
     kernel = site.sizes(w)
     if int(np.prod(kernel[1:])) * 255 * 255 >= 1 << 24:
         site.refuse("its sums may not be exact in float32")
@@ -213,21 +213,21 @@ def _exact_convolution(
 
 @down("ConvInteger", version=10)
 def convolution_of_bytes(site: Site) -> None:
-    """A convolution of numbers that float32 holds exactly."""
+    """Convolve in float32, which holds all sums exactly."""
     x, w = site.required(0), site.required(1)
     site.replace(site.cast(_exact_convolution(site, x, site.input(2), w, site.input(3)), _T.INT32))
 
 
 @down("QLinearConv", version=10)
 def convolution_of_quantized(site: Site) -> None:
-    """The integer convolution, scaled and quantized again."""
+    """Convolve in integers, scale and requantize."""
     x, w = site.required(0), site.required(3)
     total = _exact_convolution(site, x, site.required(2), w, site.required(5))
-    behind = list(range(1, site.rank(w) - 1))
+    trailing = list(range(1, site.rank(w) - 1))
     if (bias := site.input(8)) is not None:
-        total = site.emit("Add", total, unsqueeze(site, site.cast(bias, _T.FLOAT), behind))
+        total = site.emit("Add", total, unsqueeze(site, site.cast(bias, _T.FLOAT), trailing))
     scale = site.required(4)
     if not _is_one_number(site, scale):
-        scale = unsqueeze(site, scale, behind)
+        scale = unsqueeze(site, scale, trailing)
     ratio = site.emit("Div", site.emit("Mul", site.required(1), scale), site.required(6))
     _requantize(site, site.emit("Mul", total, ratio), 7)

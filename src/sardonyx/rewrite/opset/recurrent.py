@@ -1,4 +1,4 @@
-"""Recurrent operators (order of axes, optional sequences) and Scan (a batch axis before set 9, none since)."""
+"""Recurrent operators (order of axes, optional sequences) and Scan (a batch axis only before set 9)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from sardonyx.rewrite.opset.table import down, up
 
 @up("GRU", version=3)
 def direction_spelled(site: Site) -> None:
-    """The first definition misspelled its default direction."""
+    """Correct the default direction, misspelled by the first definition."""
     direction = site.text("direction", "forward")
     site.become(attributes=site.attributes(direction="forward" if direction == "foward" else direction))
 
 
 @up("RNN", "GRU", "LSTM", version=7)
 def sequence_by_output(site: Site) -> None:
-    """The whole sequence is an output where it is named."""
+    """Drop ``output_sequence``: the sequence is computed if the output is named."""
     site.become(attributes=site.attributes(drop=["output_sequence"]))
 
 
 @down("RNN", "GRU", "LSTM", version=7)
 def sequence_by_attribute(site: Site) -> None:
-    """The whole sequence is asked for where it is read."""
+    """Set ``output_sequence`` if the sequence is read."""
     site.become(attributes=site.attributes(output_sequence=int(site.uses_output(0))))
 
 
 @down("RNN", "GRU", "LSTM", version=14)
 def time_before_batch(site: Site) -> None:
-    """The layout with the batch first is transposed on both sides."""
+    """Transpose the batch-first layout on both sides."""
     if not site.integer("layout"):
         site.become(attributes=site.attributes(drop=["layout"]))
         return
@@ -52,9 +52,9 @@ def time_before_batch(site: Site) -> None:
 
 @up("Scan", version=9)
 def batch_by_outer_scan(site: Site) -> None:
-    """The batch axis becomes a scan of its own, whose body scans one sequence."""
+    """Turn the batch axis into an outer scan, whose body scans one sequence."""
     if site.input(0) is not None:
-        site.refuse("it has lengths of sequences as an input")
+        site.refuse("its input of sequence lengths has no equivalent")
     inputs = [site.required(i) for i in range(1, len(site.inputs))]
     attributes = site.attributes(drop=["directions"])
     if (directions := site.integers("directions")) is not None:
@@ -77,7 +77,7 @@ def batch_by_outer_scan(site: Site) -> None:
 
 @down("Scan", version=9)
 def batch_of_one(site: Site) -> None:
-    """The one sequence becomes a batch of one."""
+    """Turn the one sequence into a batch of one."""
     for name in ("scan_input_axes", "scan_output_axes", "scan_output_directions"):
         if any(site.integers(name) or []):
             site.refuse(f"its attribute {name} exists only from opset 9")

@@ -1,4 +1,4 @@
-"""What ``onnx.defs`` says about operator versions: which change where, and what types each admits."""
+"""Operator versions from ``onnx.defs``: boundaries of definitions and admitted types."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 HINTS = frozenset({"consumed_inputs"})
-"""Attributes of early operators that allowed in-place execution and never changed a result."""
+"""Attributes of early operators for in-place execution, without effect on results."""
 
 
 def canonical(domain: str) -> str:
-    """The domain as ``onnx.defs`` spells it: the default domain is the empty string."""
+    """Return the domain as spelled by ``onnx.defs``: the default domain is the empty string."""
     return "" if domain == "ai.onnx" else domain
 
 
 @cache
 def schema_at(domain: str, op_type: str, opset: int) -> OpSchema | None:
-    """The schema of an operator in an operator set; None where it does not exist or was removed.
+    """Return the schema of an operator in an operator set; None if absent or removed.
 
-    A removed operator has a last, deprecated definition. One whose only definition was deprecated
+    A removed operator has a last, deprecated definition. An operator whose only definition was deprecated
     afterwards (``GroupNormalization`` of set 18) is a real operator.
     """
     try:
@@ -33,7 +33,7 @@ def schema_at(domain: str, op_type: str, opset: int) -> OpSchema | None:
 
 @cache
 def since_version(domain: str, op_type: str, opset: int) -> int:
-    """The operator set in which the operator's definition valid at ``opset`` was written; 0 where it has none."""
+    """Return the operator set of the definition valid at ``opset``; 0 if there is none."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain).since_version
     except onnx.defs.SchemaError:
@@ -42,20 +42,20 @@ def since_version(domain: str, op_type: str, opset: int) -> int:
 
 @cache
 def newest(domain: str) -> int:
-    """The newest operator set of a domain that the installed ``onnx`` defines; 0 for an unknown domain."""
+    """Return the newest operator set of a domain in the installed ``onnx``; 0 for an unknown domain."""
     return max((s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain), default=0)
 
 
 @cache
 def changed_in(domain: str, opset: int) -> frozenset[str]:
-    """The operators whose definition is new, changed or deprecated in exactly this operator set."""
+    """Return the operators whose definition is new, changed or deprecated in exactly this operator set."""
     return frozenset(
         s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain and s.since_version == opset
     )
 
 
 def parameter(parameters: list[OpSchema.FormalParameter], index: int) -> OpSchema.FormalParameter | None:
-    """The formal parameter of the actual argument ``index``; the last one repeats when it is variadic."""
+    """Return the formal parameter of the argument ``index``; a variadic last parameter repeats."""
     if index < len(parameters):
         return parameters[index]
     if parameters and parameters[-1].option == OpSchema.FormalParameterOption.Variadic:
@@ -71,12 +71,12 @@ def _admitted(domain: str, op_type: str, since: int, output: bool, index: int) -
 
 
 def admits(schema: OpSchema, index: int, type_text: str, *, output: bool = False) -> bool:
-    """Whether an argument of the schema may have a type, written as ``tensor(float)``."""
+    """Return True if an argument of the schema may have a type, e.g. ``tensor(float)``."""
     return type_text in _admitted(schema.domain, schema.name, schema.since_version, output, index)
 
 
 def type_text(value: ir.Value) -> str | None:
-    """A value's type as schemas write it (``tensor(float)``, ``seq(tensor(int64))``); None if unknown."""
+    """Return a value's type in schema notation, e.g. ``seq(tensor(int64))``; None if unknown."""
     return None if value.type is None else _type_text(value.type)
 
 
@@ -91,12 +91,12 @@ def _type_text(kind: ir.TypeProtocol) -> str | None:
 
 
 def element_text(dtype: ir.DataType) -> str:
-    """An element type as schemas write it: ``float``, ``int64``, ``bfloat16``."""
+    """Return an element type in schema notation: ``float``, ``int64``, ``bfloat16``."""
     return dtype.name.lower()
 
 
 def default_of(schema: OpSchema, attribute: str) -> object:
-    """The value an attribute has when a node does not give it; None where the schema states none."""
+    """Return the default of an attribute; None if the schema has none."""
     declared = schema.attributes.get(attribute)
     if declared is None or not declared.default_value.name:
         return None

@@ -1,4 +1,4 @@
-"""Operators that rearrange: Reshape, Split, Slice, Shape, Tile, Expand, Identity, Trilu, DepthToSpace, Col2Im."""
+"""Data movement: Reshape, Split, Slice, Shape, Tile, Expand, Identity, Trilu, DepthToSpace, Col2Im."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _END = np.iinfo(np.int64).max
 
 
 def reshape_like(site: Site, x: ir.Value, like: ir.Value) -> ir.Value:
-    """``x`` with the shape of ``like``."""
+    """Reshape ``x`` to the shape of ``like``."""
     shape = site.static_shape(like)
     if shape is not None and 0 not in shape:
         return reshape(site, x, list(shape))
@@ -22,35 +22,35 @@ def reshape_like(site: Site, x: ir.Value, like: ir.Value) -> ir.Value:
 
 
 def reshape(site: Site, x: ir.Value, shape: list[int]) -> ir.Value:
-    """``x`` in a shape of the usual form: -1 follows from the rest, 0 keeps a size."""
+    """Reshape ``x``: -1 follows from the rest, 0 copies a size."""
     if site.target < 5:
         return site.emit("Reshape", x, shape=shape)
     return site.emit("Reshape", x, site.constant(shape))
 
 
 def unsqueeze(site: Site, x: ir.Value, axes: list[int]) -> ir.Value:
-    """``x`` with new axes of size one."""
+    """Insert axes of size one."""
     if site.target < 13:
         return site.emit("Unsqueeze", x, axes=axes)
     return site.emit("Unsqueeze", x, site.constant(axes))
 
 
 def squeeze(site: Site, x: ir.Value, axes: list[int]) -> ir.Value:
-    """``x`` without these axes of size one."""
+    """Remove axes of size one."""
     if site.target < 13:
         return site.emit("Squeeze", x, axes=axes)
     return site.emit("Squeeze", x, site.constant(axes))
 
 
 def reduce(site: Site, op_type: str, x: ir.Value, axes: list[int], *, keepdims: bool = True) -> ir.Value:
-    """A reduction over some axes."""
+    """Reduce over some axes."""
     if site.target < (13 if op_type == "ReduceSum" else 18):
         return site.emit(op_type, x, axes=axes, keepdims=int(keepdims))
     return site.emit(op_type, x, site.constant(axes), keepdims=int(keepdims))
 
 
 def slice_axis(site: Site, x: ir.Value, axis: int, start: int, end: int, step: int = 1) -> ir.Value:
-    """Part of ``x`` along one axis; a step other than 1 needs set 10."""
+    """Slice along one axis; a step other than 1 needs set 10."""
     if site.target < 10:
         return site.emit("Slice", x, axes=[axis], starts=[start], ends=[end])
     steps = site.constant([step]) if step != 1 else None
@@ -60,20 +60,20 @@ def slice_axis(site: Site, x: ir.Value, axis: int, start: int, end: int, step: i
 
 @up("Reshape", version=5)
 def shape_to_input(site: Site) -> None:
-    """The attribute ``shape`` becomes an input."""
+    """Turn the attribute ``shape`` into an input."""
     shape = site.integers("shape") or []
     site.become(inputs=[site.required(0), site.constant(shape)], attributes={})
 
 
 @down("Reshape", version=5)
 def shape_to_attribute(site: Site) -> None:
-    """The input ``shape`` becomes an attribute."""
+    """Turn the input ``shape`` into an attribute."""
     site.become(inputs=[site.required(0)], attributes={"shape": site.constant_integers(1, "shape") or []})
 
 
 @down("Reshape", version=14)
 def without_allowzero(site: Site) -> None:
-    """A size of zero was literal: it is so still where it cannot occur, or where the input's size is zero too."""
+    """Drop ``allowzero`` if a zero size cannot occur or equals the input's size, else test at run time."""
     x, shape = site.required(0), site.required(1)
     sizes = site.known(shape)
     literal = (sizes is None and not _copies_agree(site)) or (sizes is not None and 0 in sizes)
@@ -94,10 +94,10 @@ def without_allowzero(site: Site) -> None:
 
 
 def _copies_agree(site: Site) -> bool:
-    """Whether a zero in the new shape, which older sets take as "the input's size here", is right all the same.
+    """Return True if zeros in the new shape have the same meaning as copies of the input's sizes.
 
-    It is where no size can be zero, or only one that the input has at the same place. Sizes that the graph's
-    inputs name are taken to be at least one.
+    So no size can be zero, or only one equal to the input's size at the same index. Sizes named by the graph's
+    inputs are assumed to be at least one.
     """
     old, new = site.required(0).shape or (), site.node.outputs[0].shape
     if new is None:
@@ -111,7 +111,7 @@ def _copies_agree(site: Site) -> bool:
 
 
 def _factors(size: int | ir.SymbolicDim) -> set[str]:
-    """The factors of a product of names and numbers that may be zero."""
+    """Return the factors that may be zero in a product of names and numbers."""
     factors = {factor.strip() for factor in str(size).split("*")}
     return {factor for factor in factors if not factor.isdecimal() or int(factor) == 0}
 
@@ -119,7 +119,7 @@ def _factors(size: int | ir.SymbolicDim) -> set[str]:
 def _branch(
     site: Site, op_type: str, inputs: list[ir.Value], attributes: dict[str, AttributeValue | ir.Attr]
 ) -> ir.Graph:
-    """A body of one node over values of the scope around it."""
+    """Build a body of one node over values of the enclosing scope."""
     node = ir.Node("", op_type, inputs, convert_attributes(attributes), name=site.scope.fresh(f"{op_type}_branch"))
     result = node.outputs[0]
     result.name = site.scope.fresh(f"{site.node.outputs[0].name}/{op_type}")
@@ -129,7 +129,7 @@ def _branch(
 
 @up("Split", version=2)
 def split_axis_written_out(site: Site) -> None:
-    """The sizes, an input that had the type of the data, become an attribute; the axis defaults to 0."""
+    """Turn the sizes, an input of the data's type, into an attribute; write out the axis, 0 by default."""
     sizes = site.integers("split")
     if site.input(1) is not None:
         sizes = site.constant_integers(1, "split")
@@ -139,7 +139,7 @@ def split_axis_written_out(site: Site) -> None:
 
 @up("Split", version=13)
 def split_to_input(site: Site) -> None:
-    """The attribute ``split`` becomes an input."""
+    """Turn the attribute ``split`` into an input."""
     sizes = site.integers("split")
     inputs = [site.required(0), site.constant(sizes) if sizes is not None else None]
     site.become(inputs=inputs, attributes=site.attributes(drop=["split"]))
@@ -147,21 +147,21 @@ def split_to_input(site: Site) -> None:
 
 @down("Split", version=13)
 def split_to_attribute(site: Site) -> None:
-    """The input ``split`` becomes an attribute."""
+    """Turn the input ``split`` into an attribute."""
     sizes = site.constant_integers(1, "split")
     site.become(inputs=[site.required(0)], attributes=site.attributes() | ({"split": sizes} if sizes else {}))
 
 
 @up("Split", version=18)
 def split_count_written_out(site: Site) -> None:
-    """An even split has to name the number of its outputs."""
+    """Write out the number of outputs of an even split."""
     if site.input(1) is None:
         site.become(attributes=site.attributes(num_outputs=len(site.node.outputs)))
 
 
 @down("Split", version=18)
 def split_sizes_written_out(site: Site) -> None:
-    """A split into ``num_outputs`` parts may leave a smaller last one: its sizes are written out unless even."""
+    """Write out the sizes of an uneven split into ``num_outputs`` parts."""
     if site.input(1) is not None:
         site.become(attributes=site.attributes(drop=["num_outputs"]))
         return
@@ -175,7 +175,7 @@ def split_sizes_written_out(site: Site) -> None:
 
 @up("Slice", version=10)
 def slice_to_inputs(site: Site) -> None:
-    """Starts, ends and axes become inputs."""
+    """Turn starts, ends and axes into inputs."""
     starts, ends, axes = (site.integers(name) for name in ("starts", "ends", "axes"))
     bounds = [site.constant(starts or []), site.constant(ends or [])]
     tail = [site.constant(axes)] if axes is not None else []
@@ -184,7 +184,7 @@ def slice_to_inputs(site: Site) -> None:
 
 @down("Slice", version=10)
 def slice_to_attributes(site: Site) -> None:
-    """Constant starts, ends and axes become attributes; axes with other steps than 1 become gathers."""
+    """Turn constant starts, ends and axes into attributes, and axes with other steps than 1 into gathers."""
     x = site.required(0)
     starts = site.constant_integers(1, "starts") or []
     ends = site.constant_integers(2, "ends") or []
@@ -202,19 +202,19 @@ def slice_to_attributes(site: Site) -> None:
             value = site.emit("Gather", value, site.constant(list(chosen)), axis=axis)
     plain = [i for i, step in enumerate(steps) if step == 1]
     if plain or value is x:
-        kept_starts, kept_ends, kept_axes = ([bounds[i] for i in plain] for bounds in (starts, ends, axes))
-        value = site.emit("Slice", value, starts=kept_starts, ends=kept_ends, axes=kept_axes)
+        plain_starts, plain_ends, plain_axes = ([bounds[i] for i in plain] for bounds in (starts, ends, axes))
+        value = site.emit("Slice", value, starts=plain_starts, ends=plain_ends, axes=plain_axes)
     site.replace(value)
 
 
 def _python_end(end: int, step: int, size: int) -> int | None:
-    """The end of a Python slice that means the same: beyond the front, a reversed slice includes element 0."""
+    """Return the end of the equivalent Python slice; None makes a reversed slice include element 0."""
     return None if step < 0 and end < -size else end
 
 
 @down("Shape", version=15)
 def shape_then_slice(site: Site) -> None:
-    """A part of the shape is sliced out of all of it."""
+    """Slice a part of the shape out of the whole shape."""
     start, end = site.integer("start"), site.integer("end", _END)
     whole = site.emit("Shape", site.required(0))
     site.replace(whole if (start, end) == (0, _END) else slice_axis(site, whole, 0, start, end))
@@ -222,7 +222,7 @@ def shape_then_slice(site: Site) -> None:
 
 @up("Tile", version=6)
 def tiles_to_repeats(site: Site) -> None:
-    """One count along one axis becomes a count for every axis."""
+    """Turn one count along one axis into a count for every axis."""
     x = site.required(0)
     repeats = [1] * site.rank(x)
     repeats[int(site.constant_input(2, "axis").reshape(-1)[0])] = int(site.constant_input(1, "tiles").reshape(-1)[0])
@@ -231,7 +231,7 @@ def tiles_to_repeats(site: Site) -> None:
 
 @down("Tile", version=6)
 def repeats_to_tiles(site: Site) -> None:
-    """A count for every axis becomes one Tile for each axis that is repeated."""
+    """Turn counts for all axes into one Tile for each repeated axis."""
     value = site.required(0)
     dtype = site.dtype(value)
     for axis, count in enumerate(site.constant_integers(1, "repeats") or []):
@@ -247,7 +247,7 @@ def repeats_to_tiles(site: Site) -> None:
 
 @down("Expand", version=8)
 def expand_by_arithmetic(site: Site) -> None:
-    """Known sizes: copies along each axis of size one."""
+    """Tile along each axis of size one; needs known sizes."""
     x = site.required(0)
     shape = site.constant_integers(1, "shape") or []
     old = [1] * (len(shape) - site.rank(x)) + list(site.sizes(x))
@@ -255,13 +255,13 @@ def expand_by_arithmetic(site: Site) -> None:
     value = reshape(site, x, old) if len(old) > site.rank(x) else x
     repeats = [new // now if now else 1 for new, now in zip(goal, old, strict=True)]
     if 0 in repeats:
-        site.refuse("it expands to no elements")
+        site.refuse("its result has no elements")
     site.replace(site.emit("Tile", value, site.constant(repeats)))
 
 
 @down("ConstantOfShape", version=9)
 def expanded_constant(site: Site) -> None:
-    """The scalar expanded to the shape."""
+    """Expand the scalar to the shape."""
     value = site.node.attributes.get("value")
     fill = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy().reshape(1)
     site.replace(site.emit("Expand", site.constant(fill), site.required(0)))
@@ -270,7 +270,7 @@ def expanded_constant(site: Site) -> None:
 @down("Identity", version=14)
 @down("Identity", version=16)
 def identity_of_a_tensor(site: Site) -> None:
-    """Sequences and optionals pass by reference: readers read the original."""
+    """Replace identities of sequences and optionals by the original."""
     x = site.required(0)
     if isinstance(x.type, (ir.SequenceType, ir.OptionalType)) and not site.node.outputs[0].is_graph_output():
         site.replace(x)
@@ -278,7 +278,7 @@ def identity_of_a_tensor(site: Site) -> None:
 
 @down("Trilu", version=14)
 def triangle_by_mask(site: Site) -> None:
-    """``Where(column - row >= k, x, 0)``, with the sizes read at run time unless they are known."""
+    """Write ``Trilu`` as ``Where(column - row >= k, x, 0)``, reading unknown sizes at run time."""
     x, upper = site.required(0), site.integer("upper", 1)
     rank = site.rank(x)
     diagonal = site.input(1) or site.constant(np.asarray(0, np.int64))
@@ -289,7 +289,7 @@ def triangle_by_mask(site: Site) -> None:
 
 
 def _positions(site: Site, x: ir.Value, axis: int) -> ir.Value:
-    """``0 … size-1`` along one axis of ``x``."""
+    """Return the indices ``0 … size-1`` along one axis of ``x``."""
     shape = x.shape
     if shape is not None and isinstance(size := shape[axis], int):
         return site.constant(list(range(size)))
@@ -299,13 +299,13 @@ def _positions(site: Site, x: ir.Value, axis: int) -> ir.Value:
 
 
 def _crd_channels(depth: int, block: int) -> np.ndarray:
-    """For each channel in the order ``DCR`` (block row, block column, depth), its place in the order ``CRD``."""
+    """Return the ``CRD`` index of each channel in ``DCR`` order (block row, block column, depth)."""
     return np.arange(depth * block**2).reshape(depth, block, block).transpose(1, 2, 0).reshape(-1)
 
 
 @down("DepthToSpace", version=11)
 def depth_to_space_in_dcr_order(site: Site) -> None:
-    """The order ``CRD`` is the order ``DCR`` of rearranged channels."""
+    """Permute channels from ``CRD`` to ``DCR`` order before the operator."""
     x, block = site.required(0), site.integer("blocksize")
     if site.text("mode", "DCR") == "CRD":
         channels = site.constant(_crd_channels(site.size(x, 1) // block**2, block))
@@ -315,7 +315,7 @@ def depth_to_space_in_dcr_order(site: Site) -> None:
 
 @down("SpaceToDepth", version=28)
 def space_to_depth_in_dcr_order(site: Site) -> None:
-    """The order ``CRD`` is the order ``DCR`` with its channels rearranged."""
+    """Permute channels from ``DCR`` to ``CRD`` order after the operator."""
     x, block = site.required(0), site.integer("blocksize")
     if site.text("mode", "DCR") == "DCR":
         site.become(attributes={"blocksize": block})
@@ -326,35 +326,35 @@ def space_to_depth_in_dcr_order(site: Site) -> None:
 
 @down("Range", version=11)
 def range_by_positions(site: Site) -> None:
-    """The places of a tensor of ones of the range's length, times the step, plus the start."""
+    """Write ``Range`` as indices of a tensor of its length, times the step, plus the start."""
     if site.scope.is_foldable(site.node):
-        site.refuse("it is constant")
+        site.refuse("constant range, left to constant folding")
     start, limit, delta = (site.required(i) for i in range(3))
     dtype, wide = site.dtype(start), ir.DataType.DOUBLE
     span = site.cast(site.emit("Sub", limit, start), wide)
     steps = site.emit("Ceil", site.emit("Div", span, site.cast(delta, wide)))
     length = site.cast(site.emit("Max", steps, site.constant(np.asarray(0.0))), ir.DataType.INT64)
     ones = site.emit("ConstantOfShape", reshape(site, length, [1]), value=ir.Tensor(np.ones(1, np.float32)))
-    places = site.cast(squeeze(site, site.emit("NonZero", ones), [0]), dtype)
-    site.replace(site.emit("Add", site.emit("Mul", places, delta), start))
+    positions = site.cast(squeeze(site, site.emit("NonZero", ones), [0]), dtype)
+    site.replace(site.emit("Add", site.emit("Mul", positions, delta), start))
 
 
 @down("Range", version=27)
 def range_in_float32(site: Site) -> None:
-    """Half-precision ranges are made in float32 and rounded, as ``stash_type`` 1 says."""
+    """Compute half-precision ranges in float32 and round, as ``stash_type`` 1 requires."""
     dtype = site.dtype(site.required(0))
     if dtype not in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
         site.become(attributes={})
         return
     if site.integer("stash_type", 1) != 1:
-        site.refuse("its stash_type is not float")
+        site.refuse(f"expected stash_type 1, got {site.integer('stash_type', 1)}")
     bounds = [site.cast(site.required(i), ir.DataType.FLOAT) for i in range(3)]
     site.replace(site.cast(site.emit("Range", *bounds), dtype))
 
 
 @down("Col2Im", version=18)
 def columns_summed_into_place(site: Site) -> None:
-    """Each column element is added at its place in the (padded) image, by a scatter along one flat axis."""
+    """Scatter-add each column element to its position in the padded image, along one flat axis."""
     columns = site.required(0)
     image = site.constant_integers(1, "image_shape") or []
     block = site.constant_integers(2, "block_shape") or []
@@ -365,8 +365,8 @@ def columns_summed_into_place(site: Site) -> None:
     steps = [(padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(axes)]
     offsets = np.asarray(list(itertools.product(*map(range, block)))) * dilations
     starts = np.asarray(list(itertools.product(*map(range, steps)))) * strides
-    places = offsets[:, None, :] + starts[None, :, :]
-    flat = np.ravel_multi_index(tuple(places.transpose(2, 0, 1)), tuple(padded)).reshape(-1)
+    positions = offsets[:, None, :] + starts[None, :, :]
+    flat = np.ravel_multi_index(tuple(positions.transpose(2, 0, 1)), tuple(padded)).reshape(-1)
     batch, channels = site.size(columns, 0), site.size(columns, 1) // len(offsets)
     updates = reshape(site, columns, [batch, channels, len(flat)])
     index = site.constant(np.broadcast_to(flat, (batch, channels, len(flat))).astype(np.int64))

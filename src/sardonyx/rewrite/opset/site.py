@@ -1,4 +1,4 @@
-"""One node at one boundary between operator sets: what an adapter may read of it, and how it writes its replacement."""
+"""One node at one version boundary: accessors for adapters, and emission of the replacement."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _ARRAY_LIMIT = 1 << 24
 
 
 class Refusal(OpsetConversionError):
-    """A node that an adapter cannot express; the driver may still find another way for it."""
+    """Refusal of a node by an adapter; the driver may find another way."""
 
 
 class Site:
-    """A node to be rewritten, the operator set it comes from and the one it goes to.
+    """A node to be rewritten, with source and target operator sets.
 
     Attributes:
-        node: The node as it stands.
-        scope: The model around it.
+        node: The current node.
+        scope: The model around the node.
         source: Operator set in which the node is legal.
         target: Operator set in which its replacement has to be legal.
-        emitted: The nodes written so far.
+        emitted: The nodes emitted so far.
     """
 
     def __init__(self, node: ir.Node, scope: Scope, source: int, target: int) -> None:
@@ -48,7 +48,7 @@ class Site:
     # -- reading -------------------------------------------------------------------------------------------
 
     def refuse(self, problem: str, remedy: str = "") -> NoReturn:
-        """Gives up on this node.
+        """Refuse to convert this node.
 
         Raises:
             OpsetConversionError: Always; names the node and the operator set.
@@ -60,11 +60,11 @@ class Site:
         )
 
     def input(self, index: int) -> ir.Value | None:
-        """An optional input; None where it is not given."""
+        """Return an optional input; None if absent."""
         return self.node.inputs[index] if index < len(self.node.inputs) else None
 
     def required(self, index: int) -> ir.Value:
-        """An input that the operator requires."""
+        """Return a required input."""
         value = self.input(index)
         if value is None:
             self.refuse(f"its input {index} is missing")
@@ -76,11 +76,11 @@ class Site:
         return list(self.node.inputs)
 
     def uses_output(self, index: int) -> bool:
-        """Whether anything reads an output."""
+        """Return True if an output is read."""
         return index < len(self.node.outputs) and is_read(self.node.outputs[index])
 
     def has(self, name: str) -> bool:
-        """Whether the node gives an attribute."""
+        """Return True if the node has an attribute."""
         return name in self.node.attributes
 
     def _attribute(self, name: str) -> ir.Attr | None:
@@ -90,49 +90,51 @@ class Site:
         return attribute
 
     def integer(self, name: str, default: int = 0) -> int:
-        """An INT attribute, or its default."""
+        """Return an INT attribute, or its default."""
         attribute = self._attribute(name)
         return default if attribute is None else attribute.as_int()
 
     def integers(self, name: str) -> list[int] | None:
-        """An INTS attribute; None where it is not given."""
+        """Return an INTS attribute; None if absent."""
         attribute = self._attribute(name)
         return None if attribute is None else list(attribute.as_ints())
 
     def real(self, name: str, default: float = 0.0) -> float:
-        """A FLOAT attribute, or its default."""
+        """Return a FLOAT attribute, or its default."""
         attribute = self._attribute(name)
         return default if attribute is None else attribute.as_float()
 
     def reals(self, name: str) -> list[float] | None:
-        """A FLOATS attribute; None where it is not given."""
+        """Return a FLOATS attribute; None if absent."""
         attribute = self._attribute(name)
         return None if attribute is None else list(attribute.as_floats())
 
     def text(self, name: str, default: str = "") -> str:
-        """A STRING attribute, or its default."""
+        """Return a STRING attribute, or its default."""
         attribute = self._attribute(name)
         return default if attribute is None else attribute.as_string()
 
     def texts(self, name: str) -> list[str] | None:
-        """A STRINGS attribute; None where it is not given."""
+        """Return a STRINGS attribute; None if absent."""
         attribute = self._attribute(name)
         return None if attribute is None else list(attribute.as_strings())
 
     def attributes(self, *, drop: Sequence[str] = (), **change: AttributeValue) -> dict[str, AttributeValue | ir.Attr]:
-        """The node's attributes, without those in ``drop`` and with those in ``change``."""
-        kept: dict[str, AttributeValue | ir.Attr] = {k: v for k, v in self.node.attributes.items() if k not in drop}
-        kept.update(change)
-        return kept
+        """Return the node's attributes without ``drop``, updated by ``change``."""
+        attributes: dict[str, AttributeValue | ir.Attr] = {
+            k: v for k, v in self.node.attributes.items() if k not in drop
+        }
+        attributes.update(change)
+        return attributes
 
     def dtype(self, value: ir.Value) -> ir.DataType:
-        """A tensor's element type; refuses where it is unknown."""
+        """Return a tensor's element type; refuse if unknown."""
         if value.dtype is None or value.dtype == ir.DataType.UNDEFINED:
             self.refuse(f"the element type of {value.name!r} is not known")
         return value.dtype
 
     def rank(self, value: ir.Value) -> int:
-        """A tensor's rank; refuses where it is unknown."""
+        """Return a tensor's rank; refuse if unknown."""
         if value.shape is None:
             self.refuse(
                 f"the rank of {value.name!r} is not known", "State the shapes of the graph's inputs (`set-shape`)."
@@ -140,45 +142,45 @@ class Site:
         return len(value.shape)
 
     def axis(self, name: str, default: int, rank: int) -> int:
-        """An axis attribute counted from the front."""
+        """Return an axis attribute counted from the front."""
         axis = self.integer(name, default)
         return axis + rank if axis < 0 else axis
 
     def static_shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """A tensor's shape where every size is a number."""
+        """Return a tensor's shape if every size is a number."""
         if value.shape is None or not all(isinstance(dim, int) for dim in value.shape):
             return None
         return tuple(int(dim) for dim in value.shape if isinstance(dim, int))
 
     def sizes(self, value: ir.Value) -> tuple[int, ...]:
-        """A tensor's shape; refuses where a size is not a number."""
+        """Return a tensor's shape; refuse if a size is not a number."""
         shape = self.static_shape(value)
         if shape is None:
             self.refuse(
-                f"the shape of {value.name!r} is not known in numbers",
+                f"the shape of {value.name!r} is not static",
                 "Fix the shapes of the graph's inputs (`set-shape`).",
             )
         return shape
 
     def size(self, value: ir.Value, axis: int) -> int:
-        """One size of a tensor; refuses where it is not a number."""
+        """Return one size of a tensor; refuse if it is not a number."""
         self.rank(value)
         assert value.shape is not None
         dim = value.shape[axis]
         if not isinstance(dim, int):
             self.refuse(
-                f"size {axis} of {value.name!r} is not known in numbers",
+                f"size {axis} of {value.name!r} is not static",
                 "Fix the shapes of the graph's inputs (`set-shape`).",
             )
         return dim
 
     def known(self, value: ir.Value | None) -> np.ndarray | None:
-        """The contents of a constant tensor; None where the value is not constant."""
+        """Return the contents of a constant tensor; None if the value is not constant."""
         if value is None:
             return None
         tensor = constant_tensor(value, self.scope.model.ir_version)
         if tensor is None:
-            return self.scope.folded(value, self.domain, self.target)
+            return self.scope.fold(value, self.domain, self.target)
         if tensor.size > _ARRAY_LIMIT:
             return None
         try:
@@ -187,18 +189,18 @@ class Site:
             self.refuse(f"the constant {value.name!r} cannot be read: {error}")
 
     def constant_input(self, index: int, role: str) -> np.ndarray:
-        """The contents of a constant input; refuses where it is computed at run time."""
+        """Return the contents of a constant input; refuse values computed at run time."""
         content = self.known(self.input(index))
         if content is None:
             name = self.required(index).name
             self.refuse(
-                f"its input {index} ({role}, {name!r}) is computed at run time and has to be constant",
-                "Fold constants first (`optimize`), or fix the shapes it is computed from.",
+                f"expected a constant input {index} ({role}), got {name!r}, computed at run time",
+                "Fold constants first (`optimize`), or fix the shapes that determine the input.",
             )
         return content
 
     def constant_integers(self, index: int, role: str) -> list[int] | None:
-        """The contents of an optional constant input of integers; None where it is not given."""
+        """Return an optional constant input of integers; None if absent."""
         if self.input(index) is None:
             return None
         return [int(x) for x in self.constant_input(index, role).reshape(-1)]
@@ -206,7 +208,7 @@ class Site:
     # -- writing -------------------------------------------------------------------------------------------
 
     def constant(self, content: np.ndarray | Sequence[int], dtype: ir.DataType | None = None) -> ir.Value:
-        """A constant tensor; a list is one of int64. Shared with equal constants of the model."""
+        """Return a constant tensor (int64 for a list), shared with equal constants of the model."""
         array = np.asarray(content, np.int64) if isinstance(content, (list, tuple)) else np.asarray(content)
         if dtype is not None:
             array = array.astype(dtype.numpy())
@@ -216,11 +218,11 @@ class Site:
         return self.scope.initializer(tensor, f"{self.node.op_type.lower()}_constant")
 
     def scalar(self, number: float, like: ir.Value) -> ir.Value:
-        """A scalar constant of another value's element type."""
+        """Return a scalar constant of another value's element type."""
         return self.constant(np.asarray(number), self.dtype(like))
 
     def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: AttributeValue | ir.Attr) -> ir.Value:
-        """Writes a node with one output, legal at ``target``, before this one; returns its output."""
+        """Emit a node with one output, legal at ``target``, before this one; return its output."""
         return self.emit_many(op_type, inputs, 1, attributes)[0]
 
     def emit_many(
@@ -232,7 +234,7 @@ class Site:
         *,
         domain: str = "",
     ) -> Sequence[ir.Value]:
-        """Writes a node with several outputs, legal at ``target``, before this one."""
+        """Emit a node with several outputs, legal at ``target``, before this one; return its outputs."""
         node = ir.Node(
             domain,
             op_type,
@@ -249,7 +251,7 @@ class Site:
         return node.outputs
 
     def _annotate(self, node: ir.Node) -> None:
-        """Infers types and shapes; a type that the schema does not admit yet is that of the input it goes with."""
+        """Infer types and shapes; an output type the schema does not admit yet is copied from an input."""
         try:
             infer_node(node, self.scope.imports | {self.domain: self.target}, self.scope.model.ir_version)
         except onnx.checker.ValidationError:
@@ -268,7 +270,7 @@ class Site:
         self.emitted.append(node)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """The value in another element type; itself where it has it already."""
+        """Return the value cast to another element type, unchanged if equal."""
         if value.dtype == dtype:
             return value
         result = self.emit("Cast", value, to=int(dtype) if self.target >= 6 else dtype.name)
@@ -283,7 +285,7 @@ class Site:
         outputs: int | None = None,
         domain: str | None = None,
     ) -> ir.Node:
-        """Replaces the node by one that keeps its name, its notes and its outputs' names; what is not given stays."""
+        """Replace the node by one of the same name, metadata and output names; None leaves a part unchanged."""
         node = ir.Node(
             self.node.domain if domain is None else domain,
             op_type or self.node.op_type,
@@ -302,9 +304,9 @@ class Site:
         return node
 
     def replace(self, *values: ir.Value | None) -> None:
-        """Makes everything that read the node's outputs read these values instead, and drops the node.
+        """Replace the node's outputs by these values in all readers, and drop the node.
 
-        The new values take the names of the old ones. None stands for an output that nothing reads.
+        The new values get the old names. None stands for an unread output.
         """
         for old, new in zip(self.node.outputs, values, strict=False):
             if new is None:
@@ -324,32 +326,32 @@ class Site:
                 new.meta.update(old.meta)
                 new.doc_string = new.doc_string or old.doc_string
         if any(self.uses_output(i) for i in range(len(self.node.outputs))):
-            self.refuse("one of its outputs has no equal in that operator set, and is used")
+            self.refuse("a used output has no equivalent in the target opset")
         _remove_unread(self.node)
         self.replaced = True
 
 
 def _remove_unread(node: ir.Node) -> None:
-    """Takes a node that nothing reads out of its graph, and whatever only it read."""
+    """Remove an unread node, and producers read by this node alone."""
     pending = [node]
     while pending:
         unread = pending.pop()
         if unread.graph is None or any(is_read(value) for value in unread.outputs):
             continue
-        makers = [value.producer() for value in unread.inputs if value is not None]
+        producers = [value.producer() for value in unread.inputs if value is not None]
         unread.graph.remove(unread, safe=True)
-        pending.extend(maker for maker in makers if maker is not None and is_deterministic(maker))
+        pending.extend(producer for producer in producers if producer is not None and is_deterministic(producer))
 
 
 def _trim(inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value | None]:
-    kept = list(inputs)
-    while kept and kept[-1] is None:
-        kept.pop()
-    return kept
+    trimmed = list(inputs)
+    while trimmed and trimmed[-1] is None:
+        trimmed.pop()
+    return trimmed
 
 
 def convert_attributes(attributes: Mapping[str, AttributeValue | ir.Attr]) -> list[ir.Attr]:
-    """Attributes as ``onnx_ir`` holds them; empty lists are integers."""
+    """Convert attributes to ``onnx_ir``; an empty list becomes INTS."""
     converted: list[ir.Attr] = []
     for name, value in attributes.items():
         if isinstance(value, ir.Attr):

@@ -1,4 +1,4 @@
-"""Softmax and its kin: before set 13 they saw their input as a matrix, since then they work along one axis."""
+"""Softmax, LogSoftmax and Hardmax: over a flattened matrix before set 13, along one axis since then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _rest_is_one(site: Site, axis: int, rank: int) -> bool:
 
 @up("Softmax", "LogSoftmax", "Hardmax", version=13)
 def along_one_axis(site: Site) -> None:
-    """Over the last axis both are the same; else the input is flattened to the matrix it was seen as."""
+    """Keep the axis if the definitions agree, else flatten the input to the matrix."""
     x = site.required(0)
     axis = site.integer("axis", 1)
     if x.shape is not None:
@@ -32,7 +32,7 @@ def along_one_axis(site: Site) -> None:
 
 @down("Softmax", "LogSoftmax", "Hardmax", version=13)
 def of_a_matrix(site: Site) -> None:
-    """The axis is moved to the end, where both definitions agree."""
+    """Move the axis to the end, where both definitions agree."""
     x = site.required(0)
     axis = site.integer("axis", -1)
     if x.shape is None and axis == -1:

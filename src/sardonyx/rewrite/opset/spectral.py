@@ -1,4 +1,4 @@
-"""DFT: its axis as attribute or input, and the transform as a product with a matrix."""
+"""DFT: axis as attribute or input, and the transform as a matrix product."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sardonyx.rewrite.opset.table import down, up
 
 @up("DFT", version=20)
 def axis_to_input(site: Site) -> None:
-    """The axis becomes an input."""
+    """Turn the axis into an input."""
     axis = site.constant(np.asarray(site.integer("axis", 1), np.int64))
     site.become(inputs=[site.required(0), site.input(1), axis], attributes=site.attributes(drop=["axis"]))
 
 
 @down("DFT", version=20)
 def axis_to_attribute(site: Site) -> None:
-    """A constant axis becomes an attribute; -2 unless given."""
-    given = site.constant_integers(2, "axis")
-    axis = given[0] if given else -2
+    """Turn a constant axis, -2 by default, into an attribute."""
+    axes = site.constant_integers(2, "axis")
+    axis = axes[0] if axes else -2
     if axis < 0:
         axis += site.rank(site.required(0))
     site.become(inputs=[site.required(0), site.input(1)], attributes=site.attributes(axis=axis))
@@ -29,16 +29,16 @@ def axis_to_attribute(site: Site) -> None:
 
 @down("DFT", version=17)
 def transform_by_matrix(site: Site) -> None:
-    """Real and imaginary parts times cosines and sines, along an axis of known size."""
+    """Multiply real and imaginary parts by cosines and sines, along an axis of known size."""
     x = site.required(0)
     rank, inverse = site.rank(x), site.integer("inverse")
     axis = site.axis("axis", 1, rank)
     size = site.size(x, axis)
-    given = site.constant_integers(1, "dft_length")
+    lengths = site.constant_integers(1, "dft_length")
     if inverse and site.integer("onesided"):
-        _real_inverse(site, x, axis, given[0] if given else 2 * (size - 1))
+        _real_inverse(site, x, axis, lengths[0] if lengths else 2 * (size - 1))
         return
-    length = given[0] if given else size
+    length = lengths[0] if lengths else size
     bins = length // 2 + 1 if site.integer("onesided") else length
     angle = 2 * np.pi * np.outer(np.arange(min(size, length)), np.arange(bins)) / length
     scale = 1 / length if inverse else 1.0
@@ -55,9 +55,9 @@ def transform_by_matrix(site: Site) -> None:
 
 
 def _part(site: Site, x: ir.Value, index: int, rank: int, order: list[int]) -> ir.Value:
-    """The real (0) or imaginary (1) part, with the transformed axis last."""
-    place = site.constant(np.asarray(index, np.int64))
-    return site.emit("Transpose", site.emit("Gather", x, place, axis=rank - 1), perm=order)
+    """Return the real (0) or imaginary (1) part, with the transformed axis last."""
+    position = site.constant(np.asarray(index, np.int64))
+    return site.emit("Transpose", site.emit("Gather", x, position, axis=rank - 1), perm=order)
 
 
 def _rotate(site: Site, parts: list[ir.Value], waves: dict[str, ir.Value], sign: int) -> tuple[ir.Value, ir.Value]:
@@ -73,11 +73,11 @@ def _rotate(site: Site, parts: list[ir.Value], waves: dict[str, ir.Value], sign:
 
 
 def _real_inverse(site: Site, x: ir.Value, axis: int, length: int) -> None:
-    """Half a spectrum, whose other half mirrors it, back to real numbers: mirrored bins count twice."""
+    """Transform a half spectrum to real numbers: bins with a mirror image count twice."""
     rank = site.rank(x)
     bins = length // 2 + 1
     if site.size(x, axis) < bins:
-        site.refuse("its spectrum is shorter than half its length")
+        site.refuse("expected a spectrum of at least half its length")
     order = [i for i in range(rank - 1) if i != axis] + [axis]
     x = slice_axis(site, x, axis, 0, bins)
     weight = np.full(bins, 2.0)

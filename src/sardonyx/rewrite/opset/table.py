@@ -1,9 +1,9 @@
-"""The table of adapters: what to do with an operator where its definition changes between two operator sets.
+"""Table of adapters: rewrites of operators whose definition changes between two operator sets.
 
-An adapter stands at a *boundary*: the operator set in which the newer definition of an operator
+An adapter belongs to a *boundary*: the operator set in which the newer definition of an operator
 appeared. ``@up("Pad", 11)`` rewrites a ``Pad`` of an older set for set 11 and later; ``@down("Pad", 11)``
-rewrites it for sets before 11. A boundary without an adapter is crossed when the two schemas show that
-the node means the same on both sides (see ``align``).
+rewrites a newer one for sets before 11. A boundary without an adapter is crossed if the two schemas prove
+an equal meaning of the node on both sides (see ``align``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FAMILIES = (
 
 
 def up(*op_types: str, version: int, domain: str = "") -> Callable[[Adapter], Adapter]:
-    """Registers an adapter that rewrites nodes for the definition new in ``version``."""
+    """Register an adapter to rewrite nodes for the definition new in ``version``."""
 
     def register(adapter: Adapter) -> Adapter:
         for op_type in op_types:
@@ -53,7 +53,7 @@ def up(*op_types: str, version: int, domain: str = "") -> Callable[[Adapter], Ad
 
 
 def down(*op_types: str, version: int, domain: str = "") -> Callable[[Adapter], Adapter]:
-    """Registers an adapter that rewrites nodes of the definition new in ``version`` for older sets."""
+    """Register an adapter to rewrite nodes of the definition new in ``version`` for older sets."""
 
     def register(adapter: Adapter) -> Adapter:
         for op_type in op_types:
@@ -70,12 +70,12 @@ def _load_families() -> None:
 
 
 def adapter_for(domain: str, op_type: str, version: int, *, upward: bool) -> Adapter | None:
-    """The adapter of one operator at one boundary, if it needs one."""
+    """Return the adapter of one operator at one boundary, if any."""
     _load_families()
     return (_UP if upward else _DOWN).get((domain, op_type, version))
 
 
 def boundaries() -> dict[str, frozenset[tuple[str, str, int]]]:
-    """Every (domain, operator, version) that has an adapter, by direction: ``up`` and ``down``."""
+    """Return every (domain, operator, version) with an adapter, by direction: ``up`` and ``down``."""
     _load_families()
     return {"up": frozenset(_UP), "down": frozenset(_DOWN)}

@@ -1,4 +1,4 @@
-"""Types that a definition does not admit: compute in a wider type and cast back, where that gives the same values."""
+"""Types not admitted by a definition: compute in a wider type and cast back, if values are equal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
     _T.INT2: (_T.INT8, _T.INT32, _T.FLOAT),
     _T.UINT2: (_T.UINT8, _T.INT32, _T.FLOAT),
 }
-"""For each element type, the types that hold every one of its values exactly, cheapest first."""
+"""For each element type, the types that hold every value exactly, cheapest first."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -48,10 +48,10 @@ MOVES = _names(
     "ScatterElements ScatterND Shape Sign Size Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unique "
     "Unsqueeze Where"
 )
-"""Operators that copy, compare or negate values: any wider type gives exactly the same result."""
+"""Operators that copy, compare or negate values: any wider type gives the same result."""
 
 RING = _names("Add CumSum Div Einsum Gemm MatMul Mod Mul PRelu ReduceProd ReduceSum ReduceSumSquare Sub Sum")
-"""Operators whose integer results agree, after the cast back, when computed in a wider integer type."""
+"""Operators whose integer results agree, after the cast back, if computed in a wider integer type."""
 
 ROUNDS = _names(
     "Acos Acosh Asin Asinh Atan Atanh AveragePool BatchNormalization Conv ConvTranspose Cos Cosh DeformConv Det Elu "
@@ -60,7 +60,7 @@ ROUNDS = _names(
     "ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean Resize RoiAlign Selu Sigmoid Sin Sinh Softmax Softplus Softsign "
     "Sqrt Tan Tanh ThresholdedRelu"
 )
-"""Floating-point operators: computed in a wider type and rounded once, the result is at least as near the true one."""
+"""Floating-point operators: a wider type, rounded once, is at least as accurate."""
 
 
 def _preserves(op_type: str, narrow: ir.DataType, wide: ir.DataType) -> bool:
@@ -72,10 +72,10 @@ def _preserves(op_type: str, narrow: ir.DataType, wide: ir.DataType) -> bool:
 
 
 def fit(site: Site, there: OpSchema) -> str | None:
-    """Makes the types of a node's inputs and outputs ones that ``there`` admits, by casts around it.
+    """Make the types of a node admissible under ``there`` by surrounding casts.
 
     Returns:
-        None where they are admitted now (unknown types are taken to be), or why they cannot be.
+        None if all types are admitted now (unknown types count as admitted), else the reason.
     """
     node = site.node
     unfit: dict[str, tuple[ir.Value, str]] = {}
@@ -92,14 +92,14 @@ def fit(site: Site, there: OpSchema) -> str | None:
     for parameter_name, (value, text) in unfit.items():
         wide = _choose(site, there, parameter_name, value)
         if wide is None or value.dtype is None:
-            return f"{value.name!r} has type {text}, which {node.op_type} does not take there"
+            return f"{node.op_type} of the target opset does not accept type {text} of {value.name!r}"
         chosen[parameter_name] = (value.dtype, wide)
     _cast_around(site, there, chosen)
     return None
 
 
 def _choose(site: Site, there: OpSchema, parameter_name: str, value: ir.Value) -> ir.DataType | None:
-    """The cheapest wider type that every argument of one type parameter may have."""
+    """Return the cheapest wider type admitted by every argument of one type parameter."""
     dtype = value.dtype
     cast = schema_at("", "Cast", site.target)
     if dtype is None or cast is None or not isinstance(value.type, ir.TensorType):
