@@ -1,4 +1,4 @@
-"""What tests of the rewriter share."""
+"""Fixtures shared by the tests of the rewriter."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ def suites() -> Path:
 
 @dataclass
 class Clock:
-    """Stands for the child process that measures: what a model takes is said, not timed.
+    """Substitute for the measuring child process: latencies are prescribed instead of timed.
 
     Attributes:
-        ratios: Those of the pairs of a measurement, from the numbers of nodes of original and result, and the seconds.
-        asked: The requests, with the inputs in them.
+        ratios: Returns the ratios of the pairs of a measurement, given the node counts of original and result, and the
+            seconds.
+        requests: The requests, with their inputs.
     """
 
     ratios: Callable[[int, int, float], list[float]] = lambda before, after, _: [after / before] * 20
-    asked: list[Mapping[str, Any]] = field(default_factory=list)
+    requests: list[Mapping[str, Any]] = field(default_factory=list)
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """As ``gate.ask``."""
+        """Answer like ``regression_gate.ask``."""
         feeds = Path(request["feeds"])
-        self.asked.append({**request, "inputs": pickle.loads(feeds.read_bytes()) if feeds.exists() else None})
+        self.requests.append({**request, "inputs": pickle.loads(feeds.read_bytes()) if feeds.exists() else None})
         before, after = (Count.of(model_io.load(path)).nodes for path in request["paths"])
         ratios = self.ratios(before, after, request["budget"])
         times = ((1e-3,) * len(ratios), tuple(1e-3 * ratio for ratio in ratios))
@@ -50,7 +51,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Measurements of the gate that know no noise: by default a model takes a time in proportion to its nodes."""
-    made = Clock()
-    monkeypatch.setattr(regression_gate, "ask", made.ask)
-    return made
+    """Replace measurements of the gate by noiseless ones; by default the time is proportional to the nodes."""
+    clock_ = Clock()
+    monkeypatch.setattr(regression_gate, "ask", clock_.ask)
+    return clock_

@@ -185,15 +185,15 @@ class GraphMaker:
         names = [i or "" for i in inputs]
         while names and not names[-1]:
             names.pop()
-        given = {k: v for k, v in attrs.items() if v is not None}
-        empty = [k for k, v in given.items() if isinstance(v, (list, tuple)) and not v]
+        present = {k: v for k, v in attrs.items() if v is not None}
+        empty = [k for k, v in present.items() if isinstance(v, (list, tuple)) and not v]
         node = helper.make_node(
             op,
             names,
             outputs,
             name=self.fresh("n"),
             domain=domain,
-            **{k: v for k, v in given.items() if k not in empty},
+            **{k: v for k, v in present.items() if k not in empty},
         )
         node.attribute.extend(helper.make_attribute(k, [], attr_type=onnx.AttributeProto.INTS) for k in empty)
         self._nodes.append(node)
@@ -257,23 +257,23 @@ class GraphMaker:
         many are 1, where a constant beside them broadcasts them; in the third each name by itself may be 1.
         """
         drawn = {symbol: size for name in self._feeds for symbol, size in self._open_sizes(name)}
-        found = [self._feeds]
+        feeds = [self._feeds]
         for together, alone in ((0.0, 0.0), (0.6, 0.0), (0.0, 0.4)) if drawn else ():
             sizes = {n: 1 if n == 1 or self.chance(together) else self.int(2, 6) for n in sorted(set(drawn.values()))}
-            taken = {symbol: 1 if self.chance(alone) else sizes[size] for symbol, size in drawn.items()}
-            taken = {symbol: max(size, self.least) for symbol, size in taken.items()}
-            found.append({name: self._resized(name, taken) for name in self._feeds})
-        return found
+            changed = {symbol: 1 if self.chance(alone) else sizes[size] for symbol, size in drawn.items()}
+            changed = {symbol: max(size, self.least) for symbol, size in changed.items()}
+            feeds.append({name: self._resized(name, changed) for name in self._feeds})
+        return feeds
 
     def _open_sizes(self, name: str) -> list[tuple[str, int]]:
         """The open sizes of an input: the name of each, or its place where it has none, and the size drawn."""
         declared = zip(self._declared[name], self._feeds[name].shape, strict=True)
         return [(dim or f"{name}:{axis}", n) for axis, (dim, n) in enumerate(declared) if not isinstance(dim, int)]
 
-    def _resized(self, name: str, taken: dict[str, int]) -> np.ndarray:
+    def _resized(self, name: str, sizes: dict[str, int]) -> np.ndarray:
         array = self._feeds[name]
         shape = [
-            dim if isinstance(dim, int) else taken[dim or f"{name}:{i}"] for i, dim in enumerate(self._declared[name])
+            dim if isinstance(dim, int) else sizes[dim or f"{name}:{i}"] for i, dim in enumerate(self._declared[name])
         ]
         return np.resize(array, shape) if array.size else array
 
@@ -336,27 +336,27 @@ class Law:
             self._require_kept(result, [applied.exactness for applied in engine.applied], thorough=thorough)
         except (AssertionError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
             fired = [applied.rule for applied in engine.applied]
-            told = f"{context}: {fired}\n{_text(self.proto)}\n→\n{_text(result)}"
-            raise AssertionError(f"{error}\n{told}") from error
+            details = f"{context}: {fired}\n{_text(self.proto)}\n→\n{_text(result)}"
+            raise AssertionError(f"{error}\n{details}") from error
         return engine
 
     def _require_kept(self, result: onnx.ModelProto, exactness: Sequence[str], *, thorough: bool) -> None:
         onnx.checker.check_model(result, full_check=thorough)
         assert [o.name for o in result.graph.output] == [o.name for o in self.proto.graph.output]
         run = evaluate.runner(result)
-        exact = run.name == self.engine == ENGINE and all(each == "exact" for each in exactness)
+        exact = run.name == self.engine == ENGINE and all(promise == "exact" for promise in exactness)
         left = {value.name for value in result.graph.input}
         for feeds, expected in self.answers:
-            found = run.run({name: array for name, array in feeds.items() if name in left})
-            assert_equal(expected, found, exact=exact, context=str({n: array.shape for n, array in feeds.items()}))
+            actual = run.run({name: array for name, array in feeds.items() if name in left})
+            assert_equal(expected, actual, exact=exact, context=str({n: array.shape for n, array in feeds.items()}))
 
 
-def _declared_rightly(output: onnx.ValueInfoProto, found: Any) -> bool:
-    if not isinstance(found, np.ndarray) or not output.type.HasField("tensor_type"):
+def _declared_rightly(output: onnx.ValueInfoProto, value: Any) -> bool:
+    if not isinstance(value, np.ndarray) or not output.type.HasField("tensor_type"):
         return True
     dims = output.type.tensor_type.shape.dim
-    return len(dims) == found.ndim and all(
-        not dim.HasField("dim_value") or dim.dim_value == size for dim, size in zip(dims, found.shape, strict=True)
+    return len(dims) == value.ndim and all(
+        not dim.HasField("dim_value") or dim.dim_value == size for dim, size in zip(dims, value.shape, strict=True)
     )
 
 
@@ -435,10 +435,10 @@ class Composer(GraphMaker):
         if self._known[name].shape == tuple(shape):
             self._shapes[name] = tuple(shape)
             return name
-        taken = self.rng.integers(0, self._known[name].size, tuple(shape))
-        found: str = self.node("Gather", self.node("Reshape", name, self.ints(-1)), self.const(taken))
-        self._shapes[found] = tuple(shape)
-        return found
+        indices = self.rng.integers(0, self._known[name].size, tuple(shape))
+        gathered: str = self.node("Gather", self.node("Reshape", name, self.ints(-1)), self.const(indices))
+        self._shapes[gathered] = tuple(shape)
+        return gathered
 
 
 def check_composed(makes: Sequence[Generator], seed: int, *, connected: bool) -> int:
@@ -470,10 +470,10 @@ def check_composed(makes: Sequence[Generator], seed: int, *, connected: bool) ->
     return len(law.kept_by(selection, Settings(), context, thorough=seed % 10 == 0).applied)
 
 
-def assert_equal(expected: dict[str, Any], found: dict[str, Any], *, exact: bool, context: str = "") -> None:
+def assert_equal(expected: dict[str, Any], actual: dict[str, Any], *, exact: bool, context: str = "") -> None:
     """Equal types and shapes, and equal bits but for those of NaN (or within the type's tolerance)."""
     for name, want in expected.items():
-        got = found[name]
+        got = actual[name]
         assert type(want) is type(got), f"{name}: {type(got)} for {type(want)}\n{context}"
         if not isinstance(want, np.ndarray):
             assert repr(want) == repr(got), f"{name}: {got} for {want}\n{context}"
@@ -487,8 +487,8 @@ def assert_equal(expected: dict[str, Any], found: dict[str, Any], *, exact: bool
             tolerance = TOLERANCES[str(want.dtype)]
             finite = np.abs(want[np.isfinite(want)].astype(np.float64))
             atol = tolerance * (float(finite.max()) if finite.size else 1.0) + 1e-6
-            wide, wanted = got.astype(np.float64), want.astype(np.float64)
-            close = np.isclose(wide, wanted, rtol=tolerance, atol=atol, equal_nan=True)
+            wide, reference = got.astype(np.float64), want.astype(np.float64)
+            close = np.isclose(wide, reference, rtol=tolerance, atol=atol, equal_nan=True)
             assert close.all(), f"{name}: {got} for {want}\n{context}"
 
 
@@ -539,5 +539,5 @@ def run_many(
 
 def generators_of(label: str) -> list[Generator]:
     """The generators of a pass, or of a single rule ``pass/rule``: those of its own and those of its pass."""
-    found = GENERATORS.get(label, [])
-    return found + [make for make in GENERATORS.get(label.split("/")[0], []) if make not in found]
+    generators = GENERATORS.get(label, [])
+    return generators + [make for make in GENERATORS.get(label.split("/")[0], []) if make not in generators]

@@ -21,7 +21,7 @@ def labels() -> list[str]:
     """Every rule and sweep, each as ``pass/rule``."""
     assert pipeline.available_passes()
     rules = [rule.label for known in REGISTRY.values() for rule in known]
-    return sorted({*rules, *(each.rule.label for each in SWEEPS.values())})
+    return sorted({*rules, *(sweep.rule.label for sweep in SWEEPS.values())})
 
 
 def target_of(label: str) -> str:

@@ -1,4 +1,4 @@
-"""Small models that tests of the rewriter are written with."""
+"""Builders of small models for the tests of the rewriter."""
 
 from __future__ import annotations
 

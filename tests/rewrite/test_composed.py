@@ -1,4 +1,4 @@
-"""Several generators' graphs in one model, under the default passes: rules that are right alone are right together."""
+"""Graphs of several generators in one model, under the default passes: correct rules stay correct combined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.rewrite.fuzz import GENERATORS, Generator, Unsuitable, check_composed
 def compose(models: int, *, connected: bool, first_seed: int = 0) -> int:
     """Check so many models of two to five generators; returns how many patches were applied."""
     generators.load()
-    makes: list[Generator] = list(dict.fromkeys(make for found in GENERATORS.values() for make in found))
+    makes: list[Generator] = list(dict.fromkeys(make for family in GENERATORS.values() for make in family))
     checked = applied = 0
     seed = first_seed
     while checked < models:

@@ -23,7 +23,7 @@ from tests.rewrite.models import BOOL, info, model, node
 
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
-    """What a test registers is forgotten after it."""
+    """Remove the rules registered by a test afterwards."""
     before = {name: list(rules) for name, rules in REGISTRY.items()}
     yield
     REGISTRY.clear()
@@ -57,14 +57,14 @@ def operators(graph: ir.Graph) -> list[str]:
     return [n.op_type for n in graph]
 
 
-def test_a_selection_follows_what_is_registered() -> None:
+def test_a_selection_follows_the_registry() -> None:
     before = pipeline.select()
     assert pipeline.select() is before, "it is made once"
-    made = drop("Neg")
-    assert made not in before.rules
-    assert made in pipeline.select().rules
+    first = drop("Neg")
+    assert first not in before.rules
+    assert first in pipeline.select().rules
     again = drop("Neg")
-    assert made not in pipeline.select().rules
+    assert first not in pipeline.select().rules
     assert again in pipeline.select().rules
     del REGISTRY["drop_Neg"]
     assert pipeline.select().rules == before.rules
@@ -84,7 +84,7 @@ def test_graph_outputs_keep_their_names() -> None:
     onnx.checker.check_model(model_io.to_proto(loaded))
 
 
-def test_a_limit_stops_after_so_many_patches_of_the_same_sequence() -> None:
+def test_a_limit_stops_after_a_prefix_of_the_patches() -> None:
     proto = chain("Identity", "Tanh", "Identity", "Neg", "Identity")
     _, everything = run(proto, drop())
     loaded, engine = run(proto, drop(), limit=2)
@@ -92,7 +92,7 @@ def test_a_limit_stops_after_so_many_patches_of_the_same_sequence() -> None:
     assert operators(loaded.graph) == ["Tanh", "Neg", "Identity"]
 
 
-def test_a_banned_patch_does_not_fire_and_only_there() -> None:
+def test_a_banned_patch_fires_at_other_sites_only() -> None:
     proto = chain("Identity", "Tanh", "Identity")
     loaded, engine = run(proto, drop(), banned=frozenset({("drop_Identity/dropped", "t1")}))
     assert operators(loaded.graph) == ["Identity", "Tanh"]
@@ -109,7 +109,7 @@ def test_a_newer_operator_is_refused_with_the_opset_it_needs() -> None:
     assert engine.refused == {("drop_Identity/dropped", "t1"): "needs opset 23"}
 
 
-def test_refusals_are_kept_with_their_reason() -> None:
+def test_refusals_are_recorded_with_their_reason() -> None:
     @sardonyx.rule("nearly", on="Tanh", exactness=EXACT)
     def nearly(s: Site) -> Result:
         "Never."
@@ -119,7 +119,7 @@ def test_refusals_are_kept_with_their_reason() -> None:
     assert engine.refused == {("nearly", "y"): "it is Tuesday"}
 
 
-def test_new_nodes_know_what_they_were_made_of() -> None:
+def test_new_nodes_record_their_origin() -> None:
     @sardonyx.rule("merge", on="Neg", exactness=EXACT)
     def merge(s: Site) -> Result:
         "Neg of Tanh as Tanh of Neg."

@@ -1,4 +1,4 @@
-"""Constant folding: what becomes a weight, and what is left as it is."""
+"""Constant folding: folded and retained subgraphs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_whole_subgraph_becomes_one_weight() -> None:
 
 
 @pytest.mark.parametrize("op", ["RandomNormalLike", "RandomUniformLike", "Bernoulli"])
-def test_what_draws_is_never_folded(op: str) -> None:
+def test_random_operators_are_never_folded(op: str) -> None:
     loaded, _ = folded(constants(node(op, ["k"], ["last"]), k=np.full(4, 0.5, np.float32)))
     assert op in operators(loaded)
 
@@ -52,8 +52,8 @@ def test_types_stay_exactly(dtype: str) -> None:
     proto = constants(node("Concat", ["k", "k"], ["last"], axis=0), kind=kind, k=np.array([0, 1, 1], dtype))
     loaded, _ = folded(proto)
     assert "Concat" not in operators(loaded)
-    found = evaluate.evaluate(model_io.to_proto(loaded), {})["y"]
-    assert found.dtype == dtype and found.tolist() == np.array([0, 1, 1] * 2, dtype).tolist()
+    actual = evaluate.evaluate(model_io.to_proto(loaded), {})["y"]
+    assert actual.dtype == dtype and actual.tolist() == np.array([0, 1, 1] * 2, dtype).tolist()
 
 
 def test_strings_are_folded() -> None:
@@ -67,11 +67,11 @@ def test_bfloat16_is_folded() -> None:
     proto = constants(node("Neg", ["k"], ["last"]), kind=TensorProto.BFLOAT16, k=np.ones(3, ml_dtypes.bfloat16))
     loaded, _ = folded(proto)
     assert "Neg" not in operators(loaded)
-    found = [v.const_value.numpy() for v in loaded.graph.initializers.values() if v.const_value is not None]
-    assert any(array.dtype == ml_dtypes.bfloat16 and (array.astype(np.float32) == -1).all() for array in found)
+    arrays = [v.const_value.numpy() for v in loaded.graph.initializers.values() if v.const_value is not None]
+    assert any(array.dtype == ml_dtypes.bfloat16 and (array.astype(np.float32) == -1).all() for array in arrays)
 
 
-def test_what_grows_beyond_the_bound_is_left_and_told() -> None:
+def test_results_beyond_the_limit_are_refused() -> None:
     proto = constants(node("Tile", ["k", "n"], ["last"]), k=np.ones(10, np.float32), n=np.array([1000]))
     loaded, engine = folded(proto, growth=1000)
     assert "Tile" in operators(loaded)
@@ -86,7 +86,7 @@ def test_one_number_repeated_stays_an_operator() -> None:
     assert "ConstantOfShape" not in operators(folded(small)[0])
 
 
-def test_a_size_that_only_data_tells_is_folded() -> None:
+def test_a_size_that_depends_on_data_is_folded() -> None:
     proto = constants(node("NonZero", ["k"], ["last"]), kind=INT64, k=np.array([0, 3, 0, 4], np.float32))
     loaded, _ = folded(proto)
     assert evaluate.evaluate(model_io.to_proto(loaded), {})["y"].tolist() == [[1, 3]]

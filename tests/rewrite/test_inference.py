@@ -51,7 +51,7 @@ def test_bodies_are_annotated_too() -> None:
     assert shape(loaded, "t") == [6, "m"]
 
 
-def test_overrides_are_carried_on() -> None:
+def test_overrides_are_propagated() -> None:
     loaded = annotated(reshaped(0, -1), input_shapes={"x": [2, "t", 8]})
     assert shape(loaded, "r") == [2, "8*t"]
 
@@ -64,14 +64,14 @@ def test_overrides_that_do_not_fit_are_an_error(shapes: dict[str, list[int]], me
         annotated(reshaped(0, -1), input_shapes=shapes)
 
 
-def test_made_up_names_do_not_stay() -> None:
+def test_generated_names_are_cleared() -> None:
     nodes = [node("NonZero", ["x"], ["i"]), node("Transpose", ["i"], ["t"]), node("Cast", ["t"], ["y"], to=1)]
     loaded = annotated(model(nodes, [info("x", ["n", 3])], [info("y", None)]))
     inference.forget_generated_names(loaded)
     assert shape(loaded, "t") == [None, 2]
 
 
-def test_a_name_that_inputs_declare_stays_whatever_it_looks_like() -> None:
+def test_a_declared_name_stays_even_if_it_looks_generated() -> None:
     nodes = [node("Tanh", ["x"], ["t"]), node("Neg", ["t"], ["y"])]
     loaded = annotated(model(nodes, [info("x", ["unk__0", 3])], [info("y", None)]))
     inference.forget_generated_names(loaded)
@@ -85,32 +85,32 @@ def test_a_model_without_operator_sets_is_an_error() -> None:
         annotated(proto)
 
 
-def test_a_size_that_names_make_too_long_has_a_name_of_its_own() -> None:
+def test_a_size_too_long_to_write_gets_a_name() -> None:
     """Values are named as exporters name them, at length; equal sizes still have equal names."""
     counts = [f"{'/scope' * 40}/NonZero_{i}" for i in range(24)]
     nodes = [node("Add", ["x", f"c{i}"], [f"s{i}"]) for i in range(24)]
     nodes += [node("NonZero", [f"s{i}"], [name]) for i, name in enumerate(counts)]
     nodes += [node("Concat", counts, ["all"], axis=1), node("Cast", ["all"], ["y"], to=1)]
     weights = {f"c{i}": np.array(i, np.float32) for i in range(24)}
-    found = annotated(model(nodes, [info("x", ["n"])], [info("y", None)], weights))
-    assert shape(found, "all") == [1, "?all.1.whole"]
-    assert shape(found, "y") == shape(found, "all")
+    inferred = annotated(model(nodes, [info("x", ["n"])], [info("y", None)], weights))
+    assert shape(inferred, "all") == [1, "?all.1.whole"]
+    assert shape(inferred, "y") == shape(inferred, "all")
 
 
-def test_a_size_that_shape_arithmetic_makes_too_long_stays_as_it_is() -> None:
-    """A product of two sums of values that have long names."""
+def test_a_size_too_long_for_shape_arithmetic_is_unchanged() -> None:
+    """The size is a product of two sums of values with long names."""
     counts = [f"{'/scope' * 12}/NonZero_{i}" for i in range(8)]
     nodes = [node("Add", ["x", f"c{i}"], [f"s{i}"]) for i in range(8)]
     nodes += [node("NonZero", [f"s{i}"], [name]) for i, name in enumerate(counts)]
     nodes += [node("Concat", counts, ["row"], axis=1), node("Transpose", ["row"], ["column"])]
     nodes += [node("Mul", ["row", "column"], ["table"]), node("Reshape", ["table", "target"], ["y"])]
     weights = {f"c{i}": np.array(i, np.float32) for i in range(8)} | {"target": np.array([-1])}
-    found = annotated(model(nodes, [info("x", ["n"])], [info("y", None, INT64)], weights))
-    assert len(shape(found, "y")) == 1
+    inferred = annotated(model(nodes, [info("x", ["n"])], [info("y", None, INT64)], weights))
+    assert len(shape(inferred, "y")) == 1
 
 
 def beside_its_first_row() -> list[onnx.NodeProto]:
-    """All rows of ``x`` but the first behind a row of their own, beside ``x``: as many rows as it has."""
+    """Return nodes that replace the first row of ``x`` and add ``x``: the row counts are equal."""
     return [
         node("Slice", ["x", "one", "most", "zero"], ["rest"]),
         node("Concat", ["row", "rest"], ["c"], axis=0),
@@ -134,10 +134,10 @@ ROWS = {
 }
 
 
-def test_a_size_is_written_as_what_it_comes_to_where_none_is_empty() -> None:
+def test_sizes_are_simplified_under_the_assumption_of_no_empty_size() -> None:
     proto = model(beside_its_first_row(), [info("x", ["n", 8])], [info("y", None)], ROWS)
-    found = annotated(proto)
-    assert [shape(found, name) for name in ("c", "a", "r")] == [["n", 8], ["n", 8], ["n", 2, 4]]
+    inferred = annotated(proto)
+    assert [shape(inferred, name) for name in ("c", "a", "r")] == [["n", 8], ["n", 8], ["n", 2, 4]]
     once = pipeline.transform(model_io.from_proto(proto), pipeline.select(), Settings()).model
-    assert [each.op_type for each in once.graph].count("Reshape") == 1
+    assert [value.op_type for value in once.graph].count("Reshape") == 1
     assert not pipeline.transform(once, pipeline.select(), Settings()).applied

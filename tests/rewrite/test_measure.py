@@ -1,4 +1,4 @@
-"""Runs are paired, and intervals hold the true median as often as they say."""
+"""Measurements are paired, and intervals contain the true median with the stated confidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.rewrite import measure
 from sardonyx.rewrite.measure import median_interval
 
 
-def test_intervals_hold_the_median_as_often_as_they_say() -> None:
+def test_intervals_contain_the_median_with_their_confidence() -> None:
     rng = np.random.default_rng(0)
     assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
     assert median_interval(list(range(6))) == (0, 5)
@@ -28,14 +28,17 @@ def test_intervals_hold_the_median_as_often_as_they_say() -> None:
     assert 0.95 <= held / len(samples) < 0.98
 
 
-def test_runs_are_paired_and_on_the_inputs_given(tmp_path: Path) -> None:
+def test_runs_are_paired_on_the_supplied_inputs(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     model = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }'
     )
     onnx.save(model, path)
-    found = measure.measure([path, path], feeds={"x": np.ones((3, 2), np.float32)}, budget=0.05)
-    assert found.sizes == {"n": 3}
-    assert len(found.times) == 2 and len(found.times[0]) == len(found.times[1]) == found.runs >= measure.FEWEST_PAIRS
-    assert found.interval is not None and found.interval[0] <= found.ratio <= found.interval[1]
-    assert measure.Latency.read(found.__dict__) == found
+    latency = measure.measure([path, path], feeds={"x": np.ones((3, 2), np.float32)}, budget=0.05)
+    assert latency.sizes == {"n": 3}
+    assert (
+        len(latency.times) == 2
+        and len(latency.times[0]) == len(latency.times[1]) == latency.runs >= measure.FEWEST_PAIRS
+    )
+    assert latency.interval is not None and latency.interval[0] <= latency.ratio <= latency.interval[1]
+    assert measure.Latency.read(latency.__dict__) == latency

@@ -1,4 +1,4 @@
-"""``optimize``: what it promises as a whole, with rules that keep their word and rules that do not."""
+"""``optimize`` as a whole, with correct and with incorrect rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.rewrite.models import BOOL, info, model, node
 
 @pytest.fixture
 def registry() -> Iterator[None]:
-    """What a test registers is forgotten after it."""
+    """Remove the rules registered by a test afterwards."""
     before = {name: list(rules) for name, rules in REGISTRY.items()}
     yield
     REGISTRY.clear()
@@ -46,7 +46,7 @@ def only(rule: Rule, proto: onnx.ModelProto, *more: Rule) -> sardonyx.Optimized:
 
 
 def swap(old: str, new: str, *, name: str = "", exactness: object = EXACT) -> Rule:
-    """A rule that puts one operator for another."""
+    """Return a rule that replaces one operator by another."""
 
     @sardonyx.rule(name or f"{old}_to_{new}", on=old, exactness=exactness)  # type: ignore[arg-type]
     def swapped(s: Site) -> Result:
@@ -60,7 +60,7 @@ def swap(old: str, new: str, *, name: str = "", exactness: object = EXACT) -> Ru
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_wrong_patch_among_many_right_ones_is_found_dropped_and_told() -> None:
+def test_a_wrong_patch_among_many_is_dropped_and_reported() -> None:
     @sardonyx.rule("drop_identity", on="Identity", exactness=EXACT)
     def right(s: Site) -> Result:
         "Identity is its operand."
@@ -85,7 +85,7 @@ def test_two_wrong_rules_are_both_found() -> None:
 
 @pytest.mark.usefixtures("registry")
 def test_a_wrong_rule_is_dropped_only_where_it_is_wrong() -> None:
-    """Abs of what Relu made is itself, and of what Neg made is not."""
+    """Abs after Relu is an identity, after Neg it is not."""
 
     @sardonyx.rule("drop_abs", on="Abs", exactness=EXACT)
     def careless(s: Site) -> Result:
@@ -98,7 +98,7 @@ def test_a_wrong_rule_is_dropped_only_where_it_is_wrong() -> None:
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_rule_that_is_nearly_exact_is_not_exact() -> None:
+def test_a_rule_with_rounding_errors_is_not_exact() -> None:
     @sardonyx.rule("reassociated", exactness=EXACT)
     def claimed(x: V, a: V, b: V) -> Rewrite:
         "Not the same bits."
@@ -132,7 +132,7 @@ def test_a_rule_wrong_at_size_one_alone_is_found() -> None:
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_rule_that_raises_is_told_with_its_node_and_the_others_go_on() -> None:
+def test_a_rule_that_raises_is_reported_and_others_continue() -> None:
     @sardonyx.rule("breaks", on="Tanh", exactness=EXACT)
     def breaks(s: Site) -> Result:
         "Raises."
@@ -151,7 +151,7 @@ def test_a_rule_that_raises_is_told_with_its_node_and_the_others_go_on() -> None
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_result_that_cannot_be_put_in_is_dropped() -> None:
+def test_a_result_that_cannot_be_inserted_is_dropped() -> None:
     @sardonyx.rule("nonsense", on="Tanh", exactness=EXACT)
     def nonsense(s: Site) -> Result:
         "An operand that is none."
@@ -174,7 +174,7 @@ def test_rules_that_undo_each_other_are_switched_off() -> None:
 # -- what stays --------------------------------------------------------------------------------
 
 
-def test_names_order_types_and_declared_shapes_of_inputs_and_outputs_stay() -> None:
+def test_the_declared_interface_is_unchanged() -> None:
     nodes = [node("Identity", ["b"], ["p"]), node("Add", ["a", "p"], ["q"]), node("Identity", ["q"], ["r"])]
     proto = model(nodes, [info("b", ["n", None]), info("a", [2, 3])], [info("r", None), info("p", [2, "k"])])
     result = sardonyx.optimize(proto)
@@ -183,7 +183,7 @@ def test_names_order_types_and_declared_shapes_of_inputs_and_outputs_stay() -> N
     assert list(result.proto.graph.output) == list(proto.graph.output)
 
 
-def test_the_model_given_is_left_as_it_is() -> None:
+def test_the_original_is_unchanged() -> None:
     proto = chain("Identity", "Tanh")
     before = proto.SerializeToString(deterministic=True)
     loaded = sardonyx.load(proto)
@@ -206,9 +206,7 @@ def test_an_overridable_weight_stays_an_input() -> None:
 
 
 @pytest.mark.parametrize(("producer", "inputs"), [("", ["x", "bias"]), ("pytorch", ["x"]), ("OnnxMLTools", ["x"])])
-def test_where_all_weights_are_inputs_only_an_exporters_habit_makes_them_constants(
-    producer: str, inputs: list[str]
-) -> None:
+def test_weights_all_listed_as_inputs_are_constants_for_known_exporters_only(producer: str, inputs: list[str]) -> None:
     proto = model(
         [node("Add", ["x", "bias"], ["y"])],
         [info("x", [3]), info("bias", [3])],
@@ -251,8 +249,8 @@ def test_weights_listed_as_inputs_are_constants_at_a_newer_opset_too(ir_version:
     assert [v.name for v in newer.model.graph.inputs] == ["x"]
     assert newer.report.after.operators == own.report.after.operators == {"Mul": 1, "Squeeze": 1}
     assert newer.report.verdict.status == "proved"
-    kept = sardonyx.optimize(proto, opset=20, skip=["eliminate_initializer_from_inputs"])
-    assert len(kept.model.graph.inputs) == (1 if ir_version < 4 else 2)
+    listed = sardonyx.optimize(proto, opset=20, skip=["eliminate_initializer_from_inputs"])
+    assert len(listed.model.graph.inputs) == (1 if ir_version < 4 else 2)
 
 
 @pytest.mark.long
@@ -283,7 +281,7 @@ def test_a_model_around_a_custom_operator_is_optimized_and_proved_by_parts() -> 
     assert result.report.verdict.status == "proved by parts"
 
 
-def test_without_verification_nothing_is_claimed() -> None:
+def test_without_verification_no_proof_is_claimed() -> None:
     assert sardonyx.optimize(chain("Tanh"), verify=False).report.verdict.status == "not proved"
 
 
@@ -317,7 +315,7 @@ def calling(*calls: tuple[str, list[str]]) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("proto", "place"),
+    ("proto", "location"),
     [
         (
             model([node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"])], [info("x", [2])], [info("b", [2])]),
@@ -333,13 +331,13 @@ def calling(*calls: tuple[str, list[str]]) -> onnx.ModelProto:
     ],
     ids=["cycle", "undefined", "recursive", "mutually recursive", "exploding", "deep", "inputs", "element type"],
 )
-def test_a_hostile_model_is_an_error_that_names_the_place(proto: onnx.ModelProto, place: str) -> None:
+def test_a_hostile_model_is_an_error_that_names_the_location(proto: onnx.ModelProto, location: str) -> None:
     with pytest.raises(InvalidModelError) as caught:
         sardonyx.optimize(proto)
-    assert place in caught.value.where
+    assert location in caught.value.where
 
 
-def test_a_constant_that_would_fold_to_terabytes_is_left() -> None:
+def test_a_constant_of_terabytes_is_not_folded() -> None:
     nodes = [
         node("ConstantOfShape", ["s"], ["c"]),
         node("Relu", ["c"], ["r"]),
@@ -388,7 +386,7 @@ def test_a_second_run_changes_nothing(suites: Path, tmp_path: Path, name: str) -
 
 
 @pytest.mark.long
-def test_every_public_model_is_proved_and_settled(suites: Path, tmp_path: Path) -> None:
+def test_every_public_model_is_proved_and_at_a_fixed_point(suites: Path, tmp_path: Path) -> None:
     for path in sorted((suites / "real").glob("*.onnx")):
         once, twice = tmp_path / "once.onnx", tmp_path / "twice.onnx"
         result = sardonyx.optimize(path)

@@ -1,4 +1,4 @@
-"""The gate of targets: what is slower, larger or hides a fusion is given up, pass by pass."""
+"""The gate of targets: passes with slower or larger results, or that hide a fusion, are dropped."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def _no_rules_left() -> Iterator[None]:
 def slow_relu() -> Rule:
     @rule("rewrite_relu_slowly", on="Relu", exactness=APPROXIMATES)
     def slow(s: Site) -> Result:
-        """Relu by way of many exponentials."""
+        """Relu after many exponentials and logarithms."""
         source = s.node.inputs[0]
         if source is None or source.producer() is not None:
             return None
-        made: Expr | ir.Value = source
+        value: Expr | ir.Value = source
         for _ in range(12):
-            made = Log(Exp(made))
-        return Relu(made)
+            value = Log(Exp(value))
+        return Relu(value)
 
     return slow
 
 
-def test_a_pass_that_makes_the_result_slower_is_given_up_and_the_others_stay(clock: Clock) -> None:
+def test_only_the_pass_with_a_slower_result_is_dropped(clock: Clock) -> None:
     result = optimize(relu(), target="onnxruntime", rules=[slow_relu()])
     assert "passes dropped: rewrite_relu_slowly" in result.report.gate
     assert result.report.after.operators == {"Relu": 1}
@@ -70,57 +70,57 @@ def noisy(median: float, spread: float) -> list[float]:
 
 
 @pytest.mark.parametrize("median", [0.9, 1.0, 1.019, 1.3])
-def test_what_noise_may_have_done_is_not_slower(clock: Clock, median: float) -> None:
+def test_differences_within_noise_are_not_slower(clock: Clock, median: float) -> None:
     clock.ratios = lambda before, after, budget: noisy(median, 3.0)
     result = optimize(relu(), target="onnxruntime")
     assert result.report.after.operators == {"Relu": 1}
     assert "slower" not in result.report.gate and f"{median:.3f} × the original's latency" in result.report.gate
     # What is not above the limit at first is not measured for longer.
-    assert [request["budget"] for request in clock.asked] == [regression_gate.SHORT, regression_gate.LONG][
+    assert [request["budget"] for request in clock.requests] == [regression_gate.SHORT, regression_gate.LONG][
         : 1 + (median > regression_gate.SLOWER)
     ]
 
 
-def test_little_is_slower_where_it_is_sure(clock: Clock) -> None:
+def test_a_small_significant_difference_is_slower(clock: Clock) -> None:
     clock.ratios = lambda before, after, budget: noisy(1.04, 1.02)
     result = optimize(relu(), target="onnxruntime")
     assert result.report.gate.startswith("original returned: slower: 1.040 × the original's latency")
     assert result.report.after.operators == {"Identity": 2, "Relu": 1}
 
 
-def test_slow_for_a_moment_is_not_slower(clock: Clock) -> None:
+def test_a_slow_first_measurement_is_not_slower(clock: Clock) -> None:
     clock.ratios = lambda before, after, budget: [1.5 if budget == regression_gate.SHORT else 1.0] * 20
     assert optimize(relu(), target="onnxruntime").report.after.operators == {"Relu": 1}
 
 
-def test_too_few_pairs_are_no_proof_of_anything(clock: Clock) -> None:
+def test_too_few_pairs_are_never_significant(clock: Clock) -> None:
     clock.ratios = lambda before, after, budget: [2.0] * (measure.FEWEST_PAIRS - 1)
     assert optimize(relu(), target="onnxruntime").report.after.operators == {"Relu": 1}
     clock.ratios = lambda before, after, budget: [2.0] * measure.FEWEST_PAIRS
     assert optimize(relu(), target="onnxruntime").report.after.operators == {"Identity": 2, "Relu": 1}
 
 
-def test_portable_names_no_engine_and_measures_nothing() -> None:
+def test_portable_has_no_engine_and_measures_nothing() -> None:
     result = optimize(relu(), rules=[slow_relu()])
     assert result.report.gate.startswith("not measured: portable")
     assert result.report.after.operators["Log"] == 12
 
 
-def test_what_is_measured_is_said() -> None:
+def test_the_measurement_is_reported() -> None:
     # The one that is timed: whatever the machine does, and whichever way it is judged.
     report = optimize(relu(64), target="onnxruntime").report
     assert "the original's latency in onnxruntime" in report.gate and " with 95 %)" in report.gate
     assert report.as_dict()["gate"] == report.gate
 
 
-def test_nothing_is_measured_where_nothing_was_changed() -> None:
+def test_an_unchanged_model_is_not_measured() -> None:
     model = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     )
     assert optimize(model, target="onnxruntime").report.gate == "nothing was changed"
 
 
-def test_weights_added_bit_by_bit_are_too_many_together() -> None:
+def test_weights_added_by_many_patches_are_limited_in_sum() -> None:
     nodes, last = [], "x"
     for i in range(5):
         nodes.append(helper.make_node("Relu", [last], [f"r{i}"]))
@@ -184,19 +184,19 @@ class NamedOnly(Recorded):
 
 
 @pytest.mark.parametrize("guilty", [{"b"}, {"d"}, {"a", "e"}, {"b", "c", "d"}])
-def test_bisection_finds_the_passes_that_did_it(guilty: set[str]) -> None:
+def test_bisection_finds_the_responsible_passes(guilty: set[str]) -> None:
     attempt = NamedOnly(["a", "eliminate_x", "b", "c", "d", "e"], frozenset(guilty))
     assert regression_gate.drop_responsible(JudgedByName(attempt), attempt) == guilty  # type: ignore[arg-type]
     assert attempt.off == guilty
 
 
-def test_more_guilty_passes_than_are_looked_for_take_all_that_are_no_eliminations() -> None:
+def test_many_responsible_passes_drop_all_but_eliminations() -> None:
     names = [*"abcdefg"]
     attempt = NamedOnly([*names, "eliminate_x"], frozenset("abcde"))
     assert regression_gate.drop_responsible(JudgedByName(attempt), attempt) == set(names)  # type: ignore[arg-type]
 
 
-def test_eliminations_alone_are_never_given_up_but_the_original_is_returned() -> None:
+def test_eliminations_are_never_dropped_one_by_one() -> None:
     attempt = NamedOnly(["eliminate_x", "fuse_y"], frozenset({"eliminate_x"}))
     assert regression_gate.drop_responsible(JudgedByName(attempt), attempt) is None  # type: ignore[arg-type]
 
@@ -231,7 +231,7 @@ def counted(text: str) -> dict[str, int]:
     return dict(census(model_io.from_proto(parser.parse_model(text))))
 
 
-def test_a_fusion_counts_alike_written_out_and_as_one_operator() -> None:
+def test_a_fusion_counts_the_same_decomposed_and_as_one_operator() -> None:
     assert counted(ATTENTION) == {"attention": 1}
     assert counted(LAYER_NORM) == {"layer or RMS normalization": 1}
     fused = """<ir_version: 8, opset_import: ["" : 17]>
@@ -246,7 +246,7 @@ def test_attention_needs_both_products() -> None:
     )
 
 
-def test_a_pass_that_hides_a_fusion_is_given_up_where_nothing_can_be_measured() -> None:
+def test_a_pass_that_hides_a_fusion_is_dropped_without_measurement() -> None:
     @rule("rewrite_softmax_away", on="Softmax", exactness=APPROXIMATES)
     def softmax_by_hand(s: Site) -> Result:
         """Softmax as exponentials over their sum."""
@@ -260,7 +260,7 @@ def test_a_pass_that_hides_a_fusion_is_given_up_where_nothing_can_be_measured() 
     assert "Softmax" in report.after.operators
 
 
-def test_lost_names_what_became_fewer() -> None:
+def test_lost_fusions_have_lower_counts() -> None:
     before, after = census_of(ATTENTION), census_of(LAYER_NORM)
     assert lost_fusions(before, after) == {"attention": (1, 0)}
     assert lost_fusions(before, before) == {}
@@ -279,7 +279,7 @@ def test_a_model_that_the_engine_refuses_is_an_error_with_its_reason(tmp_path) -
         )
 
 
-def test_stored_bytes_are_about_those_of_the_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_stored_bytes_approximate_the_file_size(tmp_path) -> None:  # type: ignore[no-untyped-def]
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "w"], ["y"])],
         "g",
@@ -292,12 +292,12 @@ def test_stored_bytes_are_about_those_of_the_file(tmp_path) -> None:  # type: ig
     assert abs(regression_gate.stored_bytes(model_io.load(path)) - path.stat().st_size) < 256
 
 
-def test_onnxruntimes_own_fusions_are_counted_where_it_runs_a_model_on_no_inputs() -> None:
+def test_fusions_of_onnxruntime_are_counted_if_no_inputs_are_found() -> None:
     scaled = LAYER_NORM.replace("y = Div(d, r)", "z = Div(d, r) w = Mul(z, g) y = Add(w, b)")
     scaled = scaled.replace("float eps", f"float[8] g = {EIGHT}, float[8] b = {EIGHT}, float eps")
     model = model_io.from_proto(parser.parse_model(scaled))
     with regression_gate.Gate(targets.profile("onnxruntime"), lambda: model, Count.of(model)) as judged:
-        judged.only_counts, judged._reason = True, "it runs on none of the inputs drawn"
+        judged.only_counts, judged.reason = True, "it runs on none of the inputs drawn"
         assert judged.fault(model) is None
         assert "LayerNormalization 1 → 1" in judged.text
         broken = model_io.from_proto(parser.parse_model(scaled.replace("z = Div(d, r)", "z = Add(d, r)")))

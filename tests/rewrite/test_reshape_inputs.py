@@ -49,7 +49,7 @@ BODY = {
         " { s = Shape(x) a = Gather(s, k) b = Gather(s, m) t = Concat <axis = 0> (one, a, b) y = Reshape(x, t) }"
     ),
 }
-"""Models of batch 1 that say so inside."""
+"""Models with a baked batch of 1."""
 
 
 def model(body: str, opset: int = 17) -> ir.Model:
@@ -68,7 +68,7 @@ def drawn(*shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize("body", BODY.values(), ids=BODY)
 @pytest.mark.parametrize("size", ["batch", 3])
-def test_a_batch_answers_as_its_samples(body: str, size: int | str) -> None:
+def test_a_batch_agrees_with_its_samples(body: str, size: int | str) -> None:
     original, changed = model(body), model(body)
     sardonyx.set_batch(changed, size)
     x = drawn(3, 4, 6)
@@ -79,20 +79,20 @@ def test_a_batch_answers_as_its_samples(body: str, size: int | str) -> None:
 
 
 @pytest.mark.parametrize("body", BODY.values(), ids=BODY)
-def test_a_number_for_a_number_leaves_no_arithmetic(body: str) -> None:
+def test_replacing_a_number_by_a_number_adds_no_arithmetic(body: str) -> None:
     changed = model(body)
     before = len(changed.graph)
     sardonyx.set_batch(changed, 2)
     assert len(changed.graph) <= before + 1, "an Expand of a weight is all that may be added"
 
 
-def test_the_output_says_the_new_size() -> None:
+def test_the_output_declares_the_new_size() -> None:
     changed = model(BODY["there and back"])
     sardonyx.set_batch(changed, "batch")
     assert str(changed.graph.outputs[0].shape) == "[batch,4,6]"
 
 
-def test_height_and_width() -> None:
+def test_height_and_width_are_opened() -> None:
     body = (
         "(float[1, 2, 4, 4] x) => (float[1, 2, 8, 8] y) <int64[3] s = {1, 2, 16}, int64[4] t = {1, 2, 4, 4},"
         " int64[4] u = {1, 2, 8, 8}> { f = Reshape(x, s) g = Relu(f) h = Reshape(g, t)"
@@ -107,7 +107,7 @@ def test_height_and_width() -> None:
     assert str(changed.graph.inputs[0].shape) == "[1,2,6,2]"
 
 
-def test_an_open_size_without_a_name() -> None:
+def test_an_open_size_may_have_no_name() -> None:
     changed = model(BODY["reshape"])
     sardonyx.set_input_shapes(changed, {"x": [None, 4, 6]})
     dim = to_proto(changed).graph.input[0].type.tensor_type.shape.dim[0]
@@ -126,7 +126,7 @@ def test_bodies_are_repaired_too() -> None:
     assert answers(changed, x=drawn(3, 4), c=np.array(True))["y"].shape == (3, 2, 2)
 
 
-def test_a_size_that_the_weights_fix_is_refused_with_the_node() -> None:
+def test_a_size_fixed_by_weights_is_refused_with_the_node() -> None:
     body = "(float[1, 4] x) => (float[1, 2] y) <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}> { [dense] y = MatMul(x, w) }"
     with pytest.raises(ShapeError, match="dense"):
         sardonyx.set_input_shapes(model(body), {"x": [1, 5]})
@@ -138,7 +138,7 @@ def test_learned_positions_are_refused_with_the_node_and_the_weight() -> None:
         sardonyx.set_input_shapes(model(body), {"x": [1, "length"]})
 
 
-def test_samples_that_are_mixed_are_refused() -> None:
+def test_a_model_that_mixes_samples_is_refused() -> None:
     body = "(float[1, 3] x) => (float[1, 3] y) { y = Softmax <axis = 0> (x) }"
     with pytest.raises(ShapeError, match="mixes the samples"):
         sardonyx.set_batch(model(body), "batch")
@@ -164,12 +164,12 @@ def test_an_input_that_must_change_too_is_named() -> None:
         ({"x": [2.5, 4, 6]}, "expected sizes, got 2.5"),
     ],
 )
-def test_inputs_ranks_and_sizes_that_do_not_exist(shapes: dict[str, list[int | str | None]], message: str) -> None:
+def test_invalid_inputs_ranks_and_sizes_are_refused(shapes: dict[str, list[int | str | None]], message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         sardonyx.set_input_shapes(model(BODY["reshape"]), shapes)
 
 
-def test_a_refusal_leaves_the_model_as_it_was() -> None:
+def test_a_refusal_leaves_the_model_unchanged() -> None:
     whole = model("(float[1, 3] x) => (float[1, 3] y) <float[1, 3] p = {1, 2, 3}> { y = Add(x, p) }")
     before = to_proto(whole)
     with pytest.raises(ShapeError):
@@ -177,13 +177,13 @@ def test_a_refusal_leaves_the_model_as_it_was() -> None:
     assert to_proto(whole) == before
 
 
-def test_first_sizes_that_differ_are_no_batch() -> None:
+def test_different_first_sizes_are_refused_as_batch() -> None:
     body = "(float[1, 3] x, float[2, 3] z) => (float[2, 3] y) { y = Add(x, z) }"
     with pytest.raises(ShapeError, match="same first size"):
         sardonyx.set_batch(model(body), "batch")
 
 
-def test_make_dynamic_opens_what_is_free_and_keeps_the_rest() -> None:
+def test_make_dynamic_opens_only_free_sizes() -> None:
     body = (
         "(float[1, 3, 8, 8] image) => (float[1, 2, 8, 8] y) <float[2, 3, 1, 1] w = {1, 2, 3, 4, 5, 6}>"
         " { y = Conv(image, w) }"
@@ -193,7 +193,7 @@ def test_make_dynamic_opens_what_is_free_and_keeps_the_rest() -> None:
     assert answers(changed, image=drawn(2, 3, 5, 7))["y"].shape == (2, 2, 5, 7)
 
 
-def test_make_dynamic_opens_the_axes_named_and_no_others() -> None:
+def test_make_dynamic_opens_only_the_named_axes() -> None:
     body = "(float[1, 3, 8] x) => (float[1, 3, 8] y) <float[3, 1] p = {1, 2, 3}> { [place] y = Add(x, p) }"
     changed = model(body)
     assert sardonyx.make_dynamic(changed, {"x": [-1]}) == {"x": [1, 3, "x_2"]}
@@ -202,7 +202,7 @@ def test_make_dynamic_opens_the_axes_named_and_no_others() -> None:
             sardonyx.make_dynamic(model(body), {"x": axes})
 
 
-def test_what_functions_bake_is_repaired() -> None:
+def test_sizes_baked_into_functions_are_repaired() -> None:
     changed = sardonyx.load(
         onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "f": 1]>
         g (bool c, float[1, 6] x) => (float[1, 2, 3] y) {
@@ -222,19 +222,19 @@ def test_what_functions_bake_is_repaired() -> None:
         np.testing.assert_array_equal(answers(changed, c=np.array(c), x=x)["y"], sign * x.reshape(4, 2, 3))
 
 
-def test_make_dynamic_says_why_nothing_can_be_opened() -> None:
+def test_make_dynamic_reports_why_no_size_can_be_opened() -> None:
     body = "(float[3] x) => (float[3] y) <float[3] p = {1, 2, 3}> { [place] y = Add(x, p) }"
     with pytest.raises(ShapeError, match="place"):
         sardonyx.make_dynamic(model(body))
 
 
-def test_optimize_takes_input_shapes() -> None:
+def test_optimize_accepts_input_shapes() -> None:
     result = sardonyx.optimize(to_proto(model(BODY["reshape"])), input_shapes={"x": ["N", 4, 6]})
     assert result.report.verdict.status == "proved"
     assert answers(result.model, x=drawn(7, 4, 6))["y"].shape == (7, 24)
 
 
-def test_sizes_that_nothing_bakes_are_just_set() -> None:
+def test_sizes_without_baked_constants_are_set() -> None:
     changed = sardonyx.load(demo.path("digits_detector"))
     nodes = len(changed.graph)
     sardonyx.set_input_shapes(changed, {"image": [1, 1, 96, 128]})
@@ -246,7 +246,7 @@ def test_sizes_that_nothing_bakes_are_just_set() -> None:
 
 
 @pytest.mark.parametrize("name", ["sinet", "fastestdet", "ultraface_rfb320_simplified", "dtln_1", "yolox_nano"])
-def test_public_models_of_batch_one(name: str) -> None:
+def test_public_models_of_batch_one_are_opened(name: str) -> None:
     folder = os.environ.get("SARDONYX_SUITES")
     if not folder:
         pytest.skip("SARDONYX_SUITES does not name the folder of public test models")

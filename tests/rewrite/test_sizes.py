@@ -1,4 +1,4 @@
-"""Shape arithmetic evaluated as expressions is what running it gives."""
+"""Shape arithmetic as expressions agrees with execution."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ def arithmetic(draw: st.DrawFn) -> onnx.ModelProto:
 
 @settings(max_examples=cases(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(arithmetic(), st.integers(1, 9), st.integers(1, 9))
-def test_expressions_give_what_running_gives(proto: onnx.ModelProto, a: int, b: int) -> None:
+def test_expressions_agree_with_execution(proto: onnx.ModelProto, a: int, b: int) -> None:
     try:
-        found = evaluate.evaluate(proto, {"x": np.zeros((a, b, 4), np.float32)})
+        actual = evaluate.evaluate(proto, {"x": np.zeros((a, b, 4), np.float32)})
     except evaluate.EvaluationError:
         return
     loaded = model_io.from_proto(proto)
     inference.infer_shapes(loaded)
     sizes = Sizes(18)
-    told = 0
+    known = 0
     for value in loaded.graph.outputs:
         elements = sizes.elements(value)
         if elements is None:
             continue
-        told += 1
-        assert [algebra.evaluate(e, {"a": a, "b": b}) for e in elements[1]] == found[str(value.name)].tolist()
-    assert told
+        known += 1
+        assert [algebra.evaluate(e, {"a": a, "b": b}) for e in elements[1]] == actual[str(value.name)].tolist()
+    assert known
 
 
 def test_a_chain_of_shape_arithmetic_is_one_expression() -> None:
@@ -93,7 +93,7 @@ def test_a_chain_of_shape_arithmetic_is_one_expression() -> None:
     assert Sizes(18).elements(loaded.graph.outputs[0]) == (1, (half, half))
 
 
-def test_what_hung_on_a_made_up_name_is_asked_again() -> None:
+def test_sizes_of_generated_names_are_inferred_again() -> None:
     nodes = [node("NonZero", ["x"], ["t"]), node("Shape", ["t"], ["s"])]
     loaded = model_io.from_proto(model(nodes, [info("x", [4])], [info("s", [2], INT64)]))
     value = loaded.graph.node(0).outputs[0]

@@ -1,4 +1,4 @@
-"""Targets: which passes they run, which operators they take, and which operator set they ask for."""
+"""Targets: their passes, operators and operator sets."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def test_pairs_of_dequantizing_and_quantizing_stay_for_tensorrt_alone() -> None:
     assert optimize(model).report.after.operators == {"Transpose": 1}
 
 
-def test_an_operator_that_the_parser_lacks_is_decomposed_for_it_alone() -> None:
+def test_an_operator_unknown_to_a_parser_is_decomposed_for_its_target_only() -> None:
     model = parser.parse_model(SWISH)
     assert optimize(model, target="tensorrt").report.after.operators == {"Mul": 1, "Sigmoid": 1}
     assert optimize(model).report.after.operators == {"Swish": 1}
 
 
-def test_no_operator_is_made_that_the_parser_lacks() -> None:
+def test_no_rule_introduces_an_operator_unknown_to_the_parser() -> None:
     @rule("fuse_into_unique", on="Relu", exactness=EXACT)
     def unknown_there(s: Site) -> Result:
-        """Relu as an operator that TensorRT does not parse."""
+        """Relu as an operator unknown to the parser of TensorRT."""
         return Expr(("Swish",), (s.node.inputs[0],), {})
 
     model = parser.parse_model(SWISH.replace("Swish", "Relu"))
@@ -71,30 +71,30 @@ def test_no_operator_is_made_that_the_parser_lacks() -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_the_operator_set_stays_unless_the_target_has_none_that_old() -> None:
+def test_the_operator_set_changes_only_if_too_old_for_the_target() -> None:
     text = '<ir_version: 3, opset_import: ["" : 8]> g (float[2] x) => (float[2] y) { a = Identity(x) y = Relu(a) }'
     model = parser.parse_model(text)
     assert optimize(model).model.opset_imports[""] == 8
-    found = optimize(model, target="tensorrt")
-    assert found.model.opset_imports[""] == 9
-    assert found.report.gate.startswith("opset 8 → 9")
+    converted = optimize(model, target="tensorrt")
+    assert converted.model.opset_imports[""] == 9
+    assert converted.report.gate.startswith("opset 8 → 9")
     assert optimize(model, target="onnxruntime").model.opset_imports[""] == 8
 
 
 @pytest.mark.parametrize("opset", [11, 13, 18, 21])
-def test_an_operator_set_asked_for_is_reached_and_proved(opset: int) -> None:
+def test_a_requested_operator_set_is_reached_and_proved(opset: int) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[2, 8] x) => (float[2, 8] y) <float[8] s = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0}> {
         n = LayerNormalization<axis = -1>(x, s)
         y = Relu(n)
     }"""
-    found = optimize(parser.parse_model(text), opset=opset)
-    assert found.model.opset_imports[""] == opset
-    assert found.report.verdict.status == "proved"
-    assert found.report.gate.startswith(f"opset 17 → {opset}")
+    result = optimize(parser.parse_model(text), opset=opset)
+    assert result.model.opset_imports[""] == opset
+    assert result.report.verdict.status == "proved"
+    assert result.report.gate.startswith(f"opset 17 → {opset}")
 
 
-def test_what_a_newer_operator_set_would_allow_is_counted_by_place() -> None:
+def test_rewrites_of_a_newer_operator_set_are_counted_by_site() -> None:
     @rule("fuse_x", on="Tanh", exactness=REASSOCIATES, opset=20)
     def one(s: Site) -> Result:
         """Tanh at a newer set."""
@@ -115,10 +115,10 @@ def test_what_a_newer_operator_set_would_allow_is_counted_by_place() -> None:
     assert raised.refused_for_opset() == {}
 
 
-def test_inputs_decide_what_is_measured_on(clock: Clock) -> None:
+def test_supplied_inputs_are_measured(clock: Clock) -> None:
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) { a = Identity(x) y = Relu(a) }'
     optimize(parser.parse_model(text), target="onnxruntime", inputs={"x": np.ones(7, np.float32)})
-    (request,) = clock.asked
+    (request,) = clock.requests
     assert request["engine"] == "onnxruntime"
     assert np.array_equal(request["inputs"]["x"], np.ones(7, np.float32))
 
@@ -132,7 +132,7 @@ _OTHERS = ("basic_pitch", "byte_sb_bilstm", "fastestdet", "superres_ppp", "gtcrn
 @pytest.mark.parametrize("opset", [13, 21])
 @pytest.mark.parametrize("name", [*_QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in _OTHERS)])
 def test_public_models_are_proved_at_lower_and_higher_operator_sets(name: str, opset: int) -> None:
-    found = optimize(Path(_SUITES, "real", f"{name}.onnx"), opset=opset)
-    assert found.model.opset_imports[""] == opset
-    assert found.report.verdict.status == "proved", found.report.verdict
-    assert not found.report.dropped
+    result = optimize(Path(_SUITES, "real", f"{name}.onnx"), opset=opset)
+    assert result.model.opset_imports[""] == opset
+    assert result.report.verdict.status == "proved", result.report.verdict
+    assert not result.report.dropped

@@ -163,6 +163,7 @@ class Gate:
     Attributes:
         text: Measurement or counts of the last judgement.
         only_counts: True if fusions are counted because nothing can be measured.
+        reason: The reason why nothing can be measured, if an engine is installed.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class Gate:
         self._witness = original
         self._before = before
         self._inputs = inputs
-        self._reason = ""
+        self.reason = ""
         self._fusions: Counter[str] | None = None
         self._bytes: int | None = None
         self.text = ""
@@ -239,7 +240,7 @@ class Gate:
             if confirm := latency.ratio > SLOWER:
                 latency = self._measured(engine, paths, LONG)
         except EvaluationError as error:
-            self.only_counts, self._reason = True, str(error)
+            self.only_counts, self.reason = True, str(error)
             return None
         self.text = _sentence(latency)
         return f"slower: {self.text}" if confirm and is_slower(latency) else None
@@ -265,7 +266,7 @@ class Gate:
         if not self.only_counts or self._profile.engine is None:
             return None
         absent = "not installed" if not self._profile.installed else "not supported by the measurement"
-        why = self._reason or f"{self._profile.engine} is {absent}"
+        why = self.reason or f"{self._profile.engine} is {absent}"
         if self._profile.name == "onnxruntime" and self._profile.installed:
             try:
                 before, after = self._optimized(self._original_path()), self._optimized(self._saved(result))

@@ -33,7 +33,7 @@ def test_a_merged_size_is_split_again() -> None:
     assert [product([factor.new for factor in part]) for part in again] == [1, H, W, 8]
 
 
-def test_a_product_is_cut_where_it_divides() -> None:
+def test_a_product_is_split_at_a_divisor() -> None:
     assert sizes([20], [N * 10], [2, 10]) == [N, 10]
     assert sizes([20], [N * 10], [10, 2]) == [10, N]
 

@@ -1,4 +1,4 @@
-"""How far down each operator of the backend suite goes, as the table in ``docs/reference/opset.md``.
+"""Lowest reachable set of each operator of the backend suite: the table in ``docs/reference/opset.md``.
 
 ``python -m tests.rewrite.opset.lowest`` writes the table; a long test compares it.
 """
@@ -56,7 +56,7 @@ PARAMETERS = frozenset(
         "upper_edge_hertz",
     ]
 )
-"""Inputs that say how an operator works, as its schema names them; models hold them as constants."""
+"""Names of inputs that parametrize an operator; constants in real models."""
 
 
 @dataclass
@@ -76,14 +76,14 @@ def with_constants(case: Any) -> Case:
     model.CopyFrom(case.model)
     constant = _parameters(model) if len(model.graph.node) == 1 and len(case.data_sets) == 1 else set()
     inputs, outputs = case.data_sets[0]
-    kept = []
+    remaining = []
     for value, content in zip(case.model.graph.input, inputs, strict=True):
         if value.name in constant and isinstance(content, np.ndarray):
             model.graph.initializer.append(onnx.numpy_helper.from_array(content, value.name))
             model.graph.input.remove(value)
         else:
-            kept.append(content)
-    data_sets = [(kept, outputs)] if len(kept) < len(inputs) else case.data_sets
+            remaining.append(content)
+    data_sets = [(remaining, outputs)] if len(remaining) < len(inputs) else case.data_sets
     if model.graph.initializer:
         model.ir_version = max(4, model.ir_version)
     return Case(case.name, model, data_sets, case.rtol, case.atol)
@@ -104,17 +104,17 @@ def cases() -> list[Case]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = collect_testcases(None)  # type: ignore[arg-type]
-    return [with_constants(case) for case in found if opset_of(case.model) is not None]
+        node_cases = collect_testcases(None)  # type: ignore[arg-type]
+    return [with_constants(case) for case in node_cases if opset_of(case.model) is not None]
 
 
 def opset_of(proto: onnx.ModelProto) -> int | None:
-    """The operator set of the default domain that a model imports."""
+    """Return the imported operator set of the default domain."""
     return next((entry.version for entry in proto.opset_import if not entry.domain), None)
 
 
 def way_down(model: ir.Model) -> Iterator[tuple[int, ir.Model | OpsetConversionError]]:
-    """The model at each lower operator set, and the refusal that ends the way."""
+    """Yield the model at each lower operator set, and the final refusal."""
     for opset in range(model.opset_imports[""] - 1, 0, -1):
         try:
             yield opset, convert_opset(model, opset)
@@ -125,14 +125,14 @@ def way_down(model: ir.Model) -> Iterator[tuple[int, ir.Model | OpsetConversionE
 
 @dataclass
 class Row:
-    """What became of the cases of one operator."""
+    """Results of the cases of one operator."""
 
     newest: int = 0
     reached: list[int] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
 
     def add(self, model: ir.Model) -> None:
-        """Counts one case."""
+        """Count one case."""
         lowest = model.opset_imports[""]
         self.newest = max(self.newest, lowest)
         for opset, result in way_down(model):
@@ -150,7 +150,7 @@ def _reason(refusal: OpsetConversionError) -> str:
 
 
 def rows() -> dict[str, Row]:
-    """Every operator that a case of one node is about."""
+    """Return a row for every operator with a case of one node."""
     table: dict[str, Row] = defaultdict(Row)
     for case in cases():
         if len(case.model.graph.node) == 1 and not case.model.graph.node[0].domain:
@@ -159,7 +159,7 @@ def rows() -> dict[str, Row]:
 
 
 def table() -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     lines = [
         "| operator | cases | every case to | best case to | refusal of the worst case |",
         "|---|---|---|---|---|",
@@ -172,12 +172,12 @@ def table() -> str:
 
 
 def recorded() -> str:
-    """The table as the page has it."""
+    """Return the table on the page."""
     return PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip()
 
 
 def write() -> None:
-    """Puts the table into the page."""
+    """Write the table into the page."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}")

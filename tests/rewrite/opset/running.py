@@ -15,7 +15,7 @@ from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.opset import convert_opset
 
 OLDEST_RUN = 7
-"""Engines know the rules of broadcasting from here on; what lies below is judged after coming back up."""
+"""Lowest set with broadcasting by shape in engines; results below are judged after conversion back up."""
 
 
 def parse(text: str) -> onnx.ModelProto:
@@ -29,7 +29,7 @@ def convert(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
 
 def runnable(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, brought up to an operator set that the engines implement faithfully."""
+    """Return the model at an operator set implemented correctly by the engines."""
     version = next(entry.version for entry in proto.opset_import if not entry.domain)
     return convert(proto, 12) if version < OLDEST_RUN else proto
 
@@ -60,7 +60,7 @@ def draw(proto: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def difference(got: Any, expected: Any, rtol: float = 1e-4, atol: float = 1e-6) -> str | None:
-    """None where two answers agree, else how they differ; integers, booleans and texts have to be equal."""
+    """Return the difference of two answers, else None; integers, booleans and strings must be equal."""
     if isinstance(expected, (list, tuple)):
         if not isinstance(got, (list, tuple)) or len(got) != len(expected):
             return "sequences of different lengths"

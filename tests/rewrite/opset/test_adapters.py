@@ -1,4 +1,4 @@
-"""Operators one by one: a small model, the operator sets to take it to, and the same answers there."""
+"""Operators one by one: a small model converted to several operator sets, with equal outputs."""
 
 from __future__ import annotations
 
@@ -303,13 +303,13 @@ KEPT = {
         (8, 11, 26),
     ),
 }
-"""Name: operator set, graph, sets to take it to."""
+"""Name: operator set, graph, target sets."""
 
 CASES = [(name, target) for name, (_, _, targets) in KEPT.items() for target in targets]
 
 
 @pytest.mark.parametrize(("name", "target"), CASES)
-def test_keeps_its_meaning(name: str, target: int) -> None:
+def test_conversion_preserves_the_outputs(name: str, target: int) -> None:
     opset, graph, _ = KEPT[name]
     proto = parse(f'<ir_version: 8, opset_import: ["" : {opset}]> agraph {graph}')
     assert_same_answers(proto, convert(proto, target), draw(proto))
@@ -363,7 +363,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_is_refused_by_name(name: str) -> None:
+def test_the_refusal_names_the_node(name: str) -> None:
     opset, graph, target, reason = REFUSED[name]
     with pytest.raises(OpsetConversionError, match=reason) as refusal:
         convert(parse(f'<ir_version: 10, opset_import: ["" : {opset}]> agraph {graph}'), target)
@@ -376,8 +376,8 @@ def test_legacy_broadcasting_reaches_every_shape(data: st.DataObject) -> None:
     whole = data.draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4))
     shapes = []
     for _ in range(2):
-        kept = whole[data.draw(st.integers(0, len(whole))) :]
-        shapes.append([n if data.draw(st.booleans()) else 1 for n in kept])
+        dims = whole[data.draw(st.integers(0, len(whole))) :]
+        shapes.append([n if data.draw(st.booleans()) else 1 for n in dims])
     left, right = (f"float[{', '.join(map(str, shape))}]" if shape else "float" for shape in shapes)
     out = np.broadcast_shapes(*map(tuple, shapes))
     result = f"float[{', '.join(map(str, out))}]" if out else "float"
@@ -389,7 +389,7 @@ def test_legacy_broadcasting_reaches_every_shape(data: st.DataObject) -> None:
 
 @settings(max_examples=cases(25), deadline=None)
 @given(rank=st.integers(1, 4), data=st.data(), op_type=st.sampled_from(["Softmax", "LogSoftmax", "Hardmax"]))
-def test_softmax_of_any_axis_survives_the_way_down_and_up(rank: int, data: st.DataObject, op_type: str) -> None:
+def test_softmax_of_any_axis_is_converted_down_and_up(rank: int, data: st.DataObject, op_type: str) -> None:
     axis = data.draw(st.integers(-rank, rank - 1))
     shape = ", ".join(str(data.draw(st.sampled_from([1, 2, 3]))) for _ in range(rank))
     proto = parse(

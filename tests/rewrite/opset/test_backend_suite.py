@@ -18,7 +18,7 @@ from tests.rewrite.opset.running import answers, difference
 NEWEST = 28
 
 RANDOM = ("bernoulli", "dropout", "random", "multinomial")
-"""Cases that draw at random."""
+"""Cases with random results."""
 
 NOT_JUDGED = {
     "test_mvn": "onnx's checker refuses the operator's own function from opset 18 on",
@@ -27,14 +27,14 @@ NOT_JUDGED = {
 
 
 def _plain(content: Any) -> Any:
-    """Arrays, where the suite has messages."""
+    """Return arrays instead of the messages of the suite."""
     if isinstance(content, onnx.TensorProto):
         return onnx.numpy_helper.to_array(content)
     return [_plain(item) for item in content] if isinstance(content, (list, tuple)) else content
 
 
 def _verdict(case: lowest.Case, proto: onnx.ModelProto) -> str:
-    """``right``, ``not run`` where no engine can run the model, or how it is wrong."""
+    """Return ``right``, ``not run`` if no engine can run the model, or the difference."""
     for inputs, outputs in case.data_sets:
         feeds = {value.name: _plain(content) for value, content in zip(case.model.graph.input, inputs, strict=True)}
         try:
@@ -49,10 +49,10 @@ def _verdict(case: lowest.Case, proto: onnx.ModelProto) -> str:
 
 
 def _versions(model: ir.Model) -> list[ir.Model]:
-    """The model at the newest set, at the lowest it reaches, and at some between."""
+    """Return the model at the newest set, the lowest reachable one, and some between."""
     down = [result for _, result in lowest.way_down(model) if isinstance(result, ir.Model)]
-    kept = {id(m): m for m in (*down[:1], *down[-1:], *(m for m in down if m.opset_imports[""] in (9, 12, 17)))}
-    return [convert_opset(model, NEWEST), *kept.values()]
+    distinct = {id(m): m for m in (*down[:1], *down[-1:], *(m for m in down if m.opset_imports[""] in (9, 12, 17)))}
+    return [convert_opset(model, NEWEST), *distinct.values()]
 
 
 def _faults(cases: list[lowest.Case]) -> tuple[list[str], Counter[str]]:
@@ -96,5 +96,5 @@ def test_a_refusal_names_the_node() -> None:
 
 
 @pytest.mark.long
-def test_the_table_in_the_documentation_is_the_one_measured() -> None:
+def test_the_table_in_the_documentation_is_current() -> None:
     assert lowest.recorded() == lowest.table()

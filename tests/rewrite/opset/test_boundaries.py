@@ -56,14 +56,14 @@ def _needs_adapter_upward(old: OpSchema, new: OpSchema) -> str | None:
 def test_every_upward_change_that_schemas_cannot_bridge_has_an_adapter(pair: tuple[OpSchema, OpSchema]) -> None:
     old, new = pair
     reason = _needs_adapter_upward(old, new)
-    place = (new.domain, new.name, new.since_version)
-    if reason is not None and place not in REMOVED_FOR_GOOD:
-        assert place in boundaries()["up"], reason
+    boundary = (new.domain, new.name, new.since_version)
+    if reason is not None and boundary not in REMOVED_FOR_GOOD:
+        assert boundary in boundaries()["up"], reason
 
 
-def test_adapters_stand_only_where_a_definition_begins() -> None:
-    for places in boundaries().values():
-        for domain, op_type, version in places:
+def test_every_adapter_belongs_to_a_new_definition() -> None:
+    for versions in boundaries().values():
+        for domain, op_type, version in versions:
             assert onnx.defs.get_schema(op_type, version, domain).since_version == version, (op_type, version)
 
 
@@ -92,12 +92,12 @@ SEMANTIC = {
         ("GroupNormalization", 21),
     },
 }
-"""Changes of meaning that the schemas do not show."""
+"""Semantic changes invisible in the schemas."""
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_changes_of_meaning_have_adapters(direction: str) -> None:
-    assert {("", *place) for place in SEMANTIC[direction]} <= boundaries()[direction]
+    assert {("", *boundary) for boundary in SEMANTIC[direction]} <= boundaries()[direction]
 
 
 def test_changed_defaults_are_visible_in_the_schemas() -> None:

@@ -1,4 +1,4 @@
-"""What ``convert_opset`` promises as a whole: names, types, scopes, errors."""
+"""Properties of ``convert_opset`` as a whole: names, types, scopes, errors."""
 
 from __future__ import annotations
 
@@ -12,39 +12,11 @@ import pytest
 from sardonyx import model as model_io
 from sardonyx.errors import InvalidModelError, OpsetConversionError, OptionError
 from sardonyx.rewrite.opset import convert_opset, decompose
+from tests.rewrite.opset.models import BRANCHES, FUNCTION, SOFTMAX
 from tests.rewrite.opset.running import assert_same_answers, convert, draw, parse
 
-SOFTMAX = """
-<ir_version: 8, opset_import: ["" : 13]>
-agraph (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = Softmax<axis = 1>(x) }
-"""
 
-BRANCHES = """
-<ir_version: 8, opset_import: ["" : 18]>
-agraph (bool c, float[2, 3] x) => (float[2] y)
-<int64[1] axes = {-1}>
-{
-  y = If (c) <
-    then_branch = yes () => (float[2] a) { a = ReduceMean<keepdims = 0>(x, axes) },
-    else_branch = no () => (float[2] b) { b = ReduceMax<keepdims = 0>(x, axes) }
-  >
-}
-"""
-
-FUNCTION = """
-<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
-agraph (float[2, 3] x) => (float[2, 3] y) { h = own.center(x)  y = Relu(h) }
-<domain: "own", opset_import: ["" : 18]>
-center (x) => (y)
-{
-  axes = Constant<value_ints = [-1]>()
-  mean = ReduceMean(x, axes)
-  y = Sub(x, mean)
-}
-"""
-
-
-def test_the_model_given_is_not_changed() -> None:
+def test_the_original_is_unchanged() -> None:
     model = model_io.from_proto(parse(SOFTMAX))
     before = model_io.to_proto(model).SerializeToString(deterministic=True)
     convert_opset(model, 9)
@@ -73,7 +45,7 @@ def test_bodies_are_converted(opset: int, condition: bool) -> None:
 
 
 @pytest.mark.parametrize("opset", [17, 12, 21])
-def test_functions_are_converted_and_kept(opset: int) -> None:
+def test_functions_are_converted_without_inlining(opset: int) -> None:
     proto = parse(FUNCTION)
     converted = convert(proto, opset)
     assert [f.name for f in converted.functions] == ["center"]
@@ -81,13 +53,13 @@ def test_functions_are_converted_and_kept(opset: int) -> None:
     assert_same_answers(proto, converted, draw(proto))
 
 
-def test_a_function_is_converted_by_what_its_callers_agree_on() -> None:
+def test_a_function_is_converted_with_the_types_common_to_its_callers() -> None:
     proto = parse(FUNCTION)
     converted = convert(proto, 10)
     assert_same_answers(proto, converted, draw(proto))
 
 
-def test_names_in_a_function_that_is_inlined_give_way_to_those_of_bodies() -> None:
+def test_names_of_an_inlined_function_yield_to_names_of_bodies() -> None:
     proto = parse("""
         <ir_version: 8, opset_import: ["" : 9, "own" : 1]>
         agraph (bool c, float[2, 6] x, float[2, 3, 4] z) => (float[2, 6] y, float[2, 3, 4] u) {
@@ -105,7 +77,7 @@ def test_names_in_a_function_that_is_inlined_give_way_to_those_of_bodies() -> No
 
 
 @pytest.mark.parametrize("opset", [21, 9])
-def test_the_ir_version_is_the_one_that_the_operator_set_needs(opset: int) -> None:
+def test_the_ir_version_suffices_for_the_operator_set(opset: int) -> None:
     needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
     assert convert(parse(SOFTMAX), opset).ir_version == needed
 
@@ -122,7 +94,7 @@ def test_a_constant_subgraph_may_become_an_attribute() -> None:
     assert_same_answers(proto, converted, draw(proto))
 
 
-def test_what_is_computed_at_run_time_cannot_become_an_attribute() -> None:
+def test_a_run_time_value_cannot_become_an_attribute() -> None:
     proto = parse("""
     <ir_version: 8, opset_import: ["" : 13]>
     agraph (float[2, 3] x, int64[1] axes) => (float[] y) { y = Unsqueeze(x, axes) }
@@ -142,31 +114,31 @@ def test_an_operator_without_a_decomposition_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("opset", [0, -3, 10_000])
-def test_operator_sets_that_do_not_exist(opset: int) -> None:
+def test_unknown_operator_sets_are_refused(opset: int) -> None:
     with pytest.raises(OptionError, match="does not exist"):
         convert(parse(SOFTMAX), opset)
 
 
-def test_a_domain_that_the_model_does_not_import() -> None:
+def test_a_domain_without_import_is_refused() -> None:
     with pytest.raises(OptionError, match=r"ai\.onnx\.ml"):
         convert_opset(model_io.from_proto(parse(SOFTMAX)), 3, domain="ai.onnx.ml")
 
 
-def test_a_graph_output_that_nothing_makes() -> None:
+def test_an_undefined_graph_output_is_refused() -> None:
     proto = parse(SOFTMAX)
     proto.graph.output[0].name = "nowhere"
     with pytest.raises(InvalidModelError, match="nowhere"):
         convert(proto, 12)
 
 
-def test_an_input_that_nothing_makes() -> None:
+def test_an_undefined_input_is_refused() -> None:
     proto = parse(SOFTMAX)
     proto.graph.node[0].input[0] = "nowhere"
     with pytest.raises(OpsetConversionError, match="nowhere"):
         convert(proto, 12)
 
 
-def test_an_operator_that_its_own_set_lacks() -> None:
+def test_an_operator_missing_in_its_own_set_is_refused() -> None:
     proto = parse('<ir_version: 8, opset_import: ["" : 13]> agraph (float[2] x) => (float[2] y) { y = Gelu(x) }')
     with pytest.raises(OpsetConversionError, match="unknown operator"):
         convert(proto, 12)
@@ -186,7 +158,7 @@ def test_another_domain_leaves_the_default_one_alone() -> None:
     assert_same_answers(proto, back, feeds)
 
 
-def test_a_default_domain_by_its_long_name() -> None:
+def test_the_default_domain_has_a_long_name() -> None:
     model = model_io.from_proto(parse(SOFTMAX.replace('"" :', '"ai.onnx" :')))
     assert list(convert_opset(model, 12, domain="ai.onnx").opset_imports.values()) == [12]
 
@@ -204,7 +176,7 @@ def test_decompose_removes_an_operator_at_the_same_operator_set(op_type: str) ->
     assert_same_answers(proto, model_io.to_proto(result), draw(proto))
 
 
-def test_decompose_refuses_what_is_as_old_as_onnx() -> None:
+def test_decompose_refuses_the_oldest_operators() -> None:
     proto = parse('<ir_version: 8, opset_import: ["" : 13]> agraph (float[2] x) => (float[2] y) { y = Exp(x) }')
     with pytest.raises(OpsetConversionError, match="Exp"):
         decompose(model_io.from_proto(proto), {"Exp"})

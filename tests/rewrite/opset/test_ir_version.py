@@ -1,4 +1,4 @@
-"""IR versions: raised freely, lowered where the model holds nothing newer."""
+"""IR versions: raised freely, lowered if the model has no newer feature."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from sardonyx import model as model_io
 from sardonyx.errors import OpsetConversionError, OptionError
 from sardonyx.rewrite.opset import convert_opset
+from tests.rewrite.opset.models import FUNCTION, SOFTMAX
 from tests.rewrite.opset.running import draw, parse
-from tests.rewrite.opset.test_convert import FUNCTION, SOFTMAX
 
 WEIGHTED = """
 <ir_version: 8, opset_import: ["" : 8]>
@@ -28,7 +28,7 @@ def test_before_version_4_initializers_are_inputs() -> None:
     assert [value.name for value in old.graph.inputs] == ["x", "w"]
 
 
-def test_constants_made_by_a_conversion_are_inputs_too() -> None:
+def test_constants_added_by_a_conversion_are_inputs_too() -> None:
     old = convert_opset(model_io.from_proto(parse(WEIGHTED)), ir_version=3)
     proto = model_io.to_proto(old)
     proto.graph.node[0].op_type = "Max"
@@ -69,6 +69,6 @@ def test_element_types_need_their_version(element: str, since: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, 99])
-def test_versions_that_cannot_be_written(version: int) -> None:
+def test_unsupported_versions_are_refused(version: int) -> None:
     with pytest.raises(OptionError, match=str(version)):
         convert_opset(model_io.from_proto(parse(SOFTMAX)), ir_version=version)

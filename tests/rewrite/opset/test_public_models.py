@@ -53,7 +53,7 @@ def _version(proto: onnx.ModelProto) -> int | None:
 
 
 @pytest.mark.parametrize("path", _cases())
-def test_answers_are_kept(path: Path) -> None:
+def test_outputs_are_preserved(path: Path) -> None:
     proto = onnx.load(path)
     version = _version(proto)
     if version is None:
@@ -75,6 +75,6 @@ def test_answers_are_kept(path: Path) -> None:
             assert _close(got[name], value), f"{path.stem} to {target}: {name}"
 
 
-def test_every_listed_model_is_there() -> None:
+def test_every_listed_model_exists() -> None:
     listed = json.loads(Path(_SUITES, "real", "index.json").read_text())
     assert len(_models()) == len(listed)

@@ -1,4 +1,4 @@
-"""The conversions that onnx's own tests say must be refused: a correct model, or an error naming the node."""
+"""Conversions refused by the tests of onnx: a correct model, or an error naming the node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _target(arguments: list[str] | str) -> int:
     return int(listed[0])
 
 
-def test_each_is_right_or_names_the_place() -> None:
+def test_each_conversion_is_correct_or_refused_by_name() -> None:
     entries = _entries(Path(_SUITES) / "negative.tar.xz")
     assert len(entries) == 51
     wrong: list[str] = []

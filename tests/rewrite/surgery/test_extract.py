@@ -28,7 +28,7 @@ def names(values: object) -> list[str | None]:
     return [value.name for value in values]  # type: ignore[attr-defined]
 
 
-def test_from_the_inputs_to_a_tensor_inside() -> None:
+def test_extract_from_the_inputs_to_an_inner_tensor() -> None:
     part = sardonyx.extract(model(), ["b"])
     assert names(part.graph.inputs) == ["x"]
     assert names(part.graph.outputs) == ["b"]
@@ -39,7 +39,7 @@ def test_from_the_inputs_to_a_tensor_inside() -> None:
     np.testing.assert_array_equal(evaluate(proto, {"x": X})["b"], (X + np.arange(1, 5)) * np.arange(5, 9))
 
 
-def test_between_tensors_in_the_order_given() -> None:
+def test_extract_between_tensors_preserves_the_order() -> None:
     part = sardonyx.extract(model(), ["y", "b"], ["a"])
     assert names(part.graph.inputs) == ["a"]
     assert names(part.graph.outputs) == ["y", "b"]
@@ -56,7 +56,7 @@ def test_a_weight_may_be_an_input() -> None:
     np.testing.assert_array_equal(got["a"], X + 1)
 
 
-def test_the_original_stays_as_it_is() -> None:
+def test_the_original_is_unchanged() -> None:
     whole = model()
     before = to_proto(whole)
     sardonyx.extract(whole, ["y"], ["a"])
@@ -70,7 +70,7 @@ def test_tensors_are_shared_not_copied() -> None:
         assert value.const_value is whole.graph.initializers[name].const_value
 
 
-def test_what_bodies_read_is_kept() -> None:
+def test_captures_of_bodies_are_extracted() -> None:
     whole = model(
         """<ir_version: 8, opset_import: ["": 17]>
         g (bool c, float[N] x, float[N] idle) => (float[N] y, float[N] other)
@@ -105,12 +105,12 @@ def test_an_input_may_be_an_output() -> None:
         ("yu", None, "not a list"),
     ],
 )
-def test_refusals_name_what_is_wrong(outputs: list[str] | str, inputs: list[str] | None, message: str) -> None:
+def test_refusals_name_the_fault(outputs: list[str] | str, inputs: list[str] | None, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         sardonyx.extract(model(), outputs, inputs)
 
 
-def test_a_tensor_in_a_body_is_refused_as_such() -> None:
+def test_a_tensor_of_a_body_is_refused() -> None:
     whole = model(
         """<ir_version: 8, opset_import: ["": 17]>
         g (bool c, float[N] x) => (float[N] y) {

@@ -32,7 +32,7 @@ def run(joined: ir.Model, **feeds: np.ndarray) -> dict[str, np.ndarray]:
     return evaluate(proto, feeds)
 
 
-def test_by_equal_names() -> None:
+def test_equal_names_are_linked() -> None:
     joined = sardonyx.merge([model(FIRST), model(SECOND)])
     got = run(joined, x=X)
     np.testing.assert_array_equal(got["y"], np.maximum(X + W, 0) * [10, 20])
@@ -40,21 +40,21 @@ def test_by_equal_names() -> None:
     assert [value.name for value in joined.graph.outputs] == ["side", "y"]
 
 
-def test_what_clashes_inside_gets_new_names() -> None:
+def test_clashing_inner_names_are_renamed() -> None:
     joined = sardonyx.merge([model(FIRST), model(SECOND)])
     names = [node.name for node in joined.graph if node.name]
     assert len(set(names)) == len(names) == 2
     assert len(joined.graph.initializers) == 2
 
 
-def test_by_links() -> None:
+def test_named_links_are_used() -> None:
     second = SECOND.replace("float[M, 2] h)", "float[M, 2] g)").replace("Mul(h,", "Mul(g,")
     got = run(sardonyx.merge([model(FIRST), model(second)], {"side": "g"}), x=X)
     np.testing.assert_array_equal(got["y"], -(X + W) * [10, 20])
     assert set(got) == {"h", "y"}
 
 
-def test_in_order_where_nothing_is_named_alike() -> None:
+def test_without_equal_names_outputs_are_linked_in_order() -> None:
     one = FIRST.replace(", float[N, 2] side)", ")").replace("side = Neg(t)", "")
     other = SECOND.replace("h)", "g)", 1).replace("Mul(h,", "Mul(g,")
     np.testing.assert_array_equal(
@@ -62,18 +62,18 @@ def test_in_order_where_nothing_is_named_alike() -> None:
     )
 
 
-def test_three_in_a_row() -> None:
+def test_three_models_are_merged() -> None:
     third = '<ir_version: 8, opset_import: ["": 17]> third (float[K, 2] y) => (float[K, 2] z) { z = Exp(y) }'
     got = run(sardonyx.merge([model(FIRST), model(SECOND), model(third)]), x=X)
     assert set(got) == {"side", "z"}
 
 
-def test_sizes_of_what_is_linked_are_one() -> None:
+def test_linked_sizes_are_unified() -> None:
     joined = sardonyx.merge([model(FIRST), model(SECOND)])
     assert {str(value.shape) for value in joined.graph.outputs} == {"[N,2]"}
 
 
-def test_sizes_named_alike_by_chance_stay_apart() -> None:
+def test_unrelated_sizes_of_one_name_stay_distinct() -> None:
     second = SECOND.replace("(float[M, 2] h)", "(float[M, 2] h, float[N, 7] extra)").replace(
         "y)", "y, float[N, 7] more)", 1
     )
@@ -85,14 +85,14 @@ def test_sizes_named_alike_by_chance_stay_apart() -> None:
     assert got["more"].shape == (5, 7)
 
 
-def test_unlike_operator_sets_meet_at_the_newest() -> None:
+def test_operator_sets_are_raised_to_the_newest() -> None:
     old = FIRST.replace('"": 17', '"": 11')
     joined = sardonyx.merge([model(old), model(SECOND)])
     assert joined.graph.opset_imports[""] == 17
     np.testing.assert_array_equal(run(joined, x=X)["y"], np.maximum(X + W, 0) * [10, 20])
 
 
-def test_functions_of_one_name_stay_two() -> None:
+def test_different_functions_of_one_name_stay_distinct() -> None:
     def with_function(text: str, body: str) -> ir.Model:
         text = (
             text.replace('"": 17]', '"": 17, "local": 1]')
@@ -106,7 +106,7 @@ def test_functions_of_one_name_stay_two() -> None:
     np.testing.assert_array_equal(run(joined, x=X)["y"], -(np.abs(X + W) * [10, 20]))
 
 
-def test_an_output_named_like_something_inside_the_first() -> None:
+def test_an_output_may_have_the_name_of_an_inner_tensor() -> None:
     second = (
         SECOND.replace("=> (float[M, 2] y)", "=> (float[M, 2] t)")
         .replace("t = Mul", "u = Mul")
@@ -116,11 +116,11 @@ def test_an_output_named_like_something_inside_the_first() -> None:
     np.testing.assert_array_equal(got["t"], np.maximum(X + W, 0) * [10, 20])
 
 
-def test_the_originals_stay_as_they_are() -> None:
+def test_the_originals_are_unchanged() -> None:
     models = [model(FIRST), model(SECOND)]
-    before = [to_proto(each) for each in models]
+    before = [to_proto(original) for original in models]
     sardonyx.merge(models)
-    assert [to_proto(each) for each in models] == before
+    assert [to_proto(original) for original in models] == before
 
 
 @pytest.mark.parametrize(
@@ -145,19 +145,19 @@ def test_refusals(change: tuple[str, str], links: dict[str, str] | None, error: 
         sardonyx.merge([model(FIRST), model(text)], links)
 
 
-def test_one_model_is_too_few() -> None:
+def test_one_model_is_refused() -> None:
     with pytest.raises(OptionError):
         sardonyx.merge([model(FIRST)])
 
 
-def test_an_input_that_is_an_output_is_passed_on_under_its_name() -> None:
+def test_an_input_that_is_an_output_keeps_its_name() -> None:
     through = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 2] h) => (float[N, 2] h) {}'
     joined = sardonyx.merge([model(FIRST), sardonyx.rename(model(through), {"h": "same"})], {"h": "same"})
     got = run(joined, x=X)
     np.testing.assert_array_equal(got["same"], np.maximum(X + W, 0))
 
 
-def test_links_whose_models_do_not_follow_on_each_other() -> None:
+def test_links_between_models_that_are_not_adjacent_are_refused() -> None:
     third = (
         SECOND.replace("float[M, 2] h", "float[M, 2] y").replace("Mul(h", "Mul(y").replace("[M, 2] y)\n", "[M, 2] z)\n")
     )
@@ -172,28 +172,28 @@ CALLER = """<ir_version: 8, opset_import: ["": 17, "local": 1]>
 <opset_import: ["": 17], domain: "local"> g (a) => (b) {{ b = Exp(a) }}"""
 
 
-def test_functions_that_are_the_same_are_there_once() -> None:
+def test_identical_functions_are_shared() -> None:
     texts = [CALLER.format(name=name, x=x, y=y) for name, x, y in (("p", "x", "h"), ("q", "h", "y"))]
     joined = sardonyx.merge([model(text) for text in texts])
     assert len(joined.functions) == 2
     np.testing.assert_allclose(run(joined, x=X)["y"], -np.exp(-np.exp(X)), rtol=1e-6)
 
 
-def test_functions_that_call_others_of_one_name_stay_two() -> None:
+def test_functions_with_different_callees_stay_distinct() -> None:
     first, second = (CALLER.format(name=name, x=x, y=y) for name, x, y in (("p", "x", "h"), ("q", "h", "y")))
     joined = sardonyx.merge([model(first), model(second.replace("Exp", "Sin"))])
     assert len(joined.functions) == 4
     np.testing.assert_allclose(run(joined, x=X)["y"], -np.sin(-np.exp(X)), rtol=1e-6)
 
 
-def test_versions_of_a_domain_of_functions_are_labels() -> None:
+def test_the_version_of_a_domain_of_functions_is_relabelled() -> None:
     first, second = (CALLER.format(name=name, x=x, y=y) for name, x, y in (("p", "x", "h"), ("q", "h", "y")))
     joined = sardonyx.merge([model(first), model(second.replace('"local": 1', '"local": 3'))])
     assert joined.graph.opset_imports["local"] == 3
     np.testing.assert_allclose(run(joined, x=X)["y"], -np.exp(-np.exp(X)), rtol=1e-6)
 
 
-def test_versions_of_a_domain_that_nobody_can_convert_are_refused() -> None:
+def test_versions_of_a_domain_without_converter_are_refused() -> None:
     text = """<ir_version: 8, opset_import: ["": 17, "mine": {version}]>
     g (float[N] {x}) => (float[N] {y}) {{ {y} = mine.Op({x}) }}"""
     models = [model(text.format(version=v, x=x, y=y)) for v, x, y in ((1, "x", "h"), (2, "h", "y"))]
@@ -201,6 +201,6 @@ def test_versions_of_a_domain_that_nobody_can_convert_are_refused() -> None:
         sardonyx.merge(models)
 
 
-def test_a_size_that_the_next_model_fixes_is_fixed() -> None:
+def test_a_size_fixed_by_the_next_model_is_fixed() -> None:
     joined = sardonyx.merge([model(FIRST), model(SECOND.replace("[M", "[3"))])
     assert [str(value.shape) for value in (*joined.graph.inputs, *joined.graph.outputs)] == ["[3,2]"] * 3

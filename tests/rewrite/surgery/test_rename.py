@@ -29,7 +29,7 @@ def model() -> ir.Model:
     return sardonyx.load(proto)
 
 
-def test_inputs_outputs_weights_and_tensors() -> None:
+def test_inputs_outputs_weights_and_tensors_are_renamed() -> None:
     renamed = sardonyx.rename(model(), {"x": "image", "y": "answer", "w": "scale", "a": "scaled", "p": "left"})
     proto = to_proto(renamed)
     onnx.checker.check_model(proto, full_check=True)
@@ -45,18 +45,18 @@ def test_names_may_be_swapped() -> None:
     onnx.checker.check_model(to_proto(renamed), full_check=True)
 
 
-def test_nodes_in_bodies_too() -> None:
+def test_nodes_in_bodies_are_renamed() -> None:
     renamed = sardonyx.rename(model(), nodes={"first": "scaling", "inner": "clipping"})
     assert {node.name for node in renamed.graph.all_nodes()} >= {"scaling", "clipping", "choice"}
 
 
-def test_dimensions_within_expressions() -> None:
+def test_dimensions_within_expressions_are_renamed() -> None:
     renamed = sardonyx.rename(model(), dims={"N": "batch"})
     assert str(renamed.graph.inputs[1].shape) == "[batch,2*batch]"
     assert str(renamed.graph.outputs[0].shape) == "[batch,2*batch]"
 
 
-def test_quantization_annotations_follow() -> None:
+def test_quantization_annotations_are_renamed() -> None:
     proto = to_proto(model())
     note = proto.graph.quantization_annotation.add(tensor_name="a")
     note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="w")
@@ -66,14 +66,14 @@ def test_quantization_annotations_follow() -> None:
     assert annotation.quant_parameter_tensor_names[0].value == "scale"
 
 
-def test_the_original_stays_as_it_is() -> None:
+def test_the_original_is_unchanged() -> None:
     whole = model()
     before = to_proto(whole)
     sardonyx.rename(whole, {"x": "image"}, nodes={"first": "one"}, dims={"N": "batch"})
     assert to_proto(whole) == before
 
 
-def test_there_and_back_is_the_same_model() -> None:
+def test_renaming_back_restores_the_model() -> None:
     whole = sardonyx.load(demo.path("digits_detector"))
     there = sardonyx.rename(whole, {"image": "picture"}, dims={"height": "rows"})
     back = sardonyx.rename(there, {"picture": "image"}, dims={"rows": "height"})

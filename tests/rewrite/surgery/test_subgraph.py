@@ -30,20 +30,20 @@ def last_two() -> ir.Model:
     return part_of(model, nodes[1:], inputs, outputs)
 
 
-def test_sizes_that_no_input_tells_have_names_that_inputs_tell() -> None:
+def test_undetermined_sizes_get_names_declared_by_inputs() -> None:
     part = last_two()
-    (given,) = part.graph.inputs
-    told = {str(dim.value) for dim in given.shape if isinstance(dim, ir.SymbolicDim)}
-    for value in (given, *(output for node in part.graph for output in node.outputs)):
+    (entry,) = part.graph.inputs
+    known = {str(dim.value) for dim in entry.shape if isinstance(dim, ir.SymbolicDim)}
+    for value in (entry, *(output for node in part.graph for output in node.outputs)):
         assert value.shape is not None
-        assert all(symbols_in(dim) <= told for dim in value.shape)
-    assert len(told) == 2
+        assert all(symbols_in(dim) <= known for dim in value.shape)
+    assert len(known) == 2
 
 
 def test_a_part_whose_sizes_were_renamed_is_compiled() -> None:
     part = last_two()
     session = Session(part, providers=["native"], compile="wait")
     x = np.linspace(-1, 1, 15, dtype=np.float32).reshape(1, 1, 3, 5)
-    (found,) = session.run(None, {session.get_inputs()[0].name: x})
-    np.testing.assert_allclose(found, np.exp(np.maximum(x, 0)), rtol=1e-5)
-    assert {each.provider for each in session.placement} == {"native"}
+    (actual,) = session.run(None, {session.get_inputs()[0].name: x})
+    np.testing.assert_allclose(actual, np.exp(np.maximum(x, 0)), rtol=1e-5)
+    assert {placement.provider for placement in session.placement} == {"native"}

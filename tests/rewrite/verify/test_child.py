@@ -1,4 +1,4 @@
-"""One child process serves one use after the other, and none that could answer wrongly is used again."""
+"""A child process is reused, except one that could answer wrongly."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TANH = model([node("Tanh", ["x"], ["y"])], [info("x", ["n", 4])], [info("y", ["n
 
 @pytest.fixture(autouse=True)
 def none_waits() -> Iterator[None]:
-    """Each test begins and ends without a process that waits."""
-    child._stop_idle()
+    """Stop the idle process before and after each test."""
+    child.stop_idle()
     yield
-    child._stop_idle()
+    child.stop_idle()
 
 
 def waiting() -> int | None:
-    """The number of the process that waits for its next use."""
-    found = child._idle.get(os.getpid())
-    return None if found is None else found.process.pid
+    """Return the id of the idle process, if any."""
+    idle = child.idle.get(os.getpid())
+    return None if idle is None else idle.process.pid
 
 
-def test_one_process_serves_all() -> None:
+def test_one_process_serves_several_verifiers() -> None:
     with Verifier(model_io.from_proto(TANH)) as verifier:
         assert verifier.judge(model_io.from_proto(TANH), exact=True).status == "proved"
     first = waiting()
@@ -46,7 +46,7 @@ def test_one_process_serves_all() -> None:
     assert waiting() == first
 
 
-def test_a_process_that_owes_an_answer_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_an_outstanding_answer_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object) -> object:
         raise KeyboardInterrupt
 
@@ -56,7 +56,7 @@ def test_a_process_that_owes_an_answer_is_not_used_again(monkeypatch: pytest.Mon
     assert waiting() is None
 
 
-def test_a_process_that_ended_while_it_waited_is_not_used_again() -> None:
+def test_a_process_that_ended_while_idle_is_not_reused() -> None:
     first = Child()
     first.release()
     os.kill(first.process.pid, signal.SIGKILL)
@@ -65,14 +65,14 @@ def test_a_process_that_ended_while_it_waited_is_not_used_again() -> None:
         assert verifier.judge(model_io.from_proto(TANH), exact=True).status == "proved"
 
 
-def test_a_process_that_took_much_memory_ends_with_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_a_large_peak_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "REUSE_BYTES", 1 << 20)
     with Verifier(model_io.from_proto(TANH)) as verifier:
         assert verifier.samples
     assert waiting() is None
 
 
-def test_files_are_those_of_the_folder_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_resolve_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process began in another one."""
     with Verifier(model_io.from_proto(TANH)):
         pass

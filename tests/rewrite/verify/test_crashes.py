@@ -1,4 +1,4 @@
-"""An evaluator that crashes or hangs takes nothing with it, and only a candidate that does it again is blamed."""
+"""Crashes and hangs of an evaluator are contained, and a candidate is blamed only after a second one."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ TANH = model([node("Tanh", ["x"], ["y"])], [info("x", ["n", 4])], [info("y", ["n
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, what: str, times: int) -> list[int]:
-    """Kills the child before it answers requests of one kind."""
-    asked: list[int] = []
+    """Kill the child before it answers the first requests of one kind."""
+    crashes: list[int] = []
     ask = Client.ask
 
     def crashing(self: Client, request: dict[str, object], seconds: float) -> dict[str, object]:
-        if request["do"] == what and len(asked) < times:
-            asked.append(1)
-            assert self._child is not None
-            os.kill(self._child.process.pid, signal.SIGSEGV)
-            self._child.process.wait()
+        if request["do"] == what and len(crashes) < times:
+            crashes.append(1)
+            assert self.child is not None
+            os.kill(self.child.process.pid, signal.SIGSEGV)
+            self.child.process.wait()
         return ask(self, request, seconds)
 
     monkeypatch.setattr(Client, "ask", crashing)
-    return asked
+    return crashes
 
 
 def test_a_crash_over_the_original_is_not_blamed_on_the_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,17 +48,17 @@ def test_a_crash_over_the_original_is_not_blamed_on_the_candidate(monkeypatch: p
     assert "the evaluator crashed" in verdict.reason and "SIGSEGV" in verdict.reason
 
 
-def test_one_crash_over_what_was_drawn_is_got_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_crash_of_the_original_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     crash_at(monkeypatch, "reference", 1)
     with Verifier(model_io.from_proto(TANH)) as verifier:
         assert verifier.judge(model_io.from_proto(TANH), exact=True).status == "proved"
 
 
-def test_one_crash_over_a_candidate_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = crash_at(monkeypatch, "judge", 1)
+def test_one_crash_of_a_candidate_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    crashes = crash_at(monkeypatch, "judge", 1)
     with Verifier(model_io.from_proto(TANH)) as verifier:
         assert verifier.judge(model_io.from_proto(TANH), exact=True).status == "proved"
-    assert asked
+    assert crashes
 
 
 def test_a_candidate_that_crashes_again_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,12 +70,12 @@ def test_a_candidate_that_crashes_again_is_different(monkeypatch: pytest.MonkeyP
 
 
 def test_an_original_that_takes_too_long_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that is stopped answers never; one that runs may do so before anybody looks at the clock."""
+    """A stopped child never answers; a running one may answer before the timeout is checked."""
     ask = Client.ask
 
     def stopped(self: Client, request: dict[str, object], seconds: float) -> dict[str, object]:
-        assert self._child is not None
-        os.kill(self._child.process.pid, signal.SIGSTOP)
+        assert self.child is not None
+        os.kill(self.child.process.pid, signal.SIGSTOP)
         return ask(self, request, seconds)
 
     monkeypatch.setattr(Client, "ask", stopped)
@@ -84,7 +84,7 @@ def test_an_original_that_takes_too_long_is_not_proved(monkeypatch: pytest.Monke
     assert verdict.status == "not proved" and "more than" in verdict.reason
 
 
-def test_memory_beyond_the_bound_is_a_reason() -> None:
+def test_exceeding_the_memory_limit_is_a_reason() -> None:
     nodes = [
         node("ConstantOfShape", ["s"], ["c"]),
         node("ReduceSum", ["c"], ["t"], keepdims=0),
@@ -111,14 +111,14 @@ def test_a_loop_that_doubles_its_state_ends_within_a_gigabyte() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 99])
-def test_a_crash_while_shapes_are_tried_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """One crash is got over; where each run of the original crashes, there is nothing to compare with."""
-    asked: list[int] = []
+def test_a_crash_during_a_shape_trial_is_contained(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """One crash is retried; if every run of the original crashes, nothing is compared."""
+    crashes: list[int] = []
     ask = Child.ask
 
     def crashing(self: Child, request: dict[str, object], seconds: float) -> dict[str, object]:
-        if len(asked) < times:
-            asked.append(1)
+        if len(crashes) < times:
+            crashes.append(1)
             os.kill(self.process.pid, signal.SIGSEGV)
             self.process.wait()
         return ask(self, request, seconds)
@@ -127,7 +127,7 @@ def test_a_crash_while_shapes_are_tried_takes_nothing_with_it(monkeypatch: pytes
     fixed = model([node("Tanh", ["x"], ["y"])], [info("x", [1, 4])], [info("y", [1, 4])])
     changed = sardonyx.load(fixed)
     sardonyx.set_batch(changed, "n")
-    assert asked
+    assert crashes
     assert str(changed.graph.inputs[0].shape) == "[n,4]"
 
 
@@ -148,7 +148,7 @@ def test_a_model_that_crashes_at_other_shapes_only_is_refused(monkeypatch: pytes
 
 @pytest.fixture
 def crash_over_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every process that is asked to run a model is gone before it can."""
+    """Every process asked to run a model is killed first."""
     ask = Child.ask
 
     def crashing(self: Child, request: dict[str, object], seconds: float) -> dict[str, object]:

@@ -46,7 +46,7 @@ def test_exact_rewrites_must_give_equal_bits() -> None:
     assert judged(scaled(1.7), scaled(1.7 * 1.0003)).status == "different"
 
 
-def test_names_types_and_declared_shapes_are_part_of_it() -> None:
+def test_names_types_and_declared_shapes_are_compared() -> None:
     other_shape = unary("Tanh", ["m", 4])
     renamed = unary("Tanh")
     renamed.graph.output[0].name = renamed.graph.node[0].output[0] = "z"
@@ -56,7 +56,7 @@ def test_names_types_and_declared_shapes_are_part_of_it() -> None:
 
 
 def test_a_fault_at_one_size_alone_is_found() -> None:
-    """Squeezing all axes of one element is wrong only where the batch is one."""
+    """Squeezing all axes of size one is wrong only for a batch of one."""
     right = [node("Squeeze", ["x", "a"], ["y"])]
     wrong = [node("Squeeze", ["x"], ["y"])]
     shapes = [info("x", ["n", 1, 3])], [info("y", None)]
@@ -64,7 +64,7 @@ def test_a_fault_at_one_size_alone_is_found() -> None:
     assert judged(original, model(wrong, *shapes)).status == "different"
 
 
-def test_sizes_are_learned_from_failures() -> None:
+def test_failures_suggest_sizes() -> None:
     """The state's batch is the input's, and 37 numbers make one of them: no size tried first does."""
     nodes = [
         node("Reshape", ["x", "target"], ["r"], name="reshape"),
@@ -81,7 +81,7 @@ def test_sizes_are_learned_from_failures() -> None:
 
 
 def test_a_size_that_is_the_sum_of_others_is_found() -> None:
-    """What is new goes behind what a cache holds, under a mask of both."""
+    """New tokens are appended to a cache, under a mask of both."""
     nodes = [
         node("Shape", ["mask"], ["masked"]),
         node("Concat", ["past", "new"], ["all"], axis=1),
@@ -89,15 +89,15 @@ def test_a_size_that_is_the_sum_of_others_is_found() -> None:
         node("Reshape", ["y", "masked"], ["z"]),
     ]
     sizes = {"past": "p", "new": "n", "mask": "t"}
-    given = [info(name, ["batch", size]) for name, size in sizes.items()]
-    cached = model(nodes, given, [info("z", ["batch", "t"])])
+    entries = [info(name, ["batch", size]) for name, size in sizes.items()]
+    cached = model(nodes, entries, [info("z", ["batch", "t"])])
     verdict = judged(cached, cached)
     assert (verdict.status, verdict.samples) == ("proved", 3)
-    assert all(found["t"] == found["p"] + found["n"] for found in verdict.sizes)
-    assert max(found["n"] for found in verdict.sizes) > 1
+    assert all(sizes_["t"] == sizes_["p"] + sizes_["n"] for sizes_ in verdict.sizes)
+    assert max(sizes_["n"] for sizes_ in verdict.sizes) > 1
 
 
-def test_indices_stay_inside_what_they_index() -> None:
+def test_drawn_indices_are_in_range() -> None:
     nodes = [node("Add", ["i", "one"], ["j"]), node("Gather", ["table", "j"], ["y"])]
     weights = {"table": np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32), "one": np.array(1)}
     original = model(nodes, [info("i", ["n"], INT64)], [info("y", ["n", 3])], weights)
@@ -105,7 +105,7 @@ def test_indices_stay_inside_what_they_index() -> None:
 
 
 def choice(then: str, other: str) -> onnx.ModelProto:
-    """Which operator is run hangs on a number that is compared with 16000."""
+    """The branch depends on a comparison with 16000."""
     bodies = {
         side: onnx.helper.make_graph([node(op, ["x"], [f"{op}_{side}"])], side, [], [info(f"{op}_{side}", ["n"])])
         for side, op in (("then_branch", then), ("else_branch", other))
@@ -122,7 +122,7 @@ def test_both_branches_are_taken() -> None:
     assert judged(original, choice("Tanh", "Abs")).status == "different"
 
 
-def test_a_branch_that_no_sample_takes_is_told() -> None:
+def test_a_branch_taken_by_no_sample_is_noted() -> None:
     original = choice("Tanh", "Neg")
     feeds = {"x": np.ones(3, np.float32), "rate": np.array(16000)}
     assert judged(original, original, inputs=feeds).status == "proved"
@@ -131,7 +131,7 @@ def test_a_branch_that_no_sample_takes_is_told() -> None:
 
 
 def test_real_inputs_are_used() -> None:
-    """Relu and Identity agree on what is given, and on nothing that is drawn."""
+    """Relu and Identity agree on the supplied inputs, but not on drawn ones."""
     feeds = {"x": np.abs(np.random.default_rng(0).standard_normal((2, 4))).astype(np.float32)}
     assert judged(unary("Relu"), unary("Identity"), inputs=feeds).status == "proved"
     assert judged(unary("Relu"), unary("Identity")).status == "different"
@@ -145,7 +145,7 @@ def test_outputs_of_nan_alone_prove_nothing() -> None:
 
 
 def boxes_above(threshold: float, factor: float = 1.0) -> onnx.ModelProto:
-    """Elements above a threshold, scaled: none where nothing is found."""
+    """Return a model of the scaled elements above a threshold, possibly none."""
     nodes = [
         node("Greater", ["x", "t"], ["m"]),
         node("Compress", ["x", "m"], ["f"]),
@@ -160,12 +160,12 @@ def test_empty_outputs_prove_nothing() -> None:
     assert verdict.status == "not proved" and "empty" in verdict.reason
 
 
-def test_outputs_that_are_mostly_empty_are_drawn_again_until_they_are_not() -> None:
+def test_mostly_empty_outputs_are_drawn_again() -> None:
     assert judged(boxes_above(2.5), boxes_above(2.5)).status == "proved"
     assert judged(boxes_above(2.5), boxes_above(2.5, factor=1.01)).status == "different"
 
 
-def test_a_watched_condition_is_no_output() -> None:
+def test_a_probed_condition_is_not_an_output() -> None:
     """An If whose outputs are empty tells nothing, though its condition is one value."""
     then = onnx.helper.make_graph([node("Identity", ["f"], ["t"])], "t", [], [info("t", ["found"])])
     other = onnx.helper.make_graph([node("Neg", ["f"], ["e"])], "e", [], [info("e", ["found"])])
@@ -220,7 +220,7 @@ def test_the_trip_count_of_a_loop_is_small() -> None:
 
 
 def best(*, op: str = "ArgMax", scaled_last: bool = False, sign: float = 1.0) -> onnx.ModelProto:
-    """The place of the largest of numbers that are nearly equal: which it is hangs on how they are rounded."""
+    """Return a model of the index of the largest of nearly equal numbers, which depends on rounding."""
     if scaled_last:
         nodes = [node("Add", ["x", "large"], ["s"]), node("Mul", ["s", "tiny"], ["scores"])]
     else:
@@ -230,18 +230,18 @@ def best(*, op: str = "ArgMax", scaled_last: bool = False, sign: float = 1.0) ->
     return model(nodes, [info("x", ["n", 64])], [info("y", ["n"], INT64)], weights)
 
 
-def test_a_tie_decided_otherwise_is_judged_at_what_is_compared() -> None:
+def test_different_tie_breaking_is_judged_at_the_compared_numbers() -> None:
     verdict = judged(best(), best(scaled_last=True))
     assert verdict.status == "proved"
     assert "'y' depends on decisions" in " ".join(verdict.notes)
     assert judged(best(), best(scaled_last=True), exact=True).status == "different"
 
 
-def test_a_decision_made_otherwise_on_equal_numbers_is_different() -> None:
+def test_a_different_decision_on_equal_numbers_is_different() -> None:
     assert judged(best(), best(op="ArgMin")).status == "different"
 
 
-def test_numbers_compared_that_differ_are_different() -> None:
+def test_different_compared_numbers_are_different() -> None:
     assert judged(best(scaled_last=True), best(scaled_last=True, sign=-1.0)).status == "different"
 
 
@@ -258,7 +258,7 @@ def around(before: str, after: str, *, level: float = 0.5) -> onnx.ModelProto:
     return model(nodes, [info("x", ["n", 4])], [info("y", ["n", 4])], domains=["vendor"])
 
 
-def test_what_lies_around_an_unknown_operator_is_proved_by_parts() -> None:
+def test_a_model_around_an_unknown_operator_is_proved_by_parts() -> None:
     verdict = judged(around("Tanh", "Neg"), around("Tanh", "Neg"), exact=True)
     assert verdict.status == "proved by parts"
     assert verdict.samples == 3

@@ -54,7 +54,7 @@ class Child:
     @classmethod
     def acquire(cls) -> Child:
         """Return the idle process if there is one, else a new one, which takes a second to start."""
-        child = _idle.pop(os.getpid(), None)
+        child = idle.pop(os.getpid(), None)
         if child is None:
             return cls()
         if child.process.poll() is None and child._path == _import_path():
@@ -65,7 +65,7 @@ class Child:
     def release(self) -> None:
         """Retain the child as idle process; end a busy or large one, and a second idle one."""
         reusable = not self._is_busy and self._peak <= REUSE_BYTES
-        if not reusable or _idle.setdefault(os.getpid(), self) is not self:
+        if not reusable or idle.setdefault(os.getpid(), self) is not self:
             self.stop()
 
     def stop(self) -> None:
@@ -109,7 +109,7 @@ def uses_own_operators(model: ir.Model) -> bool:
     return any(facts.is_users(node) for graph in graphs for node in facts.nodes_of(graph))
 
 
-_idle: dict[int, Child] = {}
+idle: dict[int, Child] = {}
 """Process id → idle child of the process."""
 
 
@@ -119,8 +119,9 @@ def _import_path() -> str:
 
 
 @atexit.register
-def _stop_idle() -> None:
-    child = _idle.pop(os.getpid(), None)
+def stop_idle() -> None:
+    """Stop the idle child of this process."""
+    child = idle.pop(os.getpid(), None)
     if child is not None:
         child.stop()
 

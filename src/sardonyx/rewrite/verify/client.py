@@ -36,6 +36,10 @@ class Verifier:
         inputs: Real inputs by name; drawn from the graph when None.
         seed: Seed of the drawn inputs.
         timeout: Seconds that preparing the original may take.
+
+    Attributes:
+        child: The child process; None if it ended or the model is judged here.
+        samples: Number of samples on which the original ran.
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class Verifier:
         self._inputs = inputs
         self._seed = seed
         self._timeout = timeout
-        self._child: Child | None = None
+        self.child: Child | None = None
         self._here: Judge | None = None
         self._reason = ""
         self._seconds = 0.0
@@ -81,9 +85,9 @@ class Verifier:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the child, and remove the files."""
-        if self._child is not None:
-            self._child.release()
-            self._child = None
+        if self.child is not None:
+            self.child.release()
+            self.child = None
         self._folder.cleanup()
 
     def judge(self, candidate: ir.Model, *, exact: bool) -> Verdict:
@@ -132,8 +136,8 @@ class Verifier:
             request["inputs"] = str(folder / "inputs.pickle")
         self.samples = 0
         for seed in (self._seed,) if self._inputs is not None else (self._seed, self._seed + 1001):
-            if self._here is None and self._child is None:
-                self._child = Child.acquire()
+            if self._here is None and self.child is None:
+                self.child = Child.acquire()
             answer = self.ask({**request, "seed": seed}, self._timeout)
             self.samples = int(answer.get("samples", 0))
             self._seconds = float(answer.get("seconds", 0.0))
@@ -146,11 +150,11 @@ class Verifier:
         """Return the child's answer to a request; status ``ended`` if no child is left."""
         if self._here is not None:
             return {"status": "ready", **self._here.answer(request)}
-        if self._child is None:
+        if self.child is None:
             return {"status": "ended", "reason": "the verifying process has ended"}
-        answer = self._child.ask(request, seconds)
+        answer = self.child.ask(request, seconds)
         if answer["status"] == "ended":
-            self._child = None
+            self.child = None
         self._peak = max(self._peak, int(answer.get("peak_bytes", 0)))
         return answer
 
