@@ -214,7 +214,7 @@ def test_slopes() -> None:
 def test_swiglu_does_not_broadcast() -> None:
     a, b = RNG.standard_normal((2, 3, 4))[:, :2]
     assert_computes("SwiGLU", [a, b], ["N M", "N M"], a * sigmoid(a) * b, rtol=1e-12)
-    with pytest.raises(SardonyxError, match="the second operand has shape"):
+    with pytest.raises(SardonyxError, match="for the second operand, got"):
         eager("SwiGLU", [a, b[:1]])
 
 
