@@ -43,10 +43,10 @@ class Background:
 
 def end_all(folder: Path) -> None:
     """End the programs that nobody waited for."""
-    for each in folder.glob("*.background"):
-        with each.open() as file:
+    for item in folder.glob("*.background"):
+        with item.open() as file:
             if _is_locked(file):
-                os.kill(int(_pid(each).read_text(encoding="ascii")), signal.SIGTERM)
+                os.kill(int(_pid(item).read_text(encoding="ascii")), signal.SIGTERM)
 
 
 def _pid(printed: Path) -> Path:

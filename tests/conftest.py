@@ -36,9 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     settings.load_profile("sardonyx")
     if not hasattr(config, "workerinput"):
-        made = tempfile.TemporaryDirectory(prefix="sardonyx-tests-", ignore_cleanup_errors=True)
-        folder = Path(made.name)
-        config.add_cleanup(made.cleanup)
+        created = tempfile.TemporaryDirectory(prefix="sardonyx-tests-", ignore_cleanup_errors=True)
+        folder = Path(created.name)
+        config.add_cleanup(created.cleanup)
         config.add_cleanup(lambda: end_all(folder))
         os.environ["SARDONYX_TESTS"] = str(folder)
         os.environ.setdefault("SARDONYX_CACHE", str(folder / "cache"))
@@ -63,7 +63,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
-    known, sweeps = {name: list(found) for name, found in REGISTRY.items()}, dict(SWEEPS)
+    known, sweeps = {name: list(actual) for name, actual in REGISTRY.items()}, dict(SWEEPS)
     operators = set(user_operators())
     yield
     for domain, name in set(user_operators()) - operators:

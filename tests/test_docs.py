@@ -187,8 +187,11 @@ def test_the_example_in_c_runs(folder: Path) -> None:
     source = ROOT / "examples" / "c_library" / "main.c"
     shutil.copy(source, folder)
     lines = [line.strip(" *") for line in source.read_text(encoding="utf-8").splitlines() if line.startswith(" *   ")]
-    told, expected = demo.inputs("digits_classifier")["image"][:50], demo.outputs("digits_classifier")["probabilities"]
-    Path("images.txt").write_text(" ".join(f"{number:g}" for number in told.ravel()), encoding="utf-8")
+    messages, expected = (
+        demo.inputs("digits_classifier")["image"][:50],
+        demo.outputs("digits_classifier")["probabilities"],
+    )
+    Path("images.txt").write_text(" ".join(f"{number:g}" for number in messages.ravel()), encoding="utf-8")
     run(lines[0])
     compiled, started = lines[1:]
     subprocess.run(shlex.split(f"{compiled} -Wall -Wextra -Werror"), check=True)
@@ -198,8 +201,8 @@ def test_the_example_in_c_runs(folder: Path) -> None:
     described, answers = ended.stdout.splitlines()[:2], ended.stdout.splitlines()[2:]
     assert described == ["input image: open 1 8 8", "output probabilities: open 10"]
     digits, probabilities = zip(*(line.split() for line in answers), strict=True)
-    np.testing.assert_array_equal([int(each) for each in digits], expected[:50].argmax(1))
-    np.testing.assert_allclose([float(each) for each in probabilities], expected[:50].max(1), atol=1e-5)
+    np.testing.assert_array_equal([int(item) for item in digits], expected[:50].argmax(1))
+    np.testing.assert_allclose([float(item) for item in probabilities], expected[:50].max(1), atol=1e-5)
 
 
 def test_ci_runs_the_readmes_second_command() -> None:

@@ -56,9 +56,11 @@ class Elementwise:
         result, status = kernel.buffer(), kernel.buffer()
 
         def at(index: str, lanes: int, mask: str | None) -> None:
-            place = Index(index, 1)
-            given = [load_store.load(e, d, b, place, lanes, mask) for d, b in zip(self.operands, buffers, strict=True)]
-            load_store.store(e, self.result, body(e, given, lanes, mask, status), result, place, lanes, mask)
+            position = Index(index, 1)
+            arguments = [
+                load_store.load(e, d, b, position, lanes, mask) for d, b in zip(self.operands, buffers, strict=True)
+            ]
+            load_store.store(e, self.result, body(e, arguments, lanes, mask, status), result, position, lanes, mask)
 
         whole = e.sub("%last", e.rem(e.sub("%last", "%first"), lanes))
         with e.loop("%first", whole, lanes) as i:
@@ -71,10 +73,10 @@ class Elementwise:
 
     def __call__(self, *arrays: np.ndarray) -> np.ndarray:
         """The results; ``self.status`` is what the code wrote there."""
-        given = [np.ascontiguousarray(a, numpy_dtype(d)) for a, d in zip(arrays, self.operands, strict=True)]
-        result, status = np.empty(given[0].shape, numpy_dtype(self.result)), np.zeros(1, np.int32)
-        buffers = [*given, result, status]
+        inputs = [np.ascontiguousarray(a, numpy_dtype(d)) for a, d in zip(arrays, self.operands, strict=True)]
+        result, status = np.empty(inputs[0].shape, numpy_dtype(self.result)), np.zeros(1, np.int32)
+        buffers = [*inputs, result, status]
         arguments = (ctypes.c_int64 * len(buffers))(*(a.ctypes.data for a in buffers))
-        self._call(ctypes.addressof(arguments), 0, given[0].size, 0)
+        self._call(ctypes.addressof(arguments), 0, inputs[0].size, 0)
         self.status = int(status[0])
         return result

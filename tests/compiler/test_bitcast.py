@@ -35,8 +35,8 @@ def test_both_ways(wide: t.DType, narrow: t.DType) -> None:
         x = rng.integers(1, 1 << 62, (n, m)) & 0x3F7F3F7F3F7F3F7F
         y = x.T.copy().view(t.numpy_dtype(narrow)).reshape(m, n, ratio)
         arrays = [x.view(t.numpy_dtype(wide)), y]
-        for found, wanted in zip(program.run(arrays), computed(function, arrays), strict=True):
-            assert found.tobytes() == np.ascontiguousarray(wanted).tobytes()
+        for actual, expected in zip(program.run(arrays), computed(function, arrays), strict=True):
+            assert actual.tobytes() == np.ascontiguousarray(expected).tobytes()
 
 
 def test_movements_of_complex_numbers_are_compiled() -> None:

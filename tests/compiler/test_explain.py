@@ -24,8 +24,8 @@ def explained(text: str, weights: Weights | None = None, **sizes: int) -> Explan
     return explain(session.program, sizes)
 
 
-def only(found: Explanation) -> KernelNote:
-    (kernel,) = found.kernels
+def only(actual: Explanation) -> KernelNote:
+    (kernel,) = actual.kernels
     return kernel
 
 
@@ -52,11 +52,11 @@ def test_costs_of_open_sizes_are_not_known() -> None:
 
 
 def test_what_several_read_is_told_so() -> None:
-    found = explained(
+    actual = explained(
         "(float[4, 8] x, float[8, 8] v, float[8, 6] u) => (float[4, 8] y, float[4, 6] z)"
         "{ h = Exp(x) y = MatMul(h, v) z = MatMul(h, u) }"
     )
-    first, *products = found.kernels
+    first, *products = actual.kernels
     assert first.tensors == ("h",)
     assert first.reason in ("read by contract", "2 groups read it")
     assert [kernel.reason for kernel in products] == ["a result"] * len(products)
@@ -71,26 +71,26 @@ def test_a_table_is_read_as_far_as_it_is_gathered() -> None:
 
 
 def test_a_slice_is_read_alone() -> None:
-    found = explained(
+    actual = explained(
         "(float[100, 16] x) => (float[2, 16] y) <int64[1] a = {10}, int64[1] b = {12}, int64[1] c = {0}>"
         "{ s = Slice(x, a, b, c) y = Exp(s) }"
     )
-    assert only(found).read == 2 * 16 * 4
+    assert only(actual).read == 2 * 16 * 4
 
 
 def test_parts_of_a_concatenation_count_apart() -> None:
-    found = explained("(float[2, 3] x, float[2, 5] v) => (float[2, 8] y) { e = Neg(x) y = Concat <axis = 1> (e, v) }")
-    assert [kernel.title for kernel in found.kernels] == ["part of concat"] * 2
-    assert [kernel.read for kernel in found.kernels] == [2 * 3 * 4, 2 * 5 * 4]
-    assert [kernel.written for kernel in found.kernels] == [2 * 3 * 4, 2 * 5 * 4]
-    assert [kernel.operations for kernel in found.kernels] == [6, 0]
+    actual = explained("(float[2, 3] x, float[2, 5] v) => (float[2, 8] y) { e = Neg(x) y = Concat <axis = 1> (e, v) }")
+    assert [kernel.title for kernel in actual.kernels] == ["part of concat"] * 2
+    assert [kernel.read for kernel in actual.kernels] == [2 * 3 * 4, 2 * 5 * 4]
+    assert [kernel.written for kernel in actual.kernels] == [2 * 3 * 4, 2 * 5 * 4]
+    assert [kernel.operations for kernel in actual.kernels] == [6, 0]
 
 
 def test_padding_fills_and_copies() -> None:
-    found = explained(
+    actual = explained(
         "(float[2, 3] x) => (float[2, 5] y) <int64[4] p = {0, 1, 0, 1}> { y = Pad(x, p) }",
     )
-    assert [(kernel.title, kernel.read, kernel.written) for kernel in found.kernels] == [
+    assert [(kernel.title, kernel.read, kernel.written) for kernel in actual.kernels] == [
         ("fill", 0, 2 * 5 * 4),
         ("part of pad", 2 * 3 * 4, 2 * 3 * 4),
     ]
@@ -113,10 +113,10 @@ def test_a_transposed_convolution_multiplies_no_inserted_zeros() -> None:
 
 
 def test_the_interpreters_part_is_listed_with_reasons() -> None:
-    found = explained("(float[4] x) => (float[K] y) { e = Exp(x) y = Unique(e) }")
-    assert [(note.primitive, note.tensor) for note in found.interpreted] == [("host Unique", "y"), ("get", "y")]
-    assert all(note.reason for note in found.interpreted)
-    assert [kernel.reason for kernel in found.kernels] == ["read by the interpreter"]
+    actual = explained("(float[4] x) => (float[K] y) { e = Exp(x) y = Unique(e) }")
+    assert [(note.primitive, note.tensor) for note in actual.interpreted] == [("host Unique", "y"), ("get", "y")]
+    assert all(note.reason for note in actual.interpreted)
+    assert [kernel.reason for kernel in actual.kernels] == ["read by the interpreter"]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -130,14 +130,14 @@ def test_the_threads_are_those_of_the_session(threads: int) -> None:
 
 
 def test_a_loop_is_one_kernel_of_those_in_its_body() -> None:
-    found = explained(
+    actual = explained(
         """(float[4] x) => (float[4] y) <int64 n = {10}, bool go = {1}> {
             y = Loop (n, go, x) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] t) {
                 d = Identity(c) t = Sin(s)
             }>
         }"""
     )
-    kernel = only(found)
+    kernel = only(actual)
     assert kernel.title == "loop"
     assert kernel.primitives == {"loop": 1, "map": 1}
     assert kernel.operations is not None
@@ -153,9 +153,9 @@ def test_a_kernel_that_stands_for_a_function_has_no_operations_by_definition() -
         nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"], nodes_truenodeids=[1, 0, 0], nodes_falsenodeids=[2, 0, 0],
         target_treeids=[0, 0], target_nodeids=[1, 2], target_ids=[0, 0], target_weights=[1.0, 2.0],
     )  # fmt: skip
-    given = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 2])
+    arguments = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 2])
     result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 1])
-    graph = onnx.helper.make_graph([nodes], "trees", [given], [result])
+    graph = onnx.helper.make_graph([nodes], "trees", [arguments], [result])
     opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
     session = sardonyx.Session(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), compile="wait")
     assert session.program is not None

@@ -27,5 +27,5 @@ def test_weights_tell_what_an_open_size_is(net: str) -> None:
     assert compiled.native is not None
     for n in (1, 5, 1, 0, 7):
         x = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
-        (found,), (wanted,) = (each.run(None, {"x": x}) for each in (compiled, reference))
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+        (actual,), (expected,) = (item.run(None, {"x": x}) for item in (compiled, reference))
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)

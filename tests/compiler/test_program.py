@@ -23,10 +23,10 @@ from sardonyx.core.transform.simplify import simplify
 N, M, K = map(Dim.symbol, "NMK")
 
 
-def assert_close(found: list[np.ndarray], expected: list[np.ndarray], nearby: list[np.ndarray] | None = None) -> None:
+def assert_close(actual: list[np.ndarray], expected: list[np.ndarray], nearby: list[np.ndarray] | None = None) -> None:
     """Equal up to rounding, and up to ten times what results change by where inputs change in the last digits."""
-    assert len(found) == len(expected)
-    for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+    assert len(actual) == len(expected)
+    for i, (a, b) in enumerate(zip(actual, expected, strict=True)):
         assert a.shape == b.shape
         assert a.dtype == b.dtype
         if a.dtype.kind in "fV" and a.dtype.itemsize <= 8:
@@ -211,8 +211,8 @@ def test_columns_are_reduced_side_by_side(width: int, known: Size, dtype: DType)
     x = np.random.default_rng(width).integers(-4, 5, (70, width)).astype(t.numpy_dtype(dtype))
     first, *others = (Program.compile(function, threads=threads).run([x]) for threads in (1, 2))
     assert_close(first, computed(function, [x]))
-    for each in others:
-        assert_close(each, first)
+    for item in others:
+        assert_close(item, first)
 
 
 @pytest.mark.parametrize("dtype", [t.FLOAT, t.DOUBLE, t.UINT8, t.INT64], ids=lambda dtype: dtype.name)
@@ -265,11 +265,11 @@ def test_convolutions_along_one_axis_of_an_image(shape: tuple[int, ...], window:
     def body(x: L.Tensor) -> list[L.Tensor]:
         n, c, *spatial = shape
         grouped = L.permute(L.reshape(x, (n, 1, c, *spatial)), [1, 0, 2, 3, 4])
-        found = apply(
+        actual = apply(
             "convolve", grouped, constant(w, t.FLOAT), strides=(1, 1), padding=((0, 0), (0, 0)), base_dilation=(1, 1),
             kernel_dilation=(1, 1), dtype=t.FLOAT,
         )  # fmt: skip
-        return [L.tanh(found)]
+        return [L.tanh(actual)]
 
     function = traced(body, shape)
     x = rng.standard_normal(shape).astype(np.float32)
@@ -278,9 +278,9 @@ def test_convolutions_along_one_axis_of_an_image(shape: tuple[int, ...], window:
 
 def test_the_parts_of_a_concatenation_are_computed_where_they_are_written() -> None:
     def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
-        turned = L.permute(L.sin(y), (1, 0))
+        rotated = L.permute(L.sin(y), (1, 0))
         repeated = L.broadcast_to(L.cos(L.slice_(x, 0, 0, 1, 1)), x.shape)
-        return [L.concat([L.exp(x), L.permute(L.tanh(y), (1, 0)), turned, turned, repeated], 0)]
+        return [L.concat([L.exp(x), L.permute(L.tanh(y), (1, 0)), rotated, rotated, repeated], 0)]
 
     function = traced(body, (N, M), (M, K))
     program = Program.compile(function)

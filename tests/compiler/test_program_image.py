@@ -32,11 +32,11 @@ RNG = np.random.default_rng(0)
 
 def copied(program: Program) -> Program:
     """The program from its image, and its image from it."""
-    restored = Program.from_image(read_again(program.image()), hosts=found)
-    return Program.from_image(read_again(restored.image()), hosts=found)
+    restored = Program.from_image(read_again(program.image()), hosts=result)
+    return Program.from_image(read_again(restored.image()), hosts=result)
 
 
-def found(domain: str, name: str, since: int, present: tuple[bool, ...] | None, module: str) -> HostFunction:
+def result(domain: str, name: str, since: int, present: tuple[bool, ...] | None, module: str) -> HostFunction:
     function = known_function(domain, name, since, present)
     assert function is not None
     return function
@@ -53,10 +53,10 @@ def test_random_programs_compute_the_same_bits(seed: int) -> None:
     compiled = Program.compile(simplify(program.traced()))
     restored = copied(compiled)
     for arrays in program.arrays:
-        given = [np.array(x, order="C") for x in arrays]
-        for found, expected in zip(restored.run(given), compiled.run(given), strict=True):
-            assert found.dtype == expected.dtype
-            np.testing.assert_array_equal(found, expected)
+        arguments = [np.array(x, order="C") for x in arrays]
+        for actual, expected in zip(restored.run(arguments), compiled.run(arguments), strict=True):
+            assert actual.dtype == expected.dtype
+            np.testing.assert_array_equal(actual, expected)
 
 
 def test_weights_scratch_blocks_and_open_sizes_are_kept() -> None:
@@ -84,11 +84,11 @@ def test_results_that_nothing_computes_are_kept() -> None:
     known = constant(np.arange(6).reshape(2, 3))
     function = trace("f", lambda x: [x, number, known], [TensorType(t.FLOAT, (N,))])
     x = np.ones(3, np.float32)
-    for found, expected in zip(
+    for actual, expected in zip(
         copied(Program.compile(function)).run([x]), (x, np.float32(2.5), known.known), strict=True
     ):
-        np.testing.assert_array_equal(found, expected)
-        assert found.shape == np.shape(expected)
+        np.testing.assert_array_equal(actual, expected)
+        assert actual.shape == np.shape(expected)
 
 
 def test_an_image_is_the_same_after_it_was_read() -> None:
@@ -107,25 +107,25 @@ POSITIVE = HostFunction(
 
 
 def kept_of(x: L.Tensor) -> L.Tensor:
-    (found,) = host(POSITIVE, x, least=1.0)
-    assert isinstance(found, L.Tensor)
-    return found
+    (actual,) = host(POSITIVE, x, least=1.0)
+    assert isinstance(actual, L.Tensor)
+    return actual
 
 
 def test_what_the_interpreter_computes_is_kept() -> None:
     """A host function, a size that it counts, kernels before and after it."""
 
     def body(x: L.Tensor) -> list[L.Tensor]:
-        kept = kept_of(L.exp(x))
-        return [L.reduce_sum(kept * 2.0, [0]), L.exp(kept)]
+        stored = kept_of(L.exp(x))
+        return [L.reduce_sum(stored * 2.0, [0]), L.exp(stored)]
 
     compiled = Program.compile(trace("f", body, [TensorType(t.FLOAT, (N,))]))
     assert compiled.host
     restored = copied(compiled)
     for n in (1, 5, 0, 100):
         x = RNG.standard_normal(n).astype(np.float32)
-        for found, expected in zip(restored.run([x]), compiled.run([x]), strict=True):
-            np.testing.assert_array_equal(found, expected)
+        for actual, expected in zip(restored.run([x]), compiled.run([x]), strict=True):
+            np.testing.assert_array_equal(actual, expected)
 
 
 def test_loops_that_the_interpreter_repeats_are_kept_with_their_compiled_bodies() -> None:
@@ -140,8 +140,8 @@ def test_loops_that_the_interpreter_repeats_are_kept_with_their_compiled_bodies(
     assert compiled.bodies
     restored = copied(compiled)
     for count in (0, 1, 4):
-        given = [np.array(count), RNG.standard_normal(3).astype(np.float32)]
-        np.testing.assert_array_equal(restored.run(given)[0], compiled.run(given)[0])
+        arguments = [np.array(count), RNG.standard_normal(3).astype(np.float32)]
+        np.testing.assert_array_equal(restored.run(arguments)[0], compiled.run(arguments)[0])
 
 
 def field_names(part: object) -> set[str]:

@@ -27,9 +27,9 @@ def check(body: Callable[[L.Tensor], list[L.Tensor]], dtype: DType, kernels: int
     program = Program.compile(function)
     assert kernels is None or len(program.launches) == kernels
     with np.errstate(all="ignore"):
-        (found,), (wanted,) = program.run([x]), computed(function, [x])
-    assert found.dtype == wanted.dtype
-    np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
+        (actual,), (expected,) = program.run([x]), computed(function, [x])
+    assert actual.dtype == expected.dtype
+    np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64))
 
 
 @pytest.mark.parametrize("dtype", SMALL, ids=lambda d: d.name)

@@ -43,9 +43,9 @@ def store_blocks(kernel: Kernel, pointer: str, out: tuple[Size, ...]) -> Epilogu
 
     def epilogue(at: tuple[Index, ...], value: str, mask: str | None) -> None:
         image, channel, y, x = (index.base for index in at)
-        place = e.add(e.mul(e.add(e.mul(image, 4), e.div(channel, lanes)), kernel.size(out[0])), y)
-        place = e.add(e.mul(place, kernel.size(out[1])), x)
-        e.store(f"<{lanes} x float>", value, e.address(pointer, "float", e.mul(place, lanes)), 4)
+        position = e.add(e.mul(e.add(e.mul(image, 4), e.div(channel, lanes)), kernel.size(out[0])), y)
+        position = e.add(e.mul(position, kernel.size(out[1])), x)
+        e.store(f"<{lanes} x float>", value, e.address(pointer, "float", e.mul(position, lanes)), 4)
 
     return epilogue
 
@@ -82,8 +82,8 @@ def test_sums_of_integers_stay_in_registers(dot_width: int, product: str, spille
     e = kernel.emitter
 
     def epilogue(at: tuple[Index, ...], value: str, mask: str | None) -> None:
-        place = e.add(e.mul(e.add(e.mul(at[1].base, 24), at[2].base), 24), at[3].base)
-        e.store("<8 x i32>", value, e.address(y, "<8 x i32>", place), 4)
+        position = e.add(e.mul(e.add(e.mul(at[1].base, 24), at[2].base), 24), at[3].base)
+        e.store("<8 x i32>", value, e.address(y, "<8 x i32>", position), 4)
 
     convolution(
         kernel, x=Image(x, 64, sizes, dtype=t.UINT8 if dot_width == 4 else t.INT16), weights=weights, batch=1,
@@ -109,11 +109,11 @@ def test_sums_of_planar_convolutions_stay_in_registers(target: str, share: int) 
 
     def epilogue(at: tuple[Index, ...], value: str, mask: str | None) -> None:
         row = e.add(e.mul(at[1].base, sizes[0]), at[2].base)
-        place = e.address(y, "float", e.add(e.mul(row, sizes[1]), at[3].base))
+        position = e.address(y, "float", e.add(e.mul(row, sizes[1]), at[3].base))
         if mask is None:
-            e.store(f"<{lanes} x float>", value, place, 4)
+            e.store(f"<{lanes} x float>", value, position, 4)
         else:
-            e.masked_store(f"<{lanes} x float>", value, place, 4, mask, lanes)
+            e.masked_store(f"<{lanes} x float>", value, position, 4, mask, lanes)
 
     planar(
         kernel, x=Image(x, 2, sizes, False), weights=weights, filters=filters, batch=1,

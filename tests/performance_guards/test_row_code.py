@@ -48,9 +48,9 @@ def test_an_exponential_is_computed_once() -> None:
 
 @pytest.mark.parametrize("body", [normalize, log_softmax])
 def test_values_that_are_the_same_along_a_row_are_computed_before_its_loops(body: object) -> None:
-    found = loops(body)
-    assert found
-    assert not any("sqrt" in loop or "vcvtsi2ss" in loop for loop in found)
+    actual = loops(body)
+    assert actual
+    assert not any("sqrt" in loop or "vcvtsi2ss" in loop for loop in actual)
 
 
 def test_indices_of_a_row_are_read_before_its_loop() -> None:
@@ -65,8 +65,8 @@ def test_indices_of_a_row_are_read_before_its_loop() -> None:
 def test_vectors_stay_vectors(name: str, target: str) -> None:
     chosen = NAMED[target]
     lanes, e = chosen.lanes(32), Emitter()
-    found = vector_math.FUNCTIONS[name](Vector(e, e.load(vector(lanes, "float"), "%p", 4), "float", lanes))
-    e.store(found.type, found.name, "%p", 4)
+    actual = vector_math.FUNCTIONS[name](Vector(e, e.load(vector(lanes, "float"), "%p", 4), "float", lanes))
+    e.store(actual.type, actual.name, "%p", 4)
     body = f"define void @f(ptr %p) {{\n{e.text()}\n  ret void\n}}"
     text = assembly(module_text(chosen, [body], e.declarations), chosen)
     assert not re.search(r"\t(callq?|bl|jmp)\t", text)

@@ -118,8 +118,8 @@ def cases() -> Sequence[Any]:
     loader = pytest.importorskip("onnx.backend.test.loader", reason="this onnx comes without its backend suite")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found: Sequence[Any] = loader.load_model_tests(kind="node")
-    return found
+        actual: Sequence[Any] = loader.load_model_tests(kind="node")
+    return actual
 
 
 def test_one_case_in_four() -> None:

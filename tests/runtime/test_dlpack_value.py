@@ -28,15 +28,15 @@ def doubling(compile: str, element: str = "float") -> Session:
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    made = array.copy()
-    made.flags.writeable = False
-    return made
+    created = array.copy()
+    created.flags.writeable = False
+    return created
 
 
 def unaligned(array: np.ndarray) -> np.ndarray:
-    made = np.zeros(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
-    made[...] = array
-    return made
+    created = np.zeros(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+    created[...] = array
+    return created
 
 
 class Exporter:
@@ -70,29 +70,29 @@ FEEDS = {
 
 @WAYS
 def test_arrays_of_every_layout_are_fed(compile: str) -> None:
-    made = doubling(compile)
+    created = doubling(compile)
     for _ in range(3):
         for name, fed in FEEDS.items():
-            given = X if isinstance(fed, Exporter) else np.asarray(fed).copy()
-            (found,) = made.run(None, {"x": fed})
-            np.testing.assert_array_equal(found, 2 * given.astype(np.float32), err_msg=name)
-            found[...] = 0  # It is the caller's own.
-            np.testing.assert_array_equal(given, X if isinstance(fed, Exporter) else np.asarray(fed))
+            arguments = X if isinstance(fed, Exporter) else np.asarray(fed).copy()
+            (actual,) = created.run(None, {"x": fed})
+            np.testing.assert_array_equal(actual, 2 * arguments.astype(np.float32), err_msg=name)
+            actual[...] = 0  # It is the caller's own.
+            np.testing.assert_array_equal(arguments, X if isinstance(fed, Exporter) else np.asarray(fed))
 
 
 @WAYS
 def test_arrays_are_read_where_they_lie(compile: str) -> None:
-    made = session("g (float[N] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }", compile)
+    created = session("g (float[N] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }", compile)
     large = np.zeros(4_000_000, np.float32)
     for fed in (large, read_only(large), Exporter(large), Value(large)):
-        made.run(None, {"x": fed})
+        created.run(None, {"x": fed})
         tracemalloc.start()
         try:
-            made.run(None, {"x": fed})
-            taken = tracemalloc.get_traced_memory()[1]
+            created.run(None, {"x": fed})
+            used = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        assert taken < large.nbytes / 10
+        assert used < large.nbytes / 10
 
 
 @WAYS
@@ -105,40 +105,40 @@ def test_arrays_are_read_where_they_lie(compile: str) -> None:
     ],
 )  # fmt: skip
 def test_every_element_type_goes_in_and_out_by_dlpack(compile: str, element: str, dtype: Any) -> None:
-    made = session(f"g ({element}[N, M] x) => ({element}[M, N] y) {{ y = Transpose(x) }}", compile)
-    given = (X % 2).astype(dtype)
+    created = session(f"g ({element}[N, M] x) => ({element}[M, N] y) {{ y = Transpose(x) }}", compile)
+    arguments = (X % 2).astype(dtype)
     for _ in range(3):
-        (found,) = made.run(None, {"x": Exporter(given)})
-        assert found.dtype == dtype
-        back = Value(Exporter(found))
+        (actual,) = created.run(None, {"x": Exporter(arguments)})
+        assert actual.dtype == dtype
+        back = Value(Exporter(actual))
         assert (back.shape, back.dtype) == ((6, 4), np.dtype(dtype))
-        assert back.numpy().ctypes.data == found.ctypes.data
-        np.testing.assert_array_equal(np.asarray(back).astype(np.float32), given.T.astype(np.float32))
+        assert back.numpy().ctypes.data == actual.ctypes.data
+        np.testing.assert_array_equal(np.asarray(back).astype(np.float32), arguments.T.astype(np.float32))
 
 
 def test_torch_takes_and_gives_bfloat16() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed (extra: torch)")
-    made = doubling("wait", "bfloat16")
+    created = doubling("wait", "bfloat16")
     x = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
-    for given in (x, x.t(), x[:, ::2]):
-        (found,) = made.run(None, {"x": given})
-        back = torch.from_dlpack(Value(found))
-        assert back.dtype == torch.bfloat16 and torch.equal(back, given + given)
+    for arguments in (x, x.t(), x[:, ::2]):
+        (actual,) = created.run(None, {"x": arguments})
+        back = torch.from_dlpack(Value(actual))
+        assert back.dtype == torch.bfloat16 and torch.equal(back, arguments + arguments)
     into = torch.zeros(2, 3, dtype=torch.bfloat16)
-    binding = made.bind({"x": x}, {"y": into})
+    binding = created.bind({"x": x}, {"y": into})
     x += 1
     binding()
     assert torch.equal(into, x + x)
     with pytest.raises(FeedError, match=r"^x: .*requires? grad"):
-        made.run(None, {"x": x.float().requires_grad_()})
+        created.run(None, {"x": x.float().requires_grad_()})
 
 
 def test_what_cannot_be_read_says_why() -> None:
-    made = doubling("off")
+    created = doubling("off")
     with pytest.raises(FeedError, match=r"^x: the Exporter cannot be read: expected a tensor in host memory"):
-        made.run(None, {"x": Exporter(X, device=2)})
+        created.run(None, {"x": Exporter(X, device=2)})
     with pytest.raises(FeedError, match=r"^x: expected elements of type float, got double"):
-        made.run(None, {"x": Exporter(X.astype(np.float64))})
+        created.run(None, {"x": Exporter(X.astype(np.float64))})
     with pytest.raises(FeedError, match=r"^data: expected an array, got list"):
         Value([1.0])
     value = Value(X)
@@ -153,13 +153,13 @@ def test_what_cannot_be_read_says_why() -> None:
 
 @WAYS
 def test_outputs_go_where_they_are_bound_to(compile: str) -> None:
-    made = session(
+    created = session(
         "g (float[N, M] x) => (float[N, M] y, float[N] s) <int64[1] axis = {1}>"
         " { y = Add(x, x) s = ReduceSum <keepdims = 0> (y, axis) }",
         compile,
     )
     x, y = X.copy(), np.zeros_like(X)
-    binding = made.bind({"x": Exporter(x)}, {"y": Exporter(y)})
+    binding = created.bind({"x": Exporter(x)}, {"y": Exporter(y)})
     for number in range(3):
         x[...] = number
         binding()
@@ -168,7 +168,7 @@ def test_outputs_go_where_they_are_bound_to(compile: str) -> None:
     # Adjacent parts of one array do not overlap.
     both = np.zeros((8, 6), np.float32)
     both[:4] = X
-    made.bind({"x": both[:4]}, {"y": both[4:]})()
+    created.bind({"x": both[:4]}, {"y": both[4:]})()
     np.testing.assert_array_equal(both, np.concatenate([X, 2 * X]))
 
 
@@ -192,28 +192,28 @@ WRONG_OUTPUTS = {
 @pytest.mark.parametrize("case", WRONG_OUTPUTS)
 def test_arrays_that_outputs_cannot_go_into_are_refused(compile: str, case: str) -> None:
     x, y, message = WRONG_OUTPUTS[case]
-    made = doubling(compile)
+    created = doubling(compile)
     with pytest.raises(FeedError, match=f"^y: .*{message}"):
-        made.bind({"x": x}, {"y": y})
+        created.bind({"x": x}, {"y": y})
     with pytest.raises(FeedError, match=r"^z: the model has no such output\. It has: y"):
-        made.bind({"x": X}, {"z": np.zeros_like(X)})
-    np.testing.assert_array_equal(made.run(None, {"x": X})[0], 2 * X)
+        created.bind({"x": X}, {"z": np.zeros_like(X)})
+    np.testing.assert_array_equal(created.run(None, {"x": X})[0], 2 * X)
 
 
 @WAYS
 def test_one_array_is_not_for_two_outputs(compile: str) -> None:
-    made = session("g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Abs(x) }", compile)
+    created = session("g (float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Abs(x) }", compile)
     both = np.zeros(3, np.float32)
     with pytest.raises(FeedError, match=r"^z: .*shares memory with the array of 'y'"):
-        made.bind({"x": X[0, :3]}, {"y": both, "z": both})
+        created.bind({"x": X[0, :3]}, {"y": both, "z": both})
 
 
 @WAYS
 def test_inputs_that_would_be_read_wrongly_are_not_bound(compile: str) -> None:
-    made = doubling(compile)
+    created = doubling(compile)
     for wrong in (X.T, X.astype(">f4"), unaligned(X)):
         with pytest.raises(FeedError, match=r"^x: expected a contiguous, aligned array"):
-            made.bind({"x": wrong})
+            created.bind({"x": wrong})
 
 
 # What is no tensor of numbers.
@@ -221,60 +221,60 @@ def test_inputs_that_would_be_read_wrongly_are_not_bound(compile: str) -> None:
 
 @WAYS
 def test_texts(compile: str) -> None:
-    made = session("g (string[N] a, string[N] b) => (string[N] y) { y = StringConcat(a, b) }", compile)
+    created = session("g (string[N] a, string[N] b) => (string[N] y) { y = StringConcat(a, b) }", compile)
     a = np.array(["h", "wö"], object)
     for b in (np.array(["i", "rld"]), np.array(["i", "rld"], object), np.array([b"i", b"rld"])):
-        (found,) = made.run(None, {"a": a, "b": b})
-        assert found.dtype == object and found.tolist() == ["hi", "wörld"]
+        (actual,) = created.run(None, {"a": a, "b": b})
+        assert actual.dtype == object and actual.tolist() == ["hi", "wörld"]
     with pytest.raises(FeedError, match=r"^b: .*got elements of type int"):
-        made.run(None, {"a": a, "b": np.array([1, 2], object)})
+        created.run(None, {"a": a, "b": np.array([1, 2], object)})
 
 
 @WAYS
 def test_sequences(compile: str) -> None:
-    made = session("g (seq(float[N]) s, float[M] x) => (seq(float[K]) y) { y = SequenceInsert(s, x) }", compile)
+    created = session("g (seq(float[N]) s, float[M] x) => (seq(float[K]) y) { y = SequenceInsert(s, x) }", compile)
     for first in (X[0], Exporter(X[0]), X.T[:, 0]):
-        (found,) = made.run(None, {"s": [first, np.zeros(0, np.float32)], "x": X[1]})
-        assert isinstance(found, list)
-        assert [each.tolist() for each in found] == [X[0].tolist(), [], X[1].tolist()]
-    assert [each.tolist() for each in made.run(None, {"s": [], "x": X[2]})[0]] == [X[2].tolist()]
+        (actual,) = created.run(None, {"s": [first, np.zeros(0, np.float32)], "x": X[1]})
+        assert isinstance(actual, list)
+        assert [item.tolist() for item in actual] == [X[0].tolist(), [], X[1].tolist()]
+    assert [item.tolist() for item in created.run(None, {"s": [], "x": X[2]})[0]] == [X[2].tolist()]
     with pytest.raises(FeedError, match=r"^s: expected a list"):
-        made.run(None, {"s": X, "x": X[0]})
+        created.run(None, {"s": X, "x": X[0]})
     with pytest.raises(FeedError, match=r"^s: expected elements of type float, got double"):
-        made.run(None, {"s": [X[0].astype(np.float64)], "x": X[0]})
+        created.run(None, {"s": [X[0].astype(np.float64)], "x": X[0]})
 
 
 @WAYS
 def test_optionals(compile: str) -> None:
-    made = session(
+    created = session(
         "g (optional(float[N]) x) => (bool there, optional(float[N]) y)"
         " { there = OptionalHasElement(x) y = Identity(x) }",
         compile,
     )
     for fed in (X[0], Exporter(X[0])):
-        there, found = made.run(None, {"x": fed})
+        there, actual = created.run(None, {"x": fed})
         assert bool(there)
-        np.testing.assert_array_equal(found, X[0])
-    there, found = made.run(None, {"x": None})
-    assert not there and found is None
+        np.testing.assert_array_equal(actual, X[0])
+    there, actual = created.run(None, {"x": None})
+    assert not there and actual is None
     with pytest.raises(FeedError, match=r"^x: expected elements of type float, got double"):
-        made.run(None, {"x": X[0].astype(np.float64)})
+        created.run(None, {"x": X[0].astype(np.float64)})
 
 
 @WAYS
 def test_maps(compile: str) -> None:
-    taken = session(
+    used = session(
         "g (map(int64, float) m) => (float[1, N] y)"
         ' { y = ai.onnx.ml.CastMap <cast_to = "TO_FLOAT", map_form = "SPARSE", max_map = 4> (m) }',
         compile,
     )
-    np.testing.assert_array_equal(taken.run(None, {"m": {1: 2.5, 3: np.float32(7)}})[0], [[0, 2.5, 0, 7]])
+    np.testing.assert_array_equal(used.run(None, {"m": {1: 2.5, 3: np.float32(7)}})[0], [[0, 2.5, 0, 7]])
     with pytest.raises(FeedError, match=r"^m: expected a dict"):
-        taken.run(None, {"m": [1, 2]})
-    given = session(
+        used.run(None, {"m": [1, 2]})
+    arguments = session(
         "g (float[N, 2] x) => (seq(map(string, float)) y)"
         ' { y = ai.onnx.ml.ZipMap <classlabels_strings = ["a", "b"]> (x) }',
         compile,
     )
-    (found,) = given.run(None, {"x": X[:2, :2]})
-    assert found == [{"a": 0.0, "b": 1.0}, {"a": 6.0, "b": 7.0}]
+    (actual,) = arguments.run(None, {"x": X[:2, :2]})
+    assert actual == [{"a": 0.0, "b": 1.0}, {"a": 6.0, "b": 7.0}]

@@ -101,8 +101,8 @@ class Edited(RuleBasedStateMachine):
     def undo(self) -> None:
         if self.undoable:
             self.session.undo()
-            found = to_proto(self.session.model).SerializeToString(deterministic=True)
-            assert found == self.undoable.pop()
+            actual = to_proto(self.session.model).SerializeToString(deterministic=True)
+            assert actual == self.undoable.pop()
             self.changed = True
 
     @invariant()
@@ -115,12 +115,12 @@ class Edited(RuleBasedStateMachine):
         names = [info.name for info in self.session.get_outputs()]
         assert [info.name for info in again.get_outputs()] == names
         try:
-            wanted = again.run(None, feeds)
+            expected = again.run(None, feeds)
         except SardonyxError as error:  # Sizes that may agree, and do not.
             with pytest.raises(type(error)):
                 self.session.run(None, feeds)
             return
-        for a, b in zip(self.session.run(None, feeds), wanted, strict=True):
+        for a, b in zip(self.session.run(None, feeds), expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 

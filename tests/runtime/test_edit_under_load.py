@@ -47,8 +47,8 @@ class Callers:
         try:
             while not self._over.is_set():
                 begin = time.perf_counter()
-                found = self._session.run(None, {"x": X})[0]
-                self.answers.append((begin, time.perf_counter(), found))
+                actual = self._session.run(None, {"x": X})[0]
+                self.answers.append((begin, time.perf_counter(), actual))
         except BaseException as error:
             self.failed.append(error)
 
@@ -60,8 +60,8 @@ class Expected:
         self.sign, self.bias, self.after = 1, B, False
 
     def result(self) -> np.ndarray:
-        found = relu(self.sign * H + self.bias)
-        return np.exp(-found) if self.after else found
+        actual = relu(self.sign * H + self.bias)
+        return np.exp(-actual) if self.after else actual
 
 
 def edits(
@@ -115,20 +115,20 @@ def edits(
 def commit(session: Session, count: int, folder: Path) -> list[tuple[float, float, np.ndarray]]:
     """Make edits; from when to when each was made, and the result after it."""
     expected = Expected()
-    made = [(0.0, 0.0, expected.result())]
+    created = [(0.0, 0.0, expected.result())]
     for (change, edit), _ in zip(edits(session, expected, folder), range(count), strict=False):
         change()
         begin = time.perf_counter()
         edit()
-        made.append((begin, time.perf_counter(), expected.result()))
-    return made
+        created.append((begin, time.perf_counter(), expected.result()))
+    return created
 
 
-def check(callers: Callers, made: list[tuple[float, float, np.ndarray]]) -> None:
+def check(callers: Callers, created: list[tuple[float, float, np.ndarray]]) -> None:
     assert not callers.failed
     assert callers.answers
-    ends = np.array([end for _, end, _ in made])
-    begins = np.array([begin for begin, _, _ in made])
+    ends = np.array([end for _, end, _ in created])
+    begins = np.array([begin for begin, _, _ in created])
     close: dict[tuple[bytes, int], bool] = {}  # Of answers, few differ.
     for begin, end, answer in callers.answers:
         # The version that was there when the call began, at the earliest, to the last whose edit was begun meanwhile.
@@ -137,7 +137,7 @@ def check(callers: Callers, made: list[tuple[float, float, np.ndarray]]) -> None
         name = answer.tobytes()
         for i in range(first, last + 1):
             if (name, i) not in close:
-                close[name, i] = np.allclose(answer, made[i][2], rtol=1e-4, atol=1e-5)
+                close[name, i] = np.allclose(answer, created[i][2], rtol=1e-4, atol=1e-5)
         assert any(close[name, i] for i in range(first, last + 1)), (first, last, answer)
 
 
@@ -146,8 +146,8 @@ def test_every_answer_is_of_a_model_before_or_after_some_edit(compile: str, coun
     session = Session(net(), compile=compile)  # type: ignore[arg-type]
     callers = Callers(session)
     with callers.calling():
-        made = commit(session, count, tmp_path)
-    check(callers, made)
+        created = commit(session, count, tmp_path)
+    check(callers, created)
 
 
 @pytest.mark.long
@@ -155,8 +155,8 @@ def test_every_answer_during_a_thousand_edits(tmp_path: Path) -> None:
     session = Session(net(), compile="wait")
     callers = Callers(session)
     with callers.calling():
-        made = commit(session, 1000, tmp_path)
-    check(callers, made)
+        created = commit(session, 1000, tmp_path)
+    check(callers, created)
 
 
 def chain(length: int) -> onnx.ModelProto:
@@ -210,9 +210,9 @@ def test_a_call_may_outlast_its_compiled_code() -> None:
     gc.collect()
     blocks = [bytearray(1 << 12) for _ in range(100)]  # What was freed would be written over.
     for _ in range(100):
-        found = call({"x": X})
-        assert found is not None
-        np.testing.assert_allclose(found[0], relu(H + B), rtol=1e-5)
+        actual = call({"x": X})
+        assert actual is not None
+        np.testing.assert_allclose(actual[0], relu(H + B), rtol=1e-5)
     assert len(blocks) == 100
 
 
@@ -236,11 +236,11 @@ def test_any_tensor_is_an_output_of_compiled_code(names: list[str]) -> None:
     session = Session(net(), compile="wait")
     values = {"h": H, "s": H + B, "y": relu(H + B)}
     for _ in range(2):
-        for found, name in zip(session.run(names, {"x": X}), names, strict=True):
-            np.testing.assert_allclose(found, values[name], rtol=1e-5)
+        for actual, name in zip(session.run(names, {"x": X}), names, strict=True):
+            np.testing.assert_allclose(actual, values[name], rtol=1e-5)
     session.set_weight("w", 2 * W)
-    for found, name in zip(session.run(["h"], {"x": X}), ["h"], strict=True):
-        np.testing.assert_allclose(found, 2 * values[name], rtol=1e-5)
+    for actual, name in zip(session.run(["h"], {"x": X}), ["h"], strict=True):
+        np.testing.assert_allclose(actual, 2 * values[name], rtol=1e-5)
     with pytest.raises(FeedError, match="nothing"):
         session.run(["nothing"], {"x": X})
 

@@ -80,10 +80,10 @@ FAULTS = {
 
 
 @WAYS
-@pytest.mark.parametrize("place", PLACES)
-def test_a_host_operator_that_fails(compile: str, place: str, fragile: Fragile) -> None:
-    session = Session(parsed(f"g (float[N] x) => (float[N] y) {{ {PLACES[place]} }}"), compile=compile)  # type: ignore[arg-type]
-    (wanted,) = session.run(None, {"x": X})
+@pytest.mark.parametrize("position", PLACES)
+def test_a_host_operator_that_fails(compile: str, position: str, fragile: Fragile) -> None:
+    session = Session(parsed(f"g (float[N] x) => (float[N] y) {{ {PLACES[position]} }}"), compile=compile)  # type: ignore[arg-type]
+    (expected,) = session.run(None, {"x": X})
     for _ in range(2):
         for does, message in FAULTS.values():
             fragile.does = does
@@ -91,13 +91,13 @@ def test_a_host_operator_that_fails(compile: str, place: str, fragile: Fragile) 
                 session.run(None, {"x": X})
             assert caught.value.where
             fragile.does = None
-            np.testing.assert_array_equal(session.run(None, {"x": X})[0], wanted)
+            np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
         for error, kind in ((MemoryError(), ResourceError), (KeyboardInterrupt(), KeyboardInterrupt)):
             fragile.does = raises(error)
             with pytest.raises(kind):
                 session.run(None, {"x": X})
             fragile.does = None
-            np.testing.assert_array_equal(session.run(None, {"x": X})[0], wanted)
+            np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
 
 
 @WAYS
@@ -116,9 +116,9 @@ def test_calls_beside_one_that_fails_are_answered(compile: str, fragile: Fragile
         for n in range(1, 100):
             x = np.full(n, sign, np.float32)
             try:
-                (found,) = session.run(None, {"x": x})
-                if sign < 0 or not np.array_equal(found, -x):
-                    wrong.append(found)
+                (actual,) = session.run(None, {"x": x})
+                if sign < 0 or not np.array_equal(actual, -x):
+                    wrong.append(actual)
             except ExecutionError as error:
                 if sign > 0:
                     wrong.append(error)

@@ -51,22 +51,22 @@ right(session)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, an input, and what it gives."""
-    made = tmp_path_factory.mktemp("faults")
+    created = tmp_path_factory.mktemp("faults")
     rng = np.random.default_rng(0)
     model = onnx.parser.parse_model(MODEL)
     weights = rng.standard_normal((64, 16)).astype(np.float32) / 8
     model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
-    onnx.save(model, made / "net.onnx")
-    os.utime(made / "net.onnx", (1e9, 1e9))
+    onnx.save(model, created / "net.onnx")
+    os.utime(created / "net.onnx", (1e9, 1e9))
     x = rng.standard_normal((300, 64)).astype(np.float32)
-    np.save(made / "x.npy", x)
-    np.save(made / "y.npy", sardonyx.Session(model, compile="off").run(None, {"x": x})[0])
-    return made
+    np.save(created / "x.npy", x)
+    np.save(created / "y.npy", sardonyx.Session(model, compile="off").run(None, {"x": x})[0])
+    return created
 
 
 def environment(cache: Path | str, **more: str) -> dict[str, str]:
-    given = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONDONTWRITEBYTECODE": "1"}
-    return {**given, "SARDONYX_CACHE": str(cache), **more}
+    arguments = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**arguments, "SARDONYX_CACHE": str(cache), **more}
 
 
 def start(script: str, folder: Path, cache: Path | str, **options: object) -> subprocess.Popen[str]:
@@ -80,11 +80,11 @@ def ends_well(script: str, folder: Path, cache: Path | str, **options: object) -
     """Run a script to its end; what it says on its standard error."""
     process = start(script, folder, cache, **options)
     try:
-        _, told = process.communicate(timeout=120)
+        _, messages = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == 0, told
-    return told
+    assert process.returncode == 0, messages
+    return messages
 
 
 def entries(cache: Path) -> list[Path]:
@@ -144,15 +144,15 @@ def test_a_full_disk(folder: Path, disk: Path) -> None:
 
 @pytest.mark.parametrize("disk", ["ro"], indirect=True)
 def test_a_disk_that_is_read_only(folder: Path, disk: Path) -> None:
-    told = ends_well(LOADED, folder, disk)
-    assert "not kept" in told and "Read-only" in told
+    messages = ends_well(LOADED, folder, disk)
+    assert "not kept" in messages and "Read-only" in messages
 
 
 @pytest.mark.parametrize(
-    "place", ["/dev/null", *(pytest.param(each, marks=pytest.mark.long) for each in ("/proc/none", "off"))]
+    "position", ["/dev/null", *(pytest.param(item, marks=pytest.mark.long) for item in ("/proc/none", "off"))]
 )
-def test_places_where_there_is_no_store(folder: Path, place: str) -> None:
-    ends_well(LOADED, folder, place)
+def test_places_where_there_is_no_store(folder: Path, position: str) -> None:
+    ends_well(LOADED, folder, position)
 
 
 def flipped(data: bytes) -> bytes:
@@ -170,7 +170,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize(
-    "damage", ["flipped", *(pytest.param(each, marks=pytest.mark.long) for each in DAMAGES if each != "flipped")]
+    "damage", ["flipped", *(pytest.param(item, marks=pytest.mark.long) for item in DAMAGES if item != "flipped")]
 )
 def test_entries_of_every_kind_that_are_damaged_are_made_anew(folder: Path, tmp_path: Path, damage: str) -> None:
     ends_well(LOADED, folder, tmp_path)
@@ -180,16 +180,16 @@ def test_entries_of_every_kind_that_are_damaged_are_made_anew(folder: Path, tmp_
         path.write_bytes(DAMAGES[damage](data))
     assert "damaged" in ends_well(LOADED, folder, tmp_path)
     # What nobody needed meanwhile may still be damaged: what is found is whole.
-    found = {path: path.read_bytes() for path in entries(tmp_path)}
-    assert found.keys() == whole.keys()
+    actual = {path: path.read_bytes() for path in entries(tmp_path)}
+    assert actual.keys() == whole.keys()
     assert ends_well(LOADED, folder, tmp_path) == ""
 
 
 @pytest.mark.long
 def test_eight_sessions_that_start_at_once(folder: Path, tmp_path: Path) -> None:
     processes = [start(LOADED, folder, tmp_path) for _ in range(8)]
-    told = [process.communicate(timeout=240)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 8, told
+    messages = [process.communicate(timeout=240)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8, messages
     assert ends_well(LOADED, folder, tmp_path) == ""
 
 

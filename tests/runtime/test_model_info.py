@@ -29,8 +29,8 @@ def test_a_session_says_what_its_model_says_of_itself() -> None:
 
 def test_an_input_with_a_value_need_not_be_fed_and_may_be() -> None:
     session = Session(scaled(), compile="off")
-    assert [each.name for each in session.get_inputs()] == ["x"]
-    assert [(each.name, each.shape) for each in session.get_overridable_initializers()] == [("by", [2])]
+    assert [item.name for item in session.get_inputs()] == ["x"]
+    assert [(item.name, item.shape) for item in session.get_overridable_initializers()] == [("by", [2])]
     x = np.array([1, 1], np.float32)
     assert session.run(None, {"x": x})[0].tolist() == [2, 3]
     assert session.run(None, {"x": x, "by": np.array([5, 6], np.float32)})[0].tolist() == [5, 6]

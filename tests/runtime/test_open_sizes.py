@@ -81,10 +81,10 @@ def check(session: Session, feeds: dict[str, np.ndarray]) -> None:
 @pytest.fixture
 def session() -> Session:
     """One whose calls are generated code."""
-    made = Session(onnx.parser.parse_model(MODEL), compile="wait")
+    created = Session(onnx.parser.parse_model(MODEL), compile="wait")
     for _ in range(2):
-        check(made, fed(2, 3))
-    return made
+        check(created, fed(2, 3))
+    return created
 
 
 def test_new_sizes_need_no_python(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,14 +107,14 @@ def test_sizes_that_do_not_fit_are_refused_and_the_next_call_is_right(session: S
 def test_memory_is_flat_after_the_largest() -> None:
     session = Session(onnx.parser.parse_model(SOFTMAX), compile="wait")
     feeds = [{"x": np.ones((n, 64), np.float32)} for n in (1, 5000, 3, *range(4000, 4100))]
-    for each in feeds[:3]:
-        session.run(None, each)
+    for item in feeds[:3]:
+        session.run(None, item)
     tracemalloc.start()
     try:
         session.run(None, feeds[1])
         before = tracemalloc.get_traced_memory()[0]
-        for each in feeds:
-            session.run(None, each)
+        for item in feeds:
+            session.run(None, item)
         growth = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -141,5 +141,5 @@ def test_calls_of_different_sizes_overlap(session: Session) -> None:
             check(session, fed(n, m))
 
     with ThreadPoolExecutor(4) as threads:
-        for each in [threads.submit(many, m) for m in (3, 17, 64, 33)]:
-            each.result()
+        for item in [threads.submit(many, m) for m in (3, 17, 64, 33)]:
+            item.result()

@@ -56,10 +56,10 @@ def function(code: MappedCode | LoadedCode, name: str, *arguments: type) -> obje
 
 def test_constants_and_functions_of_several_objects_are_found() -> None:
     other = CONSTANTS.format(name="two").replace("2.125", "8.0").replace("pick", "choose")
-    given = objects(CONSTANTS.format(name="one"), other)
-    code = linked(given)
+    arguments = objects(CONSTANTS.format(name="one"), other)
+    code = linked(arguments)
     assert is_linked(code)
-    mapped, loaded = MappedCode(code), LoadedCode(given, host())
+    mapped, loaded = MappedCode(code), LoadedCode(arguments, host())
     for name, kind, values in (("pick", ctypes.c_int64, range(4)), ("one", ctypes.c_double, (1.0, -3.5))):
         for value in values:
             assert function(mapped, name, kind)(value) == function(loaded, name, kind)(value)  # type: ignore[operator]

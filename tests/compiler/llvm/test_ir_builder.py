@@ -32,17 +32,17 @@ def test_what_may_give_something_else_is_written_again() -> None:
 
 def test_what_may_have_been_passed_by_is_not_known_behind() -> None:
     e = Emitter()
-    found = []
+    actual = []
     with e.loop(0, "%n"):
-        found.append(e.add("%a", "%b"))
+        actual.append(e.add("%a", "%b"))
     with e.when("%c"):
-        found.append(e.add("%a", "%b"))
+        actual.append(e.add("%a", "%b"))
     with e.either("%c") as branches:
         for _ in branches:
-            found.append(e.add("%a", "%b"))
+            actual.append(e.add("%a", "%b"))
     e.label("anywhere")
-    found.append(e.add("%a", "%b"))
-    assert len({*found}) == 5
+    actual.append(e.add("%a", "%b"))
+    assert len({*actual}) == 5
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -81,6 +81,6 @@ def _written(e: Emitter, draw: random.Random, total: Variable, names: dict[str, 
         else:
             first = draw.random() < 0.5
             with e.either(e.let(f"icmp eq i64 %b, {7 if first else 8}")) as branches:
-                found = [_written(e, draw, total, names, depth - 1) for _ in branches]
-            gained += found[0 if first else 1]
+                actual = [_written(e, draw, total, names, depth - 1) for _ in branches]
+            gained += actual[0 if first else 1]
     return gained

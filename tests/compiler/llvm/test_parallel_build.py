@@ -26,7 +26,7 @@ def giving(*numbers: int) -> list[str]:
     return [module_text(host(), [f"define i64 @give{n}() {{\n  ret i64 {n}\n}}"]) for n in numbers]
 
 
-def given(codes: list[bytes], *numbers: int) -> list[int]:
+def arguments(codes: list[bytes], *numbers: int) -> list[int]:
     loaded = LoadedCode(codes, host())
     return [ctypes.CFUNCTYPE(ctypes.c_int64)(loaded.address(f"give{n}"))() for n in numbers]
 
@@ -36,11 +36,11 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that this process compiles itself."""
     texts: list[str] = []
 
-    def noted(text: str, target: Target) -> bytes:
+    def recorded(text: str, target: Target) -> bytes:
         texts.append(text)
         return compiled(text, target)
 
-    monkeypatch.setattr(build, "compiled", noted)
+    monkeypatch.setattr(build, "compiled", recorded)
     return texts
 
 
@@ -54,21 +54,21 @@ def test_each_text_is_compiled_once_and_then_read(tmp_path: Path, here: list[str
     first = objects(giving(1, 2, 1, 3, 2), host(), Store(tmp_path))
     assert len(here) == 3
     assert first[0] == first[2] and first[1] == first[4]
-    assert given(first[1:4], 2, 1, 3) == [2, 1, 3]
+    assert arguments(first[1:4], 2, 1, 3) == [2, 1, 3]
     assert objects(giving(3, 1), host(), Store(tmp_path)) == [first[3], first[0]]
     assert len(here) == 3
 
 
 def test_without_a_store_and_without_texts(here: list[str]) -> None:
-    assert given(objects(giving(5), host(), Store(None)), 5) == [5]
+    assert arguments(objects(giving(5), host(), Store(None)), 5) == [5]
     assert objects([], host(), Store(None)) == []
     assert len(here) == 1
 
 
 def test_targets_have_code_of_their_own(tmp_path: Path) -> None:
     text = "define <16 x float> @f(<16 x float> %x) {\n  %y = fadd <16 x float> %x, %x\n  ret <16 x float> %y\n}"
-    kept = Store(tmp_path)
-    codes = {objects([text], NAMED[name], kept)[0] for name in ("sse", "avx2", "avx512")}
+    stored = Store(tmp_path)
+    codes = {objects([text], NAMED[name], stored)[0] for name in ("sse", "avx2", "avx512")}
     assert len(codes) == 3
 
 
@@ -84,25 +84,25 @@ def test_a_damaged_object_is_compiled_again(tmp_path: Path, here: list[str]) -> 
 
 def test_other_processes_compile_the_same(tmp_path: Path, here: list[str], eager: None) -> None:
     numbers = range(1, 20)
-    kept = Store(tmp_path)
-    codes = objects(giving(*numbers), host(), kept, jobs=3)
+    stored = Store(tmp_path)
+    codes = objects(giving(*numbers), host(), stored, jobs=3)
     assert len(here) <= len(numbers) - 2, "each of two others has done something"
     assert codes == [compiled(text, host()) for text in giving(*numbers)]
     here.clear()
-    assert objects(giving(*numbers), host(), kept, jobs=3) == codes
+    assert objects(giving(*numbers), host(), stored, jobs=3) == codes
     assert here == []
 
 
 def test_other_processes_begin_before_somebody_asks(tmp_path: Path, here: list[str], eager: None) -> None:
-    kept = Store(tmp_path)
-    with Build(host(), kept, jobs=2) as build:
+    stored = Store(tmp_path)
+    with Build(host(), stored, jobs=2) as build:
         for text in giving(1, 2, 3, 2):
             build.add(text)
         for _ in range(6000):
             if len([*tmp_path.glob("object/*")]) == 3:
                 break
             time.sleep(0.01)
-        assert given(build.objects(giving(3, 1)), 3, 1) == [3, 1]
+        assert arguments(build.objects(giving(3, 1)), 3, 1) == [3, 1]
     assert here == []
 
 
@@ -138,7 +138,7 @@ def test_processes_that_are_killed_leave_the_work_to_this_one(
 
     monkeypatch.setattr(build, "CompileProcess", Doomed)
     numbers = range(1, 9)
-    assert given(objects(giving(*numbers), host(), Store(None), jobs=3), *numbers) == list(numbers)
+    assert arguments(objects(giving(*numbers), host(), Store(None), jobs=3), *numbers) == list(numbers)
     assert sorted(set(here)) == sorted(giving(*numbers))
 
 
@@ -147,7 +147,7 @@ def test_no_process_can_be_started(
     monkeypatch: pytest.MonkeyPatch, here: list[str], eager: None, executable: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)
-    assert given(objects(giving(1, 2, 3), host(), Store(None), jobs=2), 1, 2, 3) == [1, 2, 3]
+    assert arguments(objects(giving(1, 2, 3), host(), Store(None), jobs=2), 1, 2, 3) == [1, 2, 3]
     assert len(here) == 3
 
 
@@ -159,9 +159,9 @@ def test_a_text_that_llvm_refuses(tmp_path: Path, eager: None, jobs: int) -> Non
 
 def test_the_process_imports_little() -> None:
     script = "import sys, sardonyx.compiler.llvm.compile_worker; print(*sorted(sys.modules))"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert "llvmlite" in found
-    assert not {"numpy", "onnx", "onnx_ir", "rich", "sardonyx.core", "sardonyx.model"} & set(found)
+    actual = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert "llvmlite" in actual
+    assert not {"numpy", "onnx", "onnx_ir", "rich", "sardonyx.core", "sardonyx.model"} & set(actual)
 
 
 SCRIPT = """

@@ -58,7 +58,7 @@ def both_ways(x: L.Tensor) -> list[L.Tensor]:
 def beside(function: Function, threads: int) -> list[int]:
     """How many loops are played at once, for each that is the first of such."""
     program = Program.compile(function, threads=threads)
-    launches = [each for step in program.steps if isinstance(step, Segment) for each in step.launches]
+    launches = [item for step in program.steps if isinstance(step, Segment) for item in step.launches]
     counts, at = [], 0
     while at < len(launches):
         if launches[at].bodies:
@@ -79,8 +79,8 @@ def test_threads_make_no_difference() -> None:
     expected = one.run([rows])
     for program in (two, four, copied(two)):
         for _ in range(20):
-            for found, wanted in zip(program.run([rows]), expected, strict=True):
-                np.testing.assert_array_equal(found, wanted)
+            for actual, desired in zip(program.run([rows]), expected, strict=True):
+                np.testing.assert_array_equal(actual, desired)
 
 
 def test_layers_that_read_each_other_are_not() -> None:
@@ -132,5 +132,5 @@ def test_a_step_behind_the_end_is_found_in_any_of_them(threads: int) -> None:
     function = of_rows(lambda x: [layer(x, 1, 8), layer(x, 2, 8)])
     rows = normal(8, 1, UNITS)
     program = Program.compile(function, threads=threads)
-    for found, wanted in zip(program.run([rows]), computed(function, [rows]), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for actual, expected in zip(program.run([rows]), computed(function, [rows]), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)

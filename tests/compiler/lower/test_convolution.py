@@ -27,8 +27,8 @@ N, H, W = map(Dim.symbol, "NHW")
 )
 def test_weights_are_packed_when_run(channels: int, filters: int, groups: int) -> None:
     def body(x: L.Tensor, w: L.Tensor) -> list[L.Tensor]:
-        found = L.convolve(x, w * 2.0, strides=[1, 2], padding=[(1, 1), (0, 1)], groups=groups)
-        return [L.tanh(found)]
+        actual = L.convolve(x, w * 2.0, strides=[1, 2], padding=[(1, 1), (0, 1)], groups=groups)
+        return [L.tanh(actual)]
 
     types = [TensorType(t.FLOAT, (N, channels, H, W)), TensorType(t.FLOAT, (filters, channels // groups, 3, 2))]
     function = trace("f", body, types)
@@ -55,8 +55,8 @@ def test_images_of_16_bits_are_written_once_more_for_a_convolution(channels: int
     assert titles(program) == ["layout", "direct convolution"]
     for sizes in ((2, 9, 11), (1, 4, 40)):
         x = rng.standard_normal((sizes[0], channels, *sizes[1:])).astype(t.numpy_dtype(dtype))
-        found, expected = (each[0].astype(np.float32) for each in (program.run([x]), computed(function, [x])))
-        np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02)
+        actual, expected = (item[0].astype(np.float32) for item in (program.run([x]), computed(function, [x])))
+        np.testing.assert_allclose(actual, expected, rtol=0.02, atol=0.02)
 
 
 def convolved(x: L.Tensor, filters: int, window: int = 3, stride: int = 1) -> L.Tensor:

@@ -56,8 +56,8 @@ def test_a_convolution_of_images_with_weights_that_are_computed() -> None:
         groups = L.permute(L.reshape(x, (x.shape[0], 2, 3, *x.shape[2:])), (1, 0, 2, 3, 4))
         filters = L.reshape(w + 1.0, (2, 4, 3, 3, 3))
         case = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "base_dilation": (1, 1), "kernel_dilation": (1, 1)}
-        found = L.permute(apply("convolve", groups, filters, dtype=t.FLOAT, **case), (1, 0, 2, 3, 4))
-        return [L.tanh(L.reshape(found, (x.shape[0], 8, *found.shape[3:])))]
+        actual = L.permute(apply("convolve", groups, filters, dtype=t.FLOAT, **case), (1, 0, 2, 3, 4))
+        return [L.tanh(L.reshape(actual, (x.shape[0], 8, *actual.shape[3:])))]
 
     function = trace("f", body, [TensorType(t.FLOAT, (N, 6, H, W)), TensorType(t.FLOAT, (8, 3, 3, 3))])
     checked(function, random((2, 6, 5, 17), t.FLOAT), random((8, 3, 3, 3), t.FLOAT))
@@ -100,8 +100,8 @@ def test_a_window_that_sees_all_of_an_image_is_a_reduction(kind: str) -> None:
 @pytest.mark.parametrize("width", [5, 12, 70])
 def test_what_follows_windows_of_a_known_width(width: int) -> None:
     def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
-        found = L.reduce_window("max", x, [3, 3], strides=[1, 1], padding=[(1, 1)] * 2, dilation=[1, 1])
-        return [L.tanh(found + y) * 2.0]
+        actual = L.reduce_window("max", x, [3, 3], strides=[1, 1], padding=[(1, 1)] * 2, dilation=[1, 1])
+        return [L.tanh(actual + y) * 2.0]
 
     function = trace("f", body, [TensorType(t.FLOAT, (2, 3, 6, width)), TensorType(t.FLOAT, (3, 1, width))])
     checked(function, random((2, 3, 6, width), t.FLOAT), random((3, 1, width), t.FLOAT))

@@ -19,10 +19,10 @@ N, K, M = map(Dim.symbol, "NKM")
 @pytest.mark.parametrize("width", [1, 7, 8, 20, 40, 64, M])
 def test_rows_that_are_joined_of_others_are_written_as_those(width: Size) -> None:
     def joined(x: L.Tensor) -> list[L.Tensor]:
-        n, heads, length, each = x.shape
-        merged = L.reshape(L.permute(x, [0, 2, 1, 3]), [n, length, heads * each])
-        wide = L.broadcast_to(L.unsqueeze(x, [3]), [n, heads, length, 2, each])
-        return [merged, L.reshape(wide, [n * heads, length, 2 * each]), L.exp(merged)]
+        n, heads, length, item = x.shape
+        merged = L.reshape(L.permute(x, [0, 2, 1, 3]), [n, length, heads * item])
+        wide = L.broadcast_to(L.unsqueeze(x, [3]), [n, heads, length, 2, item])
+        return [merged, L.reshape(wide, [n * heads, length, 2 * item]), L.exp(merged)]
 
     function = trace("f", joined, [TensorType(t.FLOAT, (N, 3, K, width))])
     program = Program.compile(function)
@@ -30,5 +30,5 @@ def test_rows_that_are_joined_of_others_are_written_as_those(width: Size) -> Non
     for n, k in ((2, 5), (1, 1), (0, 3), (1, 33)):
         shape = (n, 3, k, width if isinstance(width, int) else 13)
         x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
-        for found, expected in zip(program.run([x]), computed(function, [x]), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-6)
+        for actual, expected in zip(program.run([x]), computed(function, [x]), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-6)

@@ -100,14 +100,14 @@ def long(kind: str, n: int, dtype: t.DType) -> np.ndarray:
     x = LONG[kind](rng, n)
     if not t.is_float(dtype):
         limits = np.iinfo(t.numpy_dtype(dtype)) if dtype != t.BOOL else None
-        found = x > 0 if limits is None else np.clip(x, max(limits.min, -(2**62)), min(limits.max, 2**62))
-        found = found.astype(t.numpy_dtype(dtype))
+        actual = x > 0 if limits is None else np.clip(x, max(limits.min, -(2**62)), min(limits.max, 2**62))
+        actual = actual.astype(t.numpy_dtype(dtype))
         if limits is not None:
-            found[1, : n // 9], found[2, : n // 9] = limits.min, limits.max
-        return found
+            actual[1, : n // 9], actual[2, : n // 9] = limits.min, limits.max
+        return actual
     x = x.astype(t.numpy_dtype(dtype))
-    for each in (np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0):
-        x[1:][rng.random((2, n)) < 0.05] = each
+    for item in (np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0):
+        x[1:][rng.random((2, n)) < 0.05] = item
     x[2][rng.random(n) < 0.5] = -np.nan
     return x
 
@@ -197,8 +197,8 @@ def test_determinants(dtype: t.DType) -> None:
 @pytest.mark.parametrize("inverse", [False, True])
 def test_transforms_of_any_length(inverse: bool) -> None:
     def body(x: L.Tensor) -> list[L.Tensor]:
-        found = L.fft(L.bitcast(x, t.COMPLEX64), inverse=inverse)
-        return [L.bitcast(found, t.FLOAT), found]
+        actual = L.fft(L.bitcast(x, t.COMPLEX64), inverse=inverse)
+        return [L.bitcast(actual, t.FLOAT), actual]
 
     function = trace("f", body, [TensorType(t.FLOAT, (N, M, 2))])
     program = Program.compile(function)
@@ -207,7 +207,7 @@ def test_transforms_of_any_length(inverse: bool) -> None:
     for size in (0, 1, 2, 3, 5, 8, 12, 16, 17, 31, 64, 100, 127, 1000, 1024):
         x = rng.standard_normal((3, size, 2)).astype(np.float32)
         pairs, numbers = program.run([x])
-        given = x[..., 0].astype(np.complex128) + 1j * x[..., 1]
-        wanted = (np.fft.ifft(given) * size if inverse else np.fft.fft(given)) if size else given
-        np.testing.assert_allclose(numbers, wanted, rtol=1e-6, atol=1e-6 * max(np.abs(wanted).max(initial=0), 1))
+        arguments = x[..., 0].astype(np.complex128) + 1j * x[..., 1]
+        expected = (np.fft.ifft(arguments) * size if inverse else np.fft.fft(arguments)) if size else arguments
+        np.testing.assert_allclose(numbers, expected, rtol=1e-6, atol=1e-6 * max(np.abs(expected).max(initial=0), 1))
         np.testing.assert_array_equal(pairs, np.stack([numbers.real, numbers.imag], -1))

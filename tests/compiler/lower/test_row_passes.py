@@ -45,7 +45,7 @@ def weighed(x: L.Tensor, axis: int) -> L.Tensor:
 def program(of: Callable[[L.Tensor, int], L.Tensor], shape: tuple[Size, ...], axis: int, dtype: t.DType) -> Program:
     function = trace("rows", lambda x: [of(x, axis)], [TensorType(dtype, shape)])
     sizes = [3 if size is N else size for size in shape], [40 if size is N else size for size in shape]
-    return check(function, *[[numbers(*map(int, each), dtype=dtype)] for each in sizes])
+    return check(function, *[[numbers(*map(int, item), dtype=dtype)] for item in sizes])
 
 
 def rows(program: Program) -> Launch:

@@ -40,9 +40,9 @@ def test_rows(kind: str, dtype: t.DType) -> None:
     for n, m, k in ((3, 1, 7), (4, 15, 9), (5, 16, 3), (2, 17, 5), (1, 33, 0), (7, 40, 20)):
         x, updates = (rng.integers(1, 4, shape).astype(t.numpy_dtype(dtype)) for shape in ((n, m), (k, m)))
         arrays = [x, rng.integers(0, n, (k, 1)), updates]
-        kept = x.copy()
+        stored = x.copy()
         assert_close(program.run(arrays), computed(function, arrays))
-        np.testing.assert_array_equal(x, kept)
+        np.testing.assert_array_equal(x, stored)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,11 +98,11 @@ def test_scattering_does_not_tell_how_many_threads_there_were() -> None:
 def assigned(x: L.Tensor, starts: list[int], steps: list[int], updates: L.Tensor) -> L.Tensor:
     """``x`` with a part of it replaced, as exporters write it: with an index for every element."""
     shape = updates.shape
-    places = [
+    positions = [
         L.unsqueeze(L.iota(shape, axis) * step + start, [-1])
         for axis, (start, step) in enumerate(zip(starts, steps, strict=True))
     ]
-    return apply("scatter", x, L.concat(places, -1), updates, kind="set", batch=0)
+    return apply("scatter", x, L.concat(positions, -1), updates, kind="set", batch=0)
 
 
 def test_assignments_to_slices_are_parts_written_over_one_copy() -> None:

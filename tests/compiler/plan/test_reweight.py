@@ -99,17 +99,17 @@ def test_other_weights_give_what_compiling_anew_gives(name: str, monkeypatch: py
     monkeypatch.setattr(pipeline, "compile_function", counted)
     for _ in range(2):
         other = with_weights(model, only_weights)
-        found = native.reweighted(other)
-        assert found is not None
+        actual = native.reweighted(other)
+        assert actual is not None
         assert not compiled[0]
         anew = NativeModel.compiled(other)
         compiled[0] = 0
-        for a, b in zip(run(found, feeds), run(anew, feeds), strict=True):
+        for a, b in zip(run(actual, feeds), run(anew, feeds), strict=True):
             np.testing.assert_array_equal(a, b)
         for a, b in zip(run(native, feeds), before, strict=True):
             np.testing.assert_array_equal(a, b)
     # One after the other, and back again.
-    third = found.reweighted(model)
+    third = actual.reweighted(model)
     assert third is not None
     for a, b in zip(run(third, feeds), before, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -118,17 +118,17 @@ def test_other_weights_give_what_compiling_anew_gives(name: str, monkeypatch: py
 def test_other_weights_are_not_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     model, feeds = filled("convolutions")
     native, other = NativeModel.compiled(model), with_weights(model, drawn)
-    wanted = run(NativeModel.compiled(other), feeds)
+    expected = run(NativeModel.compiled(other), feeds)
 
     def optimize(*_: Any, **__: Any) -> None:
         raise AssertionError("the model is rewritten")
 
     monkeypatch.setattr(front_module, "optimize", optimize)
     for weights in (other, model, other):
-        found = native.reweighted(weights)
-        assert found is not None
-        native = found
-    np.testing.assert_array_equal(run(native, feeds)[0], wanted[0])
+        actual = native.reweighted(weights)
+        assert actual is not None
+        native = actual
+    np.testing.assert_array_equal(run(native, feeds)[0], expected[0])
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_what_was_looked_at_makes_another_program(graph: str, weight: str, new: 
 
 def test_equal_weights_are_one_in_memory() -> None:
     model, _ = filled("convolutions")
-    first, second = (NativeModel.compiled(each) for each in (model, model.clone()))
-    arrays = [set(map(id, each.program.prepared.values())) for each in (first, second)]
+    first, second = (NativeModel.compiled(item) for item in (model, model.clone()))
+    arrays = [set(map(id, item.program.prepared.values())) for item in (first, second)]
     assert arrays[0] & arrays[1]
 
 
@@ -172,8 +172,8 @@ def test_a_weight_of_which_only_the_last_element_is_another_is_made_anew() -> No
         other[-1, -1] *= 2
         return other
 
-    found = native.reweighted(with_weights(model, last_doubled))
-    assert found is not None
-    (before,), (after,) = run(native, {"x": x}), run(found, {"x": x})
+    actual = native.reweighted(with_weights(model, last_doubled))
+    assert actual is not None
+    (before,), (after,) = run(native, {"x": x}), run(actual, {"x": x})
     assert after[0, -1] == 2 * before[0, -1]
     np.testing.assert_array_equal(after[0, :-1], before[0, :-1])

@@ -58,16 +58,16 @@ def session(text: str, **options: Any) -> sardonyx.Session:
 @pytest.mark.parametrize(("denormals", "expected"), [("keep", TINY / 2), ("flush", 0.0), ("auto", TINY / 2)])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_all_ways_to_run_do_as_asked(denormals: Any, expected: float, threads: int) -> None:
-    made = session(PRODUCT, denormals=denormals, threads=threads)
+    created = session(PRODUCT, denormals=denormals, threads=threads)
     # The third run in a row is generated code's.
     for _ in range(4):
-        (found,) = made.run(None, FEEDS)
-        assert (found == np.float32(expected)).all()
-    binding = made.bind(FEEDS)
+        (actual,) = created.run(None, FEEDS)
+        assert (actual == np.float32(expected)).all()
+    binding = created.bind(FEEDS)
     binding.outputs["z"][...] = 1
     binding()
     assert (binding.outputs["z"] == np.float32(expected)).all()
-    assert made.profile(FEEDS, runs=1).kernels
+    assert created.profile(FEEDS, runs=1).kernels
     assert np.float32(TINY) * np.float32(0.5) == TINY / 2, "the caller's own mode is as it was"
 
 
@@ -88,12 +88,12 @@ def test_by_default_weights_decide(
     x = np.tile(np.array([0, TINY], np.float32), (4, 1))
     first = sardonyx.Session(file, compile="wait")
     first.save_compiled(compiled)
-    for made in (first, sardonyx.Session(file, compile="wait"), sardonyx.Session(compiled, compile="wait")):
-        assert (made.run(None, {"x": x})[0][:, 0] == np.float32(expected)).all()
+    for created in (first, sardonyx.Session(file, compile="wait"), sardonyx.Session(compiled, compile="wait")):
+        assert (created.run(None, {"x": x})[0][:, 0] == np.float32(expected)).all()
     for source in (file, compiled):
-        for denormals, asked in (("keep", TINY / 2), ("flush", 0.0)):
-            made = sardonyx.Session(source, compile="wait", denormals=denormals)  # type: ignore[arg-type]
-            assert (made.run(None, {"x": x})[0][:, 0] == np.float32(asked)).all()
+        for denormals, requested in (("keep", TINY / 2), ("flush", 0.0)):
+            created = sardonyx.Session(source, compile="wait", denormals=denormals)  # type: ignore[arg-type]
+            assert (created.run(None, {"x": x})[0][:, 0] == np.float32(requested)).all()
 
 
 def test_nothing_else_can_be_asked_for() -> None:

@@ -64,9 +64,9 @@ FOREIGN = [name for name in NAMED if name not in HERE]
 
 def cases(targets: Sequence[str]) -> list[tuple[str, str, str]]:
     """Templates with types that their code depends on; processors that convert halves are alike where there are any."""
-    found = [(target, name, "float") for target in targets for name in TEMPLATES]
-    found += [(target, name, "float16") for target in targets for name in TEMPLATES if target in ("sse", "neon")]
-    return found + [(target, name, "double") for target in targets for name in ("map", "product")]
+    actual = [(target, name, "float") for target in targets for name in TEMPLATES]
+    actual += [(target, name, "float16") for target in targets for name in TEMPLATES if target in ("sse", "neon")]
+    return actual + [(target, name, "double") for target in targets for name in ("map", "product")]
 
 
 def function(name: str, dtype: str) -> Function:
@@ -77,18 +77,18 @@ def function(name: str, dtype: str) -> Function:
     read = {name for node in model.graph.node for name in node.input}
     constants = {name: rng.standard_normal(shape).astype(numpy_dtype(TYPES[dtype])) for name, shape in SHAPES.items()}
     constants |= {**WHOLE, "scales": np.array([1, 1, 2, 2], np.float32)}
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(constants[each], each) for each in read & {*constants})
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(constants[item], item) for item in read & {*constants})
     return trace_model(ir.from_proto(model))
 
 
 def feeds(function: Function) -> list[np.ndarray]:
     rng = np.random.default_rng(1)
-    found = []
+    actual = []
     for value in function.inputs:
         assert isinstance(value.type, TensorType) and value.type.shape is not None
         shape = [size if isinstance(size, int) else size.evaluate(SIZES) for size in value.type.shape]
-        found.append(rng.standard_normal(shape).astype(numpy_dtype(value.type.dtype)))
-    return found
+        actual.append(rng.standard_normal(shape).astype(numpy_dtype(value.type.dtype)))
+    return actual
 
 
 def undefined(text: str) -> Iterator[str]:
@@ -115,8 +115,8 @@ def test_code_for_lesser_machines_computes_what_the_interpreter_does(target: str
     core = function(name, dtype)
     program = Program.compile(core, target=NAMED[target], threads=2)
     assert not program.host
-    given = feeds(core)
-    assert_close(program.run(given), computed(core, given))
+    arguments = feeds(core)
+    assert_close(program.run(arguments), computed(core, arguments))
 
 
 @pytest.mark.parametrize("lanes", ["one", "all"])

@@ -118,9 +118,9 @@ def test_any_valid_tile_computes_the_product(rows: int, vectors: int, unroll: in
     x = np.random.default_rng(1).standard_normal((13, 37)).astype(np.float32)
     with overrides.override_schedules({"schedules": {note.problem: schedule}}):
         program = Program.compile(function, threads=1)
-    found = only_choice(program)
-    assert (found.reason, found.schedule) == ("override", schedule)
-    assert found.candidates[0].text == note.text
+    actual = only_choice(program)
+    assert (actual.reason, actual.schedule) == ("override", schedule)
+    assert actual.candidates[0].text == note.text
     np.testing.assert_allclose(program.run([x])[0], x.astype(float) @ weights, rtol=1e-4, atol=1e-4)
 
 

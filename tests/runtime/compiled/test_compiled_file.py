@@ -52,8 +52,8 @@ def test_it_computes_the_same_bits_at_any_size(original: sardonyx.Session, path:
     assert repr(session.get_outputs()) == repr(original.get_outputs())
     for count in (1, 5, 33):
         feeds = {**FEEDS, "x": RNG.standard_normal((count, 8)).astype(np.float32), "rows": np.array([0, -1])}
-        for found, expected in zip(session.run(None, feeds), original.run(None, feeds), strict=True):
-            np.testing.assert_array_equal(found, expected)
+        for actual, expected in zip(session.run(None, feeds), original.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(actual, expected)
     np.testing.assert_array_equal(session.run(["h"], FEEDS)[0], original.run(["h"], FEEDS)[0])
 
 
@@ -101,10 +101,10 @@ def test_wrong_calls_are_refused(path: Path) -> None:
         _ = session.model
 
 
-@pytest.mark.parametrize("place", [0, 20, 100, -1])
-def test_damage_is_noticed(path: Path, place: int) -> None:
+@pytest.mark.parametrize("position", [0, 20, 100, -1])
+def test_damage_is_noticed(path: Path, position: int) -> None:
     contents = bytearray(path.read_bytes())
-    contents[place] ^= 1
+    contents[position] ^= 1
     path.write_bytes(contents)
     with pytest.raises(ModelFileError):
         opened(path)
@@ -147,8 +147,8 @@ def test_what_the_interpreter_computes_a_part_of_is_written(tmp_path: Path) -> N
     session.save_compiled(tmp_path / "net.sdx")
     for x in ([1.0, 0.0, 1.0, 2.0], [], [3.0]):
         feeds = {"x": np.array(x, np.float32)}
-        found = sardonyx.Session(tmp_path / "net.sdx", compile="wait").run(None, feeds)[0]
-        np.testing.assert_array_equal(found, session.run(None, feeds)[0])
+        actual = sardonyx.Session(tmp_path / "net.sdx", compile="wait").run(None, feeds)[0]
+        np.testing.assert_array_equal(actual, session.run(None, feeds)[0])
 
 
 def test_what_is_not_compiled_is_not_written(tmp_path: Path) -> None:

@@ -126,9 +126,9 @@ def test_calls_from_many_threads_at_once() -> None:
 def test_results_are_the_callers() -> None:
     session = on("native")
     (first,) = session.run(None, {"x": rows(2)})
-    kept = first.copy()
+    stored = first.copy()
     session.run(None, {"x": rows(2)})
-    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(first, stored)
 
 
 def test_what_host_functions_hold_on_to_is_the_callers() -> None:
@@ -143,11 +143,11 @@ def test_what_host_functions_hold_on_to_is_the_callers() -> None:
     x = np.arange(3, dtype=np.float32)
     (first,) = session.run(None, {"x": x})
     session.run(None, {"x": x + 5})
-    assert [each.tolist() for each in first] == [[0, 2, 4], [0, 1, 2]]
+    assert [item.tolist() for item in first] == [[0, 2, 4], [0, 1, 2]]
     for count in (3, 3, 1, 0, 4):
         x = np.arange(count, dtype=np.float32)
-        (found,) = session.run(None, {"x": x})
-        assert [each.tolist() for each in found] == [(x + x).tolist(), x.tolist()]
+        (actual,) = session.run(None, {"x": x})
+        assert [item.tolist() for item in actual] == [(x + x).tolist(), x.tolist()]
     assert session.native is not None
     assert session.native.call is not None
     with pytest.raises(FeedError):
@@ -162,9 +162,9 @@ def test_arrays_that_were_pickled_are_called_with_as_others_are() -> None:
     assert session.native is not None and session.native.call is not None
     sent = pickle.loads(pickle.dumps(x))
     assert sent.dtype is not x.dtype
-    found = session.native.call({"x": sent})
-    assert found is not None
-    np.testing.assert_array_equal(found[0], expected[0])
+    actual = session.native.call({"x": sent})
+    assert actual is not None
+    np.testing.assert_array_equal(actual[0], expected[0])
     for other in (x.astype(np.float64), x.view(np.int32), x.view(x.dtype.newbyteorder())):
         assert session.native.call({"x": other}) is None
 
@@ -176,11 +176,11 @@ def test_there_are_three_times_to_compile() -> None:
 
 
 def fixed(model: onnx.ModelProto = NET, rows: int = 3) -> onnx.ModelProto:
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for value in (*made.graph.input, *made.graph.output):
+    created = onnx.ModelProto()
+    created.CopyFrom(model)
+    for value in (*created.graph.input, *created.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = rows
-    return made
+    return created
 
 
 def test_calls_of_fixed_sizes_check_what_they_are_given() -> None:
@@ -207,11 +207,11 @@ def test_calls_of_fixed_sizes_leave_no_memory_behind() -> None:
     feeds = {"x": x}
     session.run(None, feeds)
     before = sys.getrefcount(x), sys.getrefcount(None)
-    kept = [session.run(None, feeds)[0] for _ in range(100)]
-    assert len({array.ctypes.data for array in kept}) == 100
+    stored = [session.run(None, feeds)[0] for _ in range(100)]
+    assert len({array.ctypes.data for array in stored}) == 100
     assert sys.getrefcount(x) == before[0]
     assert abs(sys.getrefcount(None) - before[1]) < 50
-    assert all(sys.getrefcount(array) == 3 for array in kept)  # the list, the loop variable, the argument
+    assert all(sys.getrefcount(array) == 3 for array in stored)  # the list, the loop variable, the argument
 
 
 @pytest.mark.parametrize("provider", ["native", "reference"])

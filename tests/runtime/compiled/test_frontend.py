@@ -80,11 +80,11 @@ def with_weights(model: ir.Model, **arrays: np.ndarray) -> ir.Model:
 
 
 def weights_of(model: ir.Model) -> dict[str, np.ndarray]:
-    found = {}
+    actual = {}
     for name, value in model.graph.initializers.items():
         assert value.const_value is not None
-        found[name] = value.const_value.numpy()
-    return found
+        actual[name] = value.const_value.numpy()
+    return actual
 
 
 def source_of(model: ir.Model) -> Source:
@@ -122,9 +122,9 @@ def test_drawn_weights_are_taken_without_rewriting(name: str) -> None:
         # A few numbers that no layer reads might be scales, and are looked at.
         large = {key: array for key, array in weights.items() if array.size > 16 or "conv" in name}
         other = with_weights(model, **{key: array * np.float32(factor) for key, array in large.items()})
-        found = source.over(other, "all")
-        assert found is not None
-        assert is_same(found, lower_model(other, "all").function)
+        actual = source.over(other, "all")
+        assert actual is not None
+        assert is_same(actual, lower_model(other, "all").function)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -137,9 +137,9 @@ def test_weights_of_any_kind_become_what_a_fresh_start_gives(name: str) -> None:
             arrays[key] = changed(arrays[key], list(arrays.values()), rng)
         other = with_weights(model, **arrays)
         anew = lower_model(other, "all")
-        found = source.over(other, "all")
-        assert found is None or is_same(found, anew.function)
-        if found is None and anew.source is not None and rng.random() < 0.5:
+        actual = source.over(other, "all")
+        assert actual is None or is_same(actual, anew.function)
+        if actual is None and anew.source is not None and rng.random() < 0.5:
             # From there on, and back.
             source = anew.source
             back = source.over(model, "all")
@@ -166,10 +166,10 @@ def test_where_a_rule_decides_otherwise_the_model_is_rewritten(graph: str, weigh
     model = model_of(graph)
     array = weights_of(model)[new] if isinstance(new, str) else new
     source, other = source_of(model), with_weights(model, **{weight: array})
-    found = source.over(other, "all")
-    assert found is None or is_same(found, lower_model(other, "all").function)
+    actual = source.over(other, "all")
+    assert actual is None or is_same(actual, lower_model(other, "all").function)
     if graph != "scales":
-        assert found is None
+        assert actual is None
     # And the other way: what was merged or left out comes back.
     back = source_of(other).over(model, "all")
     assert back is None or is_same(back, lower_model(model, "all").function)
@@ -179,19 +179,19 @@ def test_equal_weights_that_differ_later_are_two_again() -> None:
     model = model_of("alike")
     equal = with_weights(model, v=weights_of(model)["w"], b=weights_of(model)["a"])
     assert source_of(equal).over(model, "all") is None
-    found = source_of(equal).over(
-        with_weights(equal, **{name: 2 * each for name, each in weights_of(equal).items()}), "all"
+    actual = source_of(equal).over(
+        with_weights(equal, **{name: 2 * item for name, item in weights_of(equal).items()}), "all"
     )
-    assert found is not None
+    assert actual is not None
 
 
 def test_a_rewritten_model_holds_no_weights() -> None:
     model = model_of("convolutions and normalization")
     source = source_of(model)
     assert source.over(with_weights(model, w=2 * weights_of(model)["w"]), "all") is not None
-    watched = [each for each in source.structure.weights if isinstance(each, Weight)]
+    watched = [item for item in source.structure.weights if isinstance(item, Weight)]
     assert watched
-    assert all(each.elements is None for each in watched)
+    assert all(item.elements is None for item in watched)
 
 
 def test_a_model_of_another_form_is_rewritten() -> None:
@@ -202,8 +202,8 @@ def test_a_model_with_bodies_is_rewritten_each_time() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> net (bool c, float[2] x) => (float[2] y)
         { y = If(c) <then_branch = a () => (float[2] p) { p = Neg(x) }, else_branch = b () => (float[2] q)
             { q = Abs(x) }> }"""
-    found: LoweredModel = lower_model(load(onnx.parser.parse_model(text)), "all")
-    assert found.source is None
+    actual: LoweredModel = lower_model(load(onnx.parser.parse_model(text)), "all")
+    assert actual.source is None
 
 
 def test_a_rule_that_is_registered_since_is_applied() -> None:
@@ -214,7 +214,7 @@ def test_a_rule_that_is_registered_since_is_applied() -> None:
     assert source.over(other, "basic") is None
 
     @sardonyx.rule("turn_subtraction", exactness=EXACT)
-    def turned(x: V, y: V) -> Rewrite:
+    def rotated(x: V, y: V) -> Rewrite:
         "Sub(x, y) is Neg(Sub(y, x))."
         return Op("Sub")(x, y) >> Op("Neg")(Op("Sub")(y, x))
 

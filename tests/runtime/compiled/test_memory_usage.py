@@ -42,19 +42,19 @@ def test_a_report_says_what_is_held_and_who_shares_with_whom() -> None:
     session = Session(layers(4), compile="wait")
     assert session.memory().arena == 0
     session.run(None, {"x": X})
-    found = session.memory()
+    actual = session.memory()
     value = X.nbytes
-    assert found.weights >= 4 * C * C * 4
-    assert found.arenas == 1
+    assert actual.weights >= 4 * C * C * 4
+    assert actual.arenas == 1
     # Two values in the arena at a time, and the result outside of it.
-    assert 3 * value <= found.peak < 5 * value
-    assert found.arena >= 2 * value
-    by_name = {each.name: each for each in found.plan}
+    assert 3 * value <= actual.peak < 5 * value
+    assert actual.arena >= 2 * value
+    by_name = {item.name: item for item in actual.plan}
     assert {"h1", "h2", "h3"} <= by_name.keys()
     assert by_name["h1"].shares_with == ("h3",)
     assert by_name["h1"].offset == by_name["h3"].offset
     assert by_name["h1"].last < by_name["h3"].first
-    assert "h3" in str(found)
+    assert "h3" in str(actual)
 
 
 def test_values_that_live_at_the_same_time_share_nothing() -> None:
@@ -92,15 +92,15 @@ def test_what_parts_hand_to_each_other_counts() -> None:
     model, large = layers(4, "N"), np.concatenate([X] * 8)
     model.graph.node[1].name = "second"
 
-    def made(most: int | None) -> Session:
+    def created(most: int | None) -> Session:
         return Session(model, compile="wait", pins=[("second", "reference")], max_memory=most)
 
-    free = made(None)
+    free = created(None)
     free.run(None, {"x": large})
     need = free.memory().peak
     assert need == 3 * large.nbytes
-    made(need).run(None, {"x": large})
-    limited = made(need - 1)
+    created(need).run(None, {"x": large})
+    limited = created(need - 1)
     for _ in range(2):
         with pytest.raises(ResourceError, match=f"{need - 1:,}"):
             limited.run(None, {"x": large})
@@ -129,13 +129,13 @@ def test_what_is_free_goes_back_to_the_system() -> None:
 def test_what_no_call_uses_is_let_go_of() -> None:
     session = Session(layers(4, "N"), compile="wait")
     for _ in range(4):
-        (wanted,) = session.run(None, {"x": X})
+        (expected,) = session.run(None, {"x": X})
     assert session.memory().arena
     session.shrink()
     gc.collect()
     assert session.memory().arena == 0
     for _ in range(4):
-        np.testing.assert_array_equal(session.run(None, {"x": X})[0], wanted)
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
     assert session.memory().arena
 
 
@@ -143,7 +143,7 @@ def test_sessions_share_weights() -> None:
     first, second = (Session(layers(3), compile="wait") for _ in range(2))
     assert first.program is not None
     assert second.program is not None
-    held = [{id(array) for array in each.program.weights if array.ndim} for each in (first, second)]  # type: ignore[union-attr]
+    held = [{id(array) for array in item.program.weights if array.ndim} for item in (first, second)]  # type: ignore[union-attr]
     assert held[0] == held[1]
 
 
@@ -178,16 +178,16 @@ def test_values_between_native_calls_and_the_interpreter_s_count() -> None:
     }"""
     session = Session(parsed(text, w=W), compile="wait")
     session.run(None, {"x": X})
-    found = session.memory()
-    assert len(found.plans) == 2
-    assert [plan.where for plan in found.plans] == ["kernels 0-3", "kernels 4-4"]
-    assert {"b", "c"} <= {each.name for each in found.plan}
+    actual = session.memory()
+    assert len(actual.plans) == 2
+    assert [plan.where for plan in actual.plans] == ["kernels 0-3", "kernels 4-4"]
+    assert {"b", "c"} <= {item.name for item in actual.plan}
     # Two products that stay, what is unique of one, its exponential.
-    assert 4 * X.nbytes <= found.peak < 8 * X.nbytes
-    limited = Session(parsed(text, w=W), compile="wait", max_memory=found.peak)
+    assert 4 * X.nbytes <= actual.peak < 8 * X.nbytes
+    limited = Session(parsed(text, w=W), compile="wait", max_memory=actual.peak)
     limited.run(None, {"x": X})
     with pytest.raises(ResourceError):
-        Session(parsed(text, w=W), compile="wait", max_memory=found.peak * 6 // 10).run(None, {"x": X})
+        Session(parsed(text, w=W), compile="wait", max_memory=actual.peak * 6 // 10).run(None, {"x": X})
 
 
 def test_what_the_body_of_a_loop_computes_is_told_apart() -> None:
@@ -204,14 +204,14 @@ def test_what_the_body_of_a_loop_computes_is_told_apart() -> None:
     session = Session(parsed(text, w=W), compile="wait")
     session.run(None, {"x": X})
     (plan,) = session.memory().plans
-    outer = {each.name: each for each in plan.buffers if not each.inside}
-    inner = [each for each in plan.buffers if each.inside]
-    assert {each.inside for each in inner} <= outer.keys()
-    assert "p" in {each.name for each in inner}
-    for each in inner:
-        around = outer[each.inside]
-        assert around.offset <= each.offset
-        assert each.offset + each.bytes <= around.offset + around.bytes
+    outer = {item.name: item for item in plan.buffers if not item.inside}
+    inner = [item for item in plan.buffers if item.inside]
+    assert {item.inside for item in inner} <= outer.keys()
+    assert "p" in {item.name for item in inner}
+    for item in inner:
+        around = outer[item.inside]
+        assert around.offset <= item.offset
+        assert item.offset + item.bytes <= around.offset + around.bytes
     assert sum(name.startswith("state 0 of kernel 0") for name in outer) == 2
     assert plan.alive[plan.busiest] == max(plan.alive) <= plan.bytes
 
@@ -220,14 +220,14 @@ def test_parts_that_are_compiled_are_told_of_and_the_others_named() -> None:
     session = Session(layers(5), providers=["native", "reference"], pins=[("h3", "reference")], compile="wait")
     for _ in range(3):
         session.run(None, {"x": X})
-    assert len({each.provider for each in session.placement}) == 2
-    found = session.memory()
-    assert found.unknown == ("reference",)
-    assert len(found.plans) == 2
-    assert all(plan.where.startswith("part ") for plan in found.plans)
-    assert found.weights >= 4 * C * C * 4
-    assert found.peak >= 3 * X.nbytes
-    assert found.arena
+    assert len({item.provider for item in session.placement}) == 2
+    actual = session.memory()
+    assert actual.unknown == ("reference",)
+    assert len(actual.plans) == 2
+    assert all(plan.where.startswith("part ") for plan in actual.plans)
+    assert actual.weights >= 4 * C * C * 4
+    assert actual.peak >= 3 * X.nbytes
+    assert actual.arena
     session.shrink()
     gc.collect()
     assert session.memory().arena == 0
@@ -244,8 +244,8 @@ def test_programs_for_other_outputs_count() -> None:
 def test_a_report_is_plain_data() -> None:
     session = Session(layers(4), compile="wait")
     session.run(None, {"x": X})
-    found = json.loads(json.dumps(session.memory().as_dict()))
-    (plan,) = found["plans"]
+    actual = json.loads(json.dumps(session.memory().as_dict()))
+    (plan,) = actual["plans"]
     assert plan["alive"][plan["busiest"]] == max(plan["alive"])
     assert plan["buffers"][0]["bytes"] == X.nbytes
 

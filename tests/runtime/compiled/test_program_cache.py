@@ -137,8 +137,8 @@ def test_what_the_interpreter_computes_a_part_of_is_kept(
     model = onnx.parser.parse_model(text).SerializeToString()
     first, second = session(model), session(model)
     assert len(compilations) == 1
-    for found, expected in zip(second.run(None, feeds), first.run(None, feeds), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(second.run(None, feeds), first.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_host_function_of_nothing_is_kept(compilations: list[int]) -> None:
@@ -148,10 +148,10 @@ def test_a_host_function_of_nothing_is_kept(compilations: list[int]) -> None:
     def branch(name: str, node: onnx.NodeProto) -> onnx.GraphProto:
         return onnx.helper.make_graph([node], name, [], [onnx.helper.make_value_info(name, optional)])
 
-    made = branch("some", onnx.helper.make_node("Optional", ["x"], ["some"]))
+    created = branch("some", onnx.helper.make_node("Optional", ["x"], ["some"]))
     none = branch("none", onnx.helper.make_node("Optional", [], ["none"], type=kind))
     nodes = [
-        onnx.helper.make_node("If", ["c"], ["o"], then_branch=made, else_branch=none),
+        onnx.helper.make_node("If", ["c"], ["o"], then_branch=created, else_branch=none),
         onnx.helper.make_node("OptionalHasElement", ["o"], ["y"]),
     ]
     inputs = [
@@ -162,9 +162,9 @@ def test_a_host_function_of_nothing_is_kept(compilations: list[int]) -> None:
     graph = onnx.helper.make_graph(nodes, "net", inputs, outputs)
     opsets = [onnx.helper.make_opsetid("", 18)]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
-    for told in (True, False):
-        (found,) = session(model).run(None, {"c": np.array(told), "x": np.zeros(2, np.float32)})
-        assert found == told
+    for messages in (True, False):
+        (actual,) = session(model).run(None, {"c": np.array(messages), "x": np.zeros(2, np.float32)})
+        assert actual == messages
     assert len(compilations) == 1
 
 
@@ -219,7 +219,7 @@ def test_programs_for_other_numbers_of_threads_have_the_same_weights(path: Path,
     one, two = (session(path, threads=threads) for threads in (1, 2))
     assert one.native is not None
     assert two.native is not None
-    weights = [next(iter(each.native.program.prepared.values())) for each in (one, two)]
+    weights = [next(iter(item.native.program.prepared.values())) for item in (one, two)]
     assert np.shares_memory(*weights)
     assert len(list((folder / "cache" / "weights").iterdir())) == 1
 
@@ -268,16 +268,16 @@ def test_weights_are_in_memory_once(path: Path) -> None:
     one, two = session(path), session(path)
     assert one.native is not None
     assert two.native is not None
-    weights = [next(iter(each.native.program.prepared.values())) for each in (one, two)]
+    weights = [next(iter(item.native.program.prepared.values())) for item in (one, two)]
     assert np.shares_memory(*weights)
     assert not weights[0].flags.writeable
 
 
 def test_the_interpreter_still_has_the_model(path: Path) -> None:
     first, second = session(path), session(path)
-    for each in (first, second):
-        assert each.run(["h"], {"x": X})[0].shape == (5, 4)
-        assert each.model.graph.name == "net"
+    for item in (first, second):
+        assert item.run(["h"], {"x": X})[0].shape == (5, 4)
+        assert item.model.graph.name == "net"
 
 
 def test_a_model_that_was_changed_is_not_taken_for_the_one_that_was_compiled(path: Path) -> None:
@@ -332,8 +332,8 @@ def test_processes_that_start_at_once_on_an_empty_store(path: Path) -> None:
     assert [process.wait(timeout=120) for process in processes] == [0] * len(files)
     expected = session(path).run(None, {"x": X})[0]
     for file in files:
-        for found in np.load(file):
-            np.testing.assert_array_equal(found, expected)
+        for actual in np.load(file):
+            np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_store_that_cannot_be_written_is_done_without(
@@ -380,15 +380,15 @@ def test_no_space_left_at_any_write(
 ) -> None:
     """The session answers, nothing is left half written, and another session keeps all that the next one needs."""
     for number in range(most):
-        place = folder / f"cache{number}"
-        monkeypatch.setenv("SARDONYX_CACHE", str(place))
+        position = folder / f"cache{number}"
+        monkeypatch.setenv("SARDONYX_CACHE", str(position))
         disk = Disk(number)
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdopen", disk.open)
             expected = session(path).run(None, {"x": X})[0]
         if disk.writes <= number:
             break
-        assert not [each for each in place.rglob(".*") if each.is_file()]
+        assert not [item for item in position.rglob(".*") if item.is_file()]
         compilations.clear()
         for _ in range(2):
             artifact_store._store.cache_clear()

@@ -65,13 +65,13 @@ def normal(*shape: int) -> np.ndarray:
 def check(session: Session, text: str, feeds: Mapping[str, Any]) -> None:
     expected = Session(model(text), compile="off").run(None, feeds)
     for _ in range(2):
-        for found, right in zip(session.run(None, feeds), expected, strict=True):
-            assert (found.dtype, found.shape) == (right.dtype, right.shape)
-            np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
+        for actual, right in zip(session.run(None, feeds), expected, strict=True):
+            assert (actual.dtype, actual.shape) == (right.dtype, right.shape)
+            np.testing.assert_allclose(actual, right, rtol=1e-5, atol=1e-6)
 
 
 def providers(session: Session) -> set[str]:
-    return {each.provider for each in session.placement if each.provider}
+    return {item.provider for item in session.placement if item.provider}
 
 
 def test_branches_of_other_ranks() -> None:

@@ -12,8 +12,8 @@ from sardonyx.runtime.partition.assignment import assign, group_by_provider, wit
 CROSSING = 1e-5
 
 
-def total(found, edges, costs):  # type: ignore[no-untyped-def]
-    return sum(costs[n][p] for n, p in found.items()) + CROSSING * sum(found[a] != found[b] for a, b in edges)
+def total(actual, edges, costs):  # type: ignore[no-untyped-def]
+    return sum(costs[n][p] for n, p in actual.items()) + CROSSING * sum(actual[a] != actual[b] for a, b in edges)
 
 
 def drawn(rng: random.Random, count: int, providers: str) -> tuple[list[tuple[int, int]], dict[int, dict[str, float]]]:
@@ -36,11 +36,11 @@ def test_two_providers_cost_the_least_there_is(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_three_providers_cost_at_most_twice_the_least(seed: int) -> None:
     edges, costs = drawn(random.Random(seed), 7, "abc")
-    found = assign(range(7), edges, costs, CROSSING)
-    assert all(provider in costs[node] for node, provider in found.items())
+    actual = assign(range(7), edges, costs, CROSSING)
+    assert all(provider in costs[node] for node, provider in actual.items())
     choices = itertools.product(*(costs[n] for n in range(7)))
     least = min(total(dict(enumerate(choice)), edges, costs) for choice in choices)
-    assert least - 1e-8 <= total(found, edges, costs) <= 2 * least + 1e-8
+    assert least - 1e-8 <= total(actual, edges, costs) <= 2 * least + 1e-8
 
 
 def test_a_cheap_node_between_two_others_does_not_cross() -> None:
@@ -56,10 +56,10 @@ def test_groups_run_one_after_the_other(seed: int) -> None:
     edges = [(a, b) for a, b in itertools.combinations(range(count), 2) if rng.random() < 0.15]
     providers = [rng.choice("abc") for _ in range(count)]
     groups = group_by_provider(providers, edges)
-    place = {node: i for i, group in enumerate(groups) for node in group.nodes}
-    assert sorted(place) == list(range(count))
+    position = {node: i for i, group in enumerate(groups) for node in group.nodes}
+    assert sorted(position) == list(range(count))
     assert all(providers[node] == group.provider for group in groups for node in group.nodes)
-    assert all(place[tail] <= place[head] for tail, head in edges)
+    assert all(position[tail] <= position[head] for tail, head in edges)
 
 
 def test_one_provider_is_one_group() -> None:
@@ -73,9 +73,9 @@ def test_a_node_waits_for_the_group_that_it_can_join() -> None:
 
 def test_what_gains_least_a_byte_leaves_first() -> None:
     costs = {"x": {"fast": 1e-6, "slow": 9e-6}, "y": {"fast": 1e-6, "slow": 2e-6}, "z": {"fast": 1e-6}}
-    found = dict.fromkeys("xyz", "fast")
+    actual = dict.fromkeys("xyz", "fast")
     nbytes = {"x": 10, "y": 10, "z": 10}.__getitem__
-    assert within_budget(found, costs, nbytes, {"fast": 30}) is None
-    left = within_budget(found, costs, nbytes, {"fast": 20})
+    assert within_budget(actual, costs, nbytes, {"fast": 30}) is None
+    left = within_budget(actual, costs, nbytes, {"fast": 20})
     assert left == {**costs, "y": {"slow": 2e-6}}
-    assert within_budget(found, costs, nbytes, {"fast": 0}) == {**costs, "y": {"slow": 2e-6}, "x": {"slow": 9e-6}}
+    assert within_budget(actual, costs, nbytes, {"fast": 0}) == {**costs, "y": {"slow": 2e-6}, "x": {"slow": 9e-6}}

@@ -37,17 +37,17 @@ def session() -> sardonyx.Session:
 
 def test_every_part_of_a_run_is_there(session: sardonyx.Session) -> None:
     assert session.program is not None
-    found = session.profile({"x": X}, runs=3)
-    assert len(found.kernels) == len(session.program.launches)
-    assert [note.primitive for note, _ in found.interpreted] == ["host Unique", "get"]
-    assert found.runs == 3
-    assert found.seconds > 0
-    assert found.operations >= 2 * 16 * 8 * 6
-    for each in found.kernels:
-        assert each.seconds > 0
-        assert each.note.operations is not None
-        assert each.share == pytest.approx(each.note.operations / each.seconds / found.peak.operations)
-    json.dumps(found.as_dict())
+    actual = session.profile({"x": X}, runs=3)
+    assert len(actual.kernels) == len(session.program.launches)
+    assert [note.primitive for note, _ in actual.interpreted] == ["host Unique", "get"]
+    assert actual.runs == 3
+    assert actual.seconds > 0
+    assert actual.operations >= 2 * 16 * 8 * 6
+    for item in actual.kernels:
+        assert item.seconds > 0
+        assert item.note.operations is not None
+        assert item.share == pytest.approx(item.note.operations / item.seconds / actual.peak.operations)
+    json.dumps(actual.as_dict())
 
 
 def test_a_run_after_it_gives_the_same(session: sardonyx.Session) -> None:
@@ -76,9 +76,9 @@ def test_a_run_with_a_clock_gives_the_same(session: sardonyx.Session, threads: b
 
 
 def test_a_run_is_told_from_its_begin_to_its_end(session: sardonyx.Session) -> None:
-    found = session.profile({"x": X}, runs=1)
-    own = [event for event in found.events if not event.thread]
-    assert [event.kernel for event in own if event.kernel >= 0] == list(range(len(found.kernels)))
+    actual = session.profile({"x": X}, runs=1)
+    own = [event for event in actual.events if not event.thread]
+    assert [event.kernel for event in own if event.kernel >= 0] == list(range(len(actual.kernels)))
     assert [event.title for event in own if event.kind == "interpreter"] == ["host Unique", "get"]
     ends = [event.begin + event.seconds for event in own]
     assert own[0].begin == 0
@@ -86,8 +86,8 @@ def test_a_run_is_told_from_its_begin_to_its_end(session: sardonyx.Session) -> N
 
 
 def test_kernels_know_the_tensor_that_most_operations_are_for(session: sardonyx.Session) -> None:
-    found = session.profile({"x": X}, runs=1)
-    assert {each.note.main for each in found.kernels} == {"h", "y"}
+    actual = session.profile({"x": X}, runs=1)
+    assert {item.note.main for item in actual.kernels} == {"h", "y"}
 
 
 def test_a_part_of_an_operator_bears_the_name_of_the_whole() -> None:
@@ -100,8 +100,8 @@ def test_a_part_of_an_operator_bears_the_name_of_the_whole() -> None:
     model.graph.initializer.append(NET.graph.initializer[0])
     bias = onnx.numpy_helper.from_array(np.ones((16, 6), np.float32), "x2")
     model.graph.initializer.append(bias)
-    found = sardonyx.Session(model, compile="wait").profile({"x": X}, runs=1)
-    assert all(each.note.main in ("a", "y") and each.note.tensors for each in found.kernels)
+    actual = sardonyx.Session(model, compile="wait").profile({"x": X}, runs=1)
+    assert all(item.note.main in ("a", "y") and item.note.tensors for item in actual.kernels)
 
 
 LOOP = onnx.parser.parse_model(
@@ -119,9 +119,9 @@ LOOP = onnx.parser.parse_model(
 
 def test_iterations_that_the_interpreter_repeats_lie_in_their_loop() -> None:
     session = sardonyx.Session(LOOP, compile="wait")
-    found = session.profile({"x": X[:4, :4], "n": np.array(3)}, runs=1)
-    outer = [event for event in found.events if event.depth == 0]
-    inner = [event for event in found.events if event.depth and event.kind == "kernel" and not event.thread]
+    actual = session.profile({"x": X[:4, :4], "n": np.array(3)}, runs=1)
+    outer = [event for event in actual.events if event.depth == 0]
+    inner = [event for event in actual.events if event.depth and event.kind == "kernel" and not event.thread]
     (loop,) = (event for event in outer if event.title == "loop")
     assert len(inner) >= 3, "in each iteration"
     assert all(loop.begin <= event.begin <= loop.begin + loop.seconds for event in inner)
@@ -130,15 +130,15 @@ def test_iterations_that_the_interpreter_repeats_lie_in_their_loop() -> None:
 
 def test_parts_of_a_session_that_providers_share_are_there() -> None:
     session = sardonyx.Session(NET, providers=["native", "reference"], pins=[("h", "reference")], compile="wait")
-    found = session.profile({"x": X}, runs=1)
-    assert {part.provider for part in found.parts} == {"native", "reference"}
-    assert all(part.seconds > 0 for part in found.parts)
-    assert all(found.parts[each.part].provider == "native" for each in found.kernels)
-    assert "MatMul" in [note.primitive for note, _ in found.interpreted]
-    parts = [event for event in found.events if event.kind == "part"]
-    assert [event.title for event in parts] == [part.provider for part in found.parts]
-    assert all(event.depth for event in found.events if event.kind == "kernel" and not event.thread)
-    json.dumps(found.as_dict())
+    actual = session.profile({"x": X}, runs=1)
+    assert {part.provider for part in actual.parts} == {"native", "reference"}
+    assert all(part.seconds > 0 for part in actual.parts)
+    assert all(actual.parts[item.part].provider == "native" for item in actual.kernels)
+    assert "MatMul" in [note.primitive for note, _ in actual.interpreted]
+    parts = [event for event in actual.events if event.kind == "part"]
+    assert [event.title for event in parts] == [part.provider for part in actual.parts]
+    assert all(event.depth for event in actual.events if event.kind == "kernel" and not event.thread)
+    json.dumps(actual.as_dict())
 
 
 def test_feeds_are_checked(session: sardonyx.Session) -> None:
@@ -149,11 +149,11 @@ def test_feeds_are_checked(session: sardonyx.Session) -> None:
 
 
 def test_of_what_is_not_compiled_the_nodes_are_told() -> None:
-    found = sardonyx.Session(NET, compile="off").profile({"x": X}, runs=2)
-    assert not found.kernels
-    assert [note.primitive for note, _ in found.interpreted] == ["MatMul", "Softmax", "Unique"]
-    assert all(note.reason == "compiling is off" and seconds > 0 for note, seconds in found.interpreted)
-    assert [event.tensors[0] for event in found.events] == ["h", "y", "z"]
+    actual = sardonyx.Session(NET, compile="off").profile({"x": X}, runs=2)
+    assert not actual.kernels
+    assert [note.primitive for note, _ in actual.interpreted] == ["MatMul", "Softmax", "Unique"]
+    assert all(note.reason == "compiling is off" and seconds > 0 for note, seconds in actual.interpreted)
+    assert [event.tensors[0] for event in actual.events] == ["h", "y", "z"]
 
 
 def test_a_run_that_fails_says_why(session: sardonyx.Session) -> None:

@@ -20,5 +20,5 @@ def test_what_was_recorded_is_kept_where_it_cannot_be_written(tmp_path: Path) ->
     with timeline.run("second"):
         pass
     written = json.loads(Path(timeline.write(str(tmp_path / "trace"))).read_text())
-    assert [each["name"] for each in written] == ["first", "second"]
+    assert [item["name"] for item in written] == ["first", "second"]
     assert json.loads(Path(timeline.write(str(tmp_path / "trace"))).read_text()) == []

@@ -31,23 +31,23 @@ def test_results_stay_as_they_were_given_as_long_as_somebody_holds_any_part_of_t
     runner, sizes = doubled(*shape), [20_000 if size == "N" else int(size) for size in shape]
     held = []
     for i in range(12):
-        (found,) = runner.run([np.full(sizes, i, np.float32)], RunContext())
+        (actual,) = runner.run([np.full(sizes, i, np.float32)], RunContext())
         if i % 2:
-            held.append((2 * i, found))
-        elif found.ndim:
-            held.append((2 * i, found[-1:].view(np.int32).view(np.float32)))
-        del found
+            held.append((2 * i, actual))
+        elif actual.ndim:
+            held.append((2 * i, actual[-1:].view(np.int32).view(np.float32)))
+        del actual
         for value, array in held:
             assert (array == value).all()
 
 
 def test_a_result_that_nobody_holds_any_more_is_where_the_next_one_is_written() -> None:
-    runner, x, places = doubled(20_000), np.ones(20_000, np.float32), set()
+    runner, x, positions = doubled(20_000), np.ones(20_000, np.float32), set()
     for _ in range(6):
-        (found,) = runner.run([x], RunContext())
-        places.add(found.ctypes.data)
-        del found
-    assert len(places) == 1
+        (actual,) = runner.run([x], RunContext())
+        positions.add(actual.ctypes.data)
+        del actual
+    assert len(positions) == 1
 
 
 @pytest.mark.parametrize("elements", SIZES)
@@ -59,9 +59,9 @@ def test_an_input_is_read_where_it_lies_in_this_call(elements: int) -> None:
         x = {"stays": stays, "other": other, "fixed": other}.get(kind, np.empty(2 * elements, np.float32)[::2])
         x[:] = i
         x.setflags(write=kind != "fixed")
-        (found,) = runner.run([x], RunContext())
+        (actual,) = runner.run([x], RunContext())
         x.setflags(write=True)
-        np.testing.assert_array_equal(found, np.full(elements, 2 * i, np.float32))
+        np.testing.assert_array_equal(actual, np.full(elements, 2 * i, np.float32))
 
 
 def test_an_input_of_another_shape_at_the_same_place_is_read_in_that_shape() -> None:
@@ -72,8 +72,8 @@ def test_an_input_of_another_shape_at_the_same_place_is_read_in_that_shape() -> 
     runner = make("openvino", Settings(threads=1)).compile(model_io.load(proto))
     x = np.ones(24_000, np.float32)
     for shape in [(240, 100)] * 12 + [(100, 240)] * 12 + [(240, 100), (24_000, 1), (1, 24_000)]:
-        (found,) = runner.run([x.reshape(shape)], RunContext())
-        np.testing.assert_array_equal(found, np.full(shape[0], shape[1], np.float32))
+        (actual,) = runner.run([x.reshape(shape)], RunContext())
+        np.testing.assert_array_equal(actual, np.full(shape[0], shape[1], np.float32))
 
 
 def test_values_of_any_size_are_read_after_any_other() -> None:
@@ -83,15 +83,15 @@ def test_values_of_any_size_are_read_after_any_other() -> None:
         size = int(rng.choice([1, 2, 300]))
         x = stays if size == 300 and i % 3 else np.empty((size, size), np.float32)
         x[...] = i
-        (found,) = runner.run([x], RunContext())
-        assert found.shape == x.shape
-        assert (found == 2 * i).all()
+        (actual,) = runner.run([x], RunContext())
+        assert actual.shape == x.shape
+        assert (actual == 2 * i).all()
 
 
 def test_what_shrinking_lets_go_of_is_made_again() -> None:
     runner = doubled(8)
     assert isinstance(runner, Shrinking)
     for i in range(3):
-        (found,) = runner.run([np.full(8, i, np.float32)], RunContext())
+        (actual,) = runner.run([np.full(8, i, np.float32)], RunContext())
         runner.shrink()
-        assert (found == 2 * i).all()
+        assert (actual == 2 * i).all()

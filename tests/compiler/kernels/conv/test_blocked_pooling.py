@@ -27,7 +27,7 @@ from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.pooling import PoolingProblem, choose_pooling
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
-from sardonyx.core.rules.numpy_windows import reduced
+from sardonyx.core.rules.numpy_windows import reduce_windows
 
 W = Windows.of
 ROWS = ((1, 1), (2, 3), (3, 7), (4, 8), (2, 15), (5, 16), (3, 33), (1, 700))
@@ -65,7 +65,7 @@ def built(
 def reference(kind: Kind, x: np.ndarray, windows: Windows, high: tuple[int, ...], identity: Any) -> np.ndarray:
     out = out_sizes(x.shape[2:], windows, high)
     pads: Any = tuple(zip(windows.padding, high, strict=True))
-    return reduced(x, UFUNCS[kind], identity, windows.sizes, windows.strides, pads, windows.dilations, out)
+    return reduce_windows(x, UFUNCS[kind], identity, windows.sizes, windows.strides, pads, windows.dilations, out)
 
 
 IDENTITIES = {"add": 0.0, "max": -np.inf, "min": np.inf}

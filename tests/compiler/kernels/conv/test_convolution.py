@@ -31,7 +31,7 @@ from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.convolution import choose_tile, grouped_outputs
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Dim, Size
-from sardonyx.core.rules.numpy_windows import convolved
+from sardonyx.core.rules.numpy_windows import convolve
 from sardonyx.errors import OptionError
 
 
@@ -131,7 +131,7 @@ def check(
     groups, each = case.groups, case.channels // case.groups
     weights = rng.standard_normal((groups, case.filters // groups, each, *case.windows.sizes)).astype(np.float32)
     windows = case.windows
-    expected = convolved(
+    expected = convolve(
         np.moveaxis(x.reshape(batch, groups, each, *sizes), 1, 0).astype(np.float64),
         weights.astype(np.float64),
         out,

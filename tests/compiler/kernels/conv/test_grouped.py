@@ -26,7 +26,7 @@ from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.convolution import grouped_outputs
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
-from sardonyx.core.rules.numpy_windows import convolved
+from sardonyx.core.rules.numpy_windows import convolve
 
 W = Windows.of
 ROWS = ((1, 1), (2, 3), (3, 7), (4, 8), (2, 15), (5, 16), (3, 33), (0, 3), (1, 400))
@@ -68,7 +68,7 @@ def check(
     out = out_sizes(sizes, windows, high)
     x = rng.standard_normal((2, channels, *sizes)).astype(np.float32)
     weights = rng.standard_normal((channels, 1, 1, *windows.sizes)).astype(np.float32)
-    expected = convolved(
+    expected = convolve(
         np.moveaxis(x, 1, 0)[:, :, None].astype(np.float64),
         weights.astype(np.float64),
         out,

@@ -16,7 +16,7 @@ from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.convolution import planar_vectors
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
-from sardonyx.core.rules.numpy_windows import convolved
+from sardonyx.core.rules.numpy_windows import convolve
 
 
 class Case(NamedTuple):
@@ -89,7 +89,7 @@ def check(run: CompiledKernel, case: Case, batch: int, sizes: tuple[int, ...], p
     x = room[1 : batch + 1]
     x[...] = rng.standard_normal(x.shape)
     weights = rng.standard_normal((1, case.filters, case.channels, *windows.sizes)).astype(np.float32)
-    expected = convolved(
+    expected = convolve(
         x[None].astype(np.float64), weights.astype(np.float64), out, windows.strides,
         tuple(zip(windows.padding, case.high, strict=True)), windows.base_dilations, windows.dilations,  # type: ignore[arg-type]
     )[0]  # fmt: skip

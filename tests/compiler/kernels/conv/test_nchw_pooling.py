@@ -19,7 +19,7 @@ from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.rules.numpy_rules import identity_of
-from sardonyx.core.rules.numpy_windows import reduced
+from sardonyx.core.rules.numpy_windows import reduce_windows
 from sardonyx.errors import UnsupportedError
 
 
@@ -91,7 +91,7 @@ def reference(kind: Kind, x: np.ndarray, case: Case) -> np.ndarray:
     out = out_sizes(x.shape[1:], windows, case.high)
     low = [int(each) for each in windows.padding]  # type: ignore[arg-type]
     pads = list(zip(low, case.high, strict=True))
-    found = reduced(
+    found = reduce_windows(
         x, UFUNCS[kind], identity_of(kind, x.dtype), windows.sizes, windows.strides, pads, windows.dilations, out
     )
     return np.asarray(found)
