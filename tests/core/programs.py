@@ -59,10 +59,10 @@ class Program:
         self.arrays = arrays
 
     def __call__(self, *inputs: Value) -> list[Value]:
-        made = list(inputs)
+        created = list(inputs)
         for step in self.steps:
-            made.append(step.compute(*[made[i] for i in step.operands]))
-        return [made[i] for i in self.results]
+            created.append(step.compute(*[created[i] for i in step.operands]))
+        return [created[i] for i in self.results]
 
     def traced(self) -> Function:
         return trace("program", self, self.inputs)
@@ -90,10 +90,10 @@ def eagerly(program: Callable[..., Sequence[Value]], arrays: Iterable[np.ndarray
         return [value.known for value in program(*[constant(array) for array in arrays])]
 
 
-def assert_same(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+def assert_same(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
     """Equal in element type, sizes and bits but for NaN."""
-    assert len(found) == len(expected)
-    for a, b in zip(found, expected, strict=True):
+    assert len(actual) == len(expected)
+    for a, b in zip(actual, expected, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape, (a.dtype, a.shape, b.dtype, b.shape)
         assert a.tobytes() == b.tobytes() or np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
 
@@ -105,8 +105,8 @@ CHOICES: dict[str, Choice] = {}
 
 
 def _pick(rng: np.random.Generator, pool: Sequence[Tensor], fits: Callable[[Tensor], bool]) -> int | None:
-    found = [i for i, x in enumerate(pool) if fits(x)]
-    return int(rng.choice(found)) if found else None
+    actual = [i for i, x in enumerate(pool) if fits(x)]
+    return int(rng.choice(actual)) if actual else None
 
 
 def _is_float(x: Tensor, rank: int = 0) -> bool:
@@ -362,11 +362,11 @@ def _scatter(rng: np.random.Generator, pool: Sequence[Tensor]):
 
     def compute(x: Tensor, at: Tensor) -> Tensor:
         rows = L.remainder(L.abs_(L.reshape(at, (L.product(at.shape),))), L.size_tensor([x.shape[batch]], ()))
-        places = L.broadcast_to(L.unsqueeze(rows, [-1]), (*x.shape[:batch], *rows.shape, 1))
+        positions = L.broadcast_to(L.unsqueeze(rows, [-1]), (*x.shape[:batch], *rows.shape, 1))
         shape = (*x.shape[:batch], *rows.shape, *x.shape[batch + 1 :])
         by_row = L.broadcast_to(L.reshape(rows, (*rows.shape, *(1,) * (x.rank - batch - 1))), shape)
         updates = L.sin(L.cast(L.iota(shape, batch), x.dtype)) + L.cast(by_row, x.dtype) * L.reduce_sum(x)
-        return apply("scatter", x, places, updates, kind=kind, batch=batch)
+        return apply("scatter", x, positions, updates, kind=kind, batch=batch)
 
     return compute, [i, k]
 
@@ -507,22 +507,22 @@ def random_program(
     with nested() as level:
         traced: list[Value] = [function_input(level, i, type) for i, type in enumerate(inputs)]
         with running(RunContext()):
-            made: list[list[Value]] = [[constant(array) for array in each] for each in arrays]
+            created: list[list[Value]] = [[constant(array) for array in item] for item in arrays]
         for _ in range(3 * length):
             name = str(rng.choice(names))
-            chosen = CHOICES[name](rng, made[0])  # type: ignore[arg-type]
+            chosen = CHOICES[name](rng, created[0])  # type: ignore[arg-type]
             if chosen is None or len(steps) >= length or any(i is None for i in chosen[1]):
                 continue
             compute, operands = chosen
             try:
                 with running(RunContext()):
-                    new = [compute(*[each[i] for i in operands]) for each in made]
+                    new = [compute(*[item[i] for i in operands]) for item in created]
                 symbolic = compute(*[traced[i] for i in operands])
             except SardonyxError:
                 continue
             if all(x.known.size <= MOST_ELEMENTS for x in new):
-                for each, x in zip(made, new, strict=True):
-                    each.append(x)
+                for item, x in zip(created, new, strict=True):
+                    item.append(x)
                 traced.append(symbolic)
                 steps.append(Step(name, compute, tuple(operands)))
     count = len(inputs) + len(steps)

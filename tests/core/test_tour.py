@@ -19,8 +19,8 @@ sys.exit(bool(found.failed))
 
 def test_the_tour() -> None:
     # In a process of its own: a value that a model of another test keeps alive has the name that it has there.
-    found = subprocess.run([sys.executable, "-c", RUN, str(PAGE)], capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout + found.stderr
-    attempted = re.search(r"attempted (\d+)", found.stdout)
+    actual = subprocess.run([sys.executable, "-c", RUN, str(PAGE)], capture_output=True, text=True)
+    assert actual.returncode == 0, actual.stdout + actual.stderr
+    attempted = re.search(r"attempted (\d+)", actual.stdout)
     assert attempted is not None
     assert int(attempted[1]) > 50

@@ -55,10 +55,10 @@ def test_rule_leaves_the_graph_unchanged_with_its_reason(case: Case) -> None:
 
 
 def test_every_rule_is_shown_and_refused() -> None:
-    cases = [case for found in FILES for case in found.cases]
+    cases = [case for actual in FILES for case in actual.cases]
     shown = {case.rule for case in cases if case.after != case.before}
     refused = {case.rule for case in cases if case.refused is not None}
-    never_refuses = {label for found in FILES for label in found.never_refuses}
+    never_refuses = {label for actual in FILES for label in actual.never_refuses}
     labels = {rule.label for rules in REGISTRY.values() for rule in rules if _is_covered(rule)}
     assert labels - shown == set()
     assert labels - refused - never_refuses == set()

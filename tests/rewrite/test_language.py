@@ -56,11 +56,11 @@ def graph(*nodes: onnx.NodeProto, **weights: object) -> onnx.ModelProto:
 
 def plus_two() -> Rule:
     @sardonyx.rule("plus_two", exactness=EXACT)
-    def found(x: V) -> Rewrite:
+    def actual(x: V) -> Rewrite:
         "Tanh(x) + 2."
         return Add(Tanh(x), 2) >> Neg(x)
 
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("operands", [["t", "two"], ["two", "t"]])
@@ -181,11 +181,11 @@ def test_arithmetic_on_variables_and_patterns_is_the_operator() -> None:
 
 def guarded() -> Rule:
     @sardonyx.rule("guarded", exactness=EXACT)
-    def found(x: V, k: C) -> Rewrite:
+    def actual(x: V, k: C) -> Rewrite:
         "x * k of rank 4, for one number k."
         return x * k >> Neg(x) | where(rank(x) == 4, number(k) > 0)
 
-    return found
+    return actual
 
 
 @pytest.mark.parametrize(

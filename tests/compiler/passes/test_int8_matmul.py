@@ -28,18 +28,18 @@ def compiled(function: Function, target: str) -> Program:
 
 def codes(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
     low, high = LIMITS[dtype]
-    found = rng.integers(low, high + 1, shape).astype(t.numpy_dtype(dtype))
+    actual = rng.integers(low, high + 1, shape).astype(t.numpy_dtype(dtype))
     # The ends of the range are where sums of few bits overflow.
-    return np.where(rng.random(shape) < 0.2, np.array(high, found.dtype), found)
+    return np.where(rng.random(shape) < 0.2, np.array(high, actual.dtype), actual)
 
 
 def narrow(program: Program) -> set[str]:
     """The element types of the first operands of its products."""
-    found = set()
+    actual = set()
     for value in program.function.values:
         if value.op in ("contract", "convolve"):
-            found.add(value.operands[0].type.dtype.name)  # type: ignore[union-attr]
-    return found
+            actual.add(value.operands[0].type.dtype.name)  # type: ignore[union-attr]
+    return actual
 
 
 def expected_form(target: str, weights: np.ndarray) -> str:
@@ -81,8 +81,8 @@ def test_products_of_integers_are_exact(
         x = codes(rng, x_dtype, (count, depth))
         for zero in LIMITS[x_dtype]:
             feeds = [x, np.array(zero, x.dtype)]
-            (found,), (wanted,) = program.run(feeds), computed(function, feeds)
-            np.testing.assert_array_equal(found, wanted)
+            (actual,), (expected,) = program.run(feeds), computed(function, feeds)
+            np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -138,8 +138,8 @@ def test_scales_of_columns_follow_the_product(target: str) -> None:
     program = compiled(function, target)
     assert narrow(program) == {expected_form(target, weights)}
     feeds = [codes(rng, t.UINT8, (2, 9, 40)), np.array(0.02, np.float32)]
-    (found,), (wanted,) = program.run(feeds), computed(function, feeds)
-    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6 * np.abs(wanted).max())
+    (actual,), (expected,) = program.run(feeds), computed(function, feeds)
+    np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-6 * np.abs(expected).max())
 
 
 def test_scales_along_the_sum_stay_where_they_are() -> None:
@@ -192,11 +192,11 @@ def test_convolutions_of_integers_are_exact(
 
     def body(x: L.Tensor) -> list[L.Tensor]:
         image = L.cast(x, t.INT32) - zero
-        found = L.convolve(
+        actual = L.convolve(
             image, L.cast(constant(weights, t.INT8), t.INT32), strides=[stride] * 2, padding=[(padding, padding)] * 2,
             kernel_dilation=[dilation] * 2, groups=groups,
         )  # fmt: skip
-        return [found + constant(bias, t.INT32)]
+        return [actual + constant(bias, t.INT32)]
 
     sizes = (2, channels, 9, 14) if known else (N, channels, H, W)
     function = trace("f", body, [TensorType(dtype, sizes)])
@@ -278,7 +278,7 @@ def test_a_network_of_quantized_layers_stays_in_blocks_of_bytes(target: str) -> 
     assert titles.count("direct convolution") == 2
     assert {value.type.dtype for value in program.blocks} <= {t.UINT8, t.INT16}
     feeds = [codes(rng, t.UINT8, (1, 8, 12, 12))]
-    found, wanted = program.run(feeds)[0].astype(int), computed(function, feeds)[0].astype(int)
+    actual, expected = program.run(feeds)[0].astype(int), computed(function, feeds)[0].astype(int)
     # Where the result of the first layer is halfway between two codes, one unit is a step of the second.
-    assert np.abs(found - wanted).max() <= 1
-    assert (found != wanted).mean() < 0.01
+    assert np.abs(actual - expected).max() <= 1
+    assert (actual != expected).mean() < 0.01

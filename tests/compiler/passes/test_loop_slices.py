@@ -40,9 +40,9 @@ def sessions(axes: str, state: str, axis: int, step: str) -> tuple[sardonyx.Sess
 def same(native: sardonyx.Session, numpy: sardonyx.Session, most: int, x: np.ndarray, s: np.ndarray) -> None:
     feeds = {"most": np.array(most), "x": x, "s": s}
     for _ in range(2):
-        for found, wanted in zip(native.run(None, feeds), numpy.run(None, feeds), strict=True):
-            assert found.shape == wanted.shape
-            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+        for actual, expected in zip(native.run(None, feeds), numpy.run(None, feeds), strict=True):
+            assert actual.shape == expected.shape
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("axes", ["N, 4", "6, 4"])

@@ -68,7 +68,7 @@ def attention(x: Tensor) -> list[Tensor]:
     q = (product(x, 32, seed=1) + constant(constants(32, seed=1))) * 0.25
     k = product(x, 32, seed=2)
     v = product(x, 64, seed=3) + constant(constants(1, 1, 64, seed=3))
-    q, k, v = (heads(each, 4) for each in (q, k, v))
+    q, k, v = (heads(item, 4) for item in (q, k, v))
     paired = ((0, 0), (1, 1))
     scores = apply("contract", q, k, batch=paired, left=(3,), right=(3,), dtype=t.FLOAT)
     e = L.exp(scores - L.reduce_max(scores, [-1], keepdims=True))
@@ -97,14 +97,14 @@ STEPS = st.sampled_from([(), ("add",), ("mul",), ("add", "mul"), ("mul", "add"),
 )
 def test_any_steps_behind_them(parts: list[tuple[int, tuple[str, ...]]], sizes: tuple[int, ...], right: int) -> None:
     def body(x: Tensor) -> list[Tensor]:
-        found = []
+        actual = []
         for seed, (columns, steps) in enumerate(parts):
             y = product(x, columns, right=right, seed=seed)
             for number, op in enumerate(steps):
-                each = constant(constants(columns, seed=100 * seed + number))
-                y = y + each if op == "add" else y * each
-            found.append(L.reduce_sum(L.exp(y), [-1], keepdims=True) if not sizes else swapped(L.exp(swapped(y))))
-        return found
+                item = constant(constants(columns, seed=100 * seed + number))
+                y = y + item if op == "add" else y * item
+            actual.append(L.reduce_sum(L.exp(y), [-1], keepdims=True) if not sizes else swapped(L.exp(swapped(y))))
+        return actual
 
     function = traced(body, 4, *sizes)
     assert_same(function, 4, *sizes)
@@ -119,9 +119,9 @@ def test_zeros_keep_their_sign() -> None:
     function = traced(body, 3)
     assert products(function) == 1
     negative = np.full((3, DEPTH), -0.0, np.float32)
-    found = Program.compile(function).run([negative])
+    actual = Program.compile(function).run([negative])
     expected = computed(function, [negative])
-    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_array_equal(actual[1], expected[1])
 
 
 def test_what_follows_in_the_products_kernel_stays_there() -> None:
@@ -144,9 +144,9 @@ def test_other_operands_and_other_axes_stay_apart() -> None:
 
 def test_steps_in_another_order_stay_apart() -> None:
     def body(x: Tensor) -> list[Tensor]:
-        each = constant(constants(8, seed=5))
+        item = constant(constants(8, seed=5))
         one, other = product(x, 8, seed=1), product(x, 8, seed=2)
-        return [swapped(L.exp(swapped(one * each + each))), swapped(L.exp(swapped((other + each) * each)))]
+        return [swapped(L.exp(swapped(one * item + item))), swapped(L.exp(swapped((other + item) * item)))]
 
     function = traced(body, 3)
     assert products(function) == 2

@@ -48,15 +48,15 @@ def on_reference(function: Function, arrays: Sequence[np.ndarray]) -> list[np.nd
 
 
 def assert_exported(function: Function, arrays: Sequence[np.ndarray]) -> None:
-    for found, expected in zip(on_reference(function, arrays), computed(function, arrays), strict=True):
-        assert found.dtype == expected.dtype
-        assert found.shape == expected.shape
+    for actual, expected in zip(on_reference(function, arrays), computed(function, arrays), strict=True):
+        assert actual.dtype == expected.dtype
+        assert actual.shape == expected.shape
         if t.is_float(t.dtype_of(expected)):
             exact = expected.dtype == np.float64
-            found, expected = (x.astype(np.float64) for x in (found, expected))
-            np.testing.assert_allclose(found, expected, rtol=1e-7 if exact else 1e-4, atol=1e-7 if exact else 1e-5)
+            actual, expected = (x.astype(np.float64) for x in (actual, expected))
+            np.testing.assert_allclose(actual, expected, rtol=1e-7 if exact else 1e-4, atol=1e-7 if exact else 1e-5)
         else:
-            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(actual, expected)
 
 
 def test_every_primitive_has_a_form() -> None:
@@ -238,8 +238,8 @@ def test_host_functions_are_their_nodes() -> None:
 def test_known_sequences() -> None:
     element = TensorType(t.FLOAT, (2,))
     values = [known([np.ones(2, np.float32)], SequenceType(element)), known([], SequenceType(element))]
-    found = on_reference(trace("f", lambda: values, []), [])
-    assert [len(x) for x in found] == [1, 0]
+    actual = on_reference(trace("f", lambda: values, []), [])
+    assert [len(x) for x in actual] == [1, 0]
     with pytest.raises(UnsupportedError, match="no ONNX"):
         to_model(trace("f", lambda x: [x], [MapType(t.INT64, element)]))
 

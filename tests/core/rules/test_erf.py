@@ -11,14 +11,14 @@ from sardonyx.core.rules.erf import erf
 
 def test_within_two_units_in_the_last_place() -> None:
     x = np.concatenate([np.linspace(-7, 7, 20001), 10.0 ** np.linspace(-300, 2, 400), [0.84375, 1.25, 1 / 0.35, 6.0]])
-    wanted = np.array([math.erf(v) for v in x])
-    np.testing.assert_array_max_ulp(erf(x), wanted, maxulp=2)
+    expected = np.array([math.erf(v) for v in x])
+    np.testing.assert_array_max_ulp(erf(x), expected, maxulp=2)
 
 
 def test_limits_signs_and_nan() -> None:
-    found = erf(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0]))
-    np.testing.assert_array_equal(found, [1, -1, np.nan, 0, 0])
-    assert not np.signbit(found[3]) and np.signbit(found[4])
+    actual = erf(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0]))
+    np.testing.assert_array_equal(actual, [1, -1, np.nan, 0, 0])
+    assert not np.signbit(actual[3]) and np.signbit(actual[4])
 
 
 def test_any_element_type_and_shape() -> None:

@@ -42,16 +42,16 @@ def test_division_of_integers_by_zero_names_the_place() -> None:
 
 def test_sixteen_bit_floats_are_rounded_once() -> None:
     x = np.array([1.0, 3.0], t.numpy_dtype(t.BFLOAT16))
-    (found,) = eagerly(lambda x: [L.exp(x)], [x])
-    assert found.tolist() == np.exp(x.astype(np.float32)).astype(x.dtype).tolist()
+    (actual,) = eagerly(lambda x: [L.exp(x)], [x])
+    assert actual.tolist() == np.exp(x.astype(np.float32)).astype(x.dtype).tolist()
     ones = np.ones(4096, np.float16)
     assert eagerly(lambda x: [L.reduce_sum(x)], [ones])[0] == 4096
 
 
 @pytest.mark.parametrize("kind", ["add", "mul", "max", "min"])
 def test_reductions_of_nothing_give_the_identity(kind: str) -> None:
-    (found,) = eagerly(lambda x: [apply("reduce", x, kind=kind, axes=(0,))], [np.empty((0, 2))])
-    assert found.tolist() == [{"add": 0, "mul": 1, "max": -math.inf, "min": math.inf}[kind]] * 2
+    (actual,) = eagerly(lambda x: [apply("reduce", x, kind=kind, axes=(0,))], [np.empty((0, 2))])
+    assert actual.tolist() == [{"add": 0, "mul": 1, "max": -math.inf, "min": math.inf}[kind]] * 2
 
 
 def test_the_first_of_equals_is_chosen() -> None:
@@ -70,14 +70,14 @@ def test_the_first_of_equals_is_chosen() -> None:
 def test_contract_is_einsum(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((4, 2, 5, 6))
-    (found,) = eagerly(lambda x, y: [L.contract(x, y, batch=[(0, 1)], left=[3, 2], right=[2, 0])], [x, y])
-    np.testing.assert_allclose(found, np.einsum("abcd,cade->abe", x, y), rtol=1e-12, atol=1e-12)
+    (actual,) = eagerly(lambda x, y: [L.contract(x, y, batch=[(0, 1)], left=[3, 2], right=[2, 0])], [x, y])
+    np.testing.assert_allclose(actual, np.einsum("abcd,cade->abe", x, y), rtol=1e-12, atol=1e-12)
 
 
 def test_contract_of_bytes_sums_exactly_in_32_bits() -> None:
     x = np.full((1, 1 << 16), -128, np.int8)
-    (found,) = eagerly(lambda x: [L.contract(x, x, left=[1], right=[1], dtype=t.INT32)], [x])
-    assert found.tolist() == [[1 << 30]]
+    (actual,) = eagerly(lambda x: [L.contract(x, x, left=[1], right=[1], dtype=t.INT32)], [x])
+    assert actual.tolist() == [[1 << 30]]
 
 
 @settings(max_examples=cases(40), deadline=None)
@@ -100,10 +100,10 @@ def test_convolve_is_its_definition(seed: int) -> None:
             row = x[(..., *(p // b for p, b in zip(at, base, strict=True)))]
             expected[(..., *o)] += np.einsum("gnc,gmc->gnm", row, w[(..., *k)])
     params = {"strides": tuple(strides), "padding": tuple(padding), "base_dilation": tuple(base)}
-    (found,) = eagerly(
+    (actual,) = eagerly(
         lambda x, w: [apply("convolve", x, w, **params, kernel_dilation=tuple(dilation), dtype=t.DOUBLE)], [x, w]
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 @settings(max_examples=cases(40), deadline=None)
@@ -113,15 +113,15 @@ def test_reduce_window_is_its_definition(seed: int, kind: str) -> None:
     x = rng.integers(-3, 3, (2, 5, 6)).astype(np.float64)
     window, strides, dilation = rng.integers(1, 3, (3, 2)).tolist()
     padding = [(1, 1), (0, 1)] if min(window) > 1 else [(0, 0), (0, 0)]
-    (found,) = eagerly(
+    (actual,) = eagerly(
         lambda x: [L.reduce_window(kind, x, window, strides=strides, padding=padding, dilation=dilation)], [x]
     )
-    for o in np.ndindex(*found.shape[1:]):
-        places = [
+    for o in np.ndindex(*actual.shape[1:]):
+        positions = [
             tuple(i * s + j * d - low for i, j, s, d, (low, _) in zip(o, k, strides, dilation, padding, strict=True))
             for k in np.ndindex(*window)
         ]
-        inside = [at for at in places if all(0 <= p < size for p, size in zip(at, x.shape[1:], strict=True))]
+        inside = [at for at in positions if all(0 <= p < size for p, size in zip(at, x.shape[1:], strict=True))]
         for batch in range(2):
             values = [x[(batch, *at)] for at in inside]
             best = {"add": sum, "argmax": max, "argmin": min}.get(kind) or {"max": max, "min": min}[kind]
@@ -129,19 +129,19 @@ def test_reduce_window_is_its_definition(seed: int, kind: str) -> None:
             if kind.startswith("arg"):
                 first = inside[values.index(expected)]
                 expected = first[0] * x.shape[2] + first[1]
-            assert found[(batch, *o)] == expected
+            assert actual[(batch, *o)] == expected
 
 
 @pytest.mark.parametrize("kind", ["set", "add", "mul", "min", "max"])
 def test_scatter_takes_updates_in_order(kind: str) -> None:
     x = np.array([[2.0, 3.0], [4.0, 5.0]])
     at, updates = np.array([[1], [0], [1]]), np.array([[1.0, 9.0], [2.0, 2.0], [3.0, 3.0]])
-    (found,) = eagerly(lambda x, at, u: [L.scatter_nd(x, at, u, kind)], [x, at, updates])
+    (actual,) = eagerly(lambda x, at, u: [L.scatter_nd(x, at, u, kind)], [x, at, updates])
     expected = x.copy()
     combine = {"set": lambda a, b: b, "add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}[kind]
     for (row,), update in zip(at, updates, strict=True):
         expected[row] = combine(expected[row], update)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("index", [-3, 2])
@@ -151,15 +151,15 @@ def test_an_index_out_of_range_is_refused(index: int) -> None:
 
 
 def test_pad_between_and_crop() -> None:
-    (found,) = eagerly(lambda x: [L.pad(x, [1, -1], [0, 2], 9.0, [1, 0])], [np.arange(4.0).reshape(2, 2)])
-    assert found.tolist() == [[9, 9, 9], [1, 9, 9], [9, 9, 9], [3, 9, 9]]
+    (actual,) = eagerly(lambda x: [L.pad(x, [1, -1], [0, 2], 9.0, [1, 0])], [np.arange(4.0).reshape(2, 2)])
+    assert actual.tolist() == [[9, 9, 9], [1, 9, 9], [9, 9, 9], [3, 9, 9]]
 
 
 @pytest.mark.parametrize("text", ["1", "-7", "2.5", "inf", "nan", "1e3"])
 def test_texts_become_numbers_and_back(text: str) -> None:
     words = np.array([text], object)
-    (found,) = eagerly(lambda x: [L.cast(x, t.DOUBLE)], [words])
-    np.testing.assert_equal(found[0], float(text))
+    (actual,) = eagerly(lambda x: [L.cast(x, t.DOUBLE)], [words])
+    np.testing.assert_equal(actual[0], float(text))
 
 
 def test_a_text_that_is_no_number_is_refused() -> None:

@@ -19,13 +19,13 @@ from sardonyx.core.ir import types as t
 
 def computed(op: str, *arrays: np.ndarray, **params: Any) -> np.ndarray:
     with running(RunContext()):
-        found: np.ndarray = apply(op, *(constant(array) for array in arrays), **params).known
-        return found
+        actual: np.ndarray = apply(op, *(constant(array) for array in arrays), **params).known
+        return actual
 
 
-def index(place: tuple[int, ...]) -> Any:
+def index(position: tuple[int, ...]) -> Any:
     """Of the last axes."""
-    return (..., *place)
+    return (..., *position)
 
 
 @st.composite
@@ -44,7 +44,7 @@ def windows(draw: st.DrawFn, base: bool = False) -> dict[str, Any]:
     return dict(zip(names, zip(*axes, strict=True), strict=True))
 
 
-def places(w: dict[str, Any]) -> tuple[tuple[int, ...], dict[tuple[int, ...], list[tuple[tuple[int, ...], Any]]]]:
+def positions(w: dict[str, Any]) -> tuple[tuple[int, ...], dict[tuple[int, ...], list[tuple[tuple[int, ...], Any]]]]:
     """How many windows there are, and for each its places: in the kernel, and in the input or None."""
     along = []
     for size, kernel, stride, dilation, (low, high), between in zip(
@@ -58,14 +58,14 @@ def places(w: dict[str, Any]) -> tuple[tuple[int, ...], dict[tuple[int, ...], li
             line.append([a // between if a % between == 0 and 0 <= a // between < size else None for a in at])
         along.append(line)
     counts = tuple(map(len, along))
-    found = {}
+    actual = {}
     for window in itertools.product(*map(range, counts)):
         entries = []
         for k in itertools.product(*map(range, w["kernel"])):
-            place = tuple(along[axis][window[axis]][k[axis]] for axis in range(len(k)))
-            entries.append((k, None if None in place else place))
-        found[window] = entries
-    return counts, found
+            position = tuple(along[axis][window[axis]][k[axis]] for axis in range(len(k)))
+            entries.append((k, None if None in position else position))
+        actual[window] = entries
+    return counts, actual
 
 
 @settings(deadline=None, max_examples=cases(60))
@@ -74,19 +74,19 @@ def test_convolve(w: dict[str, Any], groups: int, batch: int, features: int, cha
     rng = np.random.default_rng(0)
     shapes = (groups, batch, channels, *w["sizes"]), (groups, features, channels, *w["kernel"])
     x, k = (rng.integers(-128, 128, s).astype(np.int8 if whole else np.float64) for s in shapes)
-    counts, found = places(w)
-    wanted = np.zeros((groups, batch, features, *counts), np.int32 if whole else np.float64)
-    for window, entries in found.items():
+    counts, actual = positions(w)
+    expected = np.zeros((groups, batch, features, *counts), np.int32 if whole else np.float64)
+    for window, entries in actual.items():
         for at_kernel, at in entries:
             if at is not None:
-                pixel, weight = (a[index(i)].astype(wanted.dtype) for a, i in ((x, at), (k, at_kernel)))
-                wanted[index(window)] += np.einsum("gnc,gmc->gnm", pixel, weight)
+                pixel, weight = (a[index(i)].astype(expected.dtype) for a, i in ((x, at), (k, at_kernel)))
+                expected[index(window)] += np.einsum("gnc,gmc->gnm", pixel, weight)
     result = computed(
         "convolve", x, k, strides=w["strides"], padding=w["padding"], base_dilation=w["base"],
         kernel_dilation=w["dilation"], dtype=t.INT32 if whole else t.DOUBLE,
     )  # fmt: skip
-    assert result.dtype == wanted.dtype
-    np.testing.assert_allclose(result, wanted, rtol=1e-12)
+    assert result.dtype == expected.dtype
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
 @settings(deadline=None, max_examples=cases(60))
@@ -96,14 +96,14 @@ def test_reduce_window(w: dict[str, Any], kind: str, dtype: str) -> None:
     x = rng.integers(-4, 5, (2, *w["sizes"])).astype("i1" if dtype == "i1" else "f4")
     if dtype == "nan":
         x[x == 2] = np.nan
-    counts, found = places(w)
+    counts, actual = positions(w)
     if math.prod(counts) == 0:
         return
     result = computed(
         "reduce_window", x, kind=kind, window=w["kernel"], strides=w["strides"], padding=w["padding"],
         dilation=w["dilation"],
     )  # fmt: skip
-    for image, (window, entries) in itertools.product(range(2), found.items()):
+    for image, (window, entries) in itertools.product(range(2), actual.items()):
         inside = [at for _, at in entries if at is not None]
         value = result[(image, *window)]
         if kind.startswith("arg"):
@@ -112,8 +112,8 @@ def test_reduce_window(w: dict[str, Any], kind: str, dtype: str) -> None:
             assert value == (-1 if chosen is None else order[chosen])
         elif inside:
             values = np.array([x[(image, *at)] for at in inside])
-            wanted = values.sum(dtype=x.dtype) if kind == "add" else getattr(np, kind)(values)
-            np.testing.assert_equal(value, wanted)
+            expected = values.sum(dtype=x.dtype) if kind == "add" else getattr(np, kind)(values)
+            np.testing.assert_equal(value, expected)
         else:
             identity = {"add": 0, "max": np.iinfo("i1").min, "min": np.iinfo("i1").max}[kind]
             infinite = {"add": 0, "max": -np.inf, "min": np.inf}[kind]
@@ -130,9 +130,9 @@ def test_nothing_gives_nothing(shape: tuple[int, ...]) -> None:
 
 def test_integer_products_are_exact_beyond_float64() -> None:
     big = np.full((64, 70), (1 << 31) - 1, np.int64)
-    wanted = (big.astype(object) @ big.T.astype(object))[0, 0]
-    found = computed("contract", big, big, batch=(), left=(1,), right=(1,), dtype=t.INT64)
-    assert int(found[0, 0]) == (wanted + (1 << 63)) % (1 << 64) - (1 << 63)
+    expected = (big.astype(object) @ big.T.astype(object))[0, 0]
+    actual = computed("contract", big, big, batch=(), left=(1,), right=(1,), dtype=t.INT64)
+    assert int(actual[0, 0]) == (expected + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def test_8_bit_products_wrap_as_their_result_does() -> None:

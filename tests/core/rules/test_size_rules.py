@@ -71,24 +71,24 @@ def test_every_rule_is_tried() -> None:
 def test_a_rule_equals_the_primitive_on_the_numbers(
     name: str, a: list[Size], b: list[Size], at: dict[str, int]
 ) -> None:
-    numbers = [np.array([evaluate(size, at) for size in each], np.int64) for each in (a, b)]
+    numbers = [np.array([evaluate(size, at) for size in item], np.int64) for item in (a, b)]
     assume(name not in ("div", "rem") or numbers[1].all())
     try:
         symbolic = COMPUTE[name](size_tensor(a), size_tensor(b))
     except SardonyxError:
         assume(False)
-    found = symbolic.known.ravel().tolist() if symbolic.is_constant else sizes_of(symbolic)
-    if found is None:
+    actual = symbolic.known.ravel().tolist() if symbolic.is_constant else sizes_of(symbolic)
+    if actual is None:
         return
     (expected,) = eagerly(lambda x, y: [COMPUTE[name](x, y)], numbers)
     assert symbolic.shape == expected.shape
-    assert [evaluate(size, at) for size in found] == expected.ravel().tolist()
+    assert [evaluate(size, at) for size in actual] == expected.ravel().tolist()
 
 
 @pytest.mark.parametrize("name", sorted(set(COMPUTE) - {"equal", "less", "div", "rem", "abs", "sign"}))
 def test_rules_keep_expressions(name: str) -> None:
-    found = COMPUTE[name](size_tensor([N, M, 1, N + M, 2, 3 * N]), size_tensor([2, 3, 4, M, N, 1]))
-    assert sizes_of(found) is not None
+    actual = COMPUTE[name](size_tensor([N, M, 1, N + M, 2, 3 * N]), size_tensor([2, 3, 4, M, N, 1]))
+    assert sizes_of(actual) is not None
 
 
 def test_comparisons_that_bounds_decide_are_known() -> None:

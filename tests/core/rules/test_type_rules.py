@@ -38,8 +38,8 @@ def test_types_are_what_numpy_gives_on_random_programs(seed: int) -> None:
     every = function("every", traced.inputs, tensors, traced.level)
     for sizes, arrays in zip(AT, program.arrays, strict=True):
         with running(RunContext()):
-            found = evaluate(every, [constant(array) for array in arrays])
-        for value, one in zip(tensors, found, strict=True):
+            actual = evaluate(every, [constant(array) for array in arrays])
+        for value, one in zip(tensors, actual, strict=True):
             assert one.known.dtype == t.numpy_dtype(value.type.dtype), value
             assert one.known.shape == one.type.shape
             for size, number in zip(value.type.shape or (), one.known.shape, strict=True):
@@ -59,13 +59,13 @@ def test_elementwise_results_for_every_element_type(name: str) -> None:
             x = constant(array, dtype)
             operands = [x, x] if PRIMITIVES[name].kind == "binary" else [x]
             try:
-                found = apply(name, *operands)
+                actual = apply(name, *operands)
             except TypeMismatchError:
                 continue
         accepted += 1
-        assert found.known.shape == (1, 2)
-        assert found.known.dtype == t.numpy_dtype(found.dtype)
-        assert found.dtype == (t.BOOL if name in ("equal", "less") else dtype)
+        assert actual.known.shape == (1, 2)
+        assert actual.known.dtype == t.numpy_dtype(actual.dtype)
+        assert actual.dtype == (t.BOOL if name in ("equal", "less") else dtype)
     assert accepted
 
 

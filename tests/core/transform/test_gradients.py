@@ -32,23 +32,23 @@ def differences(
     f: Callable[[list[np.ndarray]], float], at: Sequence[np.ndarray], i: int, step: float = STEP
 ) -> np.ndarray:
     """The gradient by an argument, by central differences."""
-    found = np.zeros_like(at[i])
-    for place in np.ndindex(*at[i].shape):
+    actual = np.zeros_like(at[i])
+    for position in np.ndindex(*at[i].shape):
         values = []
         for move in (step, -step):
             moved = [x.copy() for x in at]
-            moved[i][place] += move
+            moved[i][position] += move
             values.append(f(moved))
-        found[place] = (values[0] - values[1]) / (2 * step)
-    return found
+        actual[position] = (values[0] - values[1]) / (2 * step)
+    return actual
 
 
 def assert_gradient(function: Function, arrays: Sequence[np.ndarray], tolerance: float = 2e-5) -> None:
     """The gradient of the first result equals central differences by every floating-point input."""
     arrays = [np.array(x) for x in arrays]
-    found = computed(gradient(function), arrays)[len(function.results) :]
+    actual = computed(gradient(function), arrays)[len(function.results) :]
     wrt = [i for i, x in enumerate(arrays) if x.dtype == np.float64]
-    for i, dx in zip(wrt, found, strict=True):
+    for i, dx in zip(wrt, actual, strict=True):
         expected = differences(lambda at: float(computed(function, at)[0].sum()), arrays, i)
         assert dx.shape == expected.shape
         np.testing.assert_allclose(
@@ -64,11 +64,11 @@ def traced(body: Callable[..., Any], *shapes: str) -> Function:
 
     def total(*inputs: L.Tensor) -> list[L.Tensor]:
         results = body(*inputs)
-        found = L.constant(0.0, t.DOUBLE)
+        actual = L.constant(0.0, t.DOUBLE)
         for k, y in enumerate(results if isinstance(results, (list, tuple)) else [results]):
             weights = L.cos(L.cast(L.reshape(L.arange(L.product(y.shape)), y.shape), t.DOUBLE) + k)
-            found = found + L.reduce_sum(y * weights)
-        return [found]
+            actual = actual + L.reduce_sum(y * weights)
+        return [actual]
 
     types = [
         TensorType(
@@ -278,12 +278,12 @@ def test_ties_go_to_the_first(kind: str) -> None:
 def test_cond_takes_the_gradient_of_the_branch_taken() -> None:
     def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
         z = L.sin(x)
-        found, other = L.cond(
+        actual, other = L.cond(
             L.reduce_sum(y) < 0,
             lambda: [L.concat([z * x, L.exp(y)], 0), x],
             lambda: [L.cond(L.reduce_sum(x) < 0, lambda: [z * 2.0], lambda: [y * L.reduce_sum(x)])[0], z],
         )
-        return [found * 3.0, other, z]
+        return [actual * 3.0, other, z]
 
     function = traced(body, "N", "M")
     for x, y in ((1, 1), (-1, 1), (1, -1)):
@@ -328,8 +328,8 @@ def test_loop_within_loop_within_branch() -> None:
 
 def test_the_forward_loop_is_run_once() -> None:
     """The gradient's loop that saves its states takes the place of the first."""
-    found = gradient(traced(looped, "N", "N N", ":"))
-    assert sum(value.op == "loop" for value in found.values) == 2
+    actual = gradient(traced(looped, "N", "N N", ":"))
+    assert sum(value.op == "loop" for value in actual.values) == 2
 
 
 def test_a_loop_whose_state_changes_its_sizes_is_refused() -> None:
@@ -355,8 +355,8 @@ def test_host_functions_are_refused_where_a_gradient_would_flow() -> None:
 
 @pytest.mark.parametrize("kind", ["add", "mul", "max", "min"])
 def test_running_totals_of_nothing(kind: str) -> None:
-    found = computed(gradient(traced(lambda x: L.cumulative(kind, x, 0), "N M")), [np.zeros((0, 4))])
-    assert found[1].shape == (0, 4)
+    actual = computed(gradient(traced(lambda x: L.cumulative(kind, x, 0), "N M")), [np.zeros((0, 4))])
+    assert actual[1].shape == (0, 4)
 
 
 # As a whole.
@@ -393,11 +393,11 @@ def _squashed(program: Program) -> Function:
     """The sum of bounded functions of a program's results."""
 
     def total(*inputs: L.Tensor) -> list[L.Tensor]:
-        found = L.constant(0.0, t.DOUBLE)
+        actual = L.constant(0.0, t.DOUBLE)
         for y in program(*inputs):
             if y.dtype == t.DOUBLE:  # type: ignore[attr-defined]
-                found = found + L.reduce_sum(L.tanh(y * 0.3))  # type: ignore[operator]
-        return [found]
+                actual = actual + L.reduce_sum(L.tanh(y * 0.3))  # type: ignore[operator]
+        return [actual]
 
     return trace("total", total, program.inputs)
 
@@ -429,8 +429,8 @@ def test_what_has_no_gradient_is_refused() -> None:
 
 
 def test_an_input_that_the_result_does_not_depend_on_has_zeros() -> None:
-    found = gradient(traced(lambda x, y: L.sin(x), "N", "M"))
-    assert computed(found, [numbers(3), numbers(2)])[2].tolist() == [0, 0]
+    actual = gradient(traced(lambda x, y: L.sin(x), "N", "M"))
+    assert computed(actual, [numbers(3), numbers(2)])[2].tolist() == [0, 0]
 
 
 def test_16_bit_floats() -> None:

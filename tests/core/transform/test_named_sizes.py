@@ -52,8 +52,8 @@ def test_models_of_long_sizes_are_compiled() -> None:
     reference = onnxruntime.InferenceSession(model.SerializeToString())
     for shape in [(1, 2, 32, 32), (2, 2, 17, 40), (1, 2, 1, 1), (1, 2, 32, 32)]:
         x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-        for found, wanted in zip(session.run(None, {"x": x}), reference.run(None, {"x": x}), strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        for actual, expected in zip(session.run(None, {"x": x}), reference.run(None, {"x": x}), strict=True):
+            np.testing.assert_array_equal(actual, expected)
 
 
 def test_results_of_operators_have_no_long_sizes() -> None:

@@ -33,16 +33,16 @@ def primitives(function: Function) -> list[str]:
 
 
 def assert_simplified(function: Function, arguments: Sequence[Sequence[np.ndarray]], *, exact: bool = True) -> Function:
-    found = simplify(function, exact=exact)
-    check(found)
-    assert simplify(found, exact=exact) is found
+    actual = simplify(function, exact=exact)
+    check(actual)
+    assert simplify(actual, exact=exact) is actual
     for arrays in arguments:
         if exact:
-            assert_same(computed(found, arrays), computed(function, arrays))
+            assert_same(computed(actual, arrays), computed(function, arrays))
         else:
-            for a, b in zip(computed(found, arrays), computed(function, arrays), strict=True):
+            for a, b in zip(computed(actual, arrays), computed(function, arrays), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-5)
-    return found
+    return actual
 
 
 @settings(max_examples=cases(80), deadline=None)
@@ -56,8 +56,8 @@ def test_a_simplified_program_gives_the_same_bits(seed: int) -> None:
 def test_simplified_gradients_give_the_same_bits(name: str) -> None:
     function, arrays = CASES[name]
     first = gradient(function)
-    found = assert_simplified(first, [arrays])
-    assert len(found.values) <= len(first.values)
+    actual = assert_simplified(first, [arrays])
+    assert len(actual.values) <= len(first.values)
 
 
 HALF = np.linspace(-2, 2, 6, dtype=np.float32).reshape(3, 2)
@@ -111,16 +111,16 @@ def test_a_rule(rule: str, type_: TensorType, compute: Callable[[L.Tensor], L.Te
 @pytest.mark.parametrize("elements", [1, 4096, 4097, 10_000])
 def test_a_tensor_is_one_number_everywhere_if_its_last_element_is_too(elements: int) -> None:
     array = np.full(elements, np.nan, np.float32)
-    found = uniform(L.constant(array))
-    assert found is not None
-    assert np.isnan(found)
+    actual = uniform(L.constant(array))
+    assert actual is not None
+    assert np.isnan(actual)
     if elements > 1:
         array[-1] = -array[-1]
         assert uniform(L.constant(array)) is None
 
 
 def test_every_exact_rule_has_an_example() -> None:
-    rules = {each.name for family in SIMPLIFICATIONS.table.values() for each in family if each.exact}
+    rules = {item.name for family in SIMPLIFICATIONS.table.values() for item in family if item.exact}
     assert rules - {example[0] for example in EXAMPLES} == {"known_sizes"}
 
 
@@ -152,9 +152,9 @@ def test_a_condition_that_becomes_known_takes_its_branch() -> None:
 
     function = trace("f", f, [ROW])
     assert "cond" in primitives(function)
-    found = assert_simplified(function, [[np.arange(3.0)]])
-    assert primitives(found) == ["concat", "iota"]
-    assert found.results[0].type.shape == (2 * N,)
+    actual = assert_simplified(function, [[np.arange(3.0)]])
+    assert primitives(actual) == ["concat", "iota"]
+    assert actual.results[0].type.shape == (2 * N,)
 
 
 def test_branches_that_are_one_need_no_condition() -> None:
@@ -166,8 +166,8 @@ def test_results_of_conditions_that_nobody_reads_are_not_computed() -> None:
     def f(c: L.Tensor, x: L.Tensor, y: L.Tensor) -> list[Value]:
         return [L.cond(c < 0, lambda: [L.sin(x), L.exp(y)], lambda: [x, L.tanh(y)])[1]]
 
-    found = assert_simplified(trace("f", f, [NUMBER, ROW, ROW]), [[np.array(-1.0), np.ones(2), np.ones(3)[:2]]])
-    cond = next(v for v in found.values if v.op == "cond")
+    actual = assert_simplified(trace("f", f, [NUMBER, ROW, ROW]), [[np.array(-1.0), np.ones(2), np.ones(3)[:2]]])
+    cond = next(v for v in actual.values if v.op == "cond")
     assert [len(branch.results) for branch in functions_of(cond)] == [1, 1]
     assert len(cond.operands) == 2
 
@@ -179,8 +179,8 @@ def test_states_and_rows_of_loops_that_nobody_reads_are_not_computed() -> None:
 
         return [L.loop(n, None, [x, x * 3.0, y], body)[0][0]]
 
-    found = assert_simplified(trace("f", f, [COUNT, ROW, ROW]), [[np.int64(3), np.ones(2), np.ones(2)]])
-    loop = next(v for v in found.values if v.op == "loop")
+    actual = assert_simplified(trace("f", f, [COUNT, ROW, ROW]), [[np.int64(3), np.ones(2), np.ones(2)]])
+    loop = next(v for v in actual.values if v.op == "loop")
     (body,) = functions_of(loop)
     assert loop.params["carried"] == 2
     assert [v.op for v in body.results][1:] == ["add", "mul"]
@@ -219,5 +219,5 @@ def test_sizes_that_become_known() -> None:
         (size,) = L.sizes(x * 0 + 3)
         return [L.iota((size, 2), 0)]
 
-    found = assert_simplified(trace("f", f, [COUNT]), [[np.int64(7)]])
-    assert found.results[0].type.shape == (3, 2)
+    actual = assert_simplified(trace("f", f, [COUNT]), [[np.int64(7)]])
+    assert actual.results[0].type.shape == (3, 2)

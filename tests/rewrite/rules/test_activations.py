@@ -152,9 +152,9 @@ def leaky_relus(g: GraphMaker) -> None:
 @generator("fuse_thresholded_relu")
 def thresholded_relus(g: GraphMaker) -> None:
     x, dtype = _tensor(g)
-    kept = g.node(g.pick(["Greater", "Greater", "Less"]), x, _scalar(g, g.pick([0.0, 0.5, -1.0]), dtype))
-    g.read_again(kept, 0.1)
-    g.output(g.node("Where", kept, x, _scalar(g, g.pick([0.0, 0.0, 1.0]), dtype)))
+    stored = g.node(g.pick(["Greater", "Greater", "Less"]), x, _scalar(g, g.pick([0.0, 0.5, -1.0]), dtype))
+    g.read_again(stored, 0.1)
+    g.output(g.node("Where", stored, x, _scalar(g, g.pick([0.0, 0.0, 1.0]), dtype)))
 
 
 @generator("fuse_prelu")

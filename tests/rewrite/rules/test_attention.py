@@ -17,10 +17,10 @@ def _scaled(g: GraphMaker, x: str, p: float = 0.5) -> str:
     return g.node("Mul", x, number) if g.chance(0.7) else g.node("Div", x, number)
 
 
-def _probabilities(g: GraphMaker, q: str, turned: str, sizes: tuple[int, int, int, int], masked: float) -> str:
+def _probabilities(g: GraphMaker, q: str, rotated: str, sizes: tuple[int, int, int, int], masked: float) -> str:
     """The Softmax of q · kᵀ, scaled at any place, and masked now and then."""
     batch, heads, length, keys = sizes
-    y = _scaled(g, g.node("MatMul", _scaled(g, q), _scaled(g, turned)), 0.3)
+    y = _scaled(g, g.node("MatMul", _scaled(g, q), _scaled(g, rotated)), 0.3)
     g.read_again(y, 0.05)
     if g.chance(masked):
         rows, columns = g.pick([(length, keys)] * 3 + [(1, keys), (1, keys), (length, 1)])
@@ -64,12 +64,12 @@ def attentions(g: GraphMaker) -> None:
     _, q = _projected(g, batch, length, heads, width)
     _, k = _projected(g, batch, keys, heads, width)
     _, v = _projected(g, batch, keys, heads, wide)
-    q, v = (g.node("Transpose", each, perm=[0, 2, 1, 3]) for each in (q, v))
+    q, v = (g.node("Transpose", item, perm=[0, 2, 1, 3]) for item in (q, v))
     if g.chance():
-        turned = g.node("Transpose", k, perm=[0, 2, 3, 1])
+        rotated = g.node("Transpose", k, perm=[0, 2, 3, 1])
     else:
-        turned = g.node("Transpose", g.node("Transpose", k, perm=[0, 2, 1, 3]), perm=[0, 1, 3, 2])
-    p = _probabilities(g, q, turned, (batch, heads, length, keys), 0.5)
+        rotated = g.node("Transpose", g.node("Transpose", k, perm=[0, 2, 1, 3]), perm=[0, 1, 3, 2])
+    p = _probabilities(g, q, rotated, (batch, heads, length, keys), 0.5)
     y = g.node("MatMul", p, v)
     g.read_again(y, 0.05)
     y = g.node("Transpose", y, perm=g.pick([[0, 2, 1, 3], [0, 2, 1, 3], [0, 2, 1, 3], [0, 1, 3, 2]]))
@@ -82,11 +82,11 @@ def attentions_of_four_axes(g: GraphMaker) -> None:
     batch, heads, length, keys, width = (g.int(1, 3) for _ in range(5))
     q = g.input((batch, heads, length, width), dynamic=g.chance(0.2))
     k = g.input((g.pick([batch, batch, 1]), g.pick([heads, heads, 1]), keys, width), dynamic=False)
-    turned = g.node("Transpose", k, perm=[0, 1, 3, 2])
+    rotated = g.node("Transpose", k, perm=[0, 1, 3, 2])
     if g.chance(0.1):
-        turned = g.input((batch, heads, width, keys), dynamic=False)
+        rotated = g.input((batch, heads, width, keys), dynamic=False)
     v = g.input((batch, heads, keys, width), dynamic=False)
-    g.output(g.node("MatMul", _probabilities(g, q, turned, (batch, heads, length, keys), 0.5), v))
+    g.output(g.node("MatMul", _probabilities(g, q, rotated, (batch, heads, length, keys), 0.5), v))
 
 
 @generator("fuse_scale_into_attention")
@@ -107,9 +107,9 @@ def multi_head_attentions(g: GraphMaker) -> None:
     _, q = _projected(g, batch, length, heads, width)
     _, k = _projected(g, batch, keys, heads, width)
     _, v = _projected(g, batch, keys, heads, width)
-    q, v = (g.node("Transpose", each, perm=[0, 2, 1, 3]) for each in (q, v))
-    turned = g.node("Transpose", k, perm=[0, 2, 3, 1])
-    y = g.node("MatMul", _probabilities(g, q, turned, (batch, heads, length, keys), 0.2), v)
+    q, v = (g.node("Transpose", item, perm=[0, 2, 1, 3]) for item in (q, v))
+    rotated = g.node("Transpose", k, perm=[0, 2, 3, 1])
+    y = g.node("MatMul", _probabilities(g, q, rotated, (batch, heads, length, keys), 0.2), v)
     y = g.node("Transpose", y, perm=[0, 2, 1, 3])
     g.output(g.node("Reshape", y, g.ints(0, 0, heads * width)))
 

@@ -36,13 +36,13 @@ def packed_heads(g: GraphMaker) -> None:
     shape = (batch, length, parts * heads * width)
     x = g.input(shape, dims=("B", "L", shape[2]) if g.chance(0.4) and batch != length else shape)
     apart = g.node("Reshape", x, g.ints(0, 0, parts, heads, width))
-    turned = g.node("Transpose", apart, perm=g.pick([[2, 0, 3, 1, 4], [2, 0, 3, 1, 4], [2, 1, 3, 0, 4]]))
+    rotated = g.node("Transpose", apart, perm=g.pick([[2, 0, 3, 1, 4], [2, 0, 3, 1, 4], [2, 1, 3, 0, 4]]))
     if g.chance():
-        split = g.node("Split", turned, g.ints(*[1] * parts), axis=g.maybe(0), n_outputs=parts)
-        q, k, v = (g.node("Squeeze", each, g.ints(0)) for each in split[:3])
+        split = g.node("Split", rotated, g.ints(*[1] * parts), axis=g.maybe(0), n_outputs=parts)
+        q, k, v = (g.node("Squeeze", item, g.ints(0)) for item in split[:3])
     else:
         indices = [0, 1, 2] if g.chance(0.8) else [int(i) for i in g.rng.integers(-parts, parts, 3)]
-        q, k, v = (g.node("Gather", turned, g.const(np.array(i)), axis=g.maybe(0)) for i in indices)
+        q, k, v = (g.node("Gather", rotated, g.const(np.array(i)), axis=g.maybe(0)) for i in indices)
     g.read_again(k, 0.1)
     y = g.node("Attention", q, k, v, scale=g.maybe(0.5))
     y = g.node("Transpose", y, perm=[0, 2, 1, 3])
@@ -56,7 +56,7 @@ def rotated_heads(g: GraphMaker) -> None:
     angles = g.input((batch, length, half), dynamic=False)
     cos, sin = g.node("Cos", angles), g.node("Sin", angles)
 
-    def turned(*, rotated: bool) -> Any:
+    def transposed(*, rotated: bool) -> Any:
         x = g.input((batch, length, 2 * heads * half), dynamic=False)
         y = g.node("Transpose", g.node("Reshape", x, g.ints(0, 0, heads, 2 * half)), perm=[0, 2, 1, 3])
         if not rotated:
@@ -65,7 +65,9 @@ def rotated_heads(g: GraphMaker) -> None:
         g.read_again(y, 0.1)
         return y
 
-    y = g.node("Attention", turned(rotated=g.chance(0.8)), turned(rotated=g.chance(0.8)), turned(rotated=False))
+    y = g.node(
+        "Attention", transposed(rotated=g.chance(0.8)), transposed(rotated=g.chance(0.8)), transposed(rotated=False)
+    )
     y = g.node("Transpose", y, perm=[0, 2, 1, 3])
     g.output(g.node("Reshape", y, g.ints(0, 0, 2 * heads * half)))
 

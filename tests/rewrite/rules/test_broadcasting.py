@@ -11,8 +11,8 @@ from tests.rewrite.fuzz import GraphMaker, generator, run_many
 @generator("eliminate_nop_expand/expand_before_broadcast", "eliminate_nop_expand/expand_before_choice")
 def expands_before_broadcasting(g: GraphMaker) -> None:
     shape = g.shape(rank=g.int(1, 3))
-    kept = g.int(0, len(shape))
-    source = tuple(1 if g.chance(0.4) else size for size in shape[len(shape) - kept :])
+    stored = g.int(0, len(shape))
+    source = tuple(1 if g.chance(0.4) else size for size in shape[len(shape) - stored :])
     x = g.input(shape)
     y = g.input(source) if g.chance() else g.weight(source)
     target = g.node("Shape", x) if g.chance(0.4) else g.ints(*shape)

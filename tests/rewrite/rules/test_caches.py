@@ -47,14 +47,14 @@ def caches_of_attention(g: GraphMaker) -> None:
         hidden[:, 0] = False
         mask = g.const(np.where(hidden, -1e4, 0).astype(np.float32))
     outputs = g.pick([1, 1, 1, 3])
-    found = g.node(
+    actual = g.node(
         "Attention",
         *(parted(heads * repeats), k, v, mask),
         n_outputs=outputs,
         scale=g.maybe(0.5),
         is_causal=g.maybe(1, 0.1),
     )
-    y = found if outputs == 1 else found[0]
+    y = actual if outputs == 1 else actual[0]
     y = g.node("Transpose", y, perm=[0, 2, 1, 3])
     g.output(g.node("Reshape", y, g.ints(0, 0, heads * repeats * width)))
 

@@ -27,8 +27,8 @@ def constants(g: GraphMaker) -> None:
         "value_strings": ["one", "", "é"],
     }
     for form in {g.pick(list(forms)) for _ in range(3)}:
-        given = forms[form]
-        y = g.node("Constant", **{form: onnx.numpy_helper.from_array(given) if form == "value" else given})
+        arguments = forms[form]
+        y = g.node("Constant", **{form: onnx.numpy_helper.from_array(arguments) if form == "value" else arguments})
         match g.pick(["output", "read", "both", "unread"]):
             case "output":
                 g.output(y)
@@ -72,9 +72,9 @@ def unread(g: GraphMaker) -> None:
         g.output(g.loose(g.array((2,))))
     if g.chance(0.3):
         body = [BodyMaker(g, [y], depth=1) for _ in range(2)]
-        for each in body:
-            each.some(2, 4)
-            each.output(each.pool[0 if g.chance(0.3) else -1])
+        for item in body:
+            item.some(2, 4)
+            item.output(item.pool[0 if g.chance(0.3) else -1])
         g.output(*choose(g, condition(g), body))
 
 
@@ -109,32 +109,32 @@ def duplicates(g: GraphMaker) -> None:
 def equal_computations(g: GraphMaker) -> None:
     shape = g.shape(rank=2, zero=0)
     x, z = g.input(shape, dynamic=False), g.input(shape, dynamic=False)
-    made: list[str] = []
+    created: list[str] = []
     for _ in range(g.int(2, 4)):
         match g.pick(["unary", "binary", "axis", "drop", "topk", "norm", "cast"]):
             case "unary":
-                made.append(g.node(g.pick(["Relu", "Neg"]), g.pick([x, z, *made])))
+                created.append(g.node(g.pick(["Relu", "Neg"]), g.pick([x, z, *created])))
             case "binary":
                 operands = [x, z] if g.chance() else [z, x]
-                made.append(g.node(g.pick(["Add", "Sub", "Max"]), *operands))
+                created.append(g.node(g.pick(["Add", "Sub", "Max"]), *operands))
             case "axis":
-                made.append(g.node("Softmax", x, axis=g.pick([None, 0, 1, -1])))
+                created.append(g.node("Softmax", x, axis=g.pick([None, 0, 1, -1])))
             case "drop":
                 outputs = g.node("Dropout", x, n_outputs=g.pick([1, 2]))
-                made.append(outputs if isinstance(outputs, str) else outputs[0])
+                created.append(outputs if isinstance(outputs, str) else outputs[0])
                 if not isinstance(outputs, str) and g.chance():
                     g.output(outputs[1])
             case "topk":
                 values, indices = g.node("TopK", x, g.ints(1), n_outputs=2, largest=g.maybe(0))
                 g.output(values if g.chance() else indices)
             case "norm":
-                made.append(g.node("LeakyRelu", x, alpha=g.pick([0.01, None, 0.010000001, 0.5])))
+                created.append(g.node("LeakyRelu", x, alpha=g.pick([0.01, None, 0.010000001, 0.5])))
             case _:
-                made.append(g.node("Cast", g.node("Cast", x, to=g.pick([1, 11])), to=1))
-    for value in made:
+                created.append(g.node("Cast", g.node("Cast", x, to=g.pick([1, 11])), to=1))
+    for value in created:
         g.output(value if g.chance() else g.node("Abs", value))
-    if made and g.chance(0.4):
-        branches = [BodyMaker(g, [x, z, *made]) for _ in range(2)]
+    if created and g.chance(0.4):
+        branches = [BodyMaker(g, [x, z, *created]) for _ in range(2)]
         for body in branches:
             body.some(1, 3)
             body.pool.append(body.node(g.pick(["Relu", "Neg"]), x))

@@ -21,7 +21,7 @@ def convolutions(g: GraphMaker) -> None:
     g.special = False
     dtype = g.pick(["float32"] * 6 + ["float16"])
     axes, groups = g.int(1, 3), g.pick([1, 1, 2])
-    per_group, made = g.int(1, 2), groups * g.int(1, 3)
+    per_group, created = g.int(1, 2), groups * g.int(1, 3)
     x = g.input((g.int(1, 2), groups * per_group, *[g.int(3, 5)] * axes), dtype, dynamic=g.chance(0.2))
     if g.chance(0.1):
         scale, zero = g.const(np.float32(0.1)), g.const(np.uint8(3))
@@ -30,9 +30,9 @@ def convolutions(g: GraphMaker) -> None:
             if dtype == "float32"
             else x
         )
-    shape = (made, per_group, *[g.int(1, 3)] * axes)
+    shape = (created, per_group, *[g.int(1, 3)] * axes)
     weight = g.weight(shape, dtype) if g.chance(0.8) else g.input(shape, dtype, dynamic=False)
-    given = [g.weight((made,), dtype)] if g.chance() else []
+    arguments = [g.weight((created,), dtype)] if g.chance() else []
     attributes = {
         "strides": g.maybe([g.int(1, 2)] * axes, 0.4),
         "dilations": g.maybe([1] * axes, 0.3),
@@ -42,7 +42,7 @@ def convolutions(g: GraphMaker) -> None:
     }
     if attributes["auto_pad"] is None:
         attributes["pads"] = g.maybe([g.int(0, 1) for _ in range(2 * axes)])
-    y = g.node("Conv", x, weight, *given, **attributes)
+    y = g.node("Conv", x, weight, *arguments, **attributes)
     g.read_again(y, 0.1)
     g.output(_activation(g, y, dtype))
 
@@ -214,8 +214,8 @@ def test_rows_of_no_table_are_told() -> None:
         scale=np.ones(4, np.float32),
     )
     assert operators(engine) == ["Gather", "Add", "LayerNormalization"]
-    told = engine.refused["fuse_embed_layer_normalization/embed_layer_normalization", "y"]
-    assert "neither looked up" in told
+    messages = engine.refused["fuse_embed_layer_normalization/embed_layer_normalization", "y"]
+    assert "neither looked up" in messages
 
 
 _CAUSAL = """g (float[1, 3, 16] q, float[1, 3, {n}] k, float[1, 3, {n}] v) => (float[1, 3, 16] y) {{

@@ -84,13 +84,13 @@ def products(g: GraphMaker) -> None:
         kind = g.int(0, 3)
         if kind == 0:
             return g.input(shape, dtype)
-        turned = g.input((*shape[:-2], shape[-1], shape[-2]), dtype, dynamic=g.chance(0.2))
+        rotated = g.input((*shape[:-2], shape[-1], shape[-2]), dtype, dynamic=g.chance(0.2))
         perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
         if kind == 1 and len(shape) > 2 and shape[0] == shape[1]:
             perm = g.permutation(len(shape))
-        made = g.node("Transpose", turned, perm=perm)
-        g.read_again(made, 0.1)
-        return str(made)
+        created = g.node("Transpose", rotated, perm=perm)
+        g.read_again(created, 0.1)
+        return str(created)
 
     wide = batch if g.chance(0.8) else batch[g.int(0, len(batch)) :]
     try:

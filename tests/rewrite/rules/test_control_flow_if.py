@@ -43,8 +43,8 @@ def ifs(g: GraphMaker) -> None:
     if g.chance(0.3):
         conditions.append(g.node("And", conditions[0], condition(g)))
     for _ in range(g.int(1, 3)):
-        found = random_if(g, g.pick(conditions), pool, conditions)
-        pool.extend(found)
+        actual = random_if(g, g.pick(conditions), pool, conditions)
+        pool.extend(actual)
         if g.chance():
             pool.append(g.node("Neg", g.pick(pool)))
     g.output(pool[-1])
@@ -57,8 +57,8 @@ def decided_by_shape(g: GraphMaker) -> None:
     size = g.node("Gather", g.node("Shape", x), g.const(0, "int64"), axis=0)
     pool = [x, g.node("Relu", x)]
     on = g.node("Equal", size, g.const(g.pick([0, 1, 2]), "int64"))
-    found = random_if(g, on, pool, [on])
-    g.output(g.node("Add", found[-1], x))
+    actual = random_if(g, on, pool, [on])
+    g.output(g.node("Add", actual[-1], x))
 
 
 @generator("eliminate_if_with_equal_branches")
@@ -69,8 +69,8 @@ def alike(g: GraphMaker) -> None:
     flip = g.chance(0.3)
     for which, body in enumerate(bodies):
         value = x
-        for place, op in enumerate(ops):
-            if place == 2 and which and g.chance(0.4):
+        for position, op in enumerate(ops):
+            if position == 2 and which and g.chance(0.4):
                 op = "Sigmoid"
             value = body.node(op, value)
             body.pool.append(value)
@@ -78,11 +78,11 @@ def alike(g: GraphMaker) -> None:
         names = [value, other, body.pool[1]]
         for name in reversed(names) if flip and which else names:
             body.output(name)
-    found = choose(g, condition(g), bodies, 3)
-    for name in found:
+    actual = choose(g, condition(g), bodies, 3)
+    for name in actual:
         if g.chance(0.7):
             g.output(g.node("Identity", name) if g.chance() else name)
-    g.output(found[0])
+    g.output(actual[0])
 
 
 @generator("rewrite_if_to_where")
@@ -141,13 +141,13 @@ def asks_for_rank(g: GraphMaker) -> None:
     no.output(x)
     (y,) = choose(g, on, (yes, no))
     rank = g.node("Size", g.node("Shape", y))
-    asked = g.node("Equal", rank, g.const(g.pick([2, 3, 4]), "int64"))
+    requested = g.node("Equal", rank, g.const(g.pick([2, 3, 4]), "int64"))
     if g.chance(0.3):
-        asked = g.node("Not", asked)
+        requested = g.node("Not", requested)
     add, keep = BodyMaker(g, [y]), BodyMaker(g, [y])
     add.output(add.node("Unsqueeze", y, add.const([0], "int64")))
     keep.output(keep.node("Relu", y))
-    (z,) = choose(g, asked, (add, keep))
+    (z,) = choose(g, requested, (add, keep))
     g.output(g.node("Reshape", z, g.ints(-1)))
 
 

@@ -57,19 +57,19 @@ def loops(g: GraphMaker) -> None:
     else:
         goes_on = body.const(g.chance(0.7)) if g.chance(0.3) else body.node("Identity", on)
     body.output(goes_on, BOOL)
-    twice, told = body.pool[-1], g.maybe(shape)
+    twice, messages = body.pool[-1], g.maybe(shape)
     for parameter in parameters:
-        body.output(parameter if g.chance(0.3) else twice if g.chance(0.4) else g.pick(body.pool), FLOAT, told)
+        body.output(parameter if g.chance(0.3) else twice if g.chance(0.4) else g.pick(body.pool), FLOAT, messages)
     stacked = g.int(0, 2)
     for _ in range(stacked):
-        body.output(g.pick(body.pool), FLOAT, told)
+        body.output(g.pick(body.pool), FLOAT, messages)
     initial = [g.pick(pool) for _ in range(states)]
-    found = g.node("Loop", trip_count(g), begins, *initial, n_outputs=states + stacked, body=body.graph())
-    found = (found,) if isinstance(found, str) else found
-    for name in found:
+    actual = g.node("Loop", trip_count(g), begins, *initial, n_outputs=states + stacked, body=body.graph())
+    actual = (actual,) if isinstance(actual, str) else actual
+    for name in actual:
         if g.chance(0.6):
-            g.output(flat(g, name) if told is None or g.chance() else name)
-    g.output(flat(g, found[0]))
+            g.output(flat(g, name) if messages is None or g.chance() else name)
+    g.output(flat(g, actual[0]))
 
 
 @generator("rewrite_growing_loop_state")
@@ -96,10 +96,10 @@ def growing_loops(g: GraphMaker) -> None:
     body.output(joined)
     begin = g.const(np.zeros((*shape[:axis], g.int(0, 2), *shape[axis:]), np.float32))
     count = g.const(np.int64(g.int(2, 4))) if g.chance() else g.input((), "int64", values=np.int64(3), dynamic=False)
-    found = g.node("Loop", count, g.const(True), x, begin, n_outputs=2, body=body.graph())
-    g.output(flat(g, found[1]))
+    actual = g.node("Loop", count, g.const(True), x, begin, n_outputs=2, body=body.graph())
+    g.output(flat(g, actual[1]))
     if g.chance():
-        g.output(flat(g, found[0]))
+        g.output(flat(g, actual[0]))
 
 
 @generator("eliminate_short_loop", "hoist_loop_invariant")
@@ -144,7 +144,7 @@ def scans(g: GraphMaker) -> None:
     for _ in range(stacked):
         body.output(g.pick(body.pool))
     directions = [g.int(0, 1) for _ in range(sliced)]
-    found = g.node(
+    actual = g.node(
         "Scan",
         *(x for _ in range(states)),
         *(g.pick([rows, other]) for _ in range(sliced)),
@@ -154,11 +154,11 @@ def scans(g: GraphMaker) -> None:
         scan_output_directions=g.maybe([g.int(0, 1) for _ in range(stacked)], 0.3),
         body=body.graph(),
     )
-    found = (found,) if isinstance(found, str) else found
-    for name in found:
+    actual = (actual,) if isinstance(actual, str) else actual
+    for name in actual:
         if g.chance(0.6):
             g.output(name if g.chance(0.3) else flat(g, name))
-    g.output(flat(g, found[-1]))
+    g.output(flat(g, actual[-1]))
 
 
 @generator("rewrite_scan_to_batch")
@@ -184,7 +184,7 @@ def elementwise_scans(g: GraphMaker) -> None:
     for _ in range(stacked):
         body.output(values[-1] if g.chance() else g.pick(values))
     ways = g.int(0, 1) if g.chance() else None
-    found = g.node(
+    actual = g.node(
         "Scan",
         *[rows, other][: len(sliced)],
         n_outputs=stacked,
@@ -193,7 +193,7 @@ def elementwise_scans(g: GraphMaker) -> None:
         scan_output_directions=None if ways is None else [ways] * stacked,
         body=body.graph(),
     )
-    for name in (found,) if isinstance(found, str) else found:
+    for name in (actual,) if isinstance(actual, str) else actual:
         g.output(flat(g, name))
 
 
@@ -277,23 +277,23 @@ agraph (float[b, 4] x, int64 n) => (float[m, b, 4] out, float[b, k, 4] stacked, 
 
 def test_what_grows_by_a_row_in_every_run_is_rows_put_out_as_slices() -> None:
     model = onnx.parser.parse_model(GROWING)
-    found = optimize(model, target="native")
-    assert found.report.verdict.status == "proved"
-    assert not any("Sequence" in node.op_type for node in found.model.graph.all_nodes())
-    (loop,) = [node for node in found.model.graph if node.op_type == "Loop"]
+    actual = optimize(model, target="native")
+    assert actual.report.verdict.status == "proved"
+    assert not any("Sequence" in node.op_type for node in actual.model.graph.all_nodes())
+    (loop,) = [node for node in actual.model.graph if node.op_type == "Loop"]
     assert len(loop.inputs) == 3
     x = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
     for runs in (1, 5):
         feeds = {"x": x, "n": np.int64(runs)}
-        before, after = (Session(m, providers=["reference"]).run(None, feeds) for m in (model, found.proto))
+        before, after = (Session(m, providers=["reference"]).run(None, feeds) for m in (model, actual.proto))
         for a, b in zip(before, after, strict=True):
             np.testing.assert_array_equal(a, b)
 
 
 def test_rows_of_open_sizes_stay_where_the_body_may_never_run() -> None:
     """What an engine then makes of slices is its own affair."""
-    found = optimize(onnx.parser.parse_model(GROWING), verify=False)
-    assert ("rewrite_growing_loop_state/joined_row_by_row", "out") in [refused[:2] for refused in found.report.refused]
+    actual = optimize(onnx.parser.parse_model(GROWING), verify=False)
+    assert ("rewrite_growing_loop_state/joined_row_by_row", "out") in [refused[:2] for refused in actual.report.refused]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_a_state_that_is_read_or_grows_otherwise_is_carried(joined: str, reason:
                 {joined if "y2" in joined else joined + chr(10) + "y2 = Identity (z)"}
             }}>
         }}"""
-    found = optimize(onnx.parser.parse_model(text), verify=False)
-    assert "rewrite_growing_loop_state" not in found.report.by_pass()
-    refused = [why for rule, _, why in found.report.refused if rule.startswith("rewrite_growing_loop_state")]
+    actual = optimize(onnx.parser.parse_model(text), verify=False)
+    assert "rewrite_growing_loop_state" not in actual.report.by_pass()
+    refused = [why for rule, _, why in actual.report.refused if rule.startswith("rewrite_growing_loop_state")]
     assert [reason in why for why in refused] == ([True] if reason else [])

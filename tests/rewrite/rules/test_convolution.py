@@ -82,31 +82,31 @@ def scaled(g: GraphMaker) -> None:
 @generator("fuse_preceding_mul_into_conv")
 def scaled_before(g: GraphMaker) -> None:
     group = g.pick([1, 1, 2])
-    each = g.int(1, 3)
-    x = g.input((1, each * group, 5, 5))
-    factor = channel_constant(g, each * group, 4)
+    item = g.int(1, 3)
+    x = g.input((1, item * group, 5, 5))
+    factor = channel_constant(g, item * group, 4)
     m = g.node("Mul", *([x, factor] if g.chance() else [factor, x]))
     g.read_again(m, 0.1)
-    weight = g.weight((2 * group, each, 3, g.int(1, 3)))
+    weight = g.weight((2 * group, item, 3, g.int(1, 3)))
     pads = g.maybe([1, 0, 1, 1])
     g.output(g.node("Conv", m, weight, g.weight((2 * group,)) if g.chance() else None, group=group, pads=pads))
 
 
 @generator("fuse_preceding_bn_into_conv")
 def normalized_before(g: GraphMaker) -> None:
-    group, each, dtype = g.pick([1, 1, 2]), g.int(1, 3), g.pick(["float32", "float32", "float16"])
-    channels = each * group
+    group, item, dtype = g.pick([1, 1, 2]), g.int(1, 3), g.pick(["float32", "float32", "float16"])
+    channels = item * group
     if dtype == "float16":
         g.opset = 17
     x = g.input((g.int(1, 2), channels, 5, 5), dtype)
     parts = [g.array((channels,), dtype, special=False) for _ in range(3)]
     if g.chance(0.3):
         parts[1:] = [np.zeros(channels, dtype)] * 2  # nothing is added: padding may stay
-    given = [g.const(part) if g.chance(0.95) else g.input((channels,), dtype, values=part) for part in parts]
+    arguments = [g.const(part) if g.chance(0.95) else g.input((channels,), dtype, values=part) for part in parts]
     variance = g.const((abs(g.array((channels,), special=False)) + 0.1).astype(dtype))
-    y = g.node("BatchNormalization", x, *given, variance, epsilon=g.maybe(0.01))
+    y = g.node("BatchNormalization", x, *arguments, variance, epsilon=g.maybe(0.01))
     g.read_again(y, 0.1)
-    weight = g.weight((2 * group, each, 3, g.int(1, 3)), dtype)
+    weight = g.weight((2 * group, item, 3, g.int(1, 3)), dtype)
     padding: dict[str, Any] = {"pads": [1, 0, 1, 1]} if g.chance(0.3) else {}
     if g.chance(0.1):
         padding = {"auto_pad": g.pick(["VALID", "SAME_UPPER"])}

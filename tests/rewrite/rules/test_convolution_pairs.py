@@ -43,13 +43,13 @@ def consecutive(g: GraphMaker) -> None:
     kernels = [[1] * axes, [g.int(1, 3) for _ in range(axes)]]
     if g.chance():
         kernels.reverse()
-    for made, read, kernel in ((m, c, kernels[0]), (o, m, kernels[1])):
+    for created, read, kernel in ((m, c, kernels[0]), (o, m, kernels[1])):
         pointwise = kernel == [1] * axes
         attrs = {} if pointwise and g.chance(0.6) else _sliding(g, kernel)
         x = _convolution(
-            g, x, (made, read // group, *kernel), dtype, group=group if group > 1 else g.maybe(1, 0.3), **attrs
+            g, x, (created, read // group, *kernel), dtype, group=group if group > 1 else g.maybe(1, 0.3), **attrs
         )
-        if made is m:
+        if created is m:
             g.read_again(x, 0.08)
     g.output(x)
 
@@ -68,22 +68,22 @@ def side_by_side(g: GraphMaker) -> None:
 
 @generator("fuse_split_convs")
 def of_parts(g: GraphMaker) -> None:
-    axes, each, parts = g.int(1, 2), g.pick([1, 2, 2, 4]), g.int(2, 4)
-    x = g.input((g.int(1, 2), each * parts, *[g.int(4, 6)] * axes))
+    axes, item, parts = g.int(1, 2), g.pick([1, 2, 2, 4]), g.int(2, 4)
+    x = g.input((g.int(1, 2), item * parts, *[g.int(4, 6)] * axes))
     sliced = g.chance(0.3)
     if sliced:
-        taken = [g.node("Slice", x, g.ints(i * each), g.ints((i + 1) * each), g.ints(1)) for i in range(parts)]
+        used = [g.node("Slice", x, g.ints(i * item), g.ints((i + 1) * item), g.ints(1)) for i in range(parts)]
     else:
         axis = g.pick([1, 1, -1 - axes])
-        taken = list(g.node("Split", x, g.ints(*[each] * parts), n_outputs=parts, axis=axis))
+        used = list(g.node("Split", x, g.ints(*[item] * parts), n_outputs=parts, axis=axis))
     if g.chance(0.1):
-        taken.reverse()
-    kernel, group = [g.int(1, 3) for _ in range(axes)], g.pick([1, 1, 2]) if each % 2 == 0 else 1
-    attrs, made = _sliding(g, kernel), group * g.int(1, 2)
+        used.reverse()
+    kernel, group = [g.int(1, 3) for _ in range(axes)], g.pick([1, 1, 2]) if item % 2 == 0 else 1
+    attrs, created = _sliding(g, kernel), group * g.int(1, 2)
     convs = []
-    for part in taken:
+    for part in used:
         own = attrs if g.chance(0.95) else _sliding(g, kernel)
-        convs.append(_convolution(g, part, (made, each // group, *kernel), "float32", group=group, **own))
+        convs.append(_convolution(g, part, (created, item // group, *kernel), "float32", group=group, **own))
     g.read_again(convs[0], 0.08)
     try:
         g.output(g.node("Concat", *convs, axis=g.pick([1, 1, 1, -1 - axes, 0])))

@@ -13,8 +13,8 @@ UNITS = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": True, "Or": Fa
 
 def near_shape(g: GraphMaker, shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape that broadcasts with ``shape``: most often into it, sometimes beyond it."""
-    kept = shape[g.int(0, len(shape)) :]
-    near = tuple(1 if g.chance(0.6) else size for size in kept)
+    stored = shape[g.int(0, len(shape)) :]
+    near = tuple(1 if g.chance(0.6) else size for size in stored)
     return (1, *near) if g.chance(0.1) else near
 
 
