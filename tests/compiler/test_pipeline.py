@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.programs import random_program
+from tests.random_cases import cases
 
 from sardonyx.compiler import pass_runner
 from sardonyx.compiler.pass_runner import Contract, ContractError, Pass, recorded_pass_times
@@ -107,7 +108,9 @@ def test_contracts_are_verified_from_a_level_on(monkeypatch: pytest.MonkeyPatch)
 
 
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=cases(20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(seed=st.integers(0, 2**32 - 1))
 def test_contracts_hold_for_random_programs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
