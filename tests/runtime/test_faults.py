@@ -115,7 +115,7 @@ def test_a_process_that_is_killed_while_it_keeps_things(folder: Path, tmp_path: 
 def test_files_that_cannot_grow(folder: Path, tmp_path: Path, limit: int) -> None:
     """As on a full disk: the write in the middle of an entry fails."""
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n{LOADED}"
-    assert "not kept" in ends_well(limited, folder, tmp_path)
+    assert "not stored" in ends_well(limited, folder, tmp_path)
     assert not [path for path in entries(tmp_path) if path.name.startswith(".")]
     ends_well(LOADED, folder, tmp_path)
 
@@ -145,7 +145,7 @@ def test_a_full_disk(folder: Path, disk: Path) -> None:
 @pytest.mark.parametrize("disk", ["ro"], indirect=True)
 def test_a_disk_that_is_read_only(folder: Path, disk: Path) -> None:
     messages = ends_well(LOADED, folder, disk)
-    assert "not kept" in messages and "Read-only" in messages
+    assert "not stored" in messages and "Read-only" in messages
 
 
 @pytest.mark.parametrize(
