@@ -23,10 +23,10 @@ class SardonyxError(Exception):
         self.problem = problem
         self.where = where
         self.remedy = remedy
-        told = f"{where}: {problem}" if where else problem
-        if remedy and not told.endswith((".", "!", "?")):
-            told += "."
-        super().__init__(f"{told} {remedy}" if remedy else told)
+        message = f"{where}: {problem}" if where else problem
+        if remedy and not message.endswith((".", "!", "?")):
+            message += "."
+        super().__init__(f"{message} {remedy}" if remedy else message)
 
 
 class ModelFileError(SardonyxError):
@@ -56,7 +56,7 @@ class TypeMismatchError(InvalidModelError):
 
 
 class FeedError(SardonyxError):
-    """What a session was given to run on is not what its model takes: a missing or unknown input, a wrong type."""
+    """Inputs of a session do not match the model: a missing or unknown input, a wrong type."""
 
 
 class EditError(SardonyxError):

@@ -299,7 +299,9 @@ def is_users(node: ir.Node) -> bool:
 def is_pure(node: ir.Node) -> bool:
     """Return True if equal inputs give equal outputs: a known operator that draws no random numbers."""
     if node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.op_type in RANDOM:
-        return is_users(node) and not any(each.is_random for each in user_operators()[node.domain, node.op_type])
+        return is_users(node) and not any(
+            operator.is_random for operator in user_operators()[node.domain, node.op_type]
+        )
     if node.op_type == "Dropout":
         training = node.inputs[2] if len(node.inputs) > 2 else None
         return training is None or scalar(training) is False or scalar(training) == 0

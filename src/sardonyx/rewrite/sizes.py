@@ -424,8 +424,8 @@ def _split(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
     parts = s.attr(node, "split") if s.opset < 13 else s.constant(node.inputs[1]) if len(node.inputs) > 1 else None
     if parts is None:
         count = len(node.outputs)
-        each = -(-len(data[1]) // count)
-        parts = [min(each, len(data[1]) - i * each) for i in range(count)]
+        size = -(-len(data[1]) // count)
+        parts = [min(size, len(data[1]) - i * size) for i in range(count)]
     index = value.index() or 0
     start = sum(parts[:index])
     return 1, data[1][start : start + parts[index]]

@@ -115,7 +115,7 @@ def rebuild_node(
     workspace: Workspace,
     node: ir.Node,
     inputs: Sequence[ir.Value | None],
-    kept: Sequence[int],
+    remaining: Sequence[int],
     attributes: Mapping[str, ir.Attr] | None = None,
     collected: Sequence[ir.Value] = (),
 ) -> tuple[ir.Node, dict[ir.Value, ir.Value]]:
@@ -125,7 +125,7 @@ def rebuild_node(
         workspace: The model, whose names stay unique.
         node: The node; left without attributes.
         inputs: The inputs of the new node.
-        kept: Indices of the outputs of the new node.
+        remaining: Indices of the outputs of the new node.
         attributes: Replacements of attributes.
         collected: Values of a body whose slices become further outputs of the new node, after the others.
 
@@ -140,17 +140,19 @@ def rebuild_node(
         node.op_type,
         inputs,
         held,
-        num_outputs=len(kept) + len(collected),
+        num_outputs=len(remaining) + len(collected),
         overload=node.overload,
         doc_string=node.doc_string,
         metadata_props=dict(node.metadata_props),
         name=workspace.node_names.fresh(node.name or node.op_type),
     )
-    pairs = {node.outputs[index]: output for index, output in zip(kept, new_node.outputs[: len(kept)], strict=True)}
+    pairs = {
+        node.outputs[index]: output for index, output in zip(remaining, new_node.outputs[: len(remaining)], strict=True)
+    }
     for old, new in pairs.items():
         new.name = workspace.names.fresh(old.name or "output")
         new.type, new.shape = old.type, old.shape
-    for value, new in zip(collected, new_node.outputs[len(kept) :], strict=True):
+    for value, new in zip(collected, new_node.outputs[len(remaining) :], strict=True):
         new.name = workspace.names.fresh(f"{value.name}_collected")
         new.type = value.type
         new.shape = None if value.shape is None else ir.Shape([None, *_numbers(value.shape)])
@@ -223,10 +225,10 @@ class Numbers:
         self._numbers[b] = self.of(a)
 
     def enter(self, body: ir.Graph, *, parameters: str | None = None) -> None:
-        """Number the values of a body; parameters by place under the key ``parameters``, if one is given."""
+        """Number the values of a body; parameters by position under the key ``parameters``, if one is given."""
         if parameters is not None:
-            for place, value in enumerate(body.inputs):
-                self._numbers[value] = self._cons((parameters, place))
+            for position, value in enumerate(body.inputs):
+                self._numbers[value] = self._cons((parameters, position))
         for node in body:
             key = self._key(node)
             for output in node.outputs:

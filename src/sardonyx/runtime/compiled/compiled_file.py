@@ -28,20 +28,20 @@ _PAGE = 4096
 
 
 def is_compiled_file(source: object) -> bool:
-    """Whether a source of a session names a compiled file."""
+    """Return True if a session's source is the path of a compiled file."""
     return isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == SUFFIX
 
 
 def write_compiled(path: str | os.PathLike[str], image: Image, target: Target) -> None:
-    """Write a compiled file, as a whole or not at all.
+    """Write a compiled file atomically.
 
     Args:
-        path: Where to.
+        path: Path of the file.
         image: The program.
-        target: What it is compiled for.
+        target: The target of the code.
 
     Raises:
-        ModelFileError: It cannot be written.
+        ModelFileError: The file cannot be written.
     """
     image.head["target"] = [target.triple, target.name]
     image.head["version"] = _version()
@@ -55,23 +55,23 @@ def write_compiled(path: str | os.PathLike[str], image: Image, target: Target) -
 
 
 def read_compiled(path: str | os.PathLike[str]) -> Image:
-    """The program in a compiled file; its weights stay in the file, which is mapped.
+    """Return the program image in a compiled file; weights stay in the mapped file.
 
     Raises:
-        ModelFileError: There is no such file, or it is damaged.
-        UnsupportedError: It was made by another version, or for another processor.
+        ModelFileError: The file does not exist or is damaged.
+        UnsupportedError: The file was written by another version, or for another processor.
     """
     where = str(path)
     try:
         with Path(path).open("rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 raise ModelFileError("is empty.", where=where, remedy="Make it anew with `sardonyx compile`.")
-            found = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            contents = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:
         raise ModelFileError(f"cannot be read: {error}.", where=where) from error
-    if len(found) < _HEADER.size:
+    if len(contents) < _HEADER.size:
         raise ModelFileError("is too short for a compiled file.", where=where)
-    magic, version, sum, length, size = _HEADER.unpack_from(found)
+    magic, version, sum, length, size = _HEADER.unpack_from(contents)
     if magic != _MAGIC:
         raise ModelFileError("not a compiled file.", where=where, remedy="Make one with `sardonyx compile`.")
     if version != FORMAT:
@@ -80,7 +80,7 @@ def read_compiled(path: str | os.PathLike[str]) -> Image:
             where=where,
             remedy="Make it anew with `sardonyx compile`.",
         )
-    body = found[_HEADER.size :]
+    body = contents[_HEADER.size :]
     if len(body) != size or checksum("", body) != sum:
         raise ModelFileError("is damaged.", where=where, remedy="Make it anew with `sardonyx compile`.")
     weights = np.frombuffer(body, np.uint8)[length + -(_HEADER.size + length) % _PAGE :]

@@ -1,8 +1,8 @@
-"""Compiled models that are kept in the store: found again by the model's contents.
+"""The cache of compiled models: programs in the store, keyed by the model's contents.
 
-A program is named by a digest of the bytes that the model is of, and of all that decides what they become: this
-package, what it stands on, the target, the number of threads. What external data it was made with stands in the entry
-and is compared. Files are not read again as long as their inode, size and times are what they were when they were.
+A program is named by a digest of the model's bytes and of everything that decides the result of compilation: this
+package and its dependencies, the target, the number of threads. Digests of external data are part of the entry and are
+compared. A file is not re-read while its inode, size and timestamps are unchanged.
 """
 
 from __future__ import annotations
@@ -43,69 +43,70 @@ _log = logging.getLogger(__name__)
 _PACKAGE = "sardonyx."
 
 COMPILING = ("base", "compiler", "core", "model", "ops", "rewrite", "runtime")
-"""The parts of the package that decide what a model becomes: what stands above them only asks for it."""
+"""Packages that decide the result of compilation; the packages above only request a compilation."""
 
 _BLOCK = 1 << 18
-"""Bytes that are read at a time; they stay in the processor's cache."""
+"""Bytes to read at a time, so that the block stays in the cache."""
 
 _SOON_BYTES = 4 << 20
-"""What is read and digested in a few milliseconds."""
+"""Bytes that are read and digested in a few milliseconds."""
 
 _DIGITS = len(digest())
-_REMEMBERED = 1000
-"""Files whose digests are remembered."""
+_MOST_FILES = 1000
+"""Files whose digests are cached in memory."""
 
 _SETTLED_SECONDS = 2.0
-"""A file that was written so shortly ago may be written again without its times telling: file systems' clocks are
-coarse."""
+"""Age from which a file's timestamps are reliable: timestamps of file systems are coarse."""
 
 
 class ModelSource:
-    """What a session was given: the model, and what its compiled form is kept by.
+    """The source of a session's model, and the key of the compiled form.
 
     Args:
-        given: See :func:`sardonyx.model.load`.
+        source: See :func:`sardonyx.model.load`.
     """
 
-    def __init__(self, given: Loadable) -> None:
-        self._given = given
+    def __init__(self, source: Loadable) -> None:
+        self._source = source
         self._model: ir.Model | None = None
-        self._state = _state_of_file(given) if isinstance(given, (str, os.PathLike)) else None
+        self._state = _state_of_file(source) if isinstance(source, (str, os.PathLike)) else None
 
     @property
     def model(self) -> ir.Model:
-        """The model, loaded when it is first asked for.
+        """The model, loaded on first access.
 
         Raises:
-            ModelFileError: It cannot be read, or the file is another since.
-            UnsupportedError: There is no model in a compiled file.
+            ModelFileError: The file cannot be read, or changed since the session began.
+            UnsupportedError: The source is a compiled file.
         """
-        if is_compiled_file(self._given):
-            raise UnsupportedError("there is no model in a compiled file.", where=self._path)
+        if is_compiled_file(self._source):
+            raise UnsupportedError("expected a model, got a compiled file.", where=self._path)
         if self._model is None:
             self._require_state()
-            self._model = load(self._given)
+            self._model = load(self._source)
         return self._model
 
     @property
     def has_name(self) -> bool:
-        """Whether the model has contents that can name it, and becomes what this package alone makes of it."""
-        return (isinstance(self._given, bytes) or self._state is not None) and _is_standard()
+        """True if a digest can name the compiled model: the contents are known, and no user-defined operators or rules
+        exist.
+        """
+        return (isinstance(self._source, bytes) or self._state is not None) and _is_standard()
 
     @property
     def is_named_soon(self) -> bool:
-        """Whether :meth:`name` takes milliseconds: little has to be read for it, or nothing, as it was read before."""
-        if isinstance(self._given, bytes):
-            return len(self._given) <= _SOON_BYTES
+        """True if :meth:`name` takes milliseconds, because little has to be read or the digest is known."""
+        if isinstance(self._source, bytes):
+            return len(self._source) <= _SOON_BYTES
         if self._state is None or self._state[2] <= _SOON_BYTES:
             return True
         try:
             return known_contents(self._path) is not None
-        except OSError:  # Who reads it says what is wrong with it.
+        except OSError:  # The load reports the error.
             return True
 
     def _is_elsewhere(self, tensor: Any) -> bool:
-        """Whether a tensor is in another file."""
+        """Return True if a tensor is stored in another file."""
         return isinstance(tensor, ir.ExternalTensor) and _state(tensor.path) != self._state
 
     def _require_state(self) -> None:
@@ -115,21 +116,21 @@ class ModelSource:
             )
 
     def key(self, threads: int | None, schedules: str | None = None) -> str:
-        """What names the program of this model.
+        """Return the name of the program of this model.
 
         Args:
-            threads: How many threads it is for.
+            threads: Number of threads.
             schedules: Fingerprint of the schedules given by the user; of the active ones by default.
 
         Raises:
             OSError: The file cannot be read.
         """
         schedules = overrides.fingerprint() if schedules is None else schedules
-        sum = _sum([self._given]) if isinstance(self._given, bytes) else contents(self._path)
+        sum = _sum([self._source]) if isinstance(self._source, bytes) else contents(self._path)
         return digest("model", sum, str(thread_count(threads)), _build(), *([schedules] if schedules else []))
 
     def name(self, threads: int | None) -> str | None:
-        """As :meth:`key`; None where nothing names the model."""
+        """Return :meth:`key`, or None if the model has no name."""
         try:
             return self.key(threads) if self.has_name else None
         except OSError as error:  # Loading says what is wrong with the model's files.
@@ -138,14 +139,14 @@ class ModelSource:
 
     @property
     def folder(self) -> Path:
-        """Where its external data are."""
+        """The folder of external data."""
         return Path(self._path).parent
 
     def external(self) -> dict[str, str]:
-        """The files of external data, relative to the folder, with what they hold.
+        """Return the digests of external data files, by path relative to the folder.
 
         Raises:
-            OSError: One cannot be read.
+            OSError: A file cannot be read.
         """
         files = {
             os.path.relpath(tensor.path, self.folder) for tensor in _tensors(self.model) if self._is_elsewhere(tensor)
@@ -154,102 +155,102 @@ class ModelSource:
 
     @property
     def _path(self) -> str:
-        return os.fspath(self._given) if isinstance(self._given, (str, os.PathLike)) else ""
+        return os.fspath(self._source) if isinstance(self._source, (str, os.PathLike)) else ""
 
 
 def _is_standard() -> bool:
-    """Whether operators and rewriting are the package's alone, so that a digest of it names them."""
+    """Return True if no operators or rules are user-defined, so that the package's digest covers all of them."""
     modules = {rule.module for rules in REGISTRY.values() for rule in rules}
     modules.update(sweep.rule.module for sweep in SWEEPS.values())
     return not user_operators() and all(module.startswith(_PACKAGE) for module in modules)
 
 
 def restored(source: ModelSource, threads: int | None, denormals: Denormals) -> tuple[Program, dict[str, Any]] | None:
-    """The program that is kept for a model, and what was noted of it; None where there is none."""
-    kept = store()
-    if not source.has_name or kept.folder is None:
+    """Return the cached program of a model with its metadata; None without an entry."""
+    cache = store()
+    if not source.has_name or cache.folder is None:
         return None
     try:
-        return _restored(source, threads, denormals, kept)
+        return _restored(source, threads, denormals, cache)
     except OSError as error:  # Loading says what is wrong with the model's files.
-        _log.info("no program is looked for: %s", error)
+        _log.info("the program cache is not read: %s", error)
         return None
 
 
 def _restored(
-    source: ModelSource, threads: int | None, denormals: Denormals, kept: Store
+    source: ModelSource, threads: int | None, denormals: Denormals, cache: Store
 ) -> tuple[Program, dict[str, Any]] | None:
     key = source.key(threads)
-    found = kept.get("program", key)
-    if found is None:
+    entry = cache.get("program", key)
+    if entry is None:
         return None
-    weights = _weights(kept, found[:_DIGITS].decode())
+    weights = _weights(cache, entry[:_DIGITS].decode())
     if weights is None:
         return None
     try:
-        image = Image.read(found[_DIGITS:], weights)
+        image = Image.read(entry[_DIGITS:], weights)
     except OtherFormatError as error:  # The program that is compiled now replaces the entry.
         _log.info("a cached program is ignored: %s", error)
         return None
-    noted: dict[str, Any] = image.head["noted"]
-    if any(contents(source.folder / name) != sum for name, sum in noted["external"].items()):
+    metadata: dict[str, Any] = image.head["noted"]
+    if any(contents(source.folder / name) != sum for name, sum in metadata["external"].items()):
         return None
-    return Program.from_image(image, threads=threads, denormals=denormals, hosts=host_function), noted
+    return Program.from_image(image, threads=threads, denormals=denormals, hosts=host_function), metadata
 
 
-def keep(program: Program, source: ModelSource, threads: int | None, noted: dict[str, Any]) -> None:
-    """Put a program into the store, unless it needs the graph while it runs.
+def keep(program: Program, source: ModelSource, threads: int | None, metadata: dict[str, Any]) -> None:
+    """Put a program into the store, unless the program needs the graph at run time.
 
     Args:
         program: The program.
-        source: What the model was loaded from.
-        threads: How many threads were asked for.
-        noted: What JSON can hold, to be given back with the program.
+        source: The source of the model.
+        threads: The requested number of threads.
+        metadata: Metadata to return with the program, as JSON.
     """
-    kept = store()
-    if not source.has_name or kept.folder is None or program.overrides is None:
+    cache = store()
+    if not source.has_name or cache.folder is None or program.overrides is None:
         return
     try:
         image = program.image()
-        image.head["noted"] = {**noted, "external": source.external()}
+        image.head["noted"] = {**metadata, "external": source.external()}
         key = source.key(threads, program.overrides)
     except (NoImage, OSError) as reason:
-        _log.info("the program is not kept: %s", reason)
+        _log.info("the program is not cached: %s", reason)
         return
-    # By what they hold: programs for other numbers of threads have the same, and one that another process wrote
-    # meanwhile may have them in another order.
+    # Weights are keyed by contents: programs for other numbers of threads share them, and a program that another
+    # process wrote may have them in another order.
     weights = image.weights()
     name = digest(weights)
-    kept.put("weights", name, weights)
-    kept.put("program", key, name.encode() + image.texts())
+    cache.put("weights", name, weights)
+    cache.put("program", key, name.encode() + image.texts())
 
 
 _mapped: weakref.WeakValueDictionary[tuple[Path | None, str], np.ndarray] = weakref.WeakValueDictionary()
-"""Weights in memory, once for all programs of the process that use them: their arrays are views of it."""
+"""Mapped weights, shared by all programs of the process: their arrays are views of these."""
 
 _lock = threading.Lock()
 
 
-def _weights(kept: Store, key: str) -> np.ndarray | None:
+def _weights(cache: Store, key: str) -> np.ndarray | None:
     with _lock:
-        found = _mapped.get((kept.folder, key))
-        if found is None:
-            view = kept.get("weights", key)
+        weights = _mapped.get((cache.folder, key))
+        if weights is None:
+            view = cache.get("weights", key)
             if view is not None:
-                found = _mapped[kept.folder, key] = np.frombuffer(view, np.uint8)
-        return found
+                weights = _mapped[cache.folder, key] = np.frombuffer(view, np.uint8)
+        return weights
 
 
-# What files hold.
+# Digests of files.
 
 _read_before: dict[tuple[Path | None, str], str] = {}
 
 
 def contents(path: str | os.PathLike[str]) -> str:
-    """A digest of a file's contents; a known one, where the file is as it was when it was read.
+    """Return a digest of a file's contents, from memory or the store if the file is unchanged.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     known = known_contents(path)
     if known is not None:
@@ -257,39 +258,39 @@ def contents(path: str | os.PathLike[str]) -> str:
     state = _state(path)
     settled = _is_settled(state)
     with Path(path).open("rb") as file:
-        found = _sum(iter(lambda: file.read(_BLOCK), b""))
+        checksum = _sum(iter(lambda: file.read(_BLOCK), b""))
     if settled and _state(path) == state:
-        store().put("program", _place(path, state), found.encode())
-        _remember(path, state, found)
-    return found
+        store().put("program", _state_key(path, state), checksum.encode())
+        _remember(path, state, checksum)
+    return checksum
 
 
 def known_contents(path: str | os.PathLike[str]) -> str | None:
-    """The digest of a file that is as it was when it was read; None where it has to be read.
+    """Return the digest of an unchanged file; None if the file must be read.
 
     Raises:
-        OSError: Nothing is known of the file.
+        OSError: The file does not exist or is inaccessible.
     """
     state = _state(path)
-    found = _read_before.get((store().folder, _place(path, state)))
-    if found is None:
-        kept = store().get("program", _place(path, state))
-        if kept is not None:
-            found = kept.decode()
+    checksum = _read_before.get((store().folder, _state_key(path, state)))
+    if checksum is None:
+        entry = store().get("program", _state_key(path, state))
+        if entry is not None:
+            checksum = entry.decode()
             if _is_settled(state):
-                _remember(path, state, found)
-    return found
+                _remember(path, state, checksum)
+    return checksum
 
 
-def _place(path: str | os.PathLike[str], state: tuple[int, ...]) -> str:
-    """What names a file as it is."""
+def _state_key(path: str | os.PathLike[str], state: tuple[int, ...]) -> str:
+    """Return a key for the current state of a file."""
     return digest("file", str(Path(path).absolute()), *map(str, state))
 
 
-def _remember(path: str | os.PathLike[str], state: tuple[int, ...], found: str) -> None:
-    if len(_read_before) >= _REMEMBERED:
+def _remember(path: str | os.PathLike[str], state: tuple[int, ...], checksum: str) -> None:
+    if len(_read_before) >= _MOST_FILES:
         _read_before.clear()
-    _read_before[store().folder, _place(path, state)] = found
+    _read_before[store().folder, _state_key(path, state)] = checksum
 
 
 def _is_settled(state: tuple[int, ...]) -> bool:
@@ -299,13 +300,13 @@ def _is_settled(state: tuple[int, ...]) -> bool:
 def _state_of_file(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
     try:
         return _state(path)
-    except OSError:  # Loading says what is wrong with it.
+    except OSError:  # The load reports the error.
         return None
 
 
 def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
-    found = Path(path).stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = Path(path).stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _sum(blocks: Iterable[bytes]) -> str:
@@ -318,7 +319,7 @@ def _sum(blocks: Iterable[bytes]) -> str:
 def _tensors(model: ir.Model) -> Iterator[Any]:
     for graph in (model.graph, *model.graph.subgraphs()):
         yield from (value.const_value for value in graph.initializers.values())
-    nodes = itertools.chain(model.graph.all_nodes(), *(each.all_nodes() for each in model.functions.values()))
+    nodes = itertools.chain(model.graph.all_nodes(), *(function.all_nodes() for function in model.functions.values()))
     for node in nodes:
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
@@ -326,22 +327,22 @@ def _tensors(model: ir.Model) -> Iterator[Any]:
 
 
 def _sources(folders: list[str]) -> list[str]:
-    """The files of Python in folders, with their sizes and when they were written."""
-    found, pending = [], [*folders]
+    """Return the Python files in folders, with size and modification time."""
+    files, pending = [], [*folders]
     while pending:
         with os.scandir(pending.pop()) as entries:
-            for each in entries:
-                name = each.name
+            for entry in entries:
+                name = entry.name
                 if name.endswith(".py"):
-                    state = each.stat()
-                    found.append(f"{each.path} {state.st_size} {state.st_mtime_ns}")
-                elif "." not in name and name != "__pycache__" and each.is_dir():
-                    pending.append(each.path)
-    return sorted(found)
+                    state = entry.stat()
+                    files.append(f"{entry.path} {state.st_size} {state.st_mtime_ns}")
+                elif "." not in name and name != "__pycache__" and entry.is_dir():
+                    pending.append(entry.path)
+    return sorted(files)
 
 
 _SOURCES = "\n".join(_sources([f"{Path(__file__).parents[2]}/{part}" for part in COMPILING]))
-"""The package as this process imports it: what is edited later is not what computes here, and names nothing here."""
+"""The package as this process imported it: later edits of files do not affect this process."""
 
 
 @functools.cache

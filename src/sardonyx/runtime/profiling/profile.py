@@ -1,4 +1,4 @@
-"""Where a run's time goes: kernel by kernel, against what the machine can do."""
+"""The time of a run by kernel, compared with the peak rates of the machine."""
 
 from __future__ import annotations
 

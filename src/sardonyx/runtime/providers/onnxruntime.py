@@ -36,7 +36,7 @@ PASSED_ON = frozenset(
 _MAPS = frozenset(
     f"map({key},tensor({value}))" for key in ("int64", "string") for value in ("int64", "float", "double", "string")
 )
-_SUPPORTED = PASSED_ON | _MAPS | {f"seq({each})" for each in PASSED_ON | _MAPS}
+_SUPPORTED = PASSED_ON | _MAPS | {f"seq({element})" for element in PASSED_ON | _MAPS}
 
 Kernels = Mapping[tuple[str, str], Sequence[tuple[int, int, Mapping[str, frozenset[str]]]]]
 """First and last version and supported types by type variable, by domain and operator."""

@@ -44,7 +44,7 @@ class OpenVinoRunner:
         if len(self._compiled.inputs) != len(part.graph.inputs):
             raise UnsupportedError("OpenVINO removes an unused input.")
         self._tensor = provider.tensor
-        self._places = [_place(self._compiled.inputs, str(value.name)) for value in part.graph.inputs]
+        self._indices = [_input_index(self._compiled.inputs, str(value.name)) for value in part.graph.inputs]
         types = [declared_type(value) for value in part.graph.outputs]
         self._outputs = [_expected(*pair) for pair in zip(self._compiled.outputs, types, strict=True)]
         # `pop` and `append` are atomic, so that threads need no lock.
@@ -56,7 +56,7 @@ class OpenVinoRunner:
             own = self._idle.pop()
         except IndexError:
             request = self._compiled.create_infer_request()
-            own = Request(request, self._places, self._outputs, self._tensor)
+            own = Request(request, self._indices, self._outputs, self._tensor)
         try:
             own.prepare(values)
             if context.limited:
@@ -86,7 +86,7 @@ def _expected(port: Any, type: Type | None) -> Expected:
     return Expected(tuple(port.shape) if port.partial_shape.is_static else None, dtype)
 
 
-def _place(ports: Sequence[Any], name: str) -> int:
+def _input_index(ports: Sequence[Any], name: str) -> int:
     for i, port in enumerate(ports):
         if name in port.get_names():
             return i

@@ -1,8 +1,8 @@
 """Inference requests of OpenVINO, and the memory that they read and write.
 
-To give a request other memory takes it longer than to copy what is small. Of what is larger nothing is copied where
-that can be: an input is read where it lies, once it was seen to lie there call after call, and a result is a view of
-memory that the request writes again when nobody holds any view of it any more.
+Setting a request's memory takes longer than copying a small value. Larger values are not copied if possible: an input
+is read in place once its address repeats from call to call, and a result is a view of memory that the request reuses
+after all views are released.
 """
 
 from __future__ import annotations
@@ -16,43 +16,42 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _SMALL = 1 << 15
-"""Bytes of a value that is copied into and out of a request's own memory."""
+"""Bytes of a value up to which inputs and outputs are copied."""
 
 _COPIED_IN = 1 << 17
-"""Bytes of an input that is copied where it lies at another place in each call."""
+"""Bytes of an input up to which a value at a changing address is copied."""
 
 _IN_A_ROW = 8
-"""Values in a row that came at one address, after which a request is let read there."""
+"""Calls with an unchanged input address after which the request reads in place."""
 
-_KEPT = 2
-"""Pieces of memory for an output that a request keeps: callers that hold one result until they have the next need two.
-"""
+_MOST_BUFFERS = 2
+"""Buffers of an output: a caller that holds one result until the next needs two."""
 
 _UNHELD = 3
-"""References to an array that nobody holds but its :class:`_Memory`, the tensor there, and who counts them."""
+"""References to an array without views: its :class:`_Memory`, the tensor there, and the counting call."""
 
 
 class Expected(NamedTuple):
-    """What an output is; of what only the run tells None."""
+    """Shape and element type of an output; None if only the run determines them."""
 
     shape: tuple[int, ...] | None
     dtype: np.dtype[Any] | None
 
 
 class _Source:
-    """Where a request reads an input.
+    """The input memory of a request.
 
     Args:
-        request: OpenVINO's.
-        place: The position of the input.
+        request: OpenVINO's request.
+        index: Index of the input.
         tensor: OpenVINO's class of tensors.
     """
 
-    __slots__ = ("_address", "_copy", "_is_lent", "_place", "_request", "_row", "_shape", "_tensor")
+    __slots__ = ("_address", "_copy", "_index", "_is_lent", "_request", "_row", "_shape", "_tensor")
 
-    def __init__(self, request: Any, place: int, tensor: Any) -> None:
+    def __init__(self, request: Any, index: int, tensor: Any) -> None:
         self._request = request
-        self._place = place
+        self._index = index
         self._tensor = tensor
         self._copy: np.ndarray | None = None
         self._is_lent = False
@@ -60,10 +59,10 @@ class _Source:
         self._address = self._row = 0
 
     def give(self, value: np.ndarray) -> None:
-        """Let a value be read: where it lies, or as a copy."""
+        """Let the request read a value: in place, or from a copy."""
         size, flags = value.nbytes, value.flags
-        if size > _SMALL and flags.c_contiguous and flags.writeable:  # Its binding takes nothing else.
-            # OpenVINO knows the address alone, and is asked to read there only while a value lies there.
+        if size > _SMALL and flags.c_contiguous and flags.writeable:  # A condition of the binding.
+            # OpenVINO holds the address without a reference, so the request runs only while the value exists.
             address, shape = value.__array_interface__["data"][0], value.shape
             again = address == self._address and shape == self._shape
             self._address, self._shape = address, shape
@@ -85,67 +84,67 @@ class _Source:
 
     @property
     def copied_into(self) -> np.ndarray | None:
-        """The memory that values of the last one's shape are copied into; None where they may be read as they lie."""
+        """The memory into which values of the last shape are copied; None if values may be read in place."""
         copy = None if self._is_lent else self._copy
         return copy if copy is not None and copy.nbytes <= _SMALL else None
 
     def _read(self, array: np.ndarray) -> None:
-        # Of numpy's equal types OpenVINO knows one.
+        # OpenVINO knows one of numpy's equivalent types.
         tensor = self._tensor(array.view(np.dtype(array.dtype.str)), shared_memory=True)
-        self._request.set_input_tensor(self._place, tensor)
+        self._request.set_input_tensor(self._index, tensor)
 
 
 class _Sink:
-    """Where a request writes an output of known size.
+    """The output memory of a request, for an output of known size.
 
     Args:
-        request: OpenVINO's.
-        place: The position of the output.
-        expected: What is written there, all of it known.
+        request: OpenVINO's request.
+        index: Index of the output.
+        expected: Shape and type of the output, both known.
         tensor: OpenVINO's class of tensors.
 
     Attributes:
-        copied: The memory that results are copies of, which is always free; None where they are views.
+        copied: The memory from which results are copied, always free; None if results are views.
     """
 
-    __slots__ = ("_expected", "_kept", "_place", "_request", "_tensor", "copied")
+    __slots__ = ("_buffers", "_expected", "_index", "_request", "_tensor", "copied")
 
-    def __init__(self, request: Any, place: int, expected: Expected, tensor: Any) -> None:
+    def __init__(self, request: Any, index: int, expected: Expected, tensor: Any) -> None:
         self._request = request
-        self._place = place
+        self._index = index
         self._expected = expected
         self._tensor = tensor
-        self._kept: list[_Memory] = []
-        """That which the request writes to first."""
+        self._buffers: list[_Memory] = []
+        """The first is the one that the request writes."""
         self._make()
-        array = self._kept[0].array
+        array = self._buffers[0].array
         self.copied = array if array.nbytes <= _SMALL else None
 
     def ready(self) -> None:
-        """See to it that what is written next is where no view of before is."""
-        kept = self._kept
-        if kept[0].is_free:
+        """Select memory without views for the next result."""
+        buffers = self._buffers
+        if buffers[0].is_free:
             return
-        free = next((each for each in kept if each.is_free), None)
+        free = next((buffer for buffer in buffers if buffer.is_free), None)
         if free is None:
             self._make()
             return
-        kept.remove(free)
-        kept.insert(0, free)
-        self._request.set_output_tensor(self._place, free.tensor)
+        buffers.remove(free)
+        buffers.insert(0, free)
+        self._request.set_output_tensor(self._index, free.tensor)
 
     def result(self) -> np.ndarray:
-        """What was written, in memory that nothing writes as long as somebody holds it."""
-        return self._kept[0].array.view() if self.copied is None else self.copied.copy()
+        """Return the output, in memory that is not written while referenced."""
+        return self._buffers[0].array.view() if self.copied is None else self.copied.copy()
 
     def _make(self) -> None:
         shape, dtype = self._expected
         assert shape is not None
         array = np.empty(shape, dtype)
-        made = _Memory(array, self._tensor(array, shared_memory=True))
-        del self._kept[_KEPT - 1 :]
-        self._kept.insert(0, made)
-        self._request.set_output_tensor(self._place, made.tensor)
+        memory = _Memory(array, self._tensor(array, shared_memory=True))
+        del self._buffers[_MOST_BUFFERS - 1 :]
+        self._buffers.insert(0, memory)
+        self._request.set_output_tensor(self._index, memory.tensor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,7 +156,7 @@ class _Memory:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody holds a result that is a view of it: whoever does holds the array, too."""
+        """True if no view of the array exists; views hold a reference to the array."""
         return sys.getrefcount(self.array) == _UNHELD
 
 
@@ -165,36 +164,36 @@ class Request:
     """An inference request, which one thread runs at a time.
 
     Args:
-        request: OpenVINO's.
-        places: The positions of the inputs, as OpenVINO has them.
-        outputs: What the outputs are.
+        request: OpenVINO's request.
+        indices: Indices of the inputs in OpenVINO's order.
+        outputs: Shapes and types of the outputs.
         tensor: OpenVINO's class of tensors.
 
     Attributes:
-        request: OpenVINO's.
-        infer: Runs it to the end, in this thread.
+        request: OpenVINO's request.
+        infer: Runs the request to its end, in this thread.
     """
 
-    def __init__(self, request: Any, places: Sequence[int], outputs: Sequence[Expected], tensor: Any) -> None:
+    def __init__(self, request: Any, indices: Sequence[int], outputs: Sequence[Expected], tensor: Any) -> None:
         self.request = request
-        self._sources = [_Source(request, place, tensor) for place in places]
+        self._sources = [_Source(request, index, tensor) for index in indices]
         self._outputs = outputs
         self._sinks = [
-            _Sink(request, i, each, tensor)
-            if each.shape is not None and 0 not in each.shape and each.dtype is not None
+            _Sink(request, i, output, tensor)
+            if output.shape is not None and 0 not in output.shape and output.dtype is not None
             else None
-            for i, each in enumerate(outputs)
+            for i, output in enumerate(outputs)
         ]
         self._lent = [sink for sink in self._sinks if sink is not None and sink.copied is None]
-        # Where all is small: what is copied from and, from the second run on, what is copied into.
+        # If all values are small: the memory to copy results from and, from the second run on, to copy inputs into.
         self._from = [sink.copied for sink in self._sinks if sink is not None and sink.copied is not None]
         self._into: list[np.ndarray] = []
-        # Of the class beneath: it is given a dictionary and not what might become one, and gives none by names.
+        # The base class's method skips the conversion of arguments and the naming of results.
         beneath: Any = super(type(request), request)
         self.infer = functools.partial(beneath.infer, {}, share_outputs=True, decode_strings=False)
 
     def prepare(self, values: Sequence[np.ndarray]) -> None:
-        """Give the inputs, and places for the outputs."""
+        """Give the inputs, and memory for the outputs."""
         if self._into and self._are_copied(values):
             return
         for source, value in zip(self._sources, values, strict=True):
@@ -213,14 +212,14 @@ class Request:
         return True
 
     def results(self) -> list[np.ndarray]:
-        """The outputs, in memory that nothing writes as long as somebody holds it."""
+        """Return the outputs, in memory that is not written while referenced."""
         if len(self._from) == len(self._sinks):
             return [array.copy() for array in self._from]
         return [
-            self._copied(i, each.dtype) if sink is None else sink.result()
-            for i, (sink, each) in enumerate(zip(self._sinks, self._outputs, strict=True))
+            self._copied(i, expected.dtype) if sink is None else sink.result()
+            for i, (sink, expected) in enumerate(zip(self._sinks, self._outputs, strict=True))
         ]
 
     def _copied(self, i: int, dtype: np.dtype[Any] | None) -> np.ndarray:
-        found: np.ndarray = self.request.get_output_tensor(i).data
-        return found.astype(found.dtype if dtype is None else dtype)
+        output: np.ndarray = self.request.get_output_tensor(i).data
+        return output.astype(output.dtype if dtype is None else dtype)
