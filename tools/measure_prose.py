@@ -181,11 +181,14 @@ def is_binding(finding: Finding) -> bool:
 
 
 def packages() -> dict[str, list[Path]]:
-    """Return the Python files of each package of ``src/sardonyx``; loose modules are one group."""
+    """Return the Python files of each package of ``src/sardonyx``, of the compiler by sub-package.
+
+    Modules beside packages are one group.
+    """
     groups: dict[str, list[Path]] = {}
     for path in sorted(SOURCES.rglob("*.py")):
-        parts = path.relative_to(SOURCES).parts
-        groups.setdefault(parts[0] if len(parts) > 1 else "(top)", []).append(path)
+        folders = path.relative_to(SOURCES).parts[:-1]
+        groups.setdefault("/".join(folders[: 2 if folders[:1] == ("compiler",) else 1]) or "(top)", []).append(path)
     return groups
 
 
@@ -213,7 +216,7 @@ def main() -> int:
         return int(failed)
     total, failed, identifiers_total, messages_total = Measure(), False, 0, 0
     heads = ("docstrings", "words", "what/1k", "pron./1k", "openers", "banned", "messages")
-    print(f"{'package':12}" + "".join(f" {head:>10}" for head in heads))
+    print(f"{'package':18}" + "".join(f" {head:>10}" for head in heads))
     for name, paths in packages().items():
         counts = Measure()
         for path in paths:
@@ -227,11 +230,11 @@ def main() -> int:
         total.add(counts)
         failed |= bool(banned or wrong) or not counts.is_within_limits()
         print(
-            f"{name:12} {counts.docstrings:10,} {counts.words:10,} {counts.what_rate:10.1f} "
+            f"{name:18} {counts.docstrings:10,} {counts.words:10,} {counts.what_rate:10.1f} "
             f"{counts.pronoun_rate:10.1f} {counts.opener_share:10.1%} {banned:10,} {wrong:10,}"
         )
     print(
-        f"{'all':12} {total.docstrings:10,} {total.words:10,} {total.what_rate:10.1f} {total.pronoun_rate:10.1f} "
+        f"{'all':18} {total.docstrings:10,} {total.words:10,} {total.what_rate:10.1f} {total.pronoun_rate:10.1f} "
         f"{total.opener_share:10.1%} {identifiers_total:10,} {messages_total:10,}"
     )
     if options.all:
