@@ -154,7 +154,8 @@ def test_passes_lists_all_with_their_exactness(run: Run) -> None:
     assert {info["exactness"] for info in listed} >= {"exact", "reassociates"}
     assert all(info["description"] for info in listed)
     descriptions = {info["name"]: info["description"] for info in listed}
-    assert descriptions["eliminate_double_inverse"] == "Not of Not. Neg of Neg. Reciprocal of Reciprocal."
+    inverses = "Not not x is x. -(-x) is x. 1 / (1 / x) is x, written with Reciprocal."
+    assert descriptions["eliminate_double_inverse"] == inverses
     assert [info["name"] for info in listed] == [info.name for info in describe_passes()]
     assert "fuse_bn_into_conv" in run("passes").out
     assert "fuse_bn_into_conv" not in exact_passes()

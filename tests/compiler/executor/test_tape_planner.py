@@ -185,13 +185,13 @@ def test_the_arena_grows_and_stays() -> None:
     table = SizeTable()
     planned = context(table, [(table.register(1000 * N), 0, 0)], [[0, 1, table.reserved(), 0]], inside=[(1, 0)])
     planned.prepare({"N": 10})
-    first = planned.place(0)
+    first = planned.buffer_address(0)
     assert first % ALIGNMENT == 0
     planned.prepare({"N": 3})
-    assert planned.place(0) == first
+    assert planned.buffer_address(0) == first
     planned.prepare({"N": 1000})
-    ctypes.memset(planned.place(0), 1, 1_000_000)
-    assert planned.tape[1] == planned.place(0)
+    ctypes.memset(planned.buffer_address(0), 1, 1_000_000)
+    assert planned.tape[1] == planned.buffer_address(0)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8])

@@ -473,7 +473,7 @@ def test_the_edited_model_is_saved_as_standard_onnx(session: Session, tmp_path: 
 def test_a_compiled_file_has_nothing_to_edit(tmp_path: Path) -> None:
     Session(net(), compile="wait").save_compiled(tmp_path / "net.sdx")
     session = Session(tmp_path / "net.sdx", compile="wait")
-    with pytest.raises(UnsupportedError, match="no model"):
+    with pytest.raises(UnsupportedError, match="expected a model, got a compiled file"):
         session.insert_after("h", "Neg")
     same(run(session), relu(H + B))
     session.reload(net())
