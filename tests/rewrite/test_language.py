@@ -204,7 +204,7 @@ def test_guards_refuse_with_what_they_expect(
     proto = model([node("Mul", operands, ["y"])], [info("x", shape)], [info("y", None)], {"k": np.float32(k)})
     engine = fired(proto, guarded())
     assert len(engine.applied) == (reason is None)
-    assert engine.refused == ({} if reason is None else {("guarded/found", "y"): reason})
+    assert engine.refused == ({} if reason is None else {("guarded/actual", "y"): reason})
 
 
 def test_a_constant_variable_matches_constants_only() -> None:
