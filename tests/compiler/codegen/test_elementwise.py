@@ -1,4 +1,4 @@
-"""Every elementwise primitive as machine code against the interpreter's rule."""
+"""Machine code of every elementwise primitive against the interpreter's rule."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ FEW = ("add", "max", "neg", "exp", "less", "select")
 
 
 def operand_types(name: str, dtype: DType) -> list[DType]:
-    given = [dtype] * COUNTS[PRIMITIVES[name].kind]
-    return [t.BOOL, *given[1:]] if name == "select" else given
+    arguments = [dtype] * COUNTS[PRIMITIVES[name].kind]
+    return [t.BOOL, *arguments[1:]] if name == "select" else arguments
 
 
 def accepted(name: str, dtype: DType) -> bool:
     try:
-        TYPE_RULES[name](*(TensorType(each, (1,)) for each in operand_types(name, dtype)))
+        TYPE_RULES[name](*(TensorType(operand, (1,)) for operand in operand_types(name, dtype)))
     except TypeMismatchError:
         return False
     return True
 
 
 BYTES = tuple(minifloats.FORMATS)
-"""Floats of a byte: computed as ``float16`` is, so that a few primitives of them tell all."""
+"""One-byte floats: computed like ``float16``, so that a few primitives cover all."""
 
 CASES = [
     (name, dtype)
@@ -58,14 +58,14 @@ def test_the_table_is_complete() -> None:
 def compiled(
     name: str, dtypes: Sequence[DType], result: DType, target: str = TARGETS[0], params: Mapping[str, Any] | None = None
 ) -> Elementwise:
-    def body(e: Emitter, given: list[str], lanes: int, mask: str | None, status: str) -> str:
-        return elementwise.emit(e, name, dtypes, given, lanes, params, mask=mask, status=status)
+    def body(e: Emitter, arguments: list[str], lanes: int, mask: str | None, status: str) -> str:
+        return elementwise.emit(e, name, dtypes, arguments, lanes, params, mask=mask, status=status)
 
     return Elementwise(body, dtypes, result, target)
 
 
 def line(dtype: DType) -> np.ndarray:
-    """Numbers worth trying: all where they are few."""
+    """Return test values: all values of small types."""
     kind, numpy = t.kind(dtype), numpy_dtype(dtype)
     rng = np.random.default_rng(3)
     if kind == "bool":
@@ -84,7 +84,7 @@ def line(dtype: DType) -> np.ndarray:
 
 
 def operands(dtypes: Sequence[DType]) -> list[np.ndarray]:
-    """All pairs of them, and both conditions."""
+    """Return all pairs of test values, with both conditions."""
     if len(dtypes) == 1:
         return [line(dtypes[0])]
     step = 1 if dtypes[-1].bitwidth <= 8 else 3
@@ -93,28 +93,28 @@ def operands(dtypes: Sequence[DType]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name, dtype", CASES, ids=[f"{name}-{dtype.name}" for name, dtype in CASES])
-def test_as_the_interpreter_has_it(name: str, dtype: DType) -> None:
+def test_results_equal_the_interpreter(name: str, dtype: DType) -> None:
     dtypes = operand_types(name, dtype)
-    given = operands(dtypes)
+    arguments = operands(dtypes)
     if elementwise.can_fault(name, dtypes):
-        # numpy takes negative exponents through float64, which does not tell large odd ones from even.
-        base, by = (each.astype(np.int64) for each in given)
+        # numpy computes negative exponents in float64, which does not distinguish large odd from even integers.
+        base, by = (operand.astype(np.int64) for operand in arguments)
         allowed = by != 0 if name != "pow" else (by >= 0) | ((base != 0) & (by > -(1 << 53)))
-        given = [each[allowed] for each in given]
-    type = TYPE_RULES[name](*(TensorType(d, x.shape) for d, x in zip(dtypes, given, strict=True)))
+        arguments = [operand[allowed] for operand in arguments]
+    type = TYPE_RULES[name](*(TensorType(d, x.shape) for d, x in zip(dtypes, arguments, strict=True)))
     assert isinstance(type, TensorType)
     if name == "round" and t.is_integer(dtype):
-        wanted = given[0]  # numpy goes through float64, which holds no integer of 64 bits.
+        expected = arguments[0]  # numpy goes through float64, which holds no integer of 64 bits.
     else:
         with np.errstate(all="ignore"):
-            wanted = NUMPY_RULES[name](type, *given)
+            expected = NUMPY_RULES[name](type, *arguments)
     run = compiled(name, dtypes, type.dtype)
-    found = run(*given)
+    actual = run(*arguments)
     assert run.status == 0
     if t.is_float(type.dtype) and name not in EXACT:
-        close(found, wanted, type.dtype)
+        close(actual, expected, type.dtype)
     else:
-        equal(found, wanted)
+        equal(actual, expected)
 
 
 EXACT = {
@@ -122,17 +122,17 @@ EXACT = {
 }  # fmt: skip
 
 
-def equal(found: np.ndarray, wanted: np.ndarray) -> None:
-    """Equal, and NaN where the other is; ``numpy`` does not see a NaN of what it does not know."""
-    assert found.dtype == wanted.dtype
-    if found.dtype.isbuiltin != 1:
-        found, wanted = found.astype(np.float32), wanted.astype(np.float32)
-    np.testing.assert_array_equal(found, wanted)
+def equal(actual: np.ndarray, expected: np.ndarray) -> None:
+    """Assert equality, including NaN; types unknown to ``numpy`` are compared as float32, where NaN is recognized."""
+    assert actual.dtype == expected.dtype
+    if actual.dtype.isbuiltin != 1:
+        actual, expected = actual.astype(np.float32), expected.astype(np.float32)
+    np.testing.assert_array_equal(actual, expected)
 
 
-def close(found: np.ndarray, wanted: np.ndarray, dtype: DType) -> None:
-    """Within two units in the last place of what was computed with: ``float`` for the short ones."""
-    x, y = found.astype(np.float64), wanted.astype(np.float64)
+def close(actual: np.ndarray, expected: np.ndarray, dtype: DType) -> None:
+    """Assert an error of at most 3 units in the last place of the result type."""
+    x, y = actual.astype(np.float64), expected.astype(np.float64)
     unit = float(ml_dtypes.finfo(numpy_dtype(dtype)).eps)
     np.testing.assert_allclose(x, y, rtol=3 * unit, atol=1e-44)
 
@@ -142,10 +142,10 @@ def close(found: np.ndarray, wanted: np.ndarray, dtype: DType) -> None:
 def test_on_smaller_targets(name: str, target: str) -> None:
     dtype = next(d for d in (t.INT32, t.FLOAT, t.INT8) if accepted(name, d))
     dtypes = operand_types(name, dtype)
-    given = [np.abs(x) + 1 if elementwise.can_fault(name, dtypes) else x for x in operands(dtypes)]
+    arguments = [np.abs(x) + 1 if elementwise.can_fault(name, dtypes) else x for x in operands(dtypes)]
     result = t.BOOL if name in ("equal", "less") else dtype
     np.testing.assert_array_equal(
-        compiled(name, dtypes, result, target)(*given), compiled(name, dtypes, result)(*given)
+        compiled(name, dtypes, result, target)(*arguments), compiled(name, dtypes, result)(*arguments)
     )
 
 
@@ -154,7 +154,7 @@ def test_on_smaller_targets(name: str, target: str) -> None:
 
 @pytest.mark.parametrize("name", ["div", "rem"])
 @pytest.mark.parametrize("dtype", [t.INT32, t.UINT8, t.INT64], ids=lambda d: d.name)
-def test_a_divisor_of_zero_is_noted_wherever_it_is(name: str, dtype: DType) -> None:
+def test_a_zero_divisor_in_any_lane_sets_the_status(name: str, dtype: DType) -> None:
     run = compiled(name, [dtype, dtype], dtype)
     for size in (1, 7, 64, 131):
         for at in (0, size // 2, size - 1):
@@ -166,7 +166,7 @@ def test_a_divisor_of_zero_is_noted_wherever_it_is(name: str, dtype: DType) -> N
             assert run.status == 1
 
 
-def test_zero_to_a_negative_power_is_noted() -> None:
+def test_zero_to_a_negative_power_sets_the_status() -> None:
     run = compiled("pow", [t.INT32, t.INT32], t.INT32)
     run(np.array([0, 2]), np.array([0, -1]))
     assert run.status == 0
@@ -175,9 +175,9 @@ def test_zero_to_a_negative_power_is_noted() -> None:
 
 
 def by_constant(name: str, dtype: DType, constant: int) -> Elementwise:
-    def body(e: Emitter, given: list[str], lanes: int, mask: str | None, status: str) -> str:
+    def body(e: Emitter, arguments: list[str], lanes: int, mask: str | None, status: str) -> str:
         return elementwise.emit(
-            e, name, [dtype, dtype], [*given, load_store.constant(dtype, constant, lanes)], lanes, mask=mask
+            e, name, [dtype, dtype], [*arguments, load_store.constant(dtype, constant, lanes)], lanes, mask=mask
         )
 
     return Elementwise(body, [dtype], dtype)
@@ -188,8 +188,8 @@ def by_constant(name: str, dtype: DType, constant: int) -> Elementwise:
 def test_constant_divisors_need_no_status(name: str, constant: int) -> None:
     x = line(t.INT8)
     with np.errstate(all="ignore"):
-        wanted = NUMPY_RULES[name](TensorType(t.INT8, x.shape), x, np.full_like(x, constant))
-    np.testing.assert_array_equal(by_constant(name, t.INT8, constant)(x), wanted)
+        expected = NUMPY_RULES[name](TensorType(t.INT8, x.shape), x, np.full_like(x, constant))
+    np.testing.assert_array_equal(by_constant(name, t.INT8, constant)(x), expected)
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 5, 10])
@@ -198,7 +198,7 @@ def test_constant_exponents_need_no_status(exponent: int) -> None:
     np.testing.assert_array_equal(by_constant("pow", t.INT16, exponent)(x), np.power(x, np.int16(exponent)))
 
 
-def test_without_a_status_what_can_fail_is_refused() -> None:
+def test_primitives_that_can_fault_require_a_status() -> None:
     with pytest.raises(UnsupportedError, match="status"):
         elementwise.emit(Emitter(), "div", [t.INT32, t.INT32], ["%x", "%y"], 8)
     with pytest.raises(UnsupportedError, match="status"):
@@ -214,7 +214,7 @@ PAIRS = [
     for b in DTYPES
     if a == b or not {a, b} & SMALL_DTYPES or (a in SMALL_DTYPES and b in ENDS) or (a in ENDS and b in SMALL_DTYPES)
 ]
-"""Every conversion among the common element types; the small ones to and from some of those."""
+"""Every conversion among the common element types; small types to and from some common types."""
 
 
 @pytest.mark.parametrize("source, result", PAIRS, ids=[f"{a.name}-{b.name}" for a, b in PAIRS])
@@ -232,40 +232,40 @@ def test_conversions_without_saturation(source: DType, result: DType) -> None:
 def converted(source: DType, result: DType, saturate: bool, rounding: str) -> None:
     x = line(source)
     if t.is_float(source) and t.is_integer(result):
-        # Beyond these the standard leaves the result open, and numpy's depends on the processor.
+        # Out of range, the standard leaves the result open, and numpy's result depends on the processor.
         bits = result.bitwidth
         low, high = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1)) if t.kind(result) == "int" else (-(2.0**31), 2.0**bits)
         wide = x.astype(np.float64)
         x = x[(wide >= low) & (wide < high)]
     params = {"dtype": result, "saturate": saturate, "rounding": rounding}
     with np.errstate(all="ignore"):
-        wanted = NUMPY_RULES["convert"](TensorType(result, x.shape), x, **params)
-    equal(compiled("convert", [source], result, params=params)(x), wanted)
+        expected = NUMPY_RULES["convert"](TensorType(result, x.shape), x, **params)
+    equal(compiled("convert", [source], result, params=params)(x), expected)
 
 
 @pytest.mark.parametrize("source", [t.FLOAT, t.DOUBLE], ids=lambda d: d.name)
 @pytest.mark.parametrize("result", [t.INT8, t.UINT8, t.INT16, t.INT32], ids=lambda d: d.name)
-def test_what_does_not_fit_wraps_as_numpy_has_it(source: DType, result: DType) -> None:
+def test_out_of_range_values_wrap_as_in_numpy(source: DType, result: DType) -> None:
     x = np.array([300.0, -1.0, -300.0, 70000.0, -70000.0, 2147483000.0], numpy_dtype(source))
     params = {"dtype": result, "saturate": True, "rounding": "up"}
     with np.errstate(all="ignore"):
-        wanted = NUMPY_RULES["convert"](TensorType(result, x.shape), x, **params)
-    np.testing.assert_array_equal(compiled("convert", [source], result, params=params)(x), wanted)
+        expected = NUMPY_RULES["convert"](TensorType(result, x.shape), x, **params)
+    np.testing.assert_array_equal(compiled("convert", [source], result, params=params)(x), expected)
 
 
 def test_double_to_float16_is_rounded_once() -> None:
     middle = np.float64(1) + 2.0**-11
     x = np.array([middle, middle + 2.0**-40, middle - 2.0**-40, 65519.999999, 65520, 2.0**-25 * (1 + 2.0**-40)])
     with np.errstate(over="ignore"):
-        wanted = x.astype(np.float16)
+        expected = x.astype(np.float16)
     params = {"dtype": t.FLOAT16, "saturate": True, "rounding": "up"}
-    np.testing.assert_array_equal(compiled("convert", [t.DOUBLE], t.FLOAT16, params=params)(x), wanted)
+    np.testing.assert_array_equal(compiled("convert", [t.DOUBLE], t.FLOAT16, params=params)(x), expected)
 
 
 def test_a_conversion_to_a_short_float_rounds_in_registers_too() -> None:
-    def body(e: Emitter, given: list[str], lanes: int, mask: str | None, status: str) -> str:
+    def body(e: Emitter, arguments: list[str], lanes: int, mask: str | None, status: str) -> str:
         params = {"dtype": t.FLOAT16, "saturate": True, "rounding": "up"}
-        short = elementwise.emit(e, "convert", [t.FLOAT], given, lanes, params)
+        short = elementwise.emit(e, "convert", [t.FLOAT], arguments, lanes, params)
         return elementwise.emit(e, "convert", [t.FLOAT16], [short], lanes, {**params, "dtype": t.FLOAT})
 
     x = np.array([1 + 2.0**-12, 70000.0], np.float32)
@@ -276,33 +276,33 @@ SAME_WIDTH = [(a, b) for a, b in PAIRS if a.bitwidth == b.bitwidth and (a != b o
 
 
 @pytest.mark.parametrize("source, result", SAME_WIDTH, ids=[f"{a.name}-{b.name}" for a, b in SAME_WIDTH])
-def test_bits_are_kept(source: DType, result: DType) -> None:
+def test_bitcast_preserves_bits(source: DType, result: DType) -> None:
     x = line(source)
     if result == t.BOOL:
-        x = np.array([0, 1], np.uint8).view(numpy_dtype(source))  # Of a bool there are no other bytes.
-    found = compiled("bitcast", [source], result, params={"dtype": result})(x)
-    wanted = x.view(numpy_dtype(result))
+        x = np.array([0, 1], np.uint8).view(numpy_dtype(source))  # A bool is one of these bytes.
+    actual = compiled("bitcast", [source], result, params={"dtype": result})(x)
+    expected = x.view(numpy_dtype(result))
     if t.is_float(source) or t.is_float(result):
-        # A NaN may come back as another.
-        number = ~np.isnan(wanted.astype(np.float64)) & ~np.isnan(x.astype(np.float64))
-        found, wanted = found[number], wanted[number]
-    assert found.tobytes() == wanted.tobytes()
+        # The payload of a NaN may change.
+        number = ~np.isnan(expected.astype(np.float64)) & ~np.isnan(x.astype(np.float64))
+        actual, expected = actual[number], expected[number]
+    assert actual.tobytes() == expected.tobytes()
 
 
-def test_what_is_not_supported() -> None:
+def test_unsupported_types_are_refused() -> None:
     assert not elementwise.supported("add", [t.COMPLEX64, t.COMPLEX64])
     assert not elementwise.supported("reduce", [t.FLOAT])
     assert not elementwise.supported("bitcast", [t.INT32], {"dtype": t.INT8})
     assert not elementwise.supported("convert", [t.FLOAT], {"dtype": t.STRING})
     assert not elementwise.supported("add", [DType.FLOAT8E8M0, DType.FLOAT8E8M0])
-    with pytest.raises(SardonyxError, match="no add of complex64, complex64"):
+    with pytest.raises(SardonyxError, match="compiled add: complex64, complex64"):
         elementwise.emit(Emitter(), "add", [t.COMPLEX64, t.COMPLEX64], ["%x", "%y"], 4)
 
 
 def test_zero_as_a_constant_is_one_instruction_of_max() -> None:
-    def body(e: Emitter, given: list[str], lanes: int, mask: str | None, status: str) -> str:
+    def body(e: Emitter, arguments: list[str], lanes: int, mask: str | None, status: str) -> str:
         zero = load_store.constant(t.FLOAT, 0.0, lanes)
-        return elementwise.emit(e, "max", [t.FLOAT, t.FLOAT], [given[0], zero], lanes)
+        return elementwise.emit(e, "max", [t.FLOAT, t.FLOAT], [arguments[0], zero], lanes)
 
-    found = Elementwise(body, [t.FLOAT], t.FLOAT)(np.array([-1, 2, np.nan, -np.inf, np.inf], np.float32))
-    np.testing.assert_array_equal(found, [0, 2, np.nan, 0, np.inf])
+    actual = Elementwise(body, [t.FLOAT], t.FLOAT)(np.array([-1, 2, np.nan, -np.inf, np.inf], np.float32))
+    np.testing.assert_array_equal(actual, [0, 2, np.nan, 0, np.inf])

@@ -1,4 +1,4 @@
-"""Loads and stores against numpy, for every element type, step and mask."""
+"""Loads and stores equal numpy's results, for every element type, stride and mask."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOM = 64
 def moved(
     dtype: DType, target: str, steps: list[tuple[int, int]], masked: bool, lanes: int = LANES
 ) -> list[np.ndarray]:
-    """What a kernel for each pair of steps (of load and store) leaves in an array of -1 (or True)."""
+    """Return the arrays, initially 1 (or True), after a kernel that loads and stores with each pair of strides."""
     kernel = Kernel(NAMED[target])
     e = kernel.emitter
     source, results = kernel.buffer(), [kernel.buffer() for _ in steps]
@@ -36,9 +36,9 @@ def moved(
     text = module_text(NAMED[target], [kernel.definition("f")], e.declarations)
     code = LoadedCode([compiled(text, NAMED[target])], NAMED[target])
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 3)(code.address("f"))
-    given = numbers(dtype, ROOM)
+    inputs = numbers(dtype, ROOM)
     arrays = [np.full(ROOM, 1, numpy_dtype(dtype)) for _ in steps]
-    arguments = (ctypes.c_int64 * (1 + len(arrays)))(*(a.ctypes.data for a in (given, *arrays)))
+    arguments = (ctypes.c_int64 * (1 + len(arrays)))(*(a.ctypes.data for a in (inputs, *arrays)))
     call(ctypes.addressof(arguments), ROOM // 2, max(0, lanes - 3), 0)
     return arrays
 
@@ -58,26 +58,26 @@ CASES = [
     for dtype in DTYPES
     for target in TARGETS[: 1 if load_store.memory_type(dtype) == "i8" and dtype not in (t.BOOL, t.INT8) else None]
 ]
-"""All element types; those that are bytes in memory are much alike there."""
+"""All element types, on all targets; most types of one byte in memory on one target only."""
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 @pytest.mark.parametrize("dtype, target", CASES, ids=[f"{dtype.name}-{target}" for dtype, target in CASES])
-def test_every_step_both_ways(dtype: DType, target: str, masked: bool) -> None:
-    given = numbers(dtype, ROOM)
-    for found, (into, out) in zip(moved(dtype, target, STEPS, masked), STEPS, strict=True):
-        wanted = np.full(ROOM, 1, numpy_dtype(dtype))
+def test_every_stride_of_loads_and_stores(dtype: DType, target: str, masked: bool) -> None:
+    inputs = numbers(dtype, ROOM)
+    for actual, (into, out) in zip(moved(dtype, target, STEPS, masked), STEPS, strict=True):
+        expected = np.full(ROOM, 1, numpy_dtype(dtype))
         for lane in range(LANES - 3 if masked else LANES):
-            wanted[ROOM // 2 + lane * out] = given[ROOM // 2 + lane * into]
-        np.testing.assert_array_equal(found, wanted, err_msg=f"steps {into}, {out}")
+            expected[ROOM // 2 + lane * out] = inputs[ROOM // 2 + lane * into]
+        np.testing.assert_array_equal(actual, expected, err_msg=f"steps {into}, {out}")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_one_lane_is_a_scalar(dtype: DType) -> None:
-    (found,) = moved(dtype, TARGETS[0], [(1, 1)], False, lanes=1)
-    wanted = np.full(ROOM, 1, numpy_dtype(dtype))
-    wanted[ROOM // 2] = numbers(dtype, ROOM)[ROOM // 2]
-    np.testing.assert_array_equal(found, wanted)
+    (actual,) = moved(dtype, TARGETS[0], [(1, 1)], False, lanes=1)
+    expected = np.full(ROOM, 1, numpy_dtype(dtype))
+    expected[ROOM // 2] = numbers(dtype, ROOM)[ROOM // 2]
+    np.testing.assert_array_equal(actual, expected)
     (untouched,) = moved(dtype, TARGETS[0], [(1, 1)], True, lanes=1)
     np.testing.assert_array_equal(untouched, np.full(ROOM, 1, numpy_dtype(dtype)))
 
@@ -88,16 +88,16 @@ def test_short_floats_are_rounded_to_even_and_come_back(dtype: DType, target: st
     every = np.arange(1 << 16, dtype=np.uint16).view(numpy_dtype(dtype))
     widened = Elementwise(lambda e, x, *_: x[0], [dtype], t.FLOAT, target)(every)
     np.testing.assert_array_equal(widened, every.astype(np.float32))
-    # Every short number, what lies halfway to the next, and one unit beside that.
+    # Every short number, the midpoints between neighbours, and the floats next to the midpoints.
     with np.errstate(all="ignore"):
         whole = every.astype(np.float32)
         halfway = (np.uint32(0x8000) + (np.arange(1 << 16, dtype=np.uint32) << 16)).view(np.float32)
         middle = (whole[:-1] + whole[1:]) / 2
         x = np.concatenate([whole, halfway, middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf)])
-        wanted = x.astype(numpy_dtype(dtype))
-    found = Elementwise(lambda e, x, *_: x[0], [t.FLOAT], dtype, target)(x)
-    same = found.view(np.uint16) == wanted.view(np.uint16)
-    both_nan = np.isnan(found.astype(np.float32)) & np.isnan(wanted.astype(np.float32))
+        expected = x.astype(numpy_dtype(dtype))
+    actual = Elementwise(lambda e, x, *_: x[0], [t.FLOAT], dtype, target)(x)
+    same = actual.view(np.uint16) == expected.view(np.uint16)
+    both_nan = np.isnan(actual.astype(np.float32)) & np.isnan(expected.astype(np.float32))
     assert (same | both_nan).all()
 
 
@@ -109,8 +109,8 @@ def test_constants_are_rounded_once() -> None:
     assert load_store.constant(t.FLOAT16, 1e6, 1) == load_store.constant(t.FLOAT, np.inf, 1)
 
 
-def test_what_is_refused() -> None:
+def test_unsupported_types_and_strides_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="complex128"):
         load_store.register_type(t.COMPLEX128)
-    with pytest.raises(UnsupportedError, match="one place"):
+    with pytest.raises(UnsupportedError, match="one offset"):
         load_store.store(Kernel(NAMED["avx2"]).emitter, t.FLOAT, "%x", "%p", Index(0, 0), 8)

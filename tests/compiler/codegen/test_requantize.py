@@ -1,4 +1,4 @@
-"""Convolutions whose results become integers of 8 bits give the codes that the primitives give one by one."""
+"""Convolutions with requantized results give the same codes as the separate primitives."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_results_become_codes(
         y = L.convolve(x, constant(same, t.FLOAT), strides=[1, 1], padding=[(0, 0)] * 2)
         z = L.cast(L.clip(L.round_(y) + float(zero), float(low), float(high)), dtype)
         w = L.cast(constant(same.astype(np.int8), t.INT8), t.INT32)
-        found = [L.convolve(L.cast(z, t.INT32), w, strides=[1, 1], padding=[(0, 0)] * 2)]
-        return found if alone else [*found, L.reduce_window("max", z, [2, 2], strides=[2, 2], padding=[(1, 1)] * 2)]
+        results = [L.convolve(L.cast(z, t.INT32), w, strides=[1, 1], padding=[(0, 0)] * 2)]
+        return results if alone else [*results, L.reduce_window("max", z, [2, 2], strides=[2, 2], padding=[(1, 1)] * 2)]
 
     function = trace("f", body, [TensorType(t.FLOAT, (1, channels, 3, 13 if known else W))])
     program = Program.compile(function, target=host() if target == host().name else NAMED[target], threads=1)
@@ -49,5 +49,5 @@ def test_results_become_codes(
         spots = np.float32(rng.choice(EDGES, x.shape))
         feeds = [np.where(rng.random(x.shape) < 0.5, spots, x)]
         feeds[0][0, channels // 2, 1, width // 2] = np.nan
-        for found, wanted in zip(program.run(feeds), computed(function, feeds), strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        for actual, expected in zip(program.run(feeds), computed(function, feeds), strict=True):
+            np.testing.assert_array_equal(actual, expected)

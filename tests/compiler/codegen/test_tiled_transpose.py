@@ -1,4 +1,4 @@
-"""Maps that read across equal the interpreter's to the bit: axes of any order, sizes that blocks do not divide."""
+"""Transposing maps equal the interpreter's results to the bit: any order of axes, sizes that blocks do not divide."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def transposing(axes: tuple[int, ...], *sizes: object, dtype: t.DType = t.FLOAT)
 
 
 def wide() -> Target:
-    """The machine at hand, with vectors of twice as many lanes."""
+    """Return this machine's target with vectors of twice as many lanes."""
     return dataclasses.replace(host(), vector_bits=2 * host().vector_bits)
 
 
 def checked(function: Function, arrays: list[np.ndarray], target: Target | None = None) -> Program:
-    """The compiled function, after it gave what the interpreter does."""
+    """Return the compiled function, after a comparison of its results with the interpreter's."""
     program = Program.compile(function, target=target)
     assert not program.schedule.host
-    for found, wanted in zip(program.run(arrays), computed(function, arrays), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, expected in zip(program.run(arrays), computed(function, arrays), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     return program
 
 
@@ -59,7 +59,7 @@ def test_axes_in_any_order(axes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [t.FLOAT, t.UINT8], ids=lambda dtype: dtype.name.lower())
-def test_sizes_that_only_a_run_tells(dtype: t.DType) -> None:
+def test_open_sizes(dtype: t.DType) -> None:
     program = Program.compile(transposing((1, 0), N, M, dtype=dtype))
     batches = Program.compile(transposing((0, 2, 1), N, 12, M, dtype=dtype))
     for n, m in itertools.product((0, 1, 7, 8, 9, 70, 129), repeat=2):
@@ -68,7 +68,7 @@ def test_sizes_that_only_a_run_tells(dtype: t.DType) -> None:
         np.testing.assert_array_equal(batches.run([y])[0], y.swapaxes(1, 2))
 
 
-def test_what_is_computed_of_operands_in_either_order() -> None:
+def test_operands_in_different_axis_orders_are_one_launch() -> None:
     def body(x: L.Tensor, y: L.Tensor, scale: L.Tensor) -> list[L.Tensor]:
         across = L.permute(L.maximum(x, 0), (0, 2, 1))
         return [L.permute(across * scale + y, (1, 0, 2)) - L.permute(x, (2, 0, 1))]
@@ -79,7 +79,7 @@ def test_what_is_computed_of_operands_in_either_order() -> None:
     assert len(program.launches) == 1
 
 
-def test_what_is_cut_reversed_and_joined_on_the_way() -> None:
+def test_slices_reversals_and_concatenations_of_transposed_operands() -> None:
     def body(x: L.Tensor) -> list[L.Tensor]:
         across = L.permute(L.slice_(L.reverse(x, [0]), 0, 1, 30), (1, 0))
         patches = L.permute(L.reshape(x, (4, 8, 3, 16)), (0, 2, 1, 3))
@@ -101,12 +101,12 @@ def test_last_axes_too_short_for_a_vector(times: int, dtype: t.DType) -> None:
 
 
 @pytest.mark.parametrize("times", [2, 3, 4, 8])
-def test_what_is_computed_with_repeated_elements(times: int) -> None:
+def test_maps_of_repeated_elements(times: int) -> None:
     def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
         return [L.repeat(L.repeat(x, 1, times), 2, times) + y]
 
     wider, known = (1, times, times), [(2, 5, 16), (2, 3, 7)]
-    cases: list[tuple[tuple[Size, ...], list[tuple[int, ...]]]] = [(each, [each]) for each in known]
+    cases: list[tuple[tuple[Size, ...], list[tuple[int, ...]]]] = [(item, [item]) for item in known]
     cases.append(((N, M, K), [(1, 1, 1), (2, 3, 4), (1, 2, 9), *known]))
     for sizes, runs in cases:
         types = [TensorType(t.FLOAT, sizes), TensorType(t.FLOAT, tuple(map(operator.mul, sizes, wider)))]
@@ -116,7 +116,7 @@ def test_what_is_computed_with_repeated_elements(times: int) -> None:
             np.testing.assert_array_equal(program.run([x, y])[0], x.repeat(times, 1).repeat(times, 2) + y)
 
 
-def test_rows_that_are_gathered_by_any_index() -> None:
+def test_gathered_rows_are_one_launch() -> None:
     types = [TensorType(t.FLOAT, (9, 20)), TensorType(t.INT64, (2, 3))]
     function = trace("f", lambda x, i: [L.take(x, i, 0)], types)
     rows = np.array([[0, -9, 8], [3, -1, 3]])

@@ -1,4 +1,4 @@
-"""The elementary functions: over every exponent, at special values, on every target that runs here."""
+"""Elementary functions: over every exponent, at special values, on every target that this machine runs."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ RANGES = {
 
 
 def compiled(name: str, dtype: DType, target: str = TARGETS[0], lanes: int | None = None) -> Elementwise:
-    def body(e: Emitter, given: list[str], lanes: int, mask: str | None, status: str) -> str:
-        return vector_math.FUNCTIONS[name](Vector(e, given[0], load_store.register_type(dtype), lanes)).name
+    def body(e: Emitter, arguments: list[str], lanes: int, mask: str | None, status: str) -> str:
+        return vector_math.FUNCTIONS[name](Vector(e, arguments[0], load_store.register_type(dtype), lanes)).name
 
     return Elementwise(body, [dtype], dtype, target, lanes)
 
 
-def over_all_exponents(dtype: np.dtype, each: int) -> np.ndarray:
-    """Numbers of every exponent, denormals, infinities and NaN among them, of both signs."""
+def over_all_exponents(dtype: np.dtype, count: int) -> np.ndarray:
+    """Return numbers of both signs and every exponent, with denormals, infinities and NaN."""
     bits, mantissa = dtype.itemsize * 8, np.finfo(dtype).nmant
     unsigned = np.dtype(f"u{dtype.itemsize}")
     rng = np.random.default_rng(1)
     exponents = np.arange(1 << (bits - 1 - mantissa), dtype=unsigned) << unsigned.type(mantissa)
-    sampled = rng.integers(0, 1 << mantissa, (exponents.size, each), dtype=unsigned)
+    sampled = rng.integers(0, 1 << mantissa, (exponents.size, count), dtype=unsigned)
     ends = [0, 1, 2, 1 << (mantissa - 1), (1 << mantissa) - 2, (1 << mantissa) - 1]
     sampled[:, : len(ends)] = np.array(ends, unsigned)
     x = (exponents[:, None] | sampled).ravel().view(dtype)
@@ -48,27 +48,27 @@ def over_all_exponents(dtype: np.dtype, each: int) -> np.ndarray:
     return np.concatenate([x, -x, *(part.astype(dtype) for part in near)])
 
 
-def units(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """How far off, in units in the last place of the exact value; 0 where it is what rounding gives."""
-    nmant, least = np.finfo(found.dtype).nmant, np.finfo(found.dtype).minexp
+def units(actual: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Return the error in units in the last place of the exact value; 0 if equal to the rounded value."""
+    nmant, least = np.finfo(actual.dtype).nmant, np.finfo(actual.dtype).minexp
     with np.errstate(all="ignore"):
-        rounded = exact.astype(found.dtype)
+        rounded = exact.astype(actual.dtype)
         _, exponent = np.frexp(exact)
         unit = np.ldexp(exact.dtype.type(1), np.maximum(exponent - 1, least) - nmant)
-        off = np.abs(found.astype(exact.dtype) - exact) / unit
-    same = (found == rounded) | (np.isnan(found) & np.isnan(rounded))
+        off = np.abs(actual.astype(exact.dtype) - exact) / unit
+    same = (actual == rounded) | (np.isnan(actual) & np.isnan(rounded))
     return np.where(same, 0.0, np.nan_to_num(off.astype(np.float64), nan=np.inf))
 
 
-def check(name: str, found: np.ndarray, exact: np.ndarray, x: np.ndarray, most: float = 2.0) -> None:
-    off = units(found, exact)
+def check(name: str, actual: np.ndarray, exact: np.ndarray, x: np.ndarray, most: float = 2.0) -> None:
+    off = units(actual, exact)
     worst = int(off.argmax())
-    assert off[worst] <= most, f"{name}({x[worst]!r}) is {found[worst]!r}, not {exact[worst]!r}"
-    signs = (np.signbit(found) != np.signbit(exact)) & ~np.isnan(exact)
+    assert off[worst] <= most, f"{name}({x[worst]!r}) is {actual[worst]!r}, not {exact[worst]!r}"
+    signs = (np.signbit(actual) != np.signbit(exact)) & ~np.isnan(exact)
     assert not signs.any(), f"{name}({x[signs][0]!r}) has the wrong sign"
     if name in RANGES:
-        low, high = (np.asarray(end).astype(found.dtype) for end in RANGES[name])
-        number = found[~np.isnan(found)]
+        low, high = (np.asarray(end).astype(actual.dtype) for end in RANGES[name])
+        number = actual[~np.isnan(actual)]
         assert low <= number.min() and number.max() <= high
 
 
@@ -81,7 +81,7 @@ def test_float_within_two_units_over_every_exponent(name: str, target: str) -> N
     check(name, compiled(name, t.FLOAT, target)(x), exact, x)
 
 
-@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="numpy has nothing here to judge double by")
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="expected a long double with more precision than double")
 @pytest.mark.parametrize("name", vector_math.FUNCTIONS)
 def test_double_within_two_units_over_every_exponent(name: str) -> None:
     x = over_all_exponents(np.dtype(np.float64), 32)
@@ -98,38 +98,38 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 2.0, -2.0, 0.5, -0.5, 
 def test_special_values(name: str, dtype: DType) -> None:
     x = np.array(SPECIAL, numpy_dtype(dtype))
     with np.errstate(all="ignore"):
-        wanted = NUMPY[name](x.astype(np.float64)).astype(x.dtype)
-    found = compiled(name, dtype)(x)
-    exact = ~np.isfinite(wanted) | (wanted == 0) | (np.abs(wanted) == 1)
-    np.testing.assert_array_equal(found[exact], wanted[exact])
-    np.testing.assert_array_equal(np.signbit(found[wanted == 0]), np.signbit(wanted[wanted == 0]))
+        expected = NUMPY[name](x.astype(np.float64)).astype(x.dtype)
+    actual = compiled(name, dtype)(x)
+    exact = ~np.isfinite(expected) | (expected == 0) | (np.abs(expected) == 1)
+    np.testing.assert_array_equal(actual[exact], expected[exact])
+    np.testing.assert_array_equal(np.signbit(actual[expected == 0]), np.signbit(expected[expected == 0]))
 
 
 @pytest.mark.parametrize("name", ["exp", "sin", "tanh", "asin"])
-def test_lanes_do_not_matter(name: str) -> None:
+def test_results_do_not_depend_on_the_number_of_lanes(name: str) -> None:
     x = np.linspace(-5, 5, 173).astype(np.float32)
     x[77] = 1e30
-    found = [compiled(name, t.FLOAT, lanes=lanes)(x) for lanes in (1, 4, 32)]
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
+    results = [compiled(name, t.FLOAT, lanes=lanes)(x) for lanes in (1, 4, 32)]
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
 
 
 @pytest.mark.parametrize("name", ["exp", "log", "tanh", "erf", "asin", "atan", "asinh", "sinh"])
 def test_monotonous_where_the_function_is(name: str) -> None:
     x = np.sort(np.random.default_rng(0).uniform(0, 1, 1 << 18).astype(np.float32))
-    found = compiled(name, t.FLOAT)(x)
-    # Neighbours may change places by the error of either.
-    assert (np.diff(found) >= -2 * np.spacing(np.abs(found[1:]))).all()
+    actual = compiled(name, t.FLOAT)(x)
+    # Neighbours may be out of order by the error of either.
+    assert (np.diff(actual) >= -2 * np.spacing(np.abs(actual[1:]))).all()
 
 
 # Powers.
 
 
 def raised(dtype: DType, exponent: float | None = None) -> Elementwise:
-    def body(e: Emitter, given: list[str], lanes: int, mask: str | None, status: str) -> str:
+    def body(e: Emitter, arguments: list[str], lanes: int, mask: str | None, status: str) -> str:
         element = load_store.register_type(dtype)
-        by = given[1] if exponent is None else load_store.constant(dtype, exponent, lanes)
-        return vector_math.power(Vector(e, given[0], element, lanes), Vector(e, by, element, lanes)).name
+        by = arguments[1] if exponent is None else load_store.constant(dtype, exponent, lanes)
+        return vector_math.power(Vector(e, arguments[0], element, lanes), Vector(e, by, element, lanes)).name
 
     return Elementwise(body, [dtype] * (2 if exponent is None else 1), dtype)
 

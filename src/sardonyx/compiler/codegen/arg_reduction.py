@@ -1,4 +1,4 @@
-"""Where the greatest or least element is: the best so far and its index, kept together in every lane."""
+"""Index of the greatest or least element: each lane stores its best element so far and the index."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sardonyx.core.ir import types as t
 
 
 class Extremum:
-    """The first of the greatest or least elements that were taken; NaN goes before every number.
+    """Index of the first greatest or least element among the accumulated ones; NaN wins over every number.
 
     Args:
-        reader: Its kernel is written; its lanes are counted each for itself.
+        reader: Reader of the kernel being written.
         kind: ``argmax`` or ``argmin``.
-        dtype: The type of the elements.
-        lanes: How many lanes.
-        count: How many elements there are.
-        slots: Parts of them that do not wait for each other.
+        dtype: The element type.
+        lanes: Number of lanes; each lane has its own extremum.
+        count: Number of elements, an upper bound of the indices.
+        slots: Number of independent parts, so that consecutive comparisons do not wait for each other.
     """
 
     def __init__(self, reader: Reader, kind: str, dtype: t.DType, lanes: int, count: Size, slots: int = 1) -> None:
@@ -29,7 +29,7 @@ class Extremum:
         self._emitter = e
         self._lanes = lanes
         self._element = load_store.register_type(dtype)
-        # Places that are known to be few are counted in as many bits as most elements have.
+        # A known small count fits 32 bits, the width of most elements: no conversion between widths is needed.
         self._number = "i32" if isinstance(count, int) and count < 1 << 31 else "i64"
         none = splat("-1", lanes, self._number)
         self._parts = [
@@ -41,15 +41,17 @@ class Extremum:
         ]
 
     def take(self, value: str, index: str, mask: str | None, slot: int = 0) -> None:
-        """Look at an element in each lane, after those of lower index of the same part.
+        """Compare one element in each lane with the best so far.
+
+        Indices of one part must be passed in ascending order.
 
         Args:
             value: The elements.
-            index: Their indices, ``i64``.
-            mask: The lanes that have one; None for all.
+            index: The indices of the elements, ``i64``.
+            mask: The lanes that have an element; None for all.
             slot: The part.
         """
-        best, index_of_best = self._found(slot)
+        best, index_of_best = self._part(slot)
         new, at = (
             Vector(self._emitter, name, type, self._lanes) for name, type in ((value, self._element), (index, "i64"))
         )
@@ -58,40 +60,40 @@ class Extremum:
         better = (index_of_best < 0) | self._beats(new, best)
         if mask is not None:
             better = better & Vector(self._emitter, mask, "i1", self._lanes)
-        kept_best, kept_index = self._parts[slot]
-        kept_best.set(better.where(new, best).name)
-        kept_index.set(better.where(at, index_of_best).name)
+        best_variable, index_variable = self._parts[slot]
+        best_variable.set(better.where(new, best).name)
+        index_variable.set(better.where(at, index_of_best).name)
 
     def indices(self) -> str:
-        """The index in every lane, ``i64``; -1 where none was taken."""
-        return self._wide(self._whole()[1])
+        """Return the index in every lane, ``i64``; -1 in lanes without elements."""
+        return self._wide(self._merge_parts()[1])
 
     def first(self) -> str:
-        """The index of the first of the best of all lanes; -1 where none was taken."""
-        (best, index), lanes = self._whole(), self._lanes
+        """Return the index of the first extremum over all lanes; -1 without elements."""
+        (best, index), lanes = self._merge_parts(), self._lanes
         while lanes > 1:
             lanes //= 2
-            (a, b), (i, j) = _halves(best, lanes), _halves(index, lanes)
+            (a, b), (i, j) = _split_lanes(best, lanes), _split_lanes(index, lanes)
             best, index = self._better((a, i), (b, j))
         return self._wide(index)
 
-    def _found(self, slot: int) -> tuple[Vector, Vector]:
-        """The best of a part in every lane, and its index."""
+    def _part(self, slot: int) -> tuple[Vector, Vector]:
+        """Return the best element of a part in every lane, and its index."""
         best, index = (variable.get() for variable in self._parts[slot])
         return (
             Vector(self._emitter, best, self._element, self._lanes),
             Vector(self._emitter, index, self._number, self._lanes),
         )
 
-    def _whole(self) -> tuple[Vector, Vector]:
-        """The best of all parts in every lane, and its index."""
-        found = self._found(0)
+    def _merge_parts(self) -> tuple[Vector, Vector]:
+        """Return the best element of all parts in every lane, and its index."""
+        merged = self._part(0)
         for slot in range(1, len(self._parts)):
-            found = self._better(found, self._found(slot))
-        return found
+            merged = self._better(merged, self._part(slot))
+        return merged
 
     def _better(self, first: tuple[Vector, Vector], second: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
-        """The better of two, and its index; of equals that of the lower one."""
+        """Return the better of two pairs (element, index); of equal elements, the pair of the lower index."""
         (a, i), (b, j) = first, second
         tie = ~self._beats(a, b) & (j < i)
         better = ~(j < 0) & ((i < 0) | self._beats(b, a) | tie)
@@ -101,21 +103,21 @@ class Extremum:
         return index.name if self._number == "i64" else index.to("sext", "i64").name
 
     def _beats(self, a: Vector, b: Vector) -> Vector:
-        """Where ``a`` goes before ``b`` whatever their indices."""
+        """Return the lanes in which ``a`` precedes ``b`` regardless of the indices."""
         if not a.is_float:
             sign = "s" if t.kind(self._dtype) == "int" else "u"
             return a.compare(f"{sign}{'gt' if self._greatest else 'lt'}", b)
-        # Not ordered: one of them is NaN, and it must be the first.
+        # An unordered comparison is true if `a` is NaN: NaN wins unless `b` is NaN already.
         return a.compare("ugt" if self._greatest else "ult", b) & b.compare("ord", b)
 
 
-def _halves(x: Vector, half: int) -> tuple[Vector, Vector]:
-    """The lower and the upper lanes."""
-    found = []
+def _split_lanes(x: Vector, half: int) -> tuple[Vector, Vector]:
+    """Return the lower and the upper lanes."""
+    halves = []
     for first in (0, half):
         lanes = ", ".join(f"i32 {first + lane}" for lane in range(half))
         name = x.emitter.let(f"shufflevector {x}, {x.type} poison, <{half} x i32> <{lanes}>")
         if half == 1:
             name = x.emitter.let(f"extractelement <1 x {x.element}> {name}, i64 0")
-        found.append(Vector(x.emitter, name, x.element, half))
-    return found[0], found[1]
+        halves.append(Vector(x.emitter, name, x.element, half))
+    return halves[0], halves[1]

@@ -1,8 +1,8 @@
-"""Reading a value at a place: the code for its element, through everything that is fused with it.
+"""Element reader: code for one element of a value and of everything fused with the value.
 
-A reader writes, for a Core value and an index along each of its axes, the instructions that compute the value there, in
-all lanes of a vector at once. Movements change the index, elementwise primitives compute, and the walk ends at values
-in memory (loaded), constants, and values that the kernel has at hand (an accumulator, the sum of a row).
+For a Core value and an index along each of its axes, a reader writes the instructions of the element, in all
+lanes of a vector at once. Movements change the index, elementwise primitives compute, and the recursion ends at values
+in memory (loaded), constants, and values already in registers (an accumulator, the sum of a row).
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ ORIGIN = Index(0)
 
 @dataclass(frozen=True)
 class Element:
-    """A value at a place: the name of the register, and whether it is one number for all lanes."""
+    """An element of a value: a register.
+
+    Attributes:
+        name: The name of the register.
+        uniform: True if the register is a scalar for all lanes.
+    """
 
     name: str
     uniform: bool
@@ -49,17 +54,18 @@ class Element:
 
 @dataclass
 class Reader:
-    """Reads values into registers of one kernel.
+    """Writer of the loads and computations of values in one kernel.
 
     Attributes:
-        kernel: The kernel that is being written.
-        lanes: Lanes of its vectors.
-        memory: Where a value is, for those that are in memory.
-        fault: Gives a pointer to the program's fault flag, for what may fail on data.
+        kernel: The kernel under construction.
+        lanes: Number of lanes of a vector.
+        memory: Returns the buffer of a value, or None for values without one.
+        fault: Returns a pointer to the program's fault flag, for primitives with faults.
         mask: The lanes that exist; None for all.
-        row: The row of a block that is written; 0 outside of blocks.
-        told: Called with each gather and the place of its indices, where a trial looks for them.
-        across: What loads and stores what lies along the rows of a block, where it does; None outside of blocks.
+        row: The row of the current block; 0 outside of blocks.
+        on_gather: Called with each gather and the position of its indices, when a trial collects gathers.
+        across: Functions for loads and stores of elements contiguous along the rows of a block; None outside of
+            blocks.
     """
 
     kernel: Kernel
@@ -68,7 +74,7 @@ class Reader:
     fault: Callable[[], str]
     mask: str | None = None
     row: int = 0
-    told: Callable[[Value, Place], None] | None = None
+    on_gather: Callable[[Value, Place], None] | None = None
     across: tuple[Callable[[Memory, Index], str | None], Callable[[Memory, Index, Element], bool]] | None = None
     _known: dict[tuple[Value, Place, tuple[Size, ...] | None, int], tuple[Element, tuple[str, ...]]] = field(
         default_factory=dict
@@ -76,13 +82,13 @@ class Reader:
     _bound: dict[Value, Callable[[Place], Element]] = field(default_factory=dict)
     _indices: dict[tuple[Value, Place, int], tuple[list[Index], tuple[str, ...]]] = field(default_factory=dict)
 
-    def bind(self, value: Value, found: Callable[[Place], Element]) -> None:
-        """Say where a value comes from that the kernel computes in its own way."""
-        self._bound[value] = found
+    def bind(self, value: Value, element_at: Callable[[Place], Element]) -> None:
+        """Define how a value that the kernel computes in its own way is read."""
+        self._bound[value] = element_at
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """What is read inside (a loop's body) is not known after it."""
+        """Open a scope, such as a loop body: elements read inside are not reused after the scope."""
         around = self._known
         self._known = dict(around)
         yield
@@ -90,7 +96,7 @@ class Reader:
 
     @contextmanager
     def trial(self) -> Iterator[Emitter]:
-        """What is written inside is thrown away."""
+        """Discard the instructions written inside; yields the emitter that receives the instructions."""
         written = self.kernel.emitter
         self.kernel.emitter = Emitter(converts_halves=written.converts_halves)
         known, self._indices = self._indices, {}
@@ -98,34 +104,34 @@ class Reader:
             yield self.kernel.emitter
         self._indices, self.kernel.emitter = known, written
 
-    def picked(self, value: Value, place: Place) -> list[Index]:
-        """The places that a gather reads, along the axes that are indexed.
+    def picked(self, value: Value, position: Place) -> list[Index]:
+        """Return the positions read by a gather, along the indexed axes.
 
-        An index that is out of range sets the fault flag, and the first place is read.
+        An index out of range sets the fault flag, and position 0 is read.
 
         Args:
             value: The gather.
-            place: Where its indices are, without their last axis.
+            position: The position of its indices, without their last axis.
         """
-        if self.told is not None:
-            self.told(value, place)
-        row = self.row if any(index.row for index in place) else 0
-        known = self._indices.get((value, place, row))
+        if self.on_gather is not None:
+            self.on_gather(value, position)
+        row = self.row if any(index.row for index in position) else 0
+        known = self._indices.get((value, position, row))
         if known is not None and self.kernel.emitter.is_known(known[1]):
             return known[0]
         source, indices = value.operands
         sizes = shape_of(source)[value.params["batch"] :]
         depth = shape_of(indices)[-1]
         assert isinstance(depth, int)
-        found = [self._checked(indices, (*place, Index(component)), sizes[component]) for component in range(depth)]
-        if all(index.is_uniform for index in found):
-            self._indices[value, place, row] = found, self.kernel.emitter.where
-        return found
+        picks = [self._checked(indices, (*position, Index(component)), sizes[component]) for component in range(depth)]
+        if all(index.is_uniform for index in picks):
+            self._indices[value, position, row] = picks, self.kernel.emitter.where
+        return picks
 
-    def _checked(self, indices: Value, place: Place, extent: Size) -> Index:
-        e, at = self.kernel.emitter, self.element(indices, place)
+    def _checked(self, indices: Value, position: Place, extent: Size) -> Index:
+        e, at = self.kernel.emitter, self.element(indices, position)
         name = self.converted(dtype_of(indices), t.INT64, at.name, at.uniform)
-        known = indices.known[..., place[-1].base] if indices.is_constant else None
+        known = indices.known[..., position[-1].base] if indices.is_constant else None
         if known is None or not isinstance(extent, int) or not _is_inside(known, extent):
             size, lanes = self.kernel.size(extent), 1 if at.uniform else self.lanes
             type = vector(lanes, "i64")
@@ -133,62 +139,65 @@ class Reader:
             zero = "zeroinitializer" if lanes > 1 else "0"
             name = e.let(f"select {vector(lanes, 'i1')} {good}, {type} {name}, {type} {zero}")
             self.require(good, lanes)
-            # What is chosen before a loop is not chosen again in it.
+            # Opaque: LLVM would otherwise repeat the selection inside of loops that follow.
             name = e.opaque(type, name) if at.uniform else name
         return Index(name) if at.uniform else Index(0, vector=name)
 
-    def vector(self, value: Value, place: Place) -> str:
-        """The value at a place, in every lane."""
-        return self.spread(self.element(value, place), value)
+    def vector(self, value: Value, position: Place) -> str:
+        """Return the element of a value at a position, in every lane."""
+        return self.spread(self.element(value, position), value)
 
     def spread(self, element: Element, value: Value) -> str:
-        """An element of a value in every lane."""
+        """Return an element of a value, broadcast to every lane."""
         if not element.uniform or self.lanes == 1:
             return element.name
         return self.kernel.emitter.spread(element.name, self.lanes, load_store.register_type(dtype_of(value)))
 
-    def element(self, value: Value, place: Place, shape: tuple[Size, ...] | None = None) -> Element:
-        """The value at a place.
+    def element(self, value: Value, position: Place, shape: tuple[Size, ...] | None = None) -> Element:
+        """Return the element of a value at a position.
 
         Args:
-            value: What is read.
-            place: An index along each of its axes; of those of ``shape``, where one is given.
-            shape: The sizes that it is reshaped to. What lies in memory is read there without its own axes' places.
+            value: The value to read.
+            position: An index along each axis of the value, or of ``shape`` if passed.
+            shape: Sizes to which the value is reshaped. A buffer is read as this shape, without computing an index
+                along each of its own axes.
         """
-        row = self.row if any(index.row for index in place) else 0
-        key, e = (value, place, shape, row), self.kernel.emitter
+        row = self.row if any(index.row for index in position) else 0
+        key, e = (value, position, shape, row), self.kernel.emitter
         known = self._known.get(key)
         if known is not None and e.is_known(known[1]):
             return known[0]
-        found = self._found(value, place, shape)
-        self._known[key] = found, e.where
-        return found
+        element = self._compute_element(value, position, shape)
+        self._known[key] = element, e.where
+        return element
 
-    def _found(self, value: Value, place: Place, shape: tuple[Size, ...] | None) -> Element:
+    def _compute_element(self, value: Value, position: Place, shape: tuple[Size, ...] | None) -> Element:
         bound, memory = self._bound.get(value), self.memory(value)
         if bound is None and memory is not None and (shape is None or not memory.block):
-            return self.loaded(memory if shape is None else replace(memory, shape=shape), place)
+            return self.loaded(memory if shape is None else replace(memory, shape=shape), position)
         if bound is None and memory is None and is_elementwise(value):
-            return self.computed(value, place, shape)
+            return self.computed(value, position, shape)
         if bound is None and memory is None and value.op == "reshape":
-            return self.element(value.operands[0], place, shape_of(value) if shape is None else shape)
+            return self.element(value.operands[0], position, shape_of(value) if shape is None else shape)
         if shape is not None:
             own = shape_of(value)
-            return self.element(value, (ORIGIN,) * len(own) if repeats_one(value) else self.reshaped(place, shape, own))
+            return self.element(
+                value, (ORIGIN,) * len(own) if repeats_one(value) else self.reshaped(position, shape, own)
+            )
         if bound is not None:
-            return bound(place)
+            return bound(position)
         rule = _MOVES.get(value.op)
         assert rule is not None, f"{value.op} is neither in memory nor fused"
-        return rule(self, value, place)
+        return rule(self, value, position)
 
-    def computed(self, value: Value, place: Place, shape: tuple[Size, ...] | None = None) -> Element:
-        """An elementwise value at a place, of its operands there."""
-        operands = [self.element(operand, place, shape) for operand in value.operands]
+    def computed(self, value: Value, position: Place, shape: tuple[Size, ...] | None = None) -> Element:
+        """Return an elementwise value at a position, computed from its operands at this position."""
+        operands = [self.element(operand, position, shape) for operand in value.operands]
         uniform = all(operand.uniform for operand in operands)
         names = (
             [operand.name for operand in operands]
             if uniform
-            else [self.spread(found, operand) for found, operand in zip(operands, value.operands, strict=True)]
+            else [self.spread(element, operand) for element, operand in zip(operands, value.operands, strict=True)]
         )
         return Element(
             self.compute(value.op, [dtype_of(x) for x in value.operands], names, uniform, value.params), uniform
@@ -208,17 +217,17 @@ class Reader:
         return elementwise.emit(self.kernel.emitter, primitive, dtypes, names, lanes, params, mask=mask, status=status)
 
     def converted(self, dtype: t.DType, target: t.DType, name: str, uniform: bool) -> str:
-        """A register as another element type."""
+        """Return a register, converted to another element type."""
         if dtype == target:
             return name
         return self.compute("convert", [dtype], [name], uniform, {**_PLAIN_CONVERSION, "dtype": target})
 
-    def loaded(self, memory: Memory, place: Place) -> Element:
-        """An element of what is in memory."""
-        at = self.offset(memory, place)
+    def loaded(self, memory: Memory, position: Place) -> Element:
+        """Load an element of a buffer."""
+        at = self.offset(memory, position)
         e = self.kernel.emitter
-        if self.across is not None and (found := self.across[0](memory, at)) is not None:
-            return Element(found, False)
+        if self.across is not None and (register := self.across[0](memory, at)) is not None:
+            return Element(register, False)
         at = self.in_row(at)
         if at.repeat > 1:
             return Element(self._repeated(memory, at), False)
@@ -229,36 +238,36 @@ class Reader:
         return Element(load_store.load(e, memory.dtype, memory.pointer, at, self.lanes, self.mask), False)
 
     def _repeated(self, memory: Memory, at: Index) -> str:
-        """Elements of memory of which each fills neighbouring lanes."""
+        """Load elements each of which fills ``repeat`` neighbouring lanes."""
         e, few, mask = self.kernel.emitter, self.lanes // at.repeat, self.mask
         if mask is not None:
             first = ", ".join(f"i32 {lane}" for lane in range(0, self.lanes, at.repeat))
             flags = vector(self.lanes, "i1")
             mask = e.let(f"shufflevector {flags} {mask}, {flags} poison, <{few} x i32> <{first}>")
-        found = load_store.load(e, memory.dtype, memory.pointer, Index(at.base, at.lane), few, mask)
+        loaded = load_store.load(e, memory.dtype, memory.pointer, Index(at.base, at.lane), few, mask)
         type = vector(few, load_store.register_type(memory.dtype))
         order = ", ".join(f"i32 {lane // at.repeat}" for lane in range(self.lanes))
-        return e.let(f"shufflevector {type} {found}, {type} poison, <{self.lanes} x i32> <{order}>")
+        return e.let(f"shufflevector {type} {loaded}, {type} poison, <{self.lanes} x i32> <{order}>")
 
-    def _gathered(self, memory: Memory, places: str) -> str:
-        """Elements of memory that lie anywhere; lanes that do not exist read the first one."""
+    def _gathered(self, memory: Memory, offsets: str) -> str:
+        """Load elements at arbitrary offsets; lanes that do not exist read the first element."""
         e = self.kernel.emitter
         if self.mask is not None:
             wide = vector(self.lanes, "i64")
             mask = vector(self.lanes, "i1")
-            places = e.let(f"select {mask} {self.mask}, {wide} {places}, {wide} zeroinitializer")
+            offsets = e.let(f"select {mask} {self.mask}, {wide} {offsets}, {wide} zeroinitializer")
         element = load_store.register_type(memory.dtype)
-        found = "poison"
+        result = "poison"
         for lane in range(self.lanes):
-            at = e.let(f"extractelement {vector(self.lanes, 'i64')} {places}, i64 {lane}")
+            at = e.let(f"extractelement {vector(self.lanes, 'i64')} {offsets}, i64 {lane}")
             one = load_store.load(e, memory.dtype, memory.pointer, Index(at), 1)
-            found = e.let(f"insertelement {vector(self.lanes, element)} {found}, {element} {one}, i64 {lane}")
-        return found
+            result = e.let(f"insertelement {vector(self.lanes, element)} {result}, {element} {one}, i64 {lane}")
+        return result
 
-    def store(self, memory: Memory, place: Place, value: Element) -> None:
-        """Write a vector of elements to memory."""
+    def store(self, memory: Memory, position: Place, value: Element) -> None:
+        """Store a vector of elements."""
         e = self.kernel.emitter
-        at = self.offset(memory, place)
+        at = self.offset(memory, position)
         if self.across is not None and self.across[1](memory, at, value):
             return
         at = self.in_row(at)
@@ -269,36 +278,39 @@ class Reader:
         name = e.spread(value.name, self.lanes, element) if value.uniform else value.name
         if not at.vector and isinstance(at.lane, int) and at.repeat == 1:
             mask = self.mask
-            if mask is not None and memory.block and place[1].lane:
-                # The channels that fill the last block are zeros.
+            if mask is not None and memory.block and position[1].lane:
+                # The whole vector is stored: padding channels of the last block must be zeros.
                 none = load_store.constant(memory.dtype, 0, self.lanes)
                 type = vector(self.lanes, element)
                 name, mask = e.let(f"select {vector(self.lanes, 'i1')} {mask}, {type} {name}, {type} {none}"), None
             load_store.store(e, memory.dtype, name, memory.pointer, at, self.lanes, mask)
             return
-        places = self.lanes_of(at)
+        offsets = self.lanes_of(at)
         for lane in range(self.lanes):
             one = e.let(f"extractelement {vector(self.lanes, element)} {name}, i64 {lane}")
-            to = e.let(f"extractelement {vector(self.lanes, 'i64')} {places}, i64 {lane}")
-            there = None
+            to = e.let(f"extractelement {vector(self.lanes, 'i64')} {offsets}, i64 {lane}")
+            exists = None
             if self.mask is not None:
-                there = e.let(f"extractelement {vector(self.lanes, 'i1')} {self.mask}, i64 {lane}")
-            load_store.store(e, memory.dtype, one, memory.pointer, Index(to), 1, there)
+                exists = e.let(f"extractelement {vector(self.lanes, 'i1')} {self.mask}, i64 {lane}")
+            load_store.store(e, memory.dtype, one, memory.pointer, Index(to), 1, exists)
 
-    def offset(self, memory: Memory, place: Place) -> Index:
-        """Where an element is, counted from the first."""
+    def offset(self, memory: Memory, position: Place) -> Index:
+        """Return the offset of an element in its buffer, in elements."""
         if memory.block:
-            place, strides = self._blocked(memory, place)
+            position, strides = self._blocked(memory, position)
         else:
             strides = tuple(self.kernel.size(step) for step in contiguous(memory.shape))
-        found = Index(0)
-        for index, stride in zip(place, strides, strict=True):
-            found = self.plus(found, self.times(index, stride))
-        return found
+        offset = Index(0)
+        for index, stride in zip(position, strides, strict=True):
+            offset = self.plus(offset, self.times(index, stride))
+        return offset
 
-    def _blocked(self, memory: Memory, place: Place) -> tuple[Place, tuple[str | int, ...]]:
-        """The place in an image [N, C, spatial...] that is stored as [N, C/block, spatial..., block]."""
-        batch, channel, *spatial = place
+    def _blocked(self, memory: Memory, position: Place) -> tuple[Place, tuple[str | int, ...]]:
+        """Return position and strides in the blocked layout [N, C/block, spatial..., block].
+
+        ``position`` is [N, C, spatial...].
+        """
+        batch, channel, *spatial = position
         block = memory.block
         if (
             channel.multiple % block == 0 and channel.lane == channel.repeat == 1 and not channel.row
@@ -324,17 +336,17 @@ class Reader:
         with e.when(e.let(f"xor i1 {good}, true")):
             e.store("i32", "1", self.fault(), 4)
 
-    # Places.
+    # Positions.
 
     def in_row(self, index: Index) -> Index:
-        """A place in the row of a block that is written, without its step from row to row."""
+        """Return the position in the current row of a block: the row stride is added to the base."""
         if not index.row:
             return index
         e = self.kernel.emitter
         return Index(e.add(index.base, e.mul(index.row, self.row)), index.lane, repeat=index.repeat)
 
     def lanes_of(self, index: Index) -> str:
-        """Every lane's place, as a vector."""
+        """Return the position of every lane, as a vector."""
         index, e = self.in_row(index), self.kernel.emitter
         if index.vector:
             return index.vector
@@ -345,14 +357,14 @@ class Reader:
         if isinstance(index.lane, str):
             step = e.spread(index.lane, self.lanes, "i64")
             numbers = self.lanes_of(Index(0, 1, repeat=index.repeat))
-            apart = e.let(f"mul nsw {type} {numbers}, {step}")
-            return e.let(f"add nsw {type} {base}, {apart}")
+            offsets = e.let(f"mul nsw {type} {numbers}, {step}")
+            return e.let(f"add nsw {type} {base}, {offsets}")
         numbers = ", ".join(f"i64 {lane // index.repeat * index.lane}" for lane in range(self.lanes))
         steps = f"<{numbers}>" if self.lanes > 1 else "0"
         return e.let(f"add nsw {type} {base}, {steps}")
 
     def times(self, index: Index, factor: str | int) -> Index:
-        """A place times a number."""
+        """Return a position multiplied by a number."""
         e = self.kernel.emitter
         if factor == 1:
             return index
@@ -364,7 +376,7 @@ class Reader:
         return Index(e.mul(index.base, factor), lane, index.multiple * abs(known) or 1, row=row, repeat=index.repeat)
 
     def plus(self, a: Index, b: Index) -> Index:
-        """The sum of places."""
+        """Return the sum of two positions."""
         if a.is_origin or b.is_origin:
             return b if a.is_origin else a
         e = self.kernel.emitter
@@ -375,11 +387,11 @@ class Reader:
         return Index(e.add(a.base, b.base), e.add(a.lane, b.lane), multiple, row=e.add(a.row, b.row), repeat=repeat)
 
     def shifted(self, index: Index, amount: str | int) -> Index:
-        """A place further on."""
+        """Return a position plus an offset."""
         return self.plus(index, Index(amount, multiple=abs(amount) or 1 if isinstance(amount, int) else 1))
 
     def split(self, index: Index, size: str | int) -> tuple[Index, Index]:
-        """A place along two axes as one, of which the inner has ``size`` elements, along each."""
+        """Split a position along two merged axes, the inner one of ``size`` elements, into two positions."""
         e = self.kernel.emitter
         if size == 1:
             return index, ORIGIN
@@ -394,150 +406,151 @@ class Reader:
             return Index(e.div(index.base, size)), Index(e.rem(index.base, size))
         is_row = index.lane == index.repeat == 1 and not index.vector
         if isinstance(size, int) and size % self.lanes == 0 and index.multiple % self.lanes == 0 and is_row:
-            # A vector never crosses from one to the next.
+            # All lanes of a vector have the same outer position.
             return Index(e.div(index.base, size)), Index(e.rem(index.base, size), 1, self.lanes)
         if isinstance(size, int) and self.lanes % size == 0 and index.multiple % self.lanes == 0 and is_row:
             inner = ", ".join(f"i64 {lane % size}" for lane in range(self.lanes))
             return Index(e.div(index.base, size), 1, repeat=size), Index(0, vector=f"<{inner}>")
         if is_row:
             return self._split_neighbours(index.base, size)
-        places, type = self.lanes_of(index), vector(self.lanes, "i64")
+        positions, type = self.lanes_of(index), vector(self.lanes, "i64")
         divisor = e.spread(str(size), self.lanes, "i64")
-        outer = Index(0, vector=e.let(f"udiv {type} {places}, {divisor}"))
-        return outer, Index(0, vector=e.let(f"urem {type} {places}, {divisor}"))
+        outer = Index(0, vector=e.let(f"udiv {type} {positions}, {divisor}"))
+        return outer, Index(0, vector=e.let(f"urem {type} {positions}, {divisor}"))
 
     def _split_neighbours(self, first: str | int, size: str | int) -> tuple[Index, Index]:
-        """As :meth:`split`, of as many neighbours as there are lanes: one division, and where lanes cross to the next.
+        """Split the positions of contiguous lanes, see :meth:`split`, by one scalar division.
 
-        They cross at lane ``left``, and then every ``run`` lanes, of which it is counted in float32: both are small.
+        The outer position increases at lane ``before`` and then every ``run`` lanes. The number of increases up to a
+        lane is computed in float32, which is exact enough because both numbers are at most the number of lanes.
         """
         e, lanes = self.kernel.emitter, self.lanes
         wide, narrow, real = (vector(lanes, element) for element in ("i64", "i32", "float"))
         outer, inner = e.div(first, size), e.rem(first, size)
         run = e.least(size, lanes)
         before = e.sub(run, e.least(e.sub(size, inner), lanes))
-        ahead, each = (e.let(f"uitofp i64 {count} to float") for count in (before, run))
-        step = e.spread(e.let(f"fdiv float 1.0, {each}"), lanes, "float")
+        phase, period = (e.let(f"uitofp i64 {count} to float") for count in (before, run))
+        step = e.spread(e.let(f"fdiv float 1.0, {period}"), lanes, "float")
         halves = f"<{', '.join(f'float {lane}.5' for lane in range(lanes))}>"
-        counted = e.let(f"fadd {real} {halves}, {e.spread(ahead, lanes, 'float')}")
-        crossed = e.let(f"fptosi {real} {e.let(f'fmul {real} {counted}, {step}')} to {narrow}")
-        crossed = e.let(f"zext {narrow} {crossed} to {wide}")
-        back = e.let(f"mul {wide} {crossed}, {e.spread(str(size), lanes, 'i64')}")
-        run_of = e.let(f"add {wide} {e.spread(str(outer), lanes, 'i64')}, {crossed}")
+        counted = e.let(f"fadd {real} {halves}, {e.spread(phase, lanes, 'float')}")
+        wraps = e.let(f"fptosi {real} {e.let(f'fmul {real} {counted}, {step}')} to {narrow}")
+        wraps = e.let(f"zext {narrow} {wraps} to {wide}")
+        back = e.let(f"mul {wide} {wraps}, {e.spread(str(size), lanes, 'i64')}")
+        run_of = e.let(f"add {wide} {e.spread(str(outer), lanes, 'i64')}, {wraps}")
         return Index(0, vector=run_of), Index(0, vector=e.let(f"sub {wide} {self.lanes_of(Index(inner, 1))}, {back}"))
 
-    def reshaped(self, place: Place, shape: Sequence[Size], source: Sequence[Size]) -> Place:
-        """A place in ``shape`` as the place of the same element in ``source``."""
-        found = [ORIGIN] * len(source)
-        for mine, theirs in factor_groups(shape, source):
-            if not theirs:
+    def reshaped(self, position: Place, shape: Sequence[Size], source: Sequence[Size]) -> Place:
+        """Return the position in ``source`` of the element at a position in ``shape``."""
+        result = [ORIGIN] * len(source)
+        for axes, source_axes in factor_groups(shape, source):
+            if not source_axes:
                 continue
-            factors = common_factors([shape[axis] for axis in mine], [source[axis] for axis in theirs])
+            factors = common_factors([shape[axis] for axis in axes], [source[axis] for axis in source_axes])
             if factors is None:
-                joined = self._joined([place[axis] for axis in mine], [shape[axis] for axis in mine])
-                along = self._along(joined, [source[axis] for axis in theirs])
+                merged = self._merge([position[axis] for axis in axes], [shape[axis] for axis in axes])
+                along = self._unmerge(merged, [source[axis] for axis in source_axes])
             else:
                 parts = [
                     part
-                    for axis, sizes in zip(mine, factors[0], strict=True)
-                    for part in self._along(place[axis], sizes)
+                    for axis, sizes in zip(axes, factors[0], strict=True)
+                    for part in self._unmerge(position[axis], sizes)
                 ]
-                along = [self._joined([parts.pop(0) for _ in sizes], sizes) for sizes in factors[1]]
-            for axis, at in zip(theirs, along, strict=True):
-                found[axis] = at
-        return tuple(found)
+                along = [self._merge([parts.pop(0) for _ in sizes], sizes) for sizes in factors[1]]
+            for axis, at in zip(source_axes, along, strict=True):
+                result[axis] = at
+        return tuple(result)
 
-    def _joined(self, places: Sequence[Index], sizes: Sequence[Size]) -> Index:
-        """Places along axes as one along all of them."""
+    def _merge(self, positions: Sequence[Index], sizes: Sequence[Size]) -> Index:
+        """Merge the positions along several axes into one position along their product."""
         at = ORIGIN
-        for place, size in zip(places, sizes, strict=True):
-            at = self.plus(self.times(at, self.kernel.size(size)), place)
+        for position, size in zip(positions, sizes, strict=True):
+            at = self.plus(self.times(at, self.kernel.size(size)), position)
         return at
 
-    def _along(self, at: Index, sizes: Sequence[Size]) -> list[Index]:
-        """A place along several axes as one, along each."""
-        found: list[Index] = []
+    def _unmerge(self, at: Index, sizes: Sequence[Size]) -> list[Index]:
+        """Split a position along several merged axes into a position along each."""
+        inner_positions: list[Index] = []
         for size in reversed(sizes[1:]):
             at, inner = self.split(at, self.kernel.size(size))
-            found.insert(0, inner)
-        return [at, *found][: len(sizes)]
+            inner_positions.insert(0, inner)
+        return [at, *inner_positions][: len(sizes)]
 
 
 def _multiple(index: Index) -> int:
-    """What the base is a multiple of; 0, which everything divides, for the number 0."""
+    """Return a known divisor of the base; 0, which every number divides, for the base 0."""
     return abs(index.base) if isinstance(index.base, int) else index.multiple
 
 
-# The moves: a row for each primitive that only chooses elements, or makes them from the place.
+# Movements: one function for each primitive that selects elements or computes them from the position.
 
 
-def _constant(reader: Reader, value: Value, place: Place) -> Element:
+def _constant(reader: Reader, value: Value, position: Place) -> Element:
     return Element(load_store.constant(dtype_of(value), value.known.ravel()[0], 1), True)
 
 
-def _broadcast(reader: Reader, value: Value, place: Place) -> Element:
+def _broadcast(reader: Reader, value: Value, position: Place) -> Element:
     source = value.operands[0]
-    found: list[Index] = []
-    for size, wide, at in zip(shape_of(source), shape_of(value), place, strict=True):
+    source_position: list[Index] = []
+    for size, wide, at in zip(shape_of(source), shape_of(value), position, strict=True):
         if may_repeat(size, wide):
             e = reader.kernel.emitter
             wider = e.let(f"icmp ne i64 {reader.kernel.size(size)}, 1")
             at = reader.times(at, e.let(f"zext i1 {wider} to i64"))
-        found.append(ORIGIN if size == 1 and wide != 1 else at)
-    return reader.element(source, tuple(found))
+        source_position.append(ORIGIN if size == 1 and wide != 1 else at)
+    return reader.element(source, tuple(source_position))
 
 
-def _permute(reader: Reader, value: Value, place: Place) -> Element:
-    found = [ORIGIN] * len(place)
-    for axis, at in zip(value.params["axes"], place, strict=True):
-        found[axis] = at
-    return reader.element(value.operands[0], tuple(found))
+def _permute(reader: Reader, value: Value, position: Place) -> Element:
+    source_position = [ORIGIN] * len(position)
+    for axis, at in zip(value.params["axes"], position, strict=True):
+        source_position[axis] = at
+    return reader.element(value.operands[0], tuple(source_position))
 
 
-def _slice(reader: Reader, value: Value, place: Place) -> Element:
-    boxes = zip(place, value.params["starts"], value.params["strides"], strict=True)
-    found = [reader.shifted(reader.times(at, step), reader.kernel.size(start)) for at, start, step in boxes]
-    return reader.element(value.operands[0], tuple(found))
+def _slice(reader: Reader, value: Value, position: Place) -> Element:
+    ranges = zip(position, value.params["starts"], value.params["strides"], strict=True)
+    source_position = [reader.shifted(reader.times(at, step), reader.kernel.size(start)) for at, start, step in ranges]
+    return reader.element(value.operands[0], tuple(source_position))
 
 
-def _reverse(reader: Reader, value: Value, place: Place) -> Element:
-    found = list(place)
+def _reverse(reader: Reader, value: Value, position: Place) -> Element:
+    source_position = list(position)
     for axis in value.params["axes"]:
         last = reader.kernel.emitter.sub(reader.kernel.size(shape_of(value)[axis]), 1)
-        found[axis] = reader.shifted(reader.times(place[axis], -1), last)
-    return reader.element(value.operands[0], tuple(found))
+        source_position[axis] = reader.shifted(reader.times(position[axis], -1), last)
+    return reader.element(value.operands[0], tuple(source_position))
 
 
-def _same(reader: Reader, value: Value, place: Place) -> Element:
-    return reader.element(value.operands[0], place)
+def _same(reader: Reader, value: Value, position: Place) -> Element:
+    return reader.element(value.operands[0], position)
 
 
-def _iota(reader: Reader, value: Value, place: Place) -> Element:
-    at = reader.in_row(place[value.params["axis"]])
+def _iota(reader: Reader, value: Value, position: Place) -> Element:
+    at = reader.in_row(position[value.params["axis"]])
     name = str(at.base) if at.is_uniform else reader.lanes_of(at)
     return Element(reader.converted(t.INT64, dtype_of(value), name, at.is_uniform), at.is_uniform)
 
 
-def _dims(reader: Reader, value: Value, place: Place) -> Element:
-    """A size; several of them are written to memory first."""
+def _dims(reader: Reader, value: Value, position: Place) -> Element:
+    """Return a single size; several sizes are written to memory first."""
     (size,) = value.params["sizes"]
     return Element(reader.converted(t.INT64, dtype_of(value), str(reader.kernel.size(size)), True), True)
 
 
-def _gather(reader: Reader, value: Value, place: Place) -> Element:
-    """Of an operand in memory."""
+def _gather(reader: Reader, value: Value, position: Place) -> Element:
+    """Return the element of a gathered operand in memory."""
     source, indices = value.operands
-    batch, kept = value.params["batch"], len(shape_of(indices)) - 1
-    return reader.element(source, (*place[:batch], *reader.picked(value, place[:kept]), *place[kept:]))
+    batch, rank = value.params["batch"], len(shape_of(indices)) - 1
+    return reader.element(source, (*position[:batch], *reader.picked(value, position[:rank]), *position[rank:]))
 
 
 def _is_inside(indices: np.ndarray, extent: int) -> bool:
-    """Whether indices are all in range."""
+    """Return True if all indices are in range."""
     return indices.size == 0 or (int(indices.min()) >= 0 and int(indices.max()) < extent)
 
 
-def _bitcast(reader: Reader, value: Value, place: Place) -> Element:
-    """Elements as parts of wider ones, or as whole ones of narrower: the first part is the lowest."""
+def _bitcast(reader: Reader, value: Value, position: Place) -> Element:
+    """Return parts of wider elements, or one element composed of narrower ones; the lowest part is first."""
     (source,) = value.operands
     e = reader.kernel.emitter
     old, new = dtype_of(source), dtype_of(value)
@@ -548,23 +561,23 @@ def _bitcast(reader: Reader, value: Value, place: Place) -> Element:
         return held if held.element.startswith("i") else held.bits()
 
     if old.bitwidth > new.bitwidth:
-        *outer, part = place
+        *outer, part = position
         whole = reader.element(source, tuple(outer))
         lanes = 1 if whole.uniform and part.is_uniform else reader.lanes
         shift = reader.times(reader.in_row(part), new.bitwidth)
         by = Vector(e, str(shift.base) if lanes == 1 else reader.lanes_of(shift), "i64", lanes)
-        found = bits(whole, lanes)
-        if found.element != "i64":
-            by = by.to("trunc", found.element)
-        found = found.lshr(by).to("trunc", f"i{new.bitwidth}")
+        result = bits(whole, lanes)
+        if result.element != "i64":
+            by = by.to("trunc", result.element)
+        result = result.lshr(by).to("trunc", f"i{new.bitwidth}")
     else:
-        parts = [reader.element(source, (*place, Index(i))) for i in range(new.bitwidth // old.bitwidth)]
+        parts = [reader.element(source, (*position, Index(i))) for i in range(new.bitwidth // old.bitwidth)]
         lanes = 1 if all(part.uniform for part in parts) else reader.lanes
         wide = [bits(part, lanes).to("zext", f"i{new.bitwidth}") for part in parts]
-        found = functools.reduce(lambda a, b: a | b, [part << old.bitwidth * i for i, part in enumerate(wide)])
-    if load_store.memory_type(new) != found.element:
-        found = found.to("bitcast", load_store.memory_type(new))
-    return Element(load_store.from_memory(e, new, found.name, lanes), lanes == 1)
+        result = functools.reduce(lambda a, b: a | b, [part << old.bitwidth * i for i, part in enumerate(wide)])
+    if load_store.memory_type(new) != result.element:
+        result = result.to("bitcast", load_store.memory_type(new))
+    return Element(load_store.from_memory(e, new, result.name, lanes), lanes == 1)
 
 
 _PLAIN_CONVERSION: Mapping[str, object] = {"saturate": True, "rounding": "up"}

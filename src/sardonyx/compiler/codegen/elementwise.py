@@ -1,9 +1,9 @@
-"""Every elementwise primitive as instructions: one table from name to rule.
+"""Instructions of every elementwise primitive: one table from name to rule.
 
-Results equal those of :mod:`sardonyx.core.rules.numpy_rules`, with these liberties: the sign of a zero that ``max``
-or ``min`` choose among zeros, and the conversion of a floating-point number to an integer type that cannot
-hold the number (the processor's answer, as in numpy). Floats of 16 bits and less are computed in
-``float`` and rounded when stored or converted to, not after every primitive.
+Results equal those of :mod:`sardonyx.core.rules.numpy_rules`, with two liberties: the sign of a zero that ``max`` or
+``min`` choose among zeros, and the conversion of a floating-point number out of the integer type's range hold the
+number (the processor's result, as in numpy). Floats of 16 bits and less are computed in ``float`` and rounded when
+stored or converted to, not after every primitive.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sardonyx.errors import UnsupportedError
 
 
 class Operation(NamedTuple):
-    """What a rule is told beside its operands.
+    """Arguments of a rule besides the operands.
 
     Attributes:
         dtype: The element type of the operands (of ``select``: the second and third).
         params: The parameters of the primitive.
-        faults: Where it is noted that a lane has no result.
+        faults: Destination of run-time faults.
     """
 
     dtype: DType
@@ -37,18 +37,18 @@ class Operation(NamedTuple):
 
     @property
     def kind(self) -> t.Kind:
-        """What sort of number it is."""
+        """The kind of number: bool, int, uint or float."""
         return t.kind(self.dtype)
 
 
 Rule = Callable[..., Vector]
 
 ARITHMETIC: dict[str, Rule] = {}
-"""The rule of every elementwise primitive: of the operation and the operands, the result."""
+"""The rules of elementwise primitives: functions from the operation and its operands to the result."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of primitives."""
+    """Register a function as the rule of primitives."""
 
     def register(function: Rule) -> Rule:
         ARITHMETIC.update(dict.fromkeys(names, function))
@@ -58,12 +58,12 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def supported(primitive: str, dtypes: Sequence[DType], params: Mapping[str, Any] | None = None) -> bool:
-    """Whether compiled code computes a primitive: it is elementwise, and registers hold all its element types.
+    """Return True if compiled code computes a primitive for these element types.
 
     Args:
-        primitive: Its name.
-        dtypes: Those of the operands.
-        params: Its parameters.
+        primitive: The name of the primitive.
+        dtypes: The element types of the operands.
+        params: The parameters of the primitive.
     """
     if primitive not in ARITHMETIC:
         return False
@@ -71,12 +71,12 @@ def supported(primitive: str, dtypes: Sequence[DType], params: Mapping[str, Any]
     if not all(dtype in DTYPES for dtype in involved):
         return False
     if DType.FLOAT8E8M0 in involved and primitive not in ("convert", "bitcast", "select"):
-        return False  # It has no zero: hardly any result is one of its numbers.
+        return False  # The type has no zero and no sign: it cannot represent most results.
     return primitive != "bitcast" or involved[0].bitwidth == involved[1].bitwidth
 
 
 def can_fault(primitive: str, dtypes: Sequence[DType]) -> bool:
-    """Whether there are operands for which the primitive has no result, so that ``emit`` needs a status."""
+    """Return True if the primitive lacks a result for some operands, so that ``emit`` needs a status."""
     if primitive in ("div", "rem"):
         return t.is_integer(dtypes[0])
     return primitive == "pow" and t.kind(dtypes[0]) == "int"
@@ -107,7 +107,7 @@ def _greatest(dtype: DType) -> float | int | bool:
 
 
 def identity(kind: str, dtype: DType) -> float | int | bool:
-    """What a reduction begins with."""
+    """Return the identity element of a reduction."""
     return _IDENTITIES[kind](dtype)
 
 
@@ -115,7 +115,7 @@ _BITWISE = {("max", True): "or", ("min", True): "and", ("add", True): "or", ("mu
 
 
 def combining(kind: str, dtype: DType) -> str:
-    """The primitive that puts two parts of a reduction together."""
+    """Return the primitive that combines two partial results of a reduction."""
     return _BITWISE.get((kind, dtype == t.BOOL), kind)
 
 
@@ -133,31 +133,31 @@ def emit(
     """Write the instructions of a primitive and return its result.
 
     Args:
-        emitter: Where they go.
-        primitive: Its name.
+        emitter: Emitter of the instructions.
+        primitive: The name of the primitive.
         dtypes: The element types of the operands.
-        operands: Vectors of ``lanes`` elements as they are in registers (:func:`storage.register_type`).
-        lanes: How many.
-        params: Its parameters.
-        mask: The lanes that exist (None: all). The others are computed too, but cannot fault.
-        status: A pointer to an ``i32`` that becomes 1 where a lane has no result (an integer divided by zero, a 0
-            raised to a negative power): the caller then runs the interpreter, which says what is wrong. Needed where
-            :func:`can_fault` says so, unless the divisor or exponent is a constant which cannot.
+        operands: Vectors of ``lanes`` elements in register form (:func:`.load_store.register_type`).
+        lanes: Number of lanes.
+        params: The parameters of the primitive.
+        mask: The lanes that exist (None: all). Other lanes are computed too, but cannot fault.
+        status: A pointer to an ``i32`` that becomes 1 if a lane lacks a result (an integer divided by zero, a 0 raised
+            to a negative power): the caller then runs the interpreter, which raises the error. Required if
+            :func:`can_fault` returns True, unless the divisor or exponent is a harmless constant.
 
     Raises:
-        UnsupportedError: :func:`supported` says no, or a status is needed and not given.
+        UnsupportedError: :func:`supported` returns False, or a required status is missing.
     """
     if not supported(primitive, dtypes, params):
         names = ", ".join(dtype.name.lower() for dtype in dtypes)
-        raise UnsupportedError(f"compiled code has no {primitive} of {names}.")
-    given = [
+        raise UnsupportedError(f"unsupported element types for compiled {primitive}: {names}.")
+    vectors = [
         Vector(emitter, name, load_store.register_type(dtype), lanes)
         for name, dtype in zip(operands, dtypes, strict=True)
     ]
     operation = Operation(dtypes[-1], params or {}, Faults(mask, status))
-    found = ARITHMETIC[primitive](operation, *given)
-    dtype = operation.params.get("dtype", operation.dtype) if found.element != "i1" else t.BOOL
-    return load_store.wrapped(emitter, dtype, found.name, lanes)
+    result = ARITHMETIC[primitive](operation, *vectors)
+    dtype = operation.params.get("dtype", operation.dtype) if result.element != "i1" else t.BOOL
+    return load_store.wrapped(emitter, dtype, result.name, lanes)
 
 
 # One operand.
@@ -350,7 +350,11 @@ def _to_float(op: Operation, x: Vector, target: DType) -> Vector:
 
 
 def _rounded_to_odd(x: Vector) -> Vector:
-    """A ``double`` as ``float`` that rounds to what the ``double`` rounds to: its last bit tells of what was cut."""
+    """Convert ``double`` to ``float`` by rounding to odd, so that the next rounding is correct.
+
+    The last bit is set if bits were lost: rounding once more to a shorter type is then equal to rounding the
+    ``double``.
+    """
     nearest = x.to("fptrunc", "float")
     back = nearest.to("fpext", "double")
     away = (back.abs() > x.abs()).to("sext", "i32")
@@ -359,7 +363,7 @@ def _rounded_to_odd(x: Vector) -> Vector:
 
 
 def _to_integer(x: Vector, kind: t.Kind, element: str) -> Vector:
-    """Toward zero. What does not fit gives what the processor gives: frozen, since LLVM promises nothing."""
+    """Truncate toward zero; values out of range give the processor's result, frozen: LLVM defines none."""
     if BITS[element] < 32:
         return _toward_zero(x, "i32").to("trunc", element)
     if kind == "int":
@@ -368,13 +372,13 @@ def _to_integer(x: Vector, kind: t.Kind, element: str) -> Vector:
         return _toward_zero(x, "i64").to("trunc", element)
     half = float(1 << 63)
     large = x >= half
-    found = _toward_zero(large.where(x - half, x), "i64")
-    return found ^ large.where(found.like(-(1 << 63)), 0)
+    result = _toward_zero(large.where(x - half, x), "i64")
+    return result ^ large.where(result.like(-(1 << 63)), 0)
 
 
 def _toward_zero(x: Vector, element: str) -> Vector:
-    found = x.to("fptosi", element)
-    return found._let(f"freeze {found}")
+    result = x.to("fptosi", element)
+    return result._let(f"freeze {result}")
 
 
 @rule("bitcast")

@@ -1,4 +1,4 @@
-"""Division, remainder and powers of integers: what no processor has as it should be."""
+"""Division, remainder and powers of integers, with defined results where processors trap."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from sardonyx.errors import UnsupportedError
 
 
 class Faults(NamedTuple):
-    """Where it is noted that a lane has no result.
+    """Destination of run-time faults: lanes without a result set a status word.
 
     Attributes:
         mask: The lanes that exist; None for all.
-        status: A pointer to an ``i32`` that is set to 1; None where no fault can be noted.
+        status: A pointer to an ``i32``, set to 1 by a fault; None if faults cannot be reported.
     """
 
     mask: str | None
     status: str | None
 
     def note(self, where: Vector) -> None:
-        """Write that the lanes of an ``i1`` vector have no result.
+        """Write the instructions that set the status if any existing lane of an ``i1`` vector is true.
 
         Raises:
-            UnsupportedError: There is no status.
+            UnsupportedError: The status pointer is missing.
         """
         if self.status is None:
-            raise UnsupportedError("a kernel that can fail on its data needs a status.")
+            raise UnsupportedError("expected a status pointer for a primitive that can fault on its data; got None.")
         if self.mask is not None:
             where = where & Vector(where.emitter, self.mask, "i1", where.lanes)
         with where.emitter.when(where.any()):
@@ -38,14 +38,17 @@ def _is_constant(x: Vector) -> bool:
 
 
 def _numbers(x: Vector) -> list[int]:
-    """The elements of a constant."""
+    """Return the elements of a constant."""
     if x.name == "zeroinitializer":
         return [0]
     return [int(word.split()[-1]) for word in x.name.strip("<>").split(",")]
 
 
 def _safe_divisor(faults: Faults, y: Vector, signed: bool) -> Vector:
-    """The divisor, where division by it is defined; else 1: 0 is noted, -1 is left to the caller."""
+    """Return the divisor, with 1 in lanes of undefined division.
+
+    A divisor of 0 sets the status; -1 is left to the caller.
+    """
     if _is_constant(y) and 0 not in _numbers(y):
         return y if not signed or -1 not in _numbers(y) else y.equals(-1).where(y.like(1), y)
     zero = y.equals(0)
@@ -55,10 +58,11 @@ def _safe_divisor(faults: Faults, y: Vector, signed: bool) -> Vector:
 
 
 def _quotient(x: Vector, y: Vector, signed: bool) -> Vector:
-    """By floating-point numbers up to 32 bits: their quotient, cut off, is exact with twice the bits and less.
+    """Return the quotient, truncated; up to 32 bits by floating-point division in a wider precision.
 
-    (A quotient that is no integer is further from the next one than it is rounded.) Division by a constant becomes a
-    multiplication, and 64 bits are left to the processor's own division, lane by lane.
+    The truncation is exact, because a quotient that is not an integer differs from the next integer by more than the
+    rounding error. Division by a constant becomes a multiplication in LLVM, and 64-bit integers use the processor's own
+    division, lane by lane.
     """
     if _is_constant(y) or BITS[x.element] > 32:
         return x._two("sdiv" if signed else "udiv", y)
@@ -69,7 +73,7 @@ def _quotient(x: Vector, y: Vector, signed: bool) -> Vector:
 
 
 def divided(faults: Faults, x: Vector, y: Vector, *, signed: bool) -> Vector:
-    """The quotient, rounded toward zero; the least number by -1 is itself."""
+    """Return the quotient, rounded toward zero; the least integer divided by -1 wraps to itself."""
     quotient = _quotient(x, _safe_divisor(faults, y, signed), signed)
     if not signed or (_is_constant(y) and -1 not in _numbers(y)):
         return quotient
@@ -77,28 +81,31 @@ def divided(faults: Faults, x: Vector, y: Vector, *, signed: bool) -> Vector:
 
 
 def remainder(faults: Faults, x: Vector, y: Vector, *, signed: bool) -> Vector:
-    """What division leaves, with the sign of the dividend."""
+    """Return the remainder of the truncated division, with the sign of the dividend."""
     divisor = _safe_divisor(faults, y, signed)
     return x - _quotient(x, divisor, signed) * divisor
 
 
 def power(faults: Faults, x: Vector, y: Vector, *, signed: bool) -> Vector:
-    """By squaring; a negative power is the exact one rounded toward zero, and that of 0 is noted."""
+    """Return ``x ** y`` by repeated squaring.
+
+    A negative exponent gives the exact power, rounded toward zero; 0 to a negative exponent is a fault.
+    """
     emitter, element = x.emitter, x.element
     if _is_constant(y) and len(set(_numbers(y))) == 1 and _numbers(y)[0] >= 0:
         return _constant_power(x, _numbers(y)[0])
     negative = y < 0
     if signed and not (_is_constant(y) and min(_numbers(y)) >= 0):
         faults.note(negative & x.equals(0))
-    found, base, left = (emitter.variable(x.type, value) for value in (x.like(1).name, x.name, y.name))
-    # The power of 1 or -1 has the parity of the exponent, whatever its sign: as many steps as there are bits do.
+    result, base, remaining = (emitter.variable(x.type, value) for value in (x.like(1).name, x.name, y.name))
+    # Only 1 and -1 have nonzero powers of negative exponents, which depend on parity alone: one step per bit suffices.
     with emitter.loop(0, BITS[element]):
-        exponent, square, product = (Vector(emitter, v.get(), element, x.lanes) for v in (left, base, found))
+        exponent, square, product = (Vector(emitter, v.get(), element, x.lanes) for v in (remaining, base, result))
         odd = (exponent & 1).compare("ne", 0)
-        found.set(odd.where(product * square, product).name)
+        result.set(odd.where(product * square, product).name)
         base.set((square * square).name)
-        left.set(exponent.lshr(1).name)
-    product = Vector(emitter, found.get(), element, x.lanes)
+        remaining.set(exponent.lshr(1).name)
+    product = Vector(emitter, result.get(), element, x.lanes)
     if not signed:
         return product
     of_one = x.equals(1).where(product.like(1), x.equals(-1).where((y & 1).equals(0).where(x.like(1), -1), 0))
@@ -106,10 +113,10 @@ def power(faults: Faults, x: Vector, y: Vector, *, signed: bool) -> Vector:
 
 
 def _constant_power(x: Vector, exponent: int) -> Vector:
-    found, square = x.like(1), x
+    result, square = x.like(1), x
     while exponent:
         if exponent & 1:
-            found = found * square
+            result = result * square
         exponent >>= 1
         square = square * square if exponent else square
-    return found
+    return result

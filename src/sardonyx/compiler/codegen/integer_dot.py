@@ -1,4 +1,4 @@
-"""Products of small integers that are added up within a lane: several of them are one number of 32 bits in memory."""
+"""Dot products of small integers within a 32-bit lane of 4 bytes or 2 words."""
 
 from __future__ import annotations
 
@@ -10,71 +10,72 @@ import numpy as np
 from sardonyx.compiler.llvm.ir_builder import Emitter, splat, vector
 
 _WORDS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
-"""Products of two pairs of 16 bits, by the lanes of the sums."""
+"""Instructions that add products of two pairs of 16 bits, by the lanes of the sums."""
 
 _BYTES = {4: "llvm.x86.ssse3.pmadd.ub.sw.128", 8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}
-"""Products of two pairs of bytes as one of 16 bits, by the lanes of the sums."""
+"""Instructions that add two products of bytes into one number of 16 bits, by the lanes of the sums."""
 
 _MOST = 128
-"""Two weights of one sign with a larger sum may have products with bytes whose sum is no number of 16 bits."""
+"""Largest sum of two weights of one sign whose products with bytes cannot overflow 16 bits."""
 
 
 def overflowing(weights: np.ndarray) -> np.ndarray:
-    """Whether the products of a pair of weights with bytes may have a sum that is no number of 16 bits.
+    """Return True for the pairs of weights whose products with bytes may overflow 16 bits when added.
 
     Args:
-        weights: Of 8 bits, [..., pair, 2].
+        weights: 8-bit weights, [..., pair, 2].
 
     Returns:
-        [..., pair].
+        Flags, [..., pair].
     """
     wide = weights.astype(np.int16)
-    found: np.ndarray = (wide.clip(min=0).sum(-1) > _MOST) | (wide.clip(max=0).sum(-1) < -_MOST)
-    return found
+    flags: np.ndarray = (wide.clip(min=0).sum(-1) > _MOST) | (wide.clip(max=0).sum(-1) < -_MOST)
+    return flags
 
 
 def parted(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights as a sum of two parts, neither of which has a pair that is :func:`overflowing`.
+    """Split weights into a sum of two parts, neither of which has an :func:`overflowing` pair.
 
     Args:
-        weights: Of 8 bits, [..., pair, 2].
+        weights: 8-bit weights, [..., pair, 2].
 
     Returns:
-        Both of that shape; the second has few elements but 0.
+        The weights without the second weight of overflowing pairs, and the overflow correction, which is mostly 0. Both
+        have the shape of ``weights``.
     """
-    apart = np.zeros_like(weights)
-    apart[..., 1] = np.where(overflowing(weights), weights[..., 1], 0)
-    return weights - apart, apart
+    correction = np.zeros_like(weights)
+    correction[..., 1] = np.where(overflowing(weights), weights[..., 1], 0)
+    return weights - correction, correction
 
 
-def _whole(count: int, lanes: int) -> int:
-    """So many numbers and those that fill the last vector."""
+def _round_up(count: int, lanes: int) -> int:
     return -(-count // lanes) * lanes
 
 
-def entries(weights: np.ndarray, places: np.ndarray, columns: int, lanes: int) -> np.ndarray:
-    """Weights that are multiplied apart, most of which are 0, for :func:`each_entry`.
+def entries(weights: np.ndarray, locations: np.ndarray, columns: int, lanes: int) -> np.ndarray:
+    """Return the table of nonzero overflow corrections for :func:`each_entry`.
 
-    First the number of each tile's first entry, and of the end; then the entries: where its inputs are, and the weights
-    of all columns. All begin with whole vectors.
+    The table begins with the number of each tile's first entry, and the end. The entries follow: the numbers that
+    locate the inputs of an entry, then the weights of all columns of the tile. Every section begins at a multiple of
+    the lanes.
 
     Args:
-        weights: Those that lie together as one of 32 bits, [all columns, inputs].
-        places: Numbers that tell where the inputs are, [inputs, numbers].
+        weights: Corrections, several adjacent inputs packed into one 32-bit word, [all columns, inputs].
+        locations: Numbers that locate the inputs, [inputs, numbers].
         columns: Columns of a tile.
         lanes: Lanes of a vector.
     """
-    tiles, (_, numbers) = -(-len(weights) // columns), places.shape
-    starts, head = np.zeros(_whole(tiles + 1, lanes), np.int32), _whole(numbers, lanes)
+    tiles, (_, numbers) = -(-len(weights) // columns), locations.shape
+    starts, head = np.zeros(_round_up(tiles + 1, lanes), np.int32), _round_up(numbers, lanes)
     parts = [starts]
     for tile in range(tiles):
         part = weights[tile * columns : (tile + 1) * columns]
         (inputs,) = np.nonzero(part.any(0))
-        found = np.zeros((len(inputs), head + columns), np.int32)
-        found[:, :numbers] = places[inputs]
-        found[:, head : head + len(part)] = part[:, inputs].T
+        table = np.zeros((len(inputs), head + columns), np.int32)
+        table[:, :numbers] = locations[inputs]
+        table[:, head : head + len(part)] = part[:, inputs].T
         starts[tile + 1] = starts[tile] + len(inputs)
-        parts.append(found.ravel())
+        parts.append(table.ravel())
     return np.concatenate(parts)
 
 
@@ -82,40 +83,44 @@ def entries(weights: np.ndarray, places: np.ndarray, columns: int, lanes: int) -
 def each_entry(
     e: Emitter, pointer: str, tile: str | int, *, tiles: int, columns: int, lanes: int, numbers: int
 ) -> Iterator[tuple[list[str], str]]:
-    """The loop over the :func:`entries` of a tile; gives the numbers that tell where inputs are, and the weights."""
+    """Write the loop over the :func:`entries` of a tile.
 
-    def number(start: str, at: str | int) -> str:
-        return e.let(f"sext i32 {e.load('i32', e.address(start, 'i32', at), 4)} to i64")
+    Yields:
+        The numbers that locate the inputs of an entry, and the address of its weights.
+    """
 
-    first = e.address(pointer, "i32", _whole(tiles + 1, lanes))
-    head = _whole(numbers, lanes)
+    def number(start: str, index: str | int) -> str:
+        return e.let(f"sext i32 {e.load('i32', e.address(start, 'i32', index), 4)} to i64")
+
+    first = e.address(pointer, "i32", _round_up(tiles + 1, lanes))
+    head = _round_up(numbers, lanes)
     with e.loop(number(pointer, tile), number(pointer, e.add(tile, 1)), opaque=True) as at:
         entry = e.address(first, "i32", e.mul(at, head + columns))
-        yield [number(entry, each) for each in range(numbers)], e.address(entry, "i32", head)
+        yield [number(entry, i) for i in range(numbers)], e.address(entry, "i32", head)
 
 
-def dot_add(e: Emitter, lanes: int, together: int, a: str, b: str, c: str, *, saturates: bool) -> str:
-    """``c`` plus the sum of the products in each lane of 32 bits.
+def dot_add(e: Emitter, lanes: int, dot_width: int, a: str, b: str, c: str, *, saturates: bool) -> str:
+    """Return ``c`` plus the sum of the products in each 32-bit lane.
 
     Args:
-        e: Where the instructions go.
-        lanes: How many lanes there are.
-        together: 4: products of bytes, those of ``a`` without a sign. 2: products of 16 bits.
-        a: A vector of 32 bits a lane.
-        b: Another one.
-        c: Sums.
-        saturates: Whether the target's products of bytes do, see :attr:`.Target.saturates`: no pair of ``b`` then is
-            :func:`overflowing`.
+        e: Emitter of the instructions.
+        lanes: Number of lanes.
+        dot_width: 4: products of unsigned bytes ``a`` and signed bytes ``b``. 2: products of 16-bit integers.
+        a: A vector of 32-bit lanes.
+        b: The other operand.
+        c: The sums.
+        saturates: True if the target's byte products saturate, see :attr:`.Target.saturates`; no pair of ``b`` may then
+            be :func:`overflowing`.
     """
     type = vector(lanes, "i32")
-    if together == 4 and not saturates:
+    if dot_width == 4 and not saturates:
         return e.call(type, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", [(type, c), (type, a), (type, b)])
     pairs = vector(2 * lanes, "i16")
-    if together == 4:
+    if dot_width == 4:
         bytes = vector(4 * lanes, "i8")
-        factors = [(bytes, e.let(f"bitcast {type} {each} to {bytes}")) for each in (a, b)]
+        factors = [(bytes, e.let(f"bitcast {type} {operand} to {bytes}")) for operand in (a, b)]
         operands = [(pairs, e.call(pairs, _BYTES[lanes], factors)), (pairs, splat("1", 2 * lanes, "i16"))]
     else:
-        operands = [(pairs, e.let(f"bitcast {type} {each} to {pairs}")) for each in (a, b)]
-    # LLVM would add up products of several steps before they are added to the sum, and have no registers for them.
+        operands = [(pairs, e.let(f"bitcast {type} {operand} to {pairs}")) for operand in (a, b)]
+    # Opaque: LLVM would reassociate the products of several steps before adding to the sum, and run out of registers.
     return e.opaque(type, e.let(f"add {type} {e.call(type, _WORDS[lanes], operands)}, {c}"))

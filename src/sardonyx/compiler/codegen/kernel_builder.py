@@ -1,9 +1,9 @@
-"""A kernel while it is written: an LLVM function over buffers and sizes, that does a range of work items.
+"""A kernel under construction: an LLVM function that computes a range of work items.
 
 All kernels have one signature, ``void name(ptr arguments, i64 first, i64 last, i64 worker)``. ``arguments`` points to
-slots of 8 bytes: the addresses of the buffers, then the sizes. The work items ``first … last`` are done in order;
-``worker`` tells which thread does them, for scratch memory of its own. However work is split, the results are the same
-to the bit.
+slots of 8 bytes: the addresses of the buffers, then the sizes. The work items ``first … last`` are computed in order;
+``worker`` is the number of the calling thread, for per-thread scratch memory. Results do not depend on how the work
+items are divided, to the bit.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from sardonyx.core.dim import Size
 
 @dataclass(frozen=True)
 class Index:
-    """Where along an axis the lanes of a vector are: lane ``i`` is at ``base + i * lane``.
+    """Positions of a vector's lanes along an axis: lane ``i`` is at ``base + i * lane``.
 
     Attributes:
-        base: The first lane's, an ``i64`` or a number.
-        lane: The step from lane to lane, an ``i64`` or a number; 0 where all are at one place.
-        multiple: What ``base`` is known to be a multiple of; places are equal whatever is known of them.
-        vector: Every lane's place, an ``i64`` vector, where they are not evenly apart; the others mean nothing then.
-        row: The step from row to row of a block, to be added to ``base``: the reader tells which row is written.
-        repeat: How many neighbouring lanes are at one place; then lane ``i`` is at ``base + i // repeat * lane``.
+        base: The position of the first lane, an ``i64`` or a number.
+        lane: The stride between lanes, an ``i64`` or a number; 0 if all lanes are at one position.
+        multiple: A known divisor of ``base``; ignored when indices are compared.
+        vector: The position of every lane, an ``i64`` vector, if the stride is not constant; overrides the other
+            fields.
+        row: The stride between the rows of a block, added to ``base`` for each row; the reader knows the current row.
+        repeat: Number of neighbouring lanes at one position; lane ``i`` is then at ``base + i // repeat * lane``.
     """
 
     base: str | int
@@ -39,30 +40,32 @@ class Index:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all lanes are at one place."""
+        """Return True if all lanes are at one position."""
         return not self.lane and not self.vector
 
     @property
     def is_origin(self) -> bool:
-        """Whether all lanes are at the first place."""
+        """Return True if all lanes are at position 0."""
         return self.base == 0 and not self.lane and not self.vector and not self.row
 
 
 Epilogue = Callable[[tuple[Index, ...], str, "str | None"], None]
-"""What becomes of a vector of results: its place in the logical result, its value, and the mask of its lanes that
-exist (None: all). It applies what is fused behind and stores."""
+"""Function that applies the fused epilogue to a vector of results and stores the vector.
+
+Arguments: the position in the logical result, the register, and the mask of existing lanes (None: all).
+"""
 
 
 @dataclass(frozen=True)
 class Gated:
-    """How a product of gates is handed on: the vectors of all gates of the same units together.
+    """Epilogue of a product whose columns are gates, applied to all gates of the same units at once.
 
     Attributes:
-        count: How many gates.
-        units: Units of each.
-        epilogue: What becomes of the vectors of some units: their place, with the first of them in place of a column,
-            the values gate by gate, and the mask of the lanes that exist.
-        prefetch: Emits prefetches of the operands that the epilogue reads at an index, before the product.
+        count: Number of gates.
+        units: Units of each gate.
+        epilogue: Function that computes and stores some units. Arguments: the position, with the first unit instead of
+            a column; the values gate by gate; the mask of existing lanes.
+        prefetch: Emits prefetches of the epilogue's operands at an index, before the product.
     """
 
     count: int
@@ -72,7 +75,7 @@ class Gated:
 
 
 class Neighbours:
-    """Results that wait to be stored together: each a register, and the place of the first in memory."""
+    """Queue of adjacent results that are stored by one call."""
 
     def __init__(self) -> None:
         self._store: Callable[[str, list[str]], None] | None = None
@@ -80,7 +83,7 @@ class Neighbours:
         self._results: list[str] = []
 
     def wait(self, pointer: str, result: str, most: int, store: Callable[[str, list[str]], None]) -> None:
-        """Have a result stored behind the one before; so many at once at most."""
+        """Append a result whose address directly follows the previous one; store ``most`` results at once."""
         if not self._results:
             self._pointer, self._store = pointer, store
         self._results.append(result)
@@ -88,7 +91,7 @@ class Neighbours:
             self.store()
 
     def store(self) -> None:
-        """Store those that wait."""
+        """Store the queued results."""
         if self._store is not None and self._results:
             self._store(self._pointer, self._results)
         self._results = []
@@ -98,13 +101,13 @@ class Kernel:
     """One kernel.
 
     Args:
-        target: What the code is for.
+        target: The target of the code.
 
     Attributes:
-        target: What the code is for.
-        emitter: Writes the body. ``%first``, ``%last`` and ``%worker`` are there as ``i64``.
-        work: Multiply-adds of vectors that a work item takes as long as, about; 0 where that is not known.
-        neighbours: Results that wait to be stored with their neighbours, see :meth:`side_by_side`.
+        target: The target of the code.
+        emitter: Writes the body, in which ``%first``, ``%last`` and ``%worker`` are defined as ``i64``.
+        work: Estimated cost of one work item in vector FMAs; 0 if unknown.
+        neighbours: Queue of adjacent results, see :meth:`side_by_side`; None outside of this context.
     """
 
     def __init__(self, target: Target) -> None:
@@ -116,19 +119,20 @@ class Kernel:
         self._sizes: dict[Size, str] = {}
 
     def buffer(self, *, shared: bool = False) -> str:
-        """A new buffer argument, as a pointer.
+        """Add a buffer argument and return its pointer.
 
         Args:
-            shared: Whether another argument may be the same memory (a result in the place of an operand).
+            shared: True if another argument may alias the buffer (a result that overwrites an operand).
         """
         self._buffers.append(shared)
         return f"%b{len(self._buffers) - 1}"
 
     @contextmanager
     def side_by_side(self) -> Iterator[None]:
-        """Vectors of results that are handed on inside, in a blocked image lie one behind the other.
+        """Declare that result vectors of the enclosed epilogues are adjacent in a blocked image.
 
-        An epilogue may put what it would store to the :attr:`neighbours`, for a function that stores several at once.
+        Instead of storing, an epilogue may append its results to :attr:`neighbours`, for a function with one store for
+        several vectors.
         """
         self.neighbours = waiting = Neighbours()
         yield
@@ -136,28 +140,26 @@ class Kernel:
         waiting.store()
 
     def size(self, size: Size) -> str | int:
-        """A size as the code knows it: the number itself, or an argument that the caller computes."""
+        """Return a size as an operand of instructions: a number, or an argument that the caller computes."""
         if isinstance(size, int):
             return size
         return self._sizes.setdefault(size, f"%s{len(self._sizes)}")
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """The expressions of the sizes that it takes, in order."""
+        """The expressions of the size arguments, in order."""
         return tuple(self._sizes)
 
     def definition(self, name: str) -> str:
-        """The LLVM functions of the finished kernel: the entry of that name, and the body that it calls."""
+        """Return the LLVM functions of the finished kernel: the entry ``name`` and the body."""
         buffers = [f"ptr {'' if shared else 'noalias '}%b{i}" for i, shared in enumerate(self._buffers)]
-        sizes = [f"i64 {each}" for each in self._sizes.values()]
+        sizes = [f"i64 {size}" for size in self._sizes.values()]
         work = ["i64 %first", "i64 %last", "i64 %worker"]
         entry = []
         for i in range(len(buffers) + len(sizes)):
             kind, stem = ("ptr", f"%b{i}") if i < len(buffers) else ("i64", f"%s{i - len(buffers)}")
             entry += [f"  %p{i} = getelementptr i64, ptr %arguments, i64 {i}", f"  {stem} = load {kind}, ptr %p{i}"]
-        given = ", ".join(
-            [*(f"ptr %b{i}" for i in range(len(buffers))), *(f"i64 {each}" for each in self._sizes.values()), *work]
-        )
+        operands = ", ".join([*(f"ptr %b{i}" for i in range(len(buffers))), *sizes, *work])
         return "\n".join(
             [
                 *self.emitter.globals.values(),
@@ -167,7 +169,7 @@ class Kernel:
                 "}",
                 f"define void @{name}(ptr %arguments, {', '.join(work)}) nounwind {{",
                 *entry,
-                f"  call void @{name}.body({given})",
+                f"  call void @{name}.body({operands})",
                 "  ret void",
                 "}",
             ]

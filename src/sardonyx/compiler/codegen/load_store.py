@@ -1,8 +1,8 @@
-"""Elements between memory and registers: their types in either, loads and stores of vectors along an axis.
+"""Loads and stores of vectors along an axis, and the LLVM types of elements.
 
-In registers ``bool`` is ``i1``, and floats of 16 bits and less are ``float``: they are rounded to nearest, ties to
-even, when they are stored. Integers of 4 and 2 bits are ``i8``, with the sign they have. Other integers, ``float`` and
-``double`` are the same in both.
+In registers ``bool`` is ``i1``, and floats of 16 bits and less are ``float``, rounded to nearest, ties to even, when
+stored. Integers of 4 and 2 bits are ``i8``, sign-extended if signed. Other integers, ``float`` and ``double`` have the
+same type in memory and in registers.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ _MEMORY = {
 
 
 def register_type(dtype: DType) -> str:
-    """LLVM's type of an element in a register.
+    """Return the LLVM type of an element in a register.
 
     Raises:
-        UnsupportedError: Registers hold no such elements.
+        UnsupportedError: Compiled code does not support the element type.
     """
-    return _known(_REGISTER, dtype)
+    return _look_up(_REGISTER, dtype)
 
 
 def memory_type(dtype: DType) -> str:
-    """LLVM's type of an element in memory, where it is as numpy has it.
+    """Return the LLVM type of an element in memory, in numpy's representation.
 
     Raises:
-        UnsupportedError: Registers hold no such elements.
+        UnsupportedError: Compiled code does not support the element type.
     """
-    return _known(_MEMORY, dtype)
+    return _look_up(_MEMORY, dtype)
 
 
-def _known(types: dict[DType, str], dtype: DType) -> str:
+def _look_up(types: dict[DType, str], dtype: DType) -> str:
     if dtype == t.COMPLEX64:
         return "i64"
     if dtype not in types:
-        raise UnsupportedError(f"compiled code does not hold {dtype.name.lower()} in registers.")
+        raise UnsupportedError(f"unsupported element type in compiled code: {dtype.name.lower()}.")
     return types[dtype]
 
 
 def constant(dtype: DType, value: float | int | bool | np.generic, lanes: int) -> str:
-    """The constant vector of equal elements, as it is in registers; rounded to the element type first.
+    """Return the constant vector of equal elements in register form, rounded to the element type.
 
     Args:
         dtype: The element type.
         value: The number.
-        lanes: How many.
+        lanes: Number of lanes.
     """
     type = register_type(dtype)
     if type in ("float", "double"):
@@ -80,24 +80,24 @@ def constant(dtype: DType, value: float | int | bool | np.generic, lanes: int) -
 
 
 def load(emitter: Emitter, dtype: DType, pointer: str, index: Index, lanes: int, mask: str | None = None) -> str:
-    """Load a vector of elements that lie along an axis, as it is in registers.
+    """Load a vector of elements along an axis, in register form.
 
     Args:
-        emitter: Where the instructions go.
+        emitter: Emitter of the instructions.
         dtype: The element type of the buffer.
         pointer: The buffer.
-        index: Where the lanes are, counted in elements; with ``lane`` 0 one element fills all of them, and must be
-            there whatever the mask says.
-        lanes: How many.
-        mask: The lanes that exist, as ``<lanes x i1>`` (None: all; ``i1`` for one lane). Memory of the others is not
-            touched; they are 0.
+        index: The offsets of the lanes, in elements. With ``lane`` 0, one element fills all lanes and must be readable
+            regardless of the mask.
+        lanes: Number of lanes.
+        mask: The lanes that exist, as ``<lanes x i1>`` (None: all; ``i1`` for one lane). Other lanes are 0, and their
+            memory is not accessed.
     """
     element = memory_type(dtype)
     if lanes == 1 and mask is not None:
-        found = emitter.variable(register_type(dtype), constant(dtype, 0, 1))
+        result = emitter.variable(register_type(dtype), constant(dtype, 0, 1))
         with emitter.when(mask):
-            found.set(_load_one(emitter, dtype, pointer, index))
-        return found.get()
+            result.set(_load_one(emitter, dtype, pointer, index))
+        return result.get()
     if index.lane == 0 or lanes == 1:
         return emitter.spread(_load_one(emitter, dtype, pointer, index), lanes, register_type(dtype))
     if mask is not None:
@@ -110,30 +110,30 @@ def load(emitter: Emitter, dtype: DType, pointer: str, index: Index, lanes: int,
     elif index.lane == 2:
         raw = _load_every_second(emitter, element, pointer, index.base, lanes)
     else:
-        raw = _load_apart(emitter, element, pointer, index, lanes)
+        raw = _load_strided(emitter, element, pointer, index, lanes)
     return from_memory(emitter, dtype, raw, lanes)
 
 
 def store(
     emitter: Emitter, dtype: DType, value: str, pointer: str, index: Index, lanes: int, mask: str | None = None
 ) -> None:
-    """Store a vector of elements along an axis, each rounded to what memory holds.
+    """Store a vector of elements along an axis, each rounded to the element type.
 
     Args:
-        emitter: Where the instructions go.
+        emitter: Emitter of the instructions.
         dtype: The element type of the buffer.
-        value: The elements, as they are in registers.
+        value: The elements, in register form.
         pointer: The buffer.
-        index: Where the lanes go, counted in elements; not all to one place.
-        lanes: How many.
-        mask: The lanes that exist, as ``<lanes x i1>`` (None: all; ``i1`` for one lane). Memory of the others is not
-            touched.
+        index: The offsets of the lanes, in elements; must differ between lanes.
+        lanes: Number of lanes.
+        mask: The lanes that exist, as ``<lanes x i1>`` (None: all; ``i1`` for one lane). Memory of other lanes is not
+            accessed.
 
     Raises:
-        UnsupportedError: Several lanes go to one place.
+        UnsupportedError: All lanes have one offset.
     """
     if index.lane == 0 and lanes > 1:
-        raise UnsupportedError("lanes of a vector cannot all be stored at one place.")
+        raise UnsupportedError("expected a different offset for each lane of a store, got one offset.")
     element = memory_type(dtype)
     raw = to_memory(emitter, dtype, value, lanes)
     if lanes == 1:
@@ -143,16 +143,16 @@ def store(
         _store_row(emitter, element, raw, pointer, index.base, lanes, mask)
     elif index.lane == -1:
         base = emitter.sub(index.base, lanes - 1)
-        turned = None if mask is None else _reversed(emitter, mask, lanes, "i1")
-        _store_row(emitter, element, _reversed(emitter, raw, lanes, element), pointer, base, lanes, turned)
+        reversed_mask = None if mask is None else _reversed(emitter, mask, lanes, "i1")
+        _store_row(emitter, element, _reversed(emitter, raw, lanes, element), pointer, base, lanes, reversed_mask)
     elif mask is None:
-        _store_apart(emitter, element, raw, pointer, index, lanes)
+        _store_strided(emitter, element, raw, pointer, index, lanes)
     else:
         _scatter(emitter, element, raw, pointer, index, lanes, mask)
 
 
 def from_memory(emitter: Emitter, dtype: DType, raw: str, lanes: int) -> str:
-    """Elements as they are in registers, from those in memory."""
+    """Convert elements from memory form to register form."""
     if dtype == t.BOOL:
         return emitter.let(
             f"icmp ne {vector(lanes, 'i8')} {raw}, zeroinitializer" if lanes > 1 else f"icmp ne i8 {raw}, 0"
@@ -174,7 +174,7 @@ def from_memory(emitter: Emitter, dtype: DType, raw: str, lanes: int) -> str:
 
 
 def to_memory(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
-    """Elements as they are in memory, from those in registers, rounded to nearest, ties to even."""
+    """Convert elements from register form to memory form, rounded to nearest, ties to even."""
     if dtype == t.BOOL:
         return emitter.let(f"zext {vector(lanes, 'i1')} {value} to {vector(lanes, 'i8')}")
     if dtype == t.FLOAT16:
@@ -192,7 +192,7 @@ def to_memory(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
 
 
 def wrapped(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
-    """Integers of 4 and 2 bits in registers without what they have above those bits; others as they are."""
+    """Wrap integers of 4 and 2 bits in registers to their width; return other types unchanged."""
     if dtype not in PACKED_BITS:
         return value
     bits, x = PACKED_BITS[dtype], Vector(emitter, value, "i8", lanes)
@@ -202,7 +202,7 @@ def wrapped(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
 
 
 def _bfloat16_bits(emitter: Emitter, value: str, lanes: int) -> str:
-    """The upper halves, after adding what makes them round to even; a NaN keeps its upper half, and stays one."""
+    """Return the upper halves of floats, rounded to nearest, ties to even; NaN stays NaN."""
     wide = vector(lanes, "i32")
     let = emitter.let
 
@@ -220,13 +220,13 @@ def _bfloat16_bits(emitter: Emitter, value: str, lanes: int) -> str:
 
 
 def round_to(emitter: Emitter, dtype: DType, value: str, lanes: int) -> str:
-    """The nearest values that memory can hold, still as they are in registers."""
+    """Round to values of the element type, in register form."""
     if register_type(dtype) == "float" and dtype != t.FLOAT:
         return from_memory(emitter, dtype, to_memory(emitter, dtype, value, lanes), lanes)
     return value
 
 
-# Rows, and elements apart.
+# Contiguous and strided accesses.
 
 
 def _align(element: str) -> int:
@@ -246,15 +246,15 @@ def _load_row(emitter: Emitter, element: str, pointer: str, base: str | int, lan
 def _store_row(
     emitter: Emitter, element: str, raw: str, pointer: str, base: str | int, lanes: int, mask: str | None
 ) -> None:
-    type, place = vector(lanes, element), emitter.address(pointer, element, base)
+    type, address = vector(lanes, element), emitter.address(pointer, element, base)
     if mask is None:
-        emitter.store(type, raw, place, _align(element))
+        emitter.store(type, raw, address, _align(element))
     else:
-        emitter.masked_store(type, raw, place, _align(element), mask, lanes)
+        emitter.masked_store(type, raw, address, _align(element), mask, lanes)
 
 
 def _load_every_second(emitter: Emitter, element: str, pointer: str, base: str | int, lanes: int) -> str:
-    """Two rows that meet in one element, so that nothing behind the last lane is touched, and every second of them."""
+    """Load with stride 2: two contiguous loads overlap in one element, so as not to read past the end."""
     type = vector(lanes, element)
     first = _load_row(emitter, element, pointer, base, lanes)
     second = _load_row(emitter, element, pointer, emitter.add(base, lanes - 1), lanes)
@@ -262,16 +262,16 @@ def _load_every_second(emitter: Emitter, element: str, pointer: str, base: str |
     return emitter.let(f"shufflevector {type} {first}, {type} {second}, <{lanes} x i32> <{chosen}>")
 
 
-def _load_apart(emitter: Emitter, element: str, pointer: str, index: Index, lanes: int) -> str:
-    type, found = vector(lanes, element), "poison"
+def _load_strided(emitter: Emitter, element: str, pointer: str, index: Index, lanes: int) -> str:
+    type, result = vector(lanes, element), "poison"
     start = emitter.address(pointer, element, index.base)
     for lane in range(lanes):
         one = emitter.load(element, emitter.address(start, element, emitter.mul(lane, index.lane)), _align(element))
-        found = emitter.let(f"insertelement {type} {found}, {element} {one}, i64 {lane}")
-    return found
+        result = emitter.let(f"insertelement {type} {result}, {element} {one}, i64 {lane}")
+    return result
 
 
-def _store_apart(emitter: Emitter, element: str, raw: str, pointer: str, index: Index, lanes: int) -> None:
+def _store_strided(emitter: Emitter, element: str, raw: str, pointer: str, index: Index, lanes: int) -> None:
     start = emitter.address(pointer, element, index.base)
     for lane in range(lanes):
         one = emitter.let(f"extractelement {vector(lanes, element)} {raw}, i64 {lane}")
@@ -283,27 +283,33 @@ def _load_masked(emitter: Emitter, element: str, pointer: str, index: Index, lan
     if index.lane == 1:
         return emitter.masked_load(type, emitter.address(pointer, element, index.base), _align(element), mask, lanes)
     if index.lane == -1:
-        place = emitter.address(pointer, element, emitter.sub(index.base, lanes - 1))
-        row = emitter.masked_load(type, place, _align(element), _reversed(emitter, mask, lanes, "i1"), lanes)
+        address = emitter.address(pointer, element, emitter.sub(index.base, lanes - 1))
+        row = emitter.masked_load(type, address, _align(element), _reversed(emitter, mask, lanes, "i1"), lanes)
         return _reversed(emitter, row, lanes, element)
-    name, places = f"llvm.masked.gather.{suffix(type)}.v{lanes}p0", _places(emitter, element, pointer, index, lanes)
+    name, addresses = (
+        f"llvm.masked.gather.{suffix(type)}.v{lanes}p0",
+        _addresses(emitter, element, pointer, index, lanes),
+    )
     emitter.declarations[f"declare {type} @{name}(<{lanes} x ptr>, i32, <{lanes} x i1>, {type})"] = None
     return emitter.let(
-        f"call {type} @{name}(<{lanes} x ptr> {places}, i32 {_align(element)}, <{lanes} x i1> {mask}, "
+        f"call {type} @{name}(<{lanes} x ptr> {addresses}, i32 {_align(element)}, <{lanes} x i1> {mask}, "
         f"{type} zeroinitializer)"
     )
 
 
 def _scatter(emitter: Emitter, element: str, raw: str, pointer: str, index: Index, lanes: int, mask: str) -> None:
     type = vector(lanes, element)
-    name, places = f"llvm.masked.scatter.{suffix(type)}.v{lanes}p0", _places(emitter, element, pointer, index, lanes)
+    name, addresses = (
+        f"llvm.masked.scatter.{suffix(type)}.v{lanes}p0",
+        _addresses(emitter, element, pointer, index, lanes),
+    )
     emitter.declarations[f"declare void @{name}({type}, <{lanes} x ptr>, i32, <{lanes} x i1>)"] = None
     emitter.line(
-        f"call void @{name}({type} {raw}, <{lanes} x ptr> {places}, i32 {_align(element)}, <{lanes} x i1> {mask})"
+        f"call void @{name}({type} {raw}, <{lanes} x ptr> {addresses}, i32 {_align(element)}, <{lanes} x i1> {mask})"
     )
 
 
-def _places(emitter: Emitter, element: str, pointer: str, index: Index, lanes: int) -> str:
+def _addresses(emitter: Emitter, element: str, pointer: str, index: Index, lanes: int) -> str:
     wide, start = vector(lanes, "i64"), emitter.address(pointer, element, index.base)
     if isinstance(index.lane, int):
         steps = f"<{', '.join(f'i64 {lane * index.lane}' for lane in range(lanes))}>"

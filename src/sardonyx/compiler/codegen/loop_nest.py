@@ -1,7 +1,7 @@
 """Loop nests: maps over all elements of a value, and rows with reductions inside.
 
-A nest runs over the axes of a shape; axes that every operand walks alike are one loop. Work items are runs of rows of
-about equal work, cut by the sizes alone.
+A nest runs over the axes of a shape; neighbouring axes that every operand indexes alike are merged into one loop. Work
+items are runs of rows of about equal work, divided by the sizes alone.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
 CHUNK = 8192
-"""Elements that a work item has about."""
+"""Approximate number of elements of a work item."""
 
 RUN = 256
-"""Steps that a reduction takes before its parts are put to the whole."""
+"""Steps of a reduction before the partial results are added to the total."""
 
 SLOTS = 4
-"""Parts of a reduction that are computed side by side: an addition takes as many cycles."""
+"""Independent partial results of a reduction: hides the latency of an addition, 4 cycles."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Axis:
     """A loop of a nest.
 
     Attributes:
-        axes: The axes of the shape that it runs over, as one.
-        size: How many steps.
-        block: The channels of a step, where it runs over blocks of channels; else 0.
+        axes: The merged axes of the shape.
+        size: Number of steps.
+        block: The channels of one step in a loop over blocks of channels; else 0.
     """
 
     axes: tuple[int, ...]
@@ -48,26 +48,29 @@ class Axis:
 
 
 def nest_axes(shape: Sequence[Size], axes: Sequence[int], together: Callable[[int, int], bool]) -> list[Axis]:
-    """The loops over some axes of a shape: neighbours that can be walked together are one, those of size 1 none."""
-    found: list[Axis] = []
+    """Return the loops over some axes of a shape.
+
+    Neighbouring axes for which ``together`` returns True are one loop. Axes of size 1 are omitted.
+    """
+    loops: list[Axis] = []
     for axis in axes:
         if shape[axis] == 1:
             continue
-        if found and found[-1].axes[-1] == axis - 1 and together(axis - 1, axis):
-            found[-1] = Axis((*found[-1].axes, axis), found[-1].size * shape[axis])
+        if loops and loops[-1].axes[-1] == axis - 1 and together(axis - 1, axis):
+            loops[-1] = Axis((*loops[-1].axes, axis), loops[-1].size * shape[axis])
         else:
-            found.append(Axis((axis,), shape[axis]))
-    return found
+            loops.append(Axis((axis,), shape[axis]))
+    return loops
 
 
-def put(place: list[Index], axis: Axis, index: Index) -> None:
-    """Set the places of the axes that a loop runs over: the innermost of them counts for all."""
-    place[axis.axes[-1]] = index
+def put(position: list[Index], axis: Axis, index: Index) -> None:
+    """Set the index of a loop in a position: the innermost of the merged axes carries the index."""
+    position[axis.axes[-1]] = index
 
 
 @contextmanager
 def masked(reader: Reader, mask: str | None) -> Iterator[None]:
-    """Read and write only the lanes of a mask, and forget what was read."""
+    """Restrict reads and writes to the lanes of a mask; elements read inside are not reused afterwards."""
     around, reader.mask = reader.mask, mask
     with reader.inside():
         yield
@@ -78,17 +81,17 @@ def over_vectors(
     reader: Reader, start: str | int, end: str | int, known: Size | None, body: Callable[[Index], None],
     again: bool = False,
 ) -> None:  # fmt: skip
-    """Run over an axis a vector at a time; the last one is masked, or begins before the end of the one before.
+    """Write a loop over an axis by vectors; the last vector is masked, or overlaps the previous vector.
 
-    Behind wide vectors there are narrower ones.
+    The remainder of a loop over wide vectors is a loop over narrower vectors.
 
     Args:
-        reader: Reads in the body; its mask is set.
-        start: The first place, a multiple of the lanes.
-        end: The place after the last.
-        known: How many there are, where that is a number.
-        body: Written for a whole vector, and for the rest.
-        again: Whether the same places may be gone over twice.
+        reader: Reader of the body; its mask is set.
+        start: The first position, a multiple of the lanes.
+        end: The position after the last.
+        known: The number of positions if constant.
+        body: Written for a whole vector, and for the remainder.
+        again: True if a position may be computed twice.
     """
     e, lanes = reader.kernel.emitter, reader.lanes
     if lanes == 1:
@@ -127,24 +130,24 @@ def work_items(
     """Write the nest of a kernel over its work items.
 
     Args:
-        reader: Reads in the body.
+        reader: Reader of the body.
         loops: The loops, outermost first.
         rank: Axes of the shape.
-        work: Elements that one step of the innermost loop is worth.
-        lane: Whether the innermost loop goes by vectors.
-        body: Written inside, for a place.
-        again: Whether the same places may be gone over twice.
-        before: Written before an innermost loop by vectors, for a place along the others.
+        work: Cost of one step of the innermost loop, in elements.
+        lane: True if the innermost loop runs by vectors.
+        body: Written inside, for a position.
+        again: True if a position may be computed twice.
+        before: Written before an innermost loop by vectors, for a position along the other axes.
 
     Returns:
-        How many work items there are.
+        The number of work items.
     """
     e = reader.kernel.emitter
     kernel = reader.kernel
     if not loops:
-        place = [ORIGIN] * rank
+        position = [ORIGIN] * rank
         with e.loop("%first", "%last"), reader.inside():
-            body(place)
+            body(position)
         return 1
     *outer, inner = loops
     if not outer:
@@ -160,23 +163,26 @@ def work_items(
         return ceil_div(inner.size, step)
     count = math.prod(axis.size for axis in outer)
     rows = dim_max(floor_div(CHUNK, dim_max(inner.size * work, 1)), 1)
-    total, each = kernel.size(count), kernel.size(rows)
+    total, per_item = kernel.size(count), kernel.size(rows)
     with e.loop("%first", "%last") as item:
-        begin = e.mul(item, each)
-        with e.loop(begin, e.least(e.add(begin, each), total)) as row, reader.inside():
-            place = [ORIGIN] * rank
+        begin = e.mul(item, per_item)
+        with e.loop(begin, e.least(e.add(begin, per_item), total)) as row, reader.inside():
+            position = [ORIGIN] * rank
             at: str | int = row
             for axis in reversed(outer[1:]):
                 size = kernel.size(axis.size)
-                _step(e_index=e.rem(at, size), axis=axis, place=place, reader=reader)
+                _step(e_index=e.rem(at, size), axis=axis, position=position, reader=reader)
                 at = e.div(at, size)
-            _step(e_index=at, axis=outer[0], place=place, reader=reader)
-            _innermost(reader, inner, 0, kernel.size(inner.size), inner.size, lane, place, body, again, before)
+            _step(e_index=at, axis=outer[0], position=position, reader=reader)
+            _innermost(reader, inner, 0, kernel.size(inner.size), inner.size, lane, position, body, again, before)
     return ceil_div(count, rows)
 
 
 def _sizes(reader: Reader, size: Size, step: int, start: str | int, lane: bool) -> Iterator[int | None]:
-    """How many steps a work item has, where that is known; wide vectors have a way for the last one of its own."""
+    """Yield the step count of a work item if known.
+
+    With wide vectors, the last work item of a partial size is a branch of its own.
+    """
     if not isinstance(size, int) or size <= step:
         yield size if isinstance(size, int) else None
     elif size % step == 0:
@@ -190,12 +196,12 @@ def _sizes(reader: Reader, size: Size, step: int, start: str | int, lane: bool) 
                 yield size % step if is_last else step
 
 
-def _step(e_index: str | int, axis: Axis, place: list[Index], reader: Reader) -> None:
+def _step(e_index: str | int, axis: Axis, position: list[Index], reader: Reader) -> None:
     if axis.block:
         base = reader.kernel.emitter.mul(e_index, axis.block)
-        put(place, axis, Index(base, 1, axis.block))
+        put(position, axis, Index(base, 1, axis.block))
     else:
-        put(place, axis, Index(e_index))
+        put(position, axis, Index(e_index))
 
 
 def _innermost(
@@ -205,23 +211,23 @@ def _innermost(
     end: str | int,
     known: Size | None,
     lane: bool,
-    place: list[Index],
+    position: list[Index],
     body: Callable[[list[Index]], None],
     again: bool,
     before: Callable[[list[Index]], None] | None,
 ) -> None:
     def at(index: Index) -> None:
-        here = list(place)
+        here = list(position)
         put(here, inner, index)
         body(here)
 
     if lane:
         if before is not None:
-            before(place)
+            before(position)
         over_vectors(reader, start, end, known, at, again)
         return
     with reader.kernel.emitter.loop(start, end) as i, reader.inside():
-        here = list(place)
+        here = list(position)
         _step(i, inner, here, reader)
         body(here)
 
@@ -230,7 +236,7 @@ def _innermost(
 
 
 def across(reader: Reader, kind: str, dtype: t.DType, name: str) -> str:
-    """The lanes of a vector put together, pairwise."""
+    """Reduce the lanes of a vector to one number, pairwise."""
     e = reader.kernel.emitter
     lanes, element = reader.lanes, load_store.register_type(dtype)
     while lanes > 1:
@@ -251,71 +257,74 @@ def across(reader: Reader, kind: str, dtype: t.DType, name: str) -> str:
 
 
 class RowNest:
-    """The places of a kernel that goes row by row.
+    """The loops of a row-by-row kernel.
 
     Args:
-        reader: Reads in the kernel.
-        rows: What the reductions share.
-        together: Whether two neighbouring axes of it are walked alike by everything.
-        channels: Channels in a block, where lanes are channels of a blocked image; else 0.
+        reader: Reader of the kernel.
+        rows: The common shape and axes of the reductions.
+        together: Returns True if all operands index two neighbouring axes of the shape alike.
+        channels: Channels of a block if lanes are channels of a blocked image; else 0.
     """
 
     def __init__(self, reader: Reader, rows: Rows, together: Callable[[int, int], bool], channels: int) -> None:
         self.reader = reader
         self.rows = rows
         rank = len(rows.shape)
-        kept = [axis for axis in range(rank) if axis not in rows.axes]
+        outer_axes = [axis for axis in range(rank) if axis not in rows.axes]
         self.inner = nest_axes(rows.shape, rows.axes, together)
         if channels:
             self.outer = [
                 Axis((1,), ceil_div(rows.shape[1], channels), channels)
                 if axis == 1
                 else Axis((axis,), rows.shape[axis])
-                for axis in kept
+                for axis in outer_axes
             ]
         else:
-            self.outer = nest_axes(rows.shape, kept, together)
+            self.outer = nest_axes(rows.shape, outer_axes, together)
         wide = [axis for axis in range(rank) if rows.shape[axis] != 1]
         last = wide[-1] if wide else None
         if last is None:
-            # There is one element: nothing to share out among lanes.
+            # A single element: one lane is enough.
             reader.lanes = 1
         self.lane_is_reduced = not channels and last in rows.axes and not self._is_short()
         self.lane_is_kept = not channels and not self.lane_is_reduced and bool(self.outer)
         if channels:
-            # Blocks of channels go last: a vector of them is at one place of all others.
+            # Blocks of channels are innermost: the lanes of a vector share the position along all other axes.
             self.outer.sort(key=lambda axis: axis.block)
 
     def _is_short(self) -> bool:
-        """Whether a row is known to be so short that lanes are of better use for rows side by side."""
+        """Return True if rows are known to be so short that lanes should run across rows instead."""
         lanes, elements = self.reader.lanes, math.prod(axis.size for axis in self.inner)
         if not self.outer or not isinstance(elements, int) or elements > lanes // 2:
             return False
-        beside = self.outer[-1].size
-        return not isinstance(beside, int) or beside >= lanes
+        neighbours = self.outer[-1].size
+        return not isinstance(neighbours, int) or neighbours >= lanes
 
     @property
     def slots(self) -> int:
-        """How many parts of a reduction are computed side by side: a wide vector is several chains by itself."""
+        """Number of concurrent partial results: a wide vector is several dependency chains by itself."""
         vectors = max(1, self.reader.lanes // self.reader.kernel.target.lanes(32))
         return max(1, SLOTS // vectors)
 
     def items(self, body: Callable[[list[Index]], None]) -> Size:
-        """Write the loops over rows around the body, which is given the place of a row; returns the work items."""
+        """Write the loops over rows around the body, and return the number of work items.
+
+        The body receives the position of a row.
+        """
         work = math.prod(axis.size for axis in self.inner)
         return work_items(self.reader, self.outer, len(self.rows.shape), work, self.lane_is_kept, body)
 
     def elements(self, row: Sequence[Index], body: Callable[[list[Index]], None]) -> None:
         """Write the loops over the elements of a row around the body."""
-        self._inner(list(row), 0, lambda place, slot: body(place), None)
+        self._inner(list(row), 0, lambda position, slot: body(position), None)
 
     def sums(self, row: Sequence[Index], body: Callable[[list[Index], int], None], gather: Callable[[], None]) -> None:
-        """Write the loops over the elements of a row in runs, for sums that stay exact.
+        """Write the loops over the elements of a row in runs, so that rounding errors of sums stay small.
 
         Args:
-            row: The place of the row.
-            body: Written for a place, and for one of ``SLOTS`` parts that do not wait for each other.
-            gather: Written after each run: it takes the parts together.
+            row: The position of the row.
+            body: Written for a position, and for one of ``SLOTS`` independent partial results.
+            gather: Written after each run: adds the partial results to the total.
         """
         if not self.inner:
             body(list(row), 0)
@@ -325,20 +334,20 @@ class RowNest:
 
     def _inner(
         self,
-        place: list[Index],
+        position: list[Index],
         depth: int,
         body: Callable[[list[Index], int], None],
         gather: Callable[[], None] | None,
     ) -> None:
         if depth == len(self.inner):
-            body(place, 0)
+            body(position, 0)
             return
         axis = self.inner[depth]
         e = self.reader.kernel.emitter
         size = self.reader.kernel.size(axis.size)
 
         def at(index: Index, slot: int) -> None:
-            here = list(place)
+            here = list(position)
             put(here, axis, index)
             if depth == len(self.inner) - 1:
                 body(here, slot)
@@ -366,13 +375,13 @@ class RowNest:
         self, start: str | int, end: str | int, known: Size | None, lanes: int, slots: int,
         at: Callable[[Index, int], None],
     ) -> None:  # fmt: skip
-        """The innermost loop: several steps at once while there are as many, then one by one."""
+        """Write the innermost loop: several steps per iteration, then the remaining steps one by one."""
         reader = self.reader
         e = reader.kernel.emitter
         if slots > 1 and not (isinstance(known, int) and known < slots * lanes):
             count = e.sub(end, start)
             whole = e.sub(end, e.rem(count, slots * lanes))
-            # Lanes that are rows keep their mask: those behind the last row do not exist in any step.
+            # Lanes that are rows keep their mask: a lane after the last row exists in no step.
             with e.loop(start, whole, slots * lanes) as i, reader.inside():
                 for slot in range(slots):
                     at(Index(e.add(i, slot * lanes), 1 if lanes > 1 else 0, lanes), slot)
@@ -386,38 +395,39 @@ class RowNest:
         with e.loop(start, end) as i, reader.inside():
             at(Index(i), 0)
 
-    def kept(self, place: Sequence[Index]) -> Place:
-        """The place of a row in what its reductions give."""
-        return tuple(index for axis, index in enumerate(place) if axis not in self.rows.axes)
+    def result_position(self, position: Sequence[Index]) -> Place:
+        """Return the position in a reduction's result of the row at a position."""
+        return tuple(index for axis, index in enumerate(position) if axis not in self.rows.axes)
 
 
 def reduce_row(nest: RowNest, row: list[Index], values: Sequence[Value]) -> None:
-    """Write the loop that computes reductions of a row, and bind them.
+    """Write the loop that computes reductions of a row, and bind their results.
 
-    Sums are made of runs: the error of one grows with the elements of a run and the number of runs, not of elements.
+    Sums are computed in runs: the error grows with the length of a run and the number of runs, not with the number of
+    elements.
     """
     reader = nest.reader
     totals = [_Extremum(nest, value) if value.params["kind"] in EXTREMA else _Total(nest, value) for value in values]
 
-    def step(place: list[Index], slot: int) -> None:
+    def step(position: list[Index], slot: int) -> None:
         for total in totals:
-            total.step(place, slot)
+            total.step(position, slot)
 
     def gather() -> None:
         for total in totals:
             total.gather()
 
     nest.sums(row, step, gather)
-    here = nest.kept(row)
+    here = nest.result_position(row)
     for value, total in zip(values, totals, strict=True):
         reader.bind(value, bound_at(value, here, Element(total.result(), nest.lane_is_reduced or reader.lanes == 1)))
 
 
 class _Total:
-    """A reduction of a row while its elements come.
+    """A reduction of a row during the loop over its elements.
 
     Args:
-        nest: The places.
+        nest: The loops.
         value: The ``reduce``.
     """
 
@@ -433,42 +443,42 @@ class _Total:
         self.total = e.variable(self.type, self.start)
         self.parts = [e.variable(self.type, self.start) for _ in range(nest.slots)]
 
-    def step(self, place: list[Index], slot: int) -> None:
-        """Take the element at a place into a part."""
+    def step(self, position: list[Index], slot: int) -> None:
+        """Accumulate the element at a position in a partial result."""
         reader, part = self.nest.reader, self.parts[slot]
-        found = reader.vector(self.source, tuple(place))
+        element = reader.vector(self.source, tuple(position))
         if reader.mask is not None and self.nest.lane_is_reduced:
             mask = vector(reader.lanes, "i1")
-            found = reader.kernel.emitter.let(
-                f"select {mask} {reader.mask}, {self.type} {found}, {self.type} {self.start}"
+            element = reader.kernel.emitter.let(
+                f"select {mask} {reader.mask}, {self.type} {element}, {self.type} {self.start}"
             )
-        part.set(self._combined(part.get(), found))
+        part.set(self._combine(part.get(), element))
 
     def gather(self) -> None:
-        """Put the parts to the whole, and begin them again."""
-        found = [part.get() for part in self.parts]
-        while len(found) > 1:
-            found = [self._combined(found[i], found[i + 1]) for i in range(0, len(found), 2)]
-        self.total.set(self._combined(self.total.get(), found[0]))
+        """Add the partial results to the total, and reset the partial results."""
+        partials = [part.get() for part in self.parts]
+        while len(partials) > 1:
+            partials = [self._combine(partials[i], partials[i + 1]) for i in range(0, len(partials), 2)]
+        self.total.set(self._combine(self.total.get(), partials[0]))
         for part in self.parts:
             part.set(self.start)
 
-    def _combined(self, a: str, b: str) -> str:
+    def _combine(self, a: str, b: str) -> str:
         return self.nest.reader.compute(
             elementwise.combining(self.kind, self.dtype), [self.dtype, self.dtype], [a, b], False
         )
 
     def result(self) -> str:
-        """The reduction of all that was taken."""
+        """Return the reduction of all accumulated elements."""
         name = self.total.get()
         return across(self.nest.reader, self.kind, self.dtype, name) if self.nest.lane_is_reduced else name
 
 
 class _Extremum:
-    """Where the greatest or least element of a row is, while its elements come.
+    """The index of the greatest or least element of a row during the loop over its elements.
 
     Args:
-        nest: The places.
+        nest: The loops.
         value: The ``reduce``.
     """
 
@@ -479,48 +489,50 @@ class _Extremum:
         reader = nest.reader
         count = nest.rows.shape[self.axis]
         kind, dtype = value.params["kind"], dtype_of(self.source)
-        self.found = Extremum(reader, kind, dtype, reader.lanes, count, nest.slots)
+        self.extremum = Extremum(reader, kind, dtype, reader.lanes, count, nest.slots)
         size = reader.kernel.size(count)
         if not isinstance(size, int):
             reader.require(reader.kernel.emitter.let(f"icmp ne i64 {size}, 0"), 1)
 
     def gather(self) -> None:
-        """Nothing: parts are kept to the end."""
+        """Do nothing: the partial results are merged at the end."""
 
-    def step(self, place: list[Index], slot: int) -> None:
-        """Take the element at a place into a part; those of each part come in order."""
+    def step(self, position: list[Index], slot: int) -> None:
+        """Accumulate the element at a position in a partial result, in ascending order of the index."""
         reader = self.nest.reader
         mask = reader.mask if self.nest.lane_is_reduced else None
-        self.found.take(reader.vector(self.source, tuple(place)), reader.lanes_of(place[self.axis]), mask, slot)
+        self.extremum.take(
+            reader.vector(self.source, tuple(position)), reader.lanes_of(position[self.axis]), mask, slot
+        )
 
     def result(self) -> str:
-        """The index of the first."""
-        return self.found.first() if self.nest.lane_is_reduced else self.found.indices()
+        """Return the index of the first extremum."""
+        return self.extremum.first() if self.nest.lane_is_reduced else self.extremum.indices()
 
 
 class Unfusable(Exception):
-    """A value that a kernel computes is wanted elsewhere than where it is computed: it must be in memory.
+    """Signal that a value computed by a kernel is read at another position: the value must be in memory.
 
     Args:
         value: The value.
     """
 
     def __init__(self, value: Value) -> None:
-        super().__init__(f"{value.op} is read at other places")
+        super().__init__(f"{value.op} is read at other positions")
         self.value = value
 
 
-def bound_at(value: Value, place: Place, found: Element) -> Callable[[Place], Element]:
-    """A value that is known at one place only."""
+def bound_at(value: Value, position: Place, element: Element) -> Callable[[Place], Element]:
+    """Return a reader of a value that is known at one position only."""
 
-    def at(wanted: Place) -> Element:
-        if wanted != place:
+    def at(requested: Place) -> Element:
+        if requested != position:
             raise Unfusable(value)
-        return found
+        return element
 
     return at
 
 
-def stored(reader: Reader, root: Value, memory: Memory, place: Place) -> None:
-    """Compute an element of a root and write it."""
-    reader.store(memory, place, reader.element(root, place))
+def stored(reader: Reader, root: Value, memory: Memory, position: Place) -> None:
+    """Compute an element of a root and store the element."""
+    reader.store(memory, position, reader.element(root, position))

@@ -1,9 +1,9 @@
-"""Short floats in integer arithmetic: between their codes and ``float`` vectors.
+"""Conversion between short floats and ``float`` vectors in integer arithmetic.
 
-Those of 8 bits and less, a byte each, and the halves of processors that do not convert them. Their formats are data.
-Source: IEEE 754 (halves), the ONNX documents on float8, float4 and float6; codes for what a format does not hold
-(overflow, NaN) are those of ``ml_dtypes``. A short number that is denormal is a normal ``float``: it is there also
-where denormal numbers are flushed.
+Covers floats of 8 bits and less, one byte each, and halves on processors without a conversion instruction. The formats
+are data. Source: IEEE 754 (halves), the ONNX documents on float8, float4 and float6. Values outside of a format
+(overflow, NaN) get the codes that ``ml_dtypes`` chooses. A denormal short number is a normal ``float`` and therefore
+survives where denormal numbers are flushed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Format(NamedTuple):
 
     Attributes:
         fraction: Bits of the fraction.
-        bias: What is added to the exponent.
+        bias: Bias of the exponent.
         most: The code of the greatest finite number.
-        overflow: The code of what is greater, infinity too.
+        overflow: The code of greater numbers, including infinity.
         nan: The code of NaN.
         sign: The bit of the sign.
-        unsigned_zero: Whether there is no negative zero, and NaN has no sign.
+        unsigned_zero: True if zero and NaN have no sign.
     """
 
     fraction: int
@@ -38,12 +38,12 @@ class Format(NamedTuple):
 
     @property
     def has_nan(self) -> bool:
-        """Whether some code is NaN."""
+        """Return True if the format has a code for NaN."""
         return self.sign in (0x80, 0x8000)
 
     @property
     def has_infinity(self) -> bool:
-        """Whether what is too great becomes infinity."""
+        """Return True if overflow gives infinity."""
         return self.overflow not in (self.most, self.nan)
 
     @property
@@ -67,47 +67,47 @@ FORMATS: dict[DType, Format] = {
     DType.FLOAT6E3M2: Format(2, 3, 0x1F, 0x1F, 0x20, sign=0x20),
     DType.FLOAT4E2M1: Format(1, 1, 0x7, 0x7, 0x8, sign=0x8),
 }
-"""The formats with a sign. Without NaN, it becomes the zero of the other sign."""
+"""The formats with a sign. In a format without NaN, NaN becomes the zero of opposite sign."""
 HALF = Format(10, 15, 0x7BFF, 0x7C00, 0x7E00, sign=0x8000)
 """``float16``."""
 
 
 def decoded(format: Format, code: Vector) -> Vector:
-    """The numbers of codes.
+    """Return the numbers of codes.
 
     Args:
-        format: What they are in.
-        code: Bytes, ``i8``, or ``i16`` of those with 16 bits.
+        format: The format of the codes.
+        code: Codes: ``i8``, or ``i16`` in a format of 16 bits.
     """
     bits = code.to("zext", "i32")
     size = bits & (format.sign - 1)
-    # With the exponent of the least normal number a denormal one has a leading 1 too many, which is exact to take off.
+    # With the exponent of the least normal number, a denormal has a spurious leading 1; subtracting the 1 is exact.
     same = size << (23 - format.fraction)
     normal = (same + ((127 - format.bias) << 23)).number()
     denormal = (same + ((128 - format.bias) << 23)).number() - 2.0 ** (1 - format.bias)
-    found = (size < 1 << format.fraction).where(denormal, normal)
+    result = (size < 1 << format.fraction).where(denormal, normal)
     if format.has_infinity:
-        found = size.equals(format.overflow).where(found.like(math.inf), found)
+        result = size.equals(format.overflow).where(result.like(math.inf), result)
     sign = bits & format.sign
-    found = (found.bits() | (sign << (31 - (format.sign.bit_length() - 1)))).number()
+    result = (result.bits() | (sign << (31 - (format.sign.bit_length() - 1)))).number()
     if not format.has_nan:
-        return found
+        return result
     no_number = bits.equals(0x80) if format.unsigned_zero else size > format.overflow - (format.overflow == format.nan)
-    return no_number.where(found.like(math.nan), found)
+    return no_number.where(result.like(math.nan), result)
 
 
 def encoded(format: Format, x: Vector) -> Vector:
-    """The codes of numbers rounded to nearest, ties to even; as many bits as they have in memory.
+    """Return the codes of numbers rounded to nearest, ties to even, in the width of the format in memory.
 
     Args:
-        format: What they shall be in.
+        format: The format of the codes.
         x: Numbers, ``float``.
     """
     bits, dropped = x.bits(), 23 - format.fraction
     size = bits & 0x7FFFFFFF
     odd = size.lshr(dropped) & 1
     normal = (size + odd + ((1 << (dropped - 1)) - 1)).lshr(dropped) - ((127 - format.bias) << format.fraction)
-    # Added to it, a denormal number of the format is rounded to a multiple of the least.
+    # Adding the shifter rounds a denormal number of the format to a multiple of the least denormal.
     shifter = 2.0 ** (24 - format.fraction - format.bias)
     denormal = (size.number() + shifter).bits() - x.like(shifter).bits()
     code = (size.number() < 2.0 ** (1 - format.bias)).where(denormal, normal)
@@ -121,23 +121,23 @@ def encoded(format: Format, x: Vector) -> Vector:
     return code.to("trunc", f"i{format.bits}")
 
 
-# Powers of two alone: 8 bits of exponent, bias 127, 255 is NaN.
+# float8e8m0 has powers of two alone: 8 bits of exponent, bias 127, 255 is NaN.
 
 
 def power_of_two(code: Vector) -> Vector:
-    """The numbers of exponents, which are bytes."""
+    """Return the numbers of exponent bytes."""
     bits = code.to("zext", "i32")
     least = bits.equals(0).where(bits.like(0x400000), bits << 23)
     return bits.equals(255).where(least.like(0x7FC00000), least).number()
 
 
 def exponent_code(x: Vector) -> Vector:
-    """The bytes of powers of two and NaN."""
+    """Return the exponent bytes of powers of two and NaN."""
     return (x.bits().lshr(23) & 0xFF).to("trunc", "i8")
 
 
 def nearest_power_of_two(x: Vector, saturate: bool, rounding: str) -> Vector:
-    """Numbers rounded to powers of two as ONNX ``Cast`` does it: ``up``, ``down`` or ``nearest``; signs are lost."""
+    """Round numbers to powers of two without signs, as ONNX ``Cast`` (``up``, ``down``, ``nearest``)."""
     size = x.bits() & 0x7FFFFFFF
     exponent, fraction = size.lshr(23), size & 0x7FFFFF
     below = exponent.equals(0)

@@ -1,7 +1,7 @@
-"""Floats that become integers of 8 bits: rounded, moved by a zero point, cut off, converted.
+"""Requantization: floats are rounded, shifted by a zero point, clamped and converted to int8 or uint8.
 
-Each of these is a primitive, and so an instruction or more a vector. Together they are less: a processor rounds where
-it converts, and cuts off where it packs; and it packs four vectors with little more than what one takes.
+Each step is a primitive, so an instruction or more per vector. Fusion takes fewer instructions: the conversion
+instruction rounds, the packing instruction clamps, and packing four vectors takes little more than packing one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
 LANES = 8
-"""Lanes of 32 bits of the vectors that are packed."""
+"""Number of 32-bit lanes in each packed vector."""
 
 PACKED = 4
-"""Most vectors that are packed at a time."""
+"""Maximum number of vectors that are packed at once."""
 
 _WIDE = f"<{LANES} x i32>"
 _LIMITS = {t.UINT8: (0, 255), t.INT8: (-128, 127)}
@@ -30,15 +30,15 @@ _LIMITS = {t.UINT8: (0, 255), t.INT8: (-128, 127)}
 
 @dataclass(frozen=True)
 class Codes:
-    """A value as what is rounded.
+    """The requantization of floats to a value.
 
     Attributes:
-        source: Floats.
-        zero: What is added once they are rounded.
+        source: The floats.
+        zero: Zero point, added after rounding.
         low: The least integer.
-        high: The greatest.
-        signed: Whether the integers have a sign.
-        none: What NaN becomes.
+        high: The greatest integer.
+        signed: True if the integers are signed.
+        none: The integer for NaN.
     """
 
     source: Value
@@ -49,59 +49,63 @@ class Codes:
     none: int = 0
 
     def rounded(self, x: Vector) -> Vector:
-        """The source as integers of 32 bits; the zero point is still to be added, and what is too small to be cut off.
+        """Return the source as 32-bit integers, before the zero point and the lower limit are applied.
 
-        Those that 32 bits cannot hold are the least then, as the processor has them.
+        Both are applied by packing. Floats beyond 32 bits become the least 32-bit integer, the processor's result of
+        such conversions.
         """
         if self.low != _LIMITS[t.INT8 if self.signed else t.UINT8][0]:
             x = x.above(self.low - self.zero)
         x, e = x.below(self.high - self.zero), x.emitter
         whole = Vector(e, e.call(_WIDE, "llvm.x86.avx.cvt.ps2dq.256", [(x.type, x.name)]), "i32", LANES)
-        # NaN is the least, too.
+        # The processor converts NaN to the least integer, too.
         least = _LIMITS[t.INT8 if self.signed else t.UINT8][0]
         return whole if self.none == least else (~x.is_nan()).where(whole, self.none - self.zero)
 
     def store(self, e: Emitter, pointer: str, whole: Sequence[str]) -> None:
-        """Write what :meth:`rounded` gave, vectors behind each other.
+        """Write results of :meth:`rounded` as adjacent bytes.
 
         Args:
-            e: Where the instructions go.
-            pointer: Where the first one goes.
-            whole: The vectors, :data:`PACKED` at most.
+            e: Emitter of the instructions.
+            pointer: The address of the first vector.
+            whole: The vectors, at most :data:`PACKED`.
         """
         words, bytes = f"<{2 * LANES} x i16>", f"<{4 * LANES} x i8>"
 
         def pair(first: int, second: int) -> str:
-            given = [whole[min(each, len(whole) - 1)] for each in (first, second)]
-            found = e.call(words, "llvm.x86.avx2.packssdw", [(_WIDE, each) for each in given])
-            return Vector(e, found, "i16", 2 * LANES).call("sadd.sat", self.zero).name if self.zero else found
+            vectors = [whole[min(i, len(whole) - 1)] for i in (first, second)]
+            packed = e.call(words, "llvm.x86.avx2.packssdw", [(_WIDE, name) for name in vectors])
+            return Vector(e, packed, "i16", 2 * LANES).call("sadd.sat", self.zero).name if self.zero else packed
 
         low = pair(0, 1)
         high = pair(2, 3) if len(whole) > 2 else low
         name = "llvm.x86.avx2.packsswb" if self.signed else "llvm.x86.avx2.packuswb"
         parts = e.let(f"bitcast {bytes} {e.call(bytes, name, [(words, low), (words, high)])} to {_WIDE}")
         done = 0
-        # Each half of the register holds half of every vector.
+        # Packing works within 128-bit halves: each half of the register holds half of every vector.
         for count in (4, 2, 1):
             if len(whole) & count:
                 order = ", ".join(f"i32 {half + number}" for number in range(done, done + count) for half in (0, 4))
-                found = e.let(f"shufflevector {_WIDE} {parts}, {_WIDE} poison, <{2 * count} x i32> <{order}>")
-                e.store(f"<{2 * count} x i32>", found, e.address(pointer, "i8", done * LANES), 1)
+                stored = e.let(f"shufflevector {_WIDE} {parts}, {_WIDE} poison, <{2 * count} x i32> <{order}>")
+                e.store(f"<{2 * count} x i32>", stored, e.address(pointer, "i8", done * LANES), 1)
                 done += count
 
 
 def packs(target: Target) -> bool:
-    """Whether it has the instructions that are used here, and none that do more."""
+    """Return True if the target has the packing instructions of :class:`Codes`, and no wider vectors."""
     return target.triple.startswith("x86_64") and target.lanes(32) == LANES
 
 
 def codes(value: Value, inside: Collection[Value]) -> Codes | None:
-    """What is rounded, where a value is such integers, and they and the floats before are computed inside."""
-    turned = _turned(value)
-    if turned is not None:
-        found = codes(turned, inside)
-        return found and replace(
-            found, zero=found.zero + 128, low=found.low + 128, high=found.high + 128, signed=False, none=128
+    """Return the requantization that computes a value, or None.
+
+    The result is None unless the value is a requantization of which ``inside`` computes the rounding.
+    """
+    signed = _signed_source(value)
+    if signed is not None:
+        result = codes(signed, inside)
+        return result and replace(
+            result, zero=result.zero + 128, low=result.low + 128, high=result.high + 128, signed=False, none=128
         )
     dtype = dtype_of(value)
     if value.op != "convert" or dtype not in _LIMITS or dtype_of(value.operands[0]) != t.FLOAT:
@@ -117,8 +121,11 @@ def codes(value: Value, inside: Collection[Value]) -> Codes | None:
     return Codes(inner.operands[0], zero, low, high, dtype == t.INT8)
 
 
-def _turned(value: Value) -> Value | None:
-    """The integers with a sign of which a value is those that are greater by 128, without one."""
+def _signed_source(value: Value) -> Value | None:
+    """Return the int8 value of which ``value`` is the uint8 form, greater by 128; None for other values.
+
+    The addition of 128 is a flip of the sign bit.
+    """
     if value.op != "xor" or dtype_of(value) != t.UINT8 or value.operands[0].op != "bitcast":
         return None
     number, other = _with_number("xor", value)
@@ -127,11 +134,16 @@ def _turned(value: Value) -> Value | None:
 
 
 def _with_number(op: str, value: Value) -> tuple[int | None, Value]:
-    """The integer that a primitive takes with another operand, and that; None where it takes none."""
+    """Split a primitive into its constant integer operand and its other operand.
+
+    Returns:
+        The integer and the other operand: None and the value itself if ``value`` is another primitive or has no
+        constant operand, None and the other operand if the constant is not an integer.
+    """
     if value.op == op:
         for number, other in (value.operands[::-1], value.operands):
             known = number.operands[0] if number.op == "broadcast" else number
             if is_splat(known):
-                found = float(np.ravel(known.known)[0])
-                return (int(found) if found.is_integer() else None), other
+                number_value = float(np.ravel(known.known)[0])
+                return (int(number_value) if number_value.is_integer() else None), other
     return None, value

@@ -1,9 +1,9 @@
-"""The elementary functions over vectors of ``float`` or ``double``.
+"""Elementary functions over vectors of ``float`` or ``double``.
 
-Within 2 units in the last place, special values as in C, results never out of the function's range. Of ``float``, the
-functions of :mod:`.vector_math_float` have polynomials of their own, and the rest is computed in ``double`` and
-rounded. Of ``double``, ``tan``, ``erf``, ``asinh``, ``acosh``, ``atanh`` and ``pow`` are left to the C library, lane by
-lane; so are sine, cosine and tangent of what is beyond the reach of their reduction.
+The error is at most 2 units in the last place, special values are those of C, and results never leave the function's
+range. For ``float``, the functions of :mod:`.vector_math_f32` have their own polynomials; the others are computed in
+``double`` and rounded. For ``double``, the C library computes ``tan``, ``erf``, ``asinh``, ``acosh``, ``atanh`` and
+``pow`` lane by lane, and also sine, cosine and tangent of arguments beyond the range of the argument reduction.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ Function = Callable[[Vector], Vector]
 
 
 def by_library(name: str, *operands: Vector) -> Vector:
-    """A function of the C library, lane by lane, in ``double``.
+    """Return a function of the C library, computed lane by lane in ``double``.
 
     Args:
-        name: What C calls it.
-        operands: What it is given, all of one type.
+        name: The name in C.
+        operands: The operands, all of one type.
     """
     first = operands[0]
     emitter, lanes = first.emitter, first.lanes
     wide = [x if x.element == "double" else x.to("fpext", "double") for x in operands]
     emitter.declarations[f"declare double @{name}({', '.join(['double'] * len(wide))})"] = None
     if lanes == 1:
-        found = emitter.let(f"call double @{name}({', '.join(map(str, wide))})")
+        merged = emitter.let(f"call double @{name}({', '.join(map(str, wide))})")
     else:
-        found = "poison"
+        merged = "poison"
         for lane in range(lanes):
-            given = [emitter.let(f"extractelement {x}, i64 {lane}") for x in wide]
-            one = emitter.let(f"call double @{name}({', '.join(f'double {x}' for x in given)})")
-            found = emitter.let(f"insertelement {wide[0].type} {found}, double {one}, i64 {lane}")
-    result = Vector(emitter, found, "double", lanes)
+            scalars = [emitter.let(f"extractelement {x}, i64 {lane}") for x in wide]
+            one = emitter.let(f"call double @{name}({', '.join(f'double {x}' for x in scalars)})")
+            merged = emitter.let(f"insertelement {wide[0].type} {merged}, double {one}, i64 {lane}")
+    result = Vector(emitter, merged, "double", lanes)
     return result if first.element == "double" else result.to("fptrunc", first.element)
 
 
 def sqrt(x: Vector) -> Vector:
-    """The square root, rounded correctly; NaN of negative numbers."""
+    """Return the square root, rounded correctly; NaN of negative numbers."""
     return x.call("sqrt")
 
 
@@ -51,7 +51,7 @@ def _either(of_float: Function, of_double: Function) -> Function:
 
 
 def _in_double(function: Function) -> Function:
-    """The function of ``float`` vectors by way of ``double``, rounded once."""
+    """Return the ``float`` form of a ``double`` function: computed in ``double``, rounded once."""
     return lambda x: function(x.to("fpext", "double")).to("fptrunc", "float")
 
 
@@ -59,23 +59,23 @@ def _library(name: str) -> Function:
     return lambda x: by_library(name, x)
 
 
-def _turning(name: str, function: Function, limit: float) -> Function:
-    """A function of angles, with the C library's beyond the limit."""
+def _trigonometric(name: str, function: Function, limit: float) -> Function:
+    """Return a trigonometric function that calls the C library for arguments beyond the limit."""
 
     def of(x: Vector) -> Vector:
         near, size = function(x), x.abs()
-        found = x.emitter.variable(x.type, near.name)
+        result = x.emitter.variable(x.type, near.name)
         far = (size > limit) & (size < math.inf)
         with x.emitter.when(far.any()):
-            # Lane by lane the one or the other: what a lane gives does not hang on its neighbours.
-            found.set(far.where(by_library(name, x), near).name)
-        return Vector(x.emitter, found.get(), x.element, x.lanes)
+            # Selected per lane, so that the result of a lane does not depend on its neighbours.
+            result.set(far.where(by_library(name, x), near).name)
+        return Vector(x.emitter, result.get(), x.element, x.lanes)
 
     return of
 
 
 _NEAR = 2.0**-10
-"""Up to here two terms of a series are enough for ``float``."""
+"""Largest argument for which two terms of a series are enough in ``float``."""
 
 
 def _asinh(x: Vector) -> Vector:
@@ -99,9 +99,13 @@ FUNCTIONS: dict[str, Function] = {
     "log": _either(single.log, double.log),
     "tanh": _either(single.tanh, double.tanh),
     "erf": _either(single.erf, _library("erf")),
-    "sin": _either(_turning("sin", single.sin, single.TURNS_LIMIT), _turning("sin", double.sin, double.TURNS_LIMIT)),
-    "cos": _either(_turning("cos", single.cos, single.TURNS_LIMIT), _turning("cos", double.cos, double.TURNS_LIMIT)),
-    "tan": _either(_turning("tan", _in_double(double.tan), double.TURNS_LIMIT), _library("tan")),
+    "sin": _either(
+        _trigonometric("sin", single.sin, single.TURNS_LIMIT), _trigonometric("sin", double.sin, double.TURNS_LIMIT)
+    ),
+    "cos": _either(
+        _trigonometric("cos", single.cos, single.TURNS_LIMIT), _trigonometric("cos", double.cos, double.TURNS_LIMIT)
+    ),
+    "tan": _either(_trigonometric("tan", _in_double(double.tan), double.TURNS_LIMIT), _library("tan")),
     "asin": _either(single.asin, double.asin),
     "acos": _either(single.acos, double.acos),
     "atan": _either(single.atan, double.atan),
@@ -115,7 +119,7 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def power(x: Vector, y: Vector) -> Vector:
-    """``x`` to the power of ``y``, as C has it; a constant exponent that is a small multiple of 1/2 costs little."""
+    """Return ``x`` to the power of ``y`` as C defines it; exponents of :data:`_POWERS` need no logarithm."""
     exponent = y.uniform()
     if exponent is not None and exponent in _POWERS:
         return _POWERS[exponent](x)
@@ -126,18 +130,18 @@ def power(x: Vector, y: Vector) -> Vector:
     product = by * double.log(size)
     # 1 to any power is 1, and so is -1 to an infinite one.
     product = (size.equals(1.0) & by.abs().equals(math.inf)).where(product.like(0.0), product)
-    found = double.exp(product)
+    result = double.exp(product)
     half = by * 0.5
     odd = by.call("floor").equals(by) & half.call("floor").compare("one", half)
-    found = odd.where(found.with_sign_of(wide), found)
+    result = odd.where(result.with_sign_of(wide), result)
     broken = by.call("floor").compare("one", by) & (wide < 0.0) & (wide > -math.inf)
-    found = broken.where(found.like(math.nan), found)
-    found = (wide.equals(1.0) | by.equals(0.0)).where(found.like(1.0), found)
-    return found.to("fptrunc", "float")
+    result = broken.where(result.like(math.nan), result)
+    result = (wide.equals(1.0) | by.equals(0.0)).where(result.like(1.0), result)
+    return result.to("fptrunc", "float")
 
 
 def _root(x: Vector) -> Vector:
-    """The power of 1/2: plus infinity of minus infinity, plus zero of minus zero, other than the square root."""
+    """Return the power of 1/2; differs from the square root at -infinity (+infinity) and at -0 (+0)."""
     return x.equals(-math.inf).where(x.like(math.inf), sqrt(x + 0.0))
 
 

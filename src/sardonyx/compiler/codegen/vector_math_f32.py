@@ -1,8 +1,8 @@
 """Elementary functions of ``float`` vectors, within 2 units in the last place.
 
 Coefficients are minimax fits: linear programs over 800 Chebyshev points that minimize the largest relative error of the
-function, its values from 100-bit arithmetic. They are rounded to ``float`` one by one from the constant term on, the
-others fitted again after each; the error that is left stands at each.
+function, with function values from 100-bit arithmetic. Coefficients are rounded to ``float`` one by one from the
+constant term on, and the others are fitted again after each rounding; the remaining error is noted at each table.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ _EXP = (1.0, 1.0, 0.4999999403953552, 0.1666652113199234, 0.04166826233267784, 0
 """``exp(r)`` for ``|r| <= log(2)/2``: 3.1e-9."""
 _LOG2E = 1 / math.log(2)
 _SHIFTER = 1.5 * 2.0**23
-"""Added to it, a number is rounded to an integer, which is in the lowest bits of the sum."""
+"""Constant that rounds: the sum with a number has the nearest integer in its lowest bits."""
 _LN2_HIGH, _LN2_LOW = 0.693145751953125, 1.42860682030941723212e-6
 """``log(2)`` in two parts, the first of 15 bits, so that its products with exponents are exact."""
 
 
 def exp(x: Vector) -> Vector:
-    """``e`` to the power of ``x``; denormal results are rounded once, overflow gives infinity."""
+    """Return ``e`` to the power of ``x``; denormal results are rounded once, overflow gives infinity."""
     x = x.above(-104.0).below(89.0)
-    # Added to 1.5 * 2^23, a number is rounded to an integer, which is in the lowest bits. The power of two is the
-    # product of two halves, since one alone does not reach all of the range.
+    # The power of two is the product of two factors, because the exponent of a single float does not cover the range.
     shifter = _SHIFTER + 254
     shifted = x.fma(_LOG2E, shifter)
     whole = shifted - shifter
@@ -41,19 +40,19 @@ _LOG = (-0.5, 0.3333321511745453, -0.2499980628490448, 0.2001042664051056, -0.16
 
 
 def log(x: Vector) -> Vector:
-    """The natural logarithm; minus infinity of 0, NaN of negative numbers."""
+    """Return the natural logarithm; minus infinity of 0, NaN of negative numbers."""
     tiny = x < 2.0**-126
     bits = tiny.where(x * 2.0**23, x).bits()
-    # The exponent that leaves a fraction in [2/3, 4/3).
+    # This exponent leaves a fraction in [2/3, 4/3).
     raised = (bits - x.like(2 / 3).bits()) & ~0x7FFFFF
     fraction = (bits - raised).number() - 1.0
     exponent = tiny.where(x.like(-23.0), 0.0) + (raised >> 23).to("sitofp", "float")
     square = fraction * fraction
     near_one = polynomial(fraction, _LOG).fma(square, fraction)
-    found = exponent.fma(math.log(2), near_one)
-    found = (x < math.inf).where(found, x)
-    found = (x < 0.0).where(x.like(math.nan), found)
-    return x.equals(0.0).where(x.like(-math.inf), found)
+    result = exponent.fma(math.log(2), near_one)
+    result = (x < math.inf).where(result, x)
+    result = (x < 0.0).where(x.like(math.nan), result)
+    return x.equals(0.0).where(x.like(-math.inf), result)
 
 
 _TANH = (-0.3333294689655304, 0.1332072913646698, -0.05267200991511345, 0.01643787883222103)
@@ -63,7 +62,7 @@ _EXP_TWICE = tuple(coefficient * 2**power for power, coefficient in enumerate(_E
 
 
 def tanh(x: Vector) -> Vector:
-    """The hyperbolic tangent, in [-1, 1]: ``1 - 2 / (exp(2*x) + 1)`` but near zero."""
+    """Return the hyperbolic tangent, in [-1, 1]: ``1 - 2 / (exp(2*x) + 1)`` except near zero."""
     size = x.abs().below(9.1)
     square = size * size
     near = polynomial(square, _TANH).fma(square * size, size)
@@ -86,7 +85,7 @@ _EXP2 = (1.0, 0.6931470036506653, 0.24022246897220612, 0.0555071085691452, 0.009
 
 
 def erf(x: Vector) -> Vector:
-    """The error function, in [-1, 1]."""
+    """Return the error function, in [-1, 1]."""
     size = x.abs().below(3.94)
     near = polynomial(size * size, _ERF).fma(size, size)
     exponent = polynomial(size, _LOG2_ERFC)
@@ -104,20 +103,20 @@ _COS = (-0.5, 0.04166664555668831, -0.0013887297827750444, 2.4430084522464313e-0
 _QUARTER = (1.570796251296997, 7.549789415861596e-08, 5.390302529957765e-15)
 """``pi/2`` cut into parts of 24 bits."""
 TURNS_LIMIT = 2.0**17
-"""Up to here the reduction to ``|x| <= pi/4`` is exact to the last place."""
+"""Largest argument for which the reduction to ``|x| <= pi/4`` is exact to the last place."""
 
 
 def sin(x: Vector) -> Vector:
-    """The sine, for ``|x|`` up to :data:`TURNS_LIMIT`."""
-    return x.equals(0.0).where(x, _turned(x, 0))
+    """Return the sine, for ``|x|`` up to :data:`TURNS_LIMIT`."""
+    return x.equals(0.0).where(x, _sine_of_turns(x, 0))
 
 
 def cos(x: Vector) -> Vector:
-    """The cosine, for ``|x|`` up to :data:`TURNS_LIMIT`."""
-    return _turned(x, 1)
+    """Return the cosine, for ``|x|`` up to :data:`TURNS_LIMIT`."""
+    return _sine_of_turns(x, 1)
 
 
-def _turned(x: Vector, ahead: int) -> Vector:
+def _sine_of_turns(x: Vector, ahead: int) -> Vector:
     shifter = _SHIFTER + ahead
     shifted = x.fma(2 / math.pi, shifter)
     turns, rest = shifted - shifter, x
@@ -126,18 +125,21 @@ def _turned(x: Vector, ahead: int) -> Vector:
     square = rest * rest
     sine, cosine = polynomial(square, _SIN).fma(square * rest, rest), polynomial(square, _COS).fma(square, 1.0)
     count = shifted.bits()
-    found = (count & 1).equals(0).where(sine, cosine)
-    return (found.bits() ^ ((count & 2) << 30)).number()
+    value = (count & 1).equals(0).where(sine, cosine)
+    return (value.bits() ^ ((count & 2) << 30)).number()
 
 
 _ASIN = (0.16666752099990845, 0.074953094124794, 0.04546915367245674, 0.02418474107980728, 0.042158398777246475)
 """``(asin(x)/x - 1) / x**2`` for ``|x| <= 1/2``, in ``x**2``: 4.9e-9 of the arc sine."""
 _RIGHT_ANGLE = (1.5707963705062866, -4.371139000186241e-08)
-"""``pi/2`` rounded, and what that lacks."""
+"""``pi/2`` as a rounded value and a correction."""
 
 
 def _asin_parts(x: Vector) -> tuple[Vector, Vector, Vector]:
-    """Where ``|x| > 1/2``; ``y = |x|``, there the root of ``(1-|x|)/2``; and ``asin(y) - y``."""
+    """Return the lanes with ``|x| > 1/2``; ``y``; and ``asin(y) - y``.
+
+    ``y`` is ``sqrt((1-|x|)/2)`` in lanes with ``|x| > 1/2``, and ``|x|`` in others.
+    """
     size = x.abs()
     large = size > 0.5
     square = large.where(size.fma(-0.5, 0.5), size * size)
@@ -146,14 +148,14 @@ def _asin_parts(x: Vector) -> tuple[Vector, Vector, Vector]:
 
 
 def asin(x: Vector) -> Vector:
-    """The arc sine, in [-pi/2, pi/2]; NaN outside [-1, 1]."""
+    """Return the arc sine, in [-pi/2, pi/2]; NaN outside [-1, 1]."""
     large, base, more = _asin_parts(x)
     far = (base + (more - _RIGHT_ANGLE[1] / 2)).fma(-2.0, _RIGHT_ANGLE[0])
     return large.where(far, base + more).with_sign_of(x)
 
 
 def acos(x: Vector) -> Vector:
-    """The arc cosine, in [0, pi]; NaN outside [-1, 1]."""
+    """Return the arc cosine, in [0, pi]; NaN outside [-1, 1]."""
     large, base, more = _asin_parts(x)
     negative = x < 0.0
     signed, rest = negative.where(-base, base), negative.where(-more, more)
@@ -168,10 +170,10 @@ _ATAN = (-0.33333152532577515, 0.19993767142295837, -0.14211001992225647, 0.1066
 
 
 def atan(x: Vector) -> Vector:
-    """The arc tangent, in [-pi/2, pi/2]."""
+    """Return the arc tangent, in [-pi/2, pi/2]."""
     size = x.abs()
     large = size > 1.0
     base = large.where(-1.0 / size, size)
     square = base * base
-    found = polynomial(square, _ATAN).fma(square * base, base)
-    return large.where(found + _RIGHT_ANGLE[0], found).with_sign_of(x)
+    value = polynomial(square, _ATAN).fma(square * base, base)
+    return large.where(value + _RIGHT_ANGLE[0], value).with_sign_of(x)

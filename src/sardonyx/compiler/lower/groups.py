@@ -292,10 +292,10 @@ class Lowering:
                 same.append((value, at))
 
         put(here, loops[-1], Index("%lane", 1, reader.lanes))
-        reader.told = told
+        reader.on_gather = told
         with reader.trial():
             body(here)
-        reader.told = None
+        reader.on_gather = None
         for value, at in same:
             reader.picked(value, at)
 
@@ -438,7 +438,7 @@ class Lowering:
                 passes.begin(len(levels), place)
                 nest.elements(place, lambda here: stored(reader, root, memory, tuple(here)))
             else:
-                at = reader.reshaped(nest.kept(place), rows.kept, shape_of(root))
+                at = reader.reshaped(nest.result_position(place), rows.kept, shape_of(root))
                 stored(reader, root, memory, at)
 
         whole = self._channels(w, rows.shape[1], row) if channels and 1 not in rows.axes else row
