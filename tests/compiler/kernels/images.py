@@ -25,9 +25,9 @@ def aligned(shape: Sequence[int], dtype: type = np.float32, fill: float = 0) -> 
     count = int(np.prod(shape))
     room = np.full(count * np.dtype(dtype).itemsize + 64, 0, np.uint8)
     start = -room.ctypes.data % 64
-    found = room[start : start + count * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
-    found[...] = fill
-    return found
+    result = room[start : start + count * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+    result[...] = fill
+    return result
 
 
 def symbols(batch: int, sizes: Sequence[int], out: Sequence[int]) -> dict[str, int]:
@@ -39,14 +39,14 @@ def symbols(batch: int, sizes: Sequence[int], out: Sequence[int]) -> dict[str, i
 
 def out_sizes(sizes: Sequence[int], windows: Windows, high: Sequence[int]) -> tuple[int, ...]:
     """How many windows fit."""
-    found = []
+    result = []
     for i, size in enumerate(sizes):
         dilated = (size - 1) * windows.base_dilations[i] + 1 if size else 0
         low = windows.padding[i]
         assert isinstance(low, int)
         reach = (windows.sizes[i] - 1) * windows.dilations[i] + 1
-        found.append(max(0, (dilated + low + high[i] - reach) // windows.strides[i] + 1))
-    return tuple(found)
+        result.append(max(0, (dilated + low + high[i] - reach) // windows.strides[i] + 1))
+    return tuple(result)
 
 
 def to_blocked(x: np.ndarray, lanes: int) -> np.ndarray:
@@ -55,9 +55,9 @@ def to_blocked(x: np.ndarray, lanes: int) -> np.ndarray:
     blocks = block_count(channels, lanes)
     padded = np.zeros((batch, blocks * lanes, *sizes), x.dtype)
     padded[:, :channels] = x
-    found = aligned((batch, blocks, *sizes, lanes), x.dtype.type)
-    found[...] = np.moveaxis(padded.reshape(batch, blocks, lanes, *sizes), 2, -1)
-    return found
+    result = aligned((batch, blocks, *sizes, lanes), x.dtype.type)
+    result[...] = np.moveaxis(padded.reshape(batch, blocks, lanes, *sizes), 2, -1)
+    return result
 
 
 def to_plain(x: np.ndarray) -> np.ndarray:
@@ -68,9 +68,9 @@ def to_plain(x: np.ndarray) -> np.ndarray:
 
 def copied(x: np.ndarray) -> np.ndarray:
     """The array at a cache line."""
-    found = aligned(x.shape, x.dtype.type)
-    found[...] = x
-    return found
+    result = aligned(x.shape, x.dtype.type)
+    result[...] = x
+    return result
 
 
 def storing(
@@ -81,12 +81,12 @@ def storing(
     bytes = {"float": 4, "double": 8, "i8": 1, "i32": 4}[element]
 
     def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
-        image, channel, *places = index
+        image, channel, *positions = index
         assert mask is None
         assert channel.lane == (1 if lanes > 1 else 0)
         at = e.add(e.mul(image.base, block_count(channels, lanes)), e.div(channel.base, lanes))
-        for size, place in zip(out, places, strict=True):
-            at = e.add(e.mul(at, kernel.size(size)), place.base)
+        for size, position in zip(out, positions, strict=True):
+            at = e.add(e.mul(at, kernel.size(size)), position.base)
         type = f"<{lanes} x {element}>" if lanes > 1 else element
         e.store(type, value, e.address(pointer, element, e.mul(at, lanes)), lanes * bytes)
 

@@ -19,7 +19,7 @@ from sardonyx.core.dim import Dim, evaluate
 from sardonyx.core.ir.types import FLOAT
 
 B, H, S, L, D, W, OFFSET = (Dim.symbol(name) for name in ("b", "h", "s", "t", "d", "w", "offset"))
-TARGETS = [each for each in (NAMED["avx2"], NAMED["avx512"]) if each.vector_bits <= host().vector_bits] or [host()]
+TARGETS = [entry for entry in (NAMED["avx2"], NAMED["avx512"]) if entry.vector_bits <= host().vector_bits] or [host()]
 SCALE = 0.37
 SHIFT = 3
 """A size is never negative, the difference of sizes that causality has may be."""
@@ -77,8 +77,8 @@ def compiled(target: Target, form: Form) -> CompiledKernel:
 
 def expected(q, k, v, mask, form: Form, offset: int) -> np.ndarray:
     """In float64; q [b, s, h, d], k and v [b, h / group, t, ...]."""
-    q, k, v = (each.astype(np.float64) for each in (q.transpose(0, 2, 1, 3), k, v))
-    k, v = (np.repeat(each, form.group, axis=1) for each in (k, v))
+    q, k, v = (item.astype(np.float64) for item in (q.transpose(0, 2, 1, 3), k, v))
+    k, v = (np.repeat(item, form.group, axis=1) for item in (k, v))
     scores = SCALE * (q @ k.swapaxes(2, 3))
     if form.masked:
         scores = scores + mask
@@ -101,16 +101,16 @@ def run(
     mask = draw((s, t)) if mask is None else mask.astype(np.float32)
     out = np.full(b * s * h * w + 64, 77, np.float32)
     scratch = np.full(parts * evaluate(scratch_bytes(choose(target), t, d, w), {}) // 4, np.nan, np.float32)
-    given = [np.ascontiguousarray(each.swapaxes(2, 3)) if form.transposed else each for each in (k, v)]
+    arguments = [np.ascontiguousarray(item.swapaxes(2, 3)) if form.transposed else item for item in (k, v)]
     sizes = {"b": b, "h": h, "s": s, "t": t, "d": d, "w": w, "offset": offset + SHIFT}
-    compiled(target, form)(q, *given, mask, out, scratch, parts=parts, **sizes)
+    compiled(target, form)(q, *arguments, mask, out, scratch, parts=parts, **sizes)
     assert (out[-64:] == 77).all(), "written past the end"
     return out[:-64].reshape(b, s, h, w), expected(q, k, v, mask, form, offset)
 
 
 def check(target: Target, form: Form, b: int, h: int, s: int, t: int, d: int, w: int, parts: int = 1, offset: int = 0):
-    got, wanted = run(target, form, b, h, s, t, d, w, parts, offset=offset)
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6)
+    got, expected = run(target, form, b, h, s, t, d, w, parts, offset=offset)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-6)
 
 
 FORMS = [
@@ -138,9 +138,9 @@ def test_more_keys_than_a_block_in_any_split(target: Target, form: Form) -> None
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_causality_with_an_offset(target: Target) -> None:
     for offset in (-3, 0, 1, 600):
-        got, wanted = run(target, Form(causal=True), 1, 1, 9, 700, 8, 8, offset=offset)
-        assert np.isnan(wanted[:, : max(0, -offset)]).all()
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6)
+        got, expected = run(target, Form(causal=True), 1, 1, 9, 700, 8, 8, offset=offset)
+        assert np.isnan(expected[:, : max(0, -offset)]).all()
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -151,16 +151,16 @@ def test_keys_masked_by_minus_infinity(target: Target) -> None:
     mask[2, ATTENTION_KEYS:] = -np.inf
     mask[3] = -np.inf
     mask[4, :-1] = -np.inf
-    got, wanted = run(target, Form(width=20, masked=True), 1, 2, 7, keys, 4, 20, mask=mask)
-    assert np.isnan(wanted[:, 3]).all()
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6)
+    got, expected = run(target, Form(width=20, masked=True), 1, 2, 7, keys, 4, 20, mask=mask)
+    assert np.isnan(expected[:, 3]).all()
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_large_scores_do_not_overflow(target: Target) -> None:
     mask = np.linspace(-3e4, 3e4, 9 * 1100).reshape(9, 1100)
-    got, wanted = run(target, Form(width=20, masked=True), 1, 1, 9, 1100, 4, 20, mask=mask)
-    np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=2e-3)
+    got, expected = run(target, Form(width=20, masked=True), 1, 1, 9, 1100, 4, 20, mask=mask)
+    np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-3)
 
 
 def test_the_split_does_not_change_a_bit() -> None:

@@ -87,9 +87,9 @@ def test_floats(case: tuple[Windows, tuple[int, ...]], kind: Kind, target: Targe
         runs = [run]
         if sizes == ROWS[4]:
             runs.append(built(target, kind, windows, sizes, out))
-        for each in runs:
+        for kernel in runs:
             y = stored(2, 20, out, lanes)
-            each(to_blocked(x, lanes), y, parts=3, **symbols(2, sizes, out))
+            kernel(to_blocked(x, lanes), y, parts=3, **symbols(2, sizes, out))
             np.testing.assert_allclose(to_plain(y)[:, :20], expected, rtol=0, atol=1e-4 if kind == "add" else 0)
 
 

@@ -128,11 +128,13 @@ def check(
     lanes = target.lanes(32)
     out = out_sizes(sizes, case.windows, case.high)
     x = rng.standard_normal((batch, case.channels, *sizes)).astype(np.float32)
-    groups, each = case.groups, case.channels // case.groups
-    weights = rng.standard_normal((groups, case.filters // groups, each, *case.windows.sizes)).astype(np.float32)
+    groups, group_channels = case.groups, case.channels // case.groups
+    weights = rng.standard_normal((groups, case.filters // groups, group_channels, *case.windows.sizes)).astype(
+        np.float32
+    )
     windows = case.windows
     expected = convolve(
-        np.moveaxis(x.reshape(batch, groups, each, *sizes), 1, 0).astype(np.float64),
+        np.moveaxis(x.reshape(batch, groups, group_channels, *sizes), 1, 0).astype(np.float64),
         weights.astype(np.float64),
         out,
         windows.strides,
@@ -158,10 +160,10 @@ def check(
         parts=parts,
         **symbols(batch, sizes, out),
     )
-    found = to_plain(y)
+    actual = to_plain(y)
     bound = 2e-6 * np.abs(expected).max(initial=0)
-    np.testing.assert_allclose(found[:, : case.filters], expected, rtol=0, atol=bound)
-    assert not found[:, case.filters :].any()
+    np.testing.assert_allclose(actual[:, : case.filters], expected, rtol=0, atol=bound)
+    assert not actual[:, case.filters :].any()
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
@@ -221,12 +223,12 @@ def test_any_split_of_the_work_gives_the_same_bits() -> None:
     tile = choose_tile(target, channels=17, filters=33)
     weights = copied(pack_weights(rng.standard_normal((1, 33, 17, 3, 3)), tile))
     x = to_blocked(rng.standard_normal((2, 17, 11, 30)).astype(np.float32), 8)
-    found = []
+    actual = []
     for parts in (1, 2, 7):
         y = stored(2, 33, (6, 15), 8)
         run(x, weights, y, parts=parts, **symbols(2, (11, 30), (6, 15)))
-        found.append(y.tobytes())
-    assert found[0] == found[1] == found[2]
+        actual.append(y.tobytes())
+    assert actual[0] == actual[1] == actual[2]
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
@@ -238,15 +240,15 @@ def test_weights_packed_at_run_time(case: Case, target: Target) -> None:
     )
     kernel = Kernel(target)
     source, packed = kernel.buffer(), kernel.buffer()
-    e, each = kernel.emitter, case.channels // case.groups
+    e, group_channels = kernel.emitter, case.channels // case.groups
 
     def weight(filter: str | int, channel: str | int, tap: str | int) -> str:
-        at = e.add(e.mul(e.add(e.mul(filter, each), channel), taps), tap)
+        at = e.add(e.mul(e.add(e.mul(filter, group_channels), channel), taps), tap)
         return e.load("float", e.address(source, "float", at), 4)
 
     run = CompiledKernel(kernel, pack(kernel, tile, weight=weight, packed=packed, taps=taps))
     shape = (case.groups, case.filters // case.groups, case.channels // case.groups, *case.windows.sizes)
     weights = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
-    found = aligned((packed_size(tile, taps),), fill=99)
-    run(copied(weights), found, parts=2)
-    np.testing.assert_array_equal(found, pack_weights(weights, tile))
+    actual = aligned((packed_size(tile, taps),), fill=99)
+    run(copied(weights), actual, parts=2)
+    np.testing.assert_array_equal(actual, pack_weights(weights, tile))

@@ -80,9 +80,9 @@ def check(
     y = stored(2, channels, out, lanes)
     packed = copied(pack_depthwise_weights(weights, target))
     run(to_blocked(x, lanes), packed, y, parts=3, **symbols(2, sizes, out))
-    found = to_plain(y)
-    np.testing.assert_allclose(found[:, :channels], np.moveaxis(expected[:, :, 0], 0, 1), rtol=0, atol=1e-5)
-    assert not found[:, channels:].any()
+    actual = to_plain(y)
+    np.testing.assert_allclose(actual[:, :channels], np.moveaxis(expected[:, :, 0], 0, 1), rtol=0, atol=1e-5)
+    assert not actual[:, channels:].any()
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)

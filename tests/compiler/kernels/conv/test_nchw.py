@@ -57,11 +57,11 @@ def storing(kernel: Kernel, pointer: str, filters: int, out: tuple[Size, ...]) -
     e, lanes = kernel.emitter, kernel.target.lanes(32)
 
     def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
-        image, channel, *places = index
-        assert [each.lane for each in index] == [0] * (len(index) - 1) + [1]
+        image, channel, *positions = index
+        assert [item.lane for item in index] == [0] * (len(index) - 1) + [1]
         at = e.add(e.mul(image.base, filters), channel.base)
-        for size, place in zip(out, places, strict=True):
-            at = e.add(e.mul(at, kernel.size(size)), place.base)
+        for size, position in zip(out, positions, strict=True):
+            at = e.add(e.mul(at, kernel.size(size)), position.base)
         there, type = e.address(pointer, "float", at), f"<{lanes} x float>"
         if mask is None:
             e.store(type, value, there, 4)
@@ -124,9 +124,9 @@ def test_any_split_of_the_work_gives_the_same_bits() -> None:
     x = copied(rng.standard_normal((2, 1, 4001)).astype(np.float32))
     weights = copied(pack_planar_weights(rng.standard_normal((1, 1, 1, 256))))
     (width,) = out_sizes((4001,), case.windows, case.high)
-    found = []
+    actual = []
     for parts in (1, 2, 7):
         y = aligned((2, 1, width))
         run(x, weights, y, parts=parts, **symbols(2, (4001,), (width,)))
-        found.append(y.tobytes())
-    assert found[0] == found[1] == found[2]
+        actual.append(y.tobytes())
+    assert actual[0] == actual[1] == actual[2]

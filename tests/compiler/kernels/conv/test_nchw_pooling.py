@@ -60,13 +60,13 @@ def storing(kernel: Kernel, pointer: str, out: tuple[Size, ...], dtype: t.DType,
     e = kernel.emitter
 
     def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
-        image, channel, *places = index
+        image, channel, *positions = index
         assert channel.is_origin
-        assert [each.lane for each in places] == [0] * (len(places) - 1) + [int(lanes > 1)]
+        assert [item.lane for item in positions] == [0] * (len(positions) - 1) + [int(lanes > 1)]
         at = image.base
-        for size, place in zip(out, places, strict=True):
-            at = e.add(e.mul(at, kernel.size(size)), place.base)
-        load_store.store(e, dtype, value, pointer, Index(at, places[-1].lane), lanes, mask)
+        for size, position in zip(out, positions, strict=True):
+            at = e.add(e.mul(at, kernel.size(size)), position.base)
+        load_store.store(e, dtype, value, pointer, Index(at, positions[-1].lane), lanes, mask)
 
     return epilogue
 
@@ -89,12 +89,12 @@ def built(
 def reference(kind: Kind, x: np.ndarray, case: Case) -> np.ndarray:
     windows = case.windows
     out = out_sizes(x.shape[1:], windows, case.high)
-    low = [int(each) for each in windows.padding]  # type: ignore[arg-type]
+    low = [int(item) for item in windows.padding]  # type: ignore[arg-type]
     pads = list(zip(low, case.high, strict=True))
-    found = reduce_windows(
+    actual = reduce_windows(
         x, UFUNCS[kind], identity_of(kind, x.dtype), windows.sizes, windows.strides, pads, windows.dilations, out
     )
-    return np.asarray(found)
+    return np.asarray(actual)
 
 
 def checked(run: CompiledKernel, kind: Kind, x: np.ndarray, case: Case, dtype: t.DType = t.FLOAT) -> None:

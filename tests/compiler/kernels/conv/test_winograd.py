@@ -139,9 +139,9 @@ def test_matrices_give_the_correlation_exactly(m: int) -> None:
     algorithm = short_convolution(m)
     taps = algorithm.taps
     weights, inputs = [3, -5, 7][:taps], [2, -3, 5, 7, -11, 13, 17, -19][: algorithm.n]
-    taken = [sum(a * w for a, w in zip(row, weights, strict=True)) for row in algorithm.weight]
+    used = [sum(a * w for a, w in zip(row, weights, strict=True)) for row in algorithm.weight]
     transformed = [sum(a * d for a, d in zip(row, inputs, strict=True)) for row in algorithm.input]
-    products = [a * b for a, b in zip(taken, transformed, strict=True)]
+    products = [a * b for a, b in zip(used, transformed, strict=True)]
     results = [sum(a * p for a, p in zip(row, products, strict=True)) for row in algorithm.output]
     assert results == [sum(w * d for w, d in zip(weights, inputs[k : k + taps], strict=True)) for k in range(m)]
 
@@ -280,9 +280,9 @@ def test_costs_follow_products_weights_and_threads() -> None:
 
 
 def test_the_best_tile_is_the_cheapest_that_is_exact_enough() -> None:
-    def best(extent: int, channels: int, **given: Any) -> tuple[int, int]:
+    def best(extent: int, channels: int, **arguments: Any) -> tuple[int, int]:
         sizes = (extent, extent)
-        return winograd_plan.best_tile(host(), batch=1, channels=channels, filters=channels, out=sizes, **given)[0]
+        return winograd_plan.best_tile(host(), batch=1, channels=channels, filters=channels, out=sizes, **arguments)[0]
 
     assert best(56, 64) == (4, 4)
     assert best(56, 64, largest_error=1e-4) == (6, 6)

@@ -36,7 +36,7 @@ from sardonyx.core.ir.types import (  # fmt: skip
 )
 
 B, M, N, K = (Dim.symbol(name) for name in "bmnk")
-TARGETS = [each for each in (NAMED["avx2"], NAMED["avx512"]) if each.vector_bits <= host().vector_bits] or [host()]
+TARGETS = [entry for entry in (NAMED["avx2"], NAMED["avx512"]) if entry.vector_bits <= host().vector_bits] or [host()]
 ROWS = [0, 1, 2, 3, 4, 5, 6, 7, 23, 24, 25, 59]
 COLUMNS = [0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 131]
 DEPTHS = [0, 1, 2, 3, 4, 5, 7, 64, 67]
@@ -48,10 +48,10 @@ def choose(
 ) -> GemmSchedule:
     """The schedule of a product whose A is not contiguous along K."""
     stored = stored or dtype
-    place = "packed" if layout == "packed" else "strided"
+    storage = "packed" if layout == "packed" else "strided"
     if layout == "rows" and stored == accumulator(dtype):
-        place = "rows"
-    return choose_gemm(GemmProblem(m, n, k, dtype, place, stored), target).schedule
+        storage = "rows"
+    return choose_gemm(GemmProblem(m, n, k, dtype, storage, stored), target).schedule
 
 
 @functools.cache
@@ -104,7 +104,7 @@ def check(target: Target, dtype: DType, layout: Layout, batch: int, m: int, n: i
     guard = 64
     result = np.full(batch * m * n + guard, 77, numpy)
     scratch = np.empty(parts * evaluate(scratch_bytes(choose(target, dtype, layout), k), {}) + 64, np.uint8)
-    buffers = [np.ascontiguousarray(each) for each in operands]
+    buffers = [np.ascontiguousarray(item) for item in operands]
     product(target, dtype, layout)(*buffers, result, scratch, parts=parts, b=batch, m=m, n=n, k=k)
     assert (result[-guard:] == 77).all(), "written past the end"
     got = result[:-guard].reshape(batch, m, n)
@@ -160,7 +160,7 @@ def test_operands_of_few_bits(target: Target, layout: Layout, stored: DType, dty
         operands = {"packed": (a, packed), "rows": (a.T, b), "columns": (a.T, b.T)}[layout]
         result = np.zeros((m, n), numpy_dtype(dtype))
         room = np.zeros(evaluate(scratch_bytes(schedule, k), {}), np.uint8)
-        buffers = [np.ascontiguousarray(each) for each in operands]
+        buffers = [np.ascontiguousarray(item) for item in operands]
         product(target, dtype, layout, stored)(*buffers, result, room, b=1, m=m, n=n, k=k)
         if t.is_float(stored):
             rounding = {FLOAT: 2e-6, FLOAT16: 2**-11, BFLOAT16: 2**-8}[dtype]
@@ -223,11 +223,13 @@ def test_known_sizes(target: Target, layout: Layout, m: int, n: int, k: int) -> 
 
 def test_few_rows_are_one_tile() -> None:
     """Weights that come from the second-level cache are read once or twice, as rows have room in registers."""
-    found = {m: choose(NAMED["avx512"], FLOAT, "packed", m=m, n=256).tile for m in (1, 6, 7, 9, 10, 14, 16, 20, 28, 29)}
-    assert {m: -(-m // tile.rows) for m, tile in found.items()} == {
+    actual = {
+        m: choose(NAMED["avx512"], FLOAT, "packed", m=m, n=256).tile for m in (1, 6, 7, 9, 10, 14, 16, 20, 28, 29)
+    }
+    assert {m: -(-m // tile.rows) for m, tile in actual.items()} == {
         1: 1, 6: 1, 7: 1, 9: 1, 10: 1, 14: 1, 16: 2, 20: 2, 28: 2, 29: 5
     }  # fmt: skip
-    assert all(tile.rows * tile.vectors + tile.vectors + 1 <= 32 for tile in found.values())
+    assert all(tile.rows * tile.vectors + tile.vectors + 1 <= 32 for tile in actual.values())
 
 
 def test_few_sums_are_in_chains() -> None:
@@ -239,7 +241,9 @@ def test_few_sums_are_in_chains() -> None:
 
 
 @functools.cache
-def dot_products(target: Target, dtype: DType, m: Size, n: Size, packed: bool, turned: bool = False) -> CompiledKernel:
+def dot_products(
+    target: Target, dtype: DType, m: Size, n: Size, packed: bool, transposed: bool = False
+) -> CompiledKernel:
     """C[b, m, n] of A[b, m, k], its columns contiguous if ``turned``, and of B[b, n, k], or packed."""
     kernel = Kernel(target)
     e, lanes = kernel.emitter, default_tile(target, dtype).lanes
@@ -256,7 +260,7 @@ def dot_products(target: Target, dtype: DType, m: Size, n: Size, packed: bool, t
         offset = e.add(e.mul(e.add(e.mul(number.base, rows), row.base), columns), column.base)
         load_store.store(e, dtype, value, c, Index(offset, 1), lanes, mask)
 
-    left = Matrix(a, dtype, 1, rows) if turned else Matrix(a, dtype, depth, 1)
+    left = Matrix(a, dtype, 1, rows) if transposed else Matrix(a, dtype, depth, 1)
     right = Packed(b, dtype) if packed else Matrix(b, dtype, 1, depth)
     schedule = choose_gemm(
         GemmProblem(m, n, K, dtype, "packed" if isinstance(right, Packed) else b_layout(left, right, dtype), dtype),
@@ -284,20 +288,22 @@ def dot_products(target: Target, dtype: DType, m: Size, n: Size, packed: bool, t
 def test_dot_products(target: Target, dtype: DType) -> None:
     rng, numpy = np.random.default_rng(9), numpy_dtype(dtype)
     few = default_tile(target, dtype).lanes // 4
-    cases = [(M, columns, packed, turned) for columns in (1, few) for packed, turned in ((0, 0), (1, 0), (1, 1))]
+    cases = [
+        (M, columns, packed, transposed) for columns in (1, few) for packed, transposed in ((0, 0), (1, 0), (1, 1))
+    ]
     cases += [(1, N, False, False)]
-    for (rows, columns, packed, turned), k in itertools.product(cases, (0, 1, 7, 8, 16, 33)):
+    for (rows, columns, packed, transposed), k in itertools.product(cases, (0, 1, 7, 8, 16, 33)):
         for free in (0, 1, 3, 4, 5, 15, 16, 17, 65, 130):
             m, n = (free, columns) if rows is M else (1, free)
             a, b = (rng.integers(-9, 9, shape).astype(numpy) for shape in ((2, m, k), (2, k, n)))
             result = np.full(2 * m * n + 64, 77, numpy)
-            left = np.ascontiguousarray(a.swapaxes(1, 2)) if turned else a
+            left = np.ascontiguousarray(a.swapaxes(1, 2)) if transposed else a
             right = (
                 pack(b, choose(target, dtype, "packed", n=columns).packed_layout)
                 if packed
                 else np.ascontiguousarray(b.swapaxes(1, 2))
             )
-            compiled = dot_products(target, dtype, rows, columns, bool(packed), bool(turned))
+            compiled = dot_products(target, dtype, rows, columns, bool(packed), bool(transposed))
             compiled(left, right, result, parts=2, b=2, m=m, n=n, k=k)
             np.testing.assert_array_equal(result[: 2 * m * n].reshape(2, m, n), a @ b)
             assert (result[2 * m * n :] == 77).all(), "written past the end"
@@ -325,8 +331,10 @@ def test_parts_of_k_change_no_bit(target: Target, dtype: DType, k: int) -> None:
             pack(b.astype(numpy_dtype(dtype)), layout),
         )
         results = [np.full(m * n + 64, 77, numpy_dtype(dtype)) for _ in range(2)]
-        for each, result in zip((target, small), results, strict=True):
-            product(each, dtype, "packed", None, k)(*operands, result, np.empty(0, np.uint8), parts=3, b=1, m=m, n=n)
+        for processor, result in zip((target, small), results, strict=True):
+            product(processor, dtype, "packed", None, k)(
+                *operands, result, np.empty(0, np.uint8), parts=3, b=1, m=m, n=n
+            )
         assert results[0].tobytes() == results[1].tobytes()
         assert (results[1][m * n :] == 77).all(), "written past the end"
 
@@ -350,7 +358,7 @@ def test_the_split_does_not_change_a_bit() -> None:
             n=150,
             k=77,
         )
-    assert all(each.tobytes() == results[0].tobytes() for each in results)
+    assert all(item.tobytes() == results[0].tobytes() for item in results)
 
 
 def test_packing_fills_the_last_panel_with_zeros() -> None:

@@ -1,4 +1,4 @@
-"""Pooling of blocked images: the sums, greatest or least elements of windows."""
+"""Pooling of blocked images: the sum, maximum or minimum of each window."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ def pooling(
     element: str = "float",
     signed: bool = True,
 ) -> Size:
-    """Write a reduction over windows. Places outside of the image do not count; NaN wins over every number.
+    """Write a reduction over windows of a blocked image.
 
-    The epilogue gets whole blocks of channels; those past the last channel are what windows make of zeros.
+    Elements outside of the image are skipped; NaN wins over every number. The epilogue gets whole blocks of channels;
+    channels past the last one hold the reduction of zeros.
 
     Args:
-        kernel: What is written.
-        kind: How elements are combined.
+        kernel: The kernel.
+        kind: The reduction.
         x: The image.
-        batch: How many images.
-        windows: The windows, of as many axes as the image.
+        batch: Number of images.
+        windows: The windows, with the rank of the image.
         out: The spatial sizes of the output.
-        epilogue: What becomes of the results.
+        epilogue: Consumes the results.
         schedule: The schedule, see :func:`~sardonyx.compiler.tiling.pooling.choose_pooling`.
-        element: The type of the elements.
-        signed: Whether integers have a sign.
+        element: The LLVM type of the elements.
+        signed: True if integers are signed.
 
     Returns:
         The number of work items.
@@ -80,16 +81,16 @@ class _Pooling(Channelwise):
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if self.sign == "s" else (0, (1 << bits) - 1)
         return str(low if self.kind == "max" else high)
 
-    def prepared(self, value: str) -> list[str]:
+    def prepare(self, value: str) -> list[str]:
         if self.kind == "add" or self.integers:
             return [value]
-        # All bits of the lanes that are NaN: with those set, any number is NaN.
+        # All bits are set in NaN lanes: a bitwise or with these bits makes any number NaN.
         e = self.emitter
         nan = e.let(f"fcmp uno {self.type} {value}, {value}")
         flags = vector(self.lanes, "i1")
         return [value, e.let(f"sext {flags} {nan} to {self.bits}")]
 
-    def combined(self, result: str, values: list[str], factors: list[str]) -> str:
+    def combine(self, result: str, values: list[str], factors: list[str]) -> str:
         e, value = self.emitter, values[0]
         if self.kind == "add":
             return e.let(f"{'add' if self.integers else 'fadd'} {self.type} {result}, {value}")
@@ -101,8 +102,8 @@ class _Pooling(Channelwise):
         pattern = e.let(f"or {self.bits} {e.let(f'bitcast {self.type} {best} to {self.bits}')}, {values[1]}")
         return e.let(f"bitcast {self.bits} {pattern} to {self.type}")
 
-    def merged(self, first: str, second: str) -> str:
-        return self.combined(first, self.prepared(second), [])
+    def merge(self, first: str, second: str) -> str:
+        return self.combine(first, self.prepare(second), [])
 
     def _select(self, condition: str, then: str, otherwise: str) -> str:
         flags = vector(self.lanes, "i1")

@@ -1,7 +1,7 @@
-"""Windows that combine each channel with itself alone: the walk that depthwise convolutions and pooling share.
+"""Windows over each channel on its own: the kernel skeleton of depthwise convolutions and pooling.
 
-A vector holds the channels of a block at one place. A tile is some neighbouring outputs of a row; along the row, each
-input vector is read once and combined into every output that sees it.
+A vector holds the channels of a block at one position. A tile is a few adjacent outputs of a row; along the row, each
+input vector is read once and combined into every output whose window contains the input.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from sardonyx.compiler.llvm.ir_builder import Variable, splat, vector
 from sardonyx.compiler.tiling.windows import Number
 
 _UNROLLED = 128
-"""Most combinations of a row of taps that stand in the text one by one."""
+"""Largest number of combinations of a row of taps that is fully unrolled."""
 
 _PARTS = 4
-"""Fewest combinations that had better be under way at a time."""
+"""Fewest independent accumulators of a tile, to hide the latency of a combination."""
 
 
 class Channelwise(ABC):
-    """Writes such a kernel. Subclasses say where results begin and how an input is combined.
+    """Kernel over windows of single channels; subclasses define the identity and the combination.
 
     Args:
-        sweep: The walk over the outputs; its blocks are those of the image.
+        sweep: The loop over the outputs; its blocks are the channel blocks of the image.
         x: The image.
-        element: The type of the elements.
+        element: The LLVM type of the computation.
         lanes: Channels of a block.
-        epilogue: What becomes of the results.
-        stored: The type of the elements in memory, where it is another.
+        epilogue: Consumes the results.
+        stored: The LLVM type of the elements in memory, if different.
     """
 
     def __init__(
@@ -53,31 +53,31 @@ class Channelwise(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """The element that a result begins with."""
+        """Return the initial value of a result."""
 
     def factors(self, row: Row, tap: Number) -> list[str]:
-        """What is fixed for a tap (the number of it in the window), read before the inputs."""
+        """Return the operands of a tap (by number in the window) that do not depend on the input; read first."""
         return []
 
     def outside(self) -> str:
-        """The element in memory that places outside of the image hold."""
+        """Return the element in memory for positions outside of the image."""
         return self.identity()
 
-    def loaded(self, address: str) -> str:
-        """The inputs at a place."""
+    def load(self, address: str) -> str:
+        """Emit the load of a vector of inputs."""
         return self.emitter.load(self.type, address, 4)
 
-    def prepared(self, value: str) -> list[str]:
-        """What is made of an input once, for all outputs that see it."""
+    def prepare(self, value: str) -> list[str]:
+        """Emit the computations on an input that all outputs share."""
         return [value]
 
     @abstractmethod
-    def combined(self, result: str, values: list[str], factors: list[str]) -> str:
-        """A result with another input in it."""
+    def combine(self, result: str, values: list[str], factors: list[str]) -> str:
+        """Emit the combination of a result with another input."""
 
     @abstractmethod
-    def merged(self, first: str, second: str) -> str:
-        """A result of which two parts were combined apart."""
+    def merge(self, first: str, second: str) -> str:
+        """Emit the combination of two partial results."""
 
     def write(self) -> None:
         """Write the kernel."""
@@ -92,11 +92,11 @@ class Channelwise(ABC):
     def _tile(self, row: Row, image: str, first: Number, size: int, guarded: bool) -> None:
         e = self.emitter
         identity = splat(self.identity(), self.lanes, self.element)
-        # Of few outputs, several parts each, so that a combination need not wait for the last one.
+        # A tile of few outputs has several accumulators per output, so that combinations are independent.
         parts = max(1, _PARTS // size)
         results = [[e.variable(self.type, identity) for _ in range(parts)] for _ in range(size)]
         width = row.phases[2]
-        lowest = width.place(e, first)
+        lowest = width.input_index(e, first)
         together = min(width.taps, max(1, _UNROLLED // size)) if isinstance(width.taps, int) else 1
         with self.sweep.lines(row, image, self.stored, self.slice_step, self.row_step) as (line, tap):
             rest = width.taps % together if isinstance(width.taps, int) and together else 0
@@ -106,13 +106,13 @@ class Channelwise(ABC):
             ):
                 if count:
                     with steps(e, start, end, count) as x:
-                        place = e.add(lowest, e.mul(x, width.offset_step))
-                        self._taps(row, line, place, e.add(tap, e.mul(x, width.tap_step)), count, results, guarded)
+                        position = e.add(lowest, e.mul(x, width.offset_step))
+                        self._taps(row, line, position, e.add(tap, e.mul(x, width.tap_step)), count, results, guarded)
         with self.sweep.side_by_side(row):
             for i, of_output in enumerate(results):
                 result, *others = [part.get() for part in of_output]
                 for other in others:
-                    result = self.merged(result, other)
+                    result = self.merge(result, other)
                 channel = e.mul(row.block, self.lanes)
                 self.epilogue(self.sweep.index(row, channel, e.add(first, i), self.lanes), result, None)
 
@@ -126,7 +126,7 @@ class Channelwise(ABC):
         results: list[list[Variable]],
         guarded: bool,
     ) -> None:
-        """Some taps of a row: each input that they see is read once."""
+        """Emit some taps of a row; each input of the taps is read once."""
         e, width = self.emitter, row.phases[2]
         factors = [self.factors(row, e.add(tap, j * width.tap_step)) for j in range(taps)]
         seen: dict[int, list[tuple[int, int]]] = {}
@@ -135,25 +135,25 @@ class Channelwise(ABC):
                 seen.setdefault(i * width.advance + j * width.offset_step, []).append((i, j))
         values = [[part.get() for part in of_output] for of_output in results]
         for distance in sorted(seen):
-            place = e.add(lowest, distance)
+            position = e.add(lowest, distance)
             inside = not guarded
-            if isinstance(place, int) and isinstance(self.sweep.axes[2].size, int):
-                inside = 0 <= place < self.sweep.axes[2].size
+            if isinstance(position, int) and isinstance(self.sweep.axes[2].size, int):
+                inside = 0 <= position < self.sweep.axes[2].size
                 if not inside:
                     continue
-            inputs = self.prepared(self.loaded(self._place(line, place, inside)))
+            inputs = self.prepare(self.load(self._address(line, position, inside)))
             for i, j in seen[distance]:
                 part = j % len(values[i])
-                values[i][part] = self.combined(values[i][part], inputs, factors[j])
-        for of_output, found in zip(results, values, strict=True):
-            for each, value in zip(of_output, found, strict=True):
-                each.set(value)
+                values[i][part] = self.combine(values[i][part], inputs, factors[j])
+        for of_output, results_of_output in zip(results, values, strict=True):
+            for variable, value in zip(of_output, results_of_output, strict=True):
+                variable.set(value)
 
-    def _place(self, line: str, place: Number, inside: bool) -> str:
+    def _address(self, line: str, position: Number, inside: bool) -> str:
         e = self.emitter
-        address = e.address(line, self.stored, e.mul(place, self.lanes))
+        address = e.address(line, self.stored, e.mul(position, self.lanes))
         if inside:
             return address
-        here = e.let(f"icmp ult i64 {place}, {self.sweep.axes[2].size}")
+        here = e.let(f"icmp ult i64 {position}, {self.sweep.axes[2].size}")
         outside = block_of(e, self.stored, self.outside(), self.lanes)
         return e.let(f"select i1 {here}, ptr {address}, ptr {outside}")

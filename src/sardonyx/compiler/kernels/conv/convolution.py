@@ -1,4 +1,4 @@
-"""Convolutions of images by matrix-free kernels: which form one takes, its weights, and the kernel."""
+"""Direct, dot-product and grouped convolutions: packing of the weights, and the kernel of a form."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sardonyx.compiler.kernels.conv.direct import DirectConvolution
 from sardonyx.compiler.kernels.conv.dot import DotConvolution
 from sardonyx.compiler.kernels.conv.grouped import grouped
 from sardonyx.compiler.kernels.conv.weight_layouts import (
-    apart_weights,
+    correction_weights,
     direct_weights,
     dot_weights,
     grouped_weights,
-    joined_channels,
+    pack_channels,
 )
 from sardonyx.compiler.kernels.conv.window_sweep import Image, Sweep
 from sardonyx.compiler.tiling.convolution import Tile
@@ -25,31 +25,31 @@ from sardonyx.core.dim import Size
 
 
 def pack_weights(weights: np.ndarray, tile: Tile) -> np.ndarray:
-    """The weights as :func:`convolution` reads them.
+    """Return the weights in the order in which :func:`convolution` reads them.
 
     Args:
-        weights: [groups, filters of a group, channels of a group, *window], of any float type, or of the integers
+        weights: [groups, filters of a group, channels of a group, *window], of any float type, or of the integer type
             that the tile multiplies.
-        tile: How the convolution is cut.
+        tile: The register tile and form.
 
     Returns:
-        A flat array of float32, or of integers of 32 bits.
+        A flat array of float32 or int32.
     """
-    each, window = weights.shape[2], weights.shape[3:]
-    flat = weights.reshape(tile.filters, each, math.prod(window))
+    group_channels, window = weights.shape[2], weights.shape[3:]
+    flat = weights.reshape(tile.filters, group_channels, math.prod(window))
     if tile.corrects_overflow:
-        main, apart = (joined_channels(part, tile.dot_width) for part in _parted_channels(flat))
-        return np.concatenate([direct_weights(main, tile), apart_weights(apart, tile, window)])
+        main, corrections = (pack_channels(part, tile.dot_width) for part in _split_corrections(flat))
+        return np.concatenate([direct_weights(main, tile), correction_weights(corrections, tile, window)])
     if tile.dot_width > 1:
-        return direct_weights(joined_channels(flat, tile.dot_width), tile)
+        return direct_weights(pack_channels(flat, tile.dot_width), tile)
     flat = flat.astype(np.float32, copy=False)
     if tile.form == "dot":
         return dot_weights(flat, tile)
     return grouped_weights(flat, tile.lanes) if tile.form == "grouped" else direct_weights(flat, tile)
 
 
-def _parted_channels(flat: np.ndarray) -> list[np.ndarray]:
-    """Weights [filters, channels, taps] of 8 bits in two parts, see :func:`.parted`."""
+def _split_corrections(flat: np.ndarray) -> list[np.ndarray]:
+    """Split int8 weights [filters, channels, taps] into main weights and corrections, see :func:`.parted`."""
     filters, channels, taps = flat.shape
     padded = np.pad(flat, ((0, 0), (0, channels % 2), (0, 0))).swapaxes(1, 2)
     pairs = padded.reshape(filters, taps, -1, 2)
@@ -68,22 +68,22 @@ def convolution(
     epilogue: Epilogue,
     outputs: int = 0,
 ) -> Size:
-    """Write a direct convolution of floats, or of integers several of which are multiplied at once.
+    """Write a direct, dot-product or grouped convolution of floats, or a direct one of packed integers.
 
-    The epilogue gets vectors of ``tile.lanes`` output channels at one place: image, channel (a multiple of the lanes,
-    lane by lane), then the spatial axes. It is given whole vectors, without a mask: lanes past the last filter hold
-    zeros, as the blocks of a blocked image are to be filled. Whoever stores elsewhere leaves these lanes out.
+    The epilogue gets vectors of ``tile.lanes`` output channels at one position: image, channel (a multiple of the
+    lanes, lane by lane), then the spatial axes. Vectors are whole, without a mask: lanes past the last filter hold
+    zeros, as the padding of a blocked image requires. An epilogue with another layout omits these lanes.
 
     Args:
-        kernel: What is written.
+        kernel: The kernel.
         x: The image.
         weights: The packed weights, see :func:`pack_weights`.
-        batch: How many images.
-        windows: The windows, of as many axes as the image.
+        batch: Number of images.
+        windows: The windows, with the rank of the image.
         out: The spatial sizes of the output.
-        tile: How it is cut, see :func:`~sardonyx.compiler.tiling.convolution.choose_convolution`.
-        epilogue: What becomes of the results.
-        outputs: Outputs of a tile of small groups.
+        tile: The tile, see :func:`~sardonyx.compiler.tiling.convolution.choose_convolution`.
+        epilogue: Consumes the results.
+        outputs: Outputs of a register tile of a grouped convolution.
 
     Returns:
         The number of work items.

@@ -1,12 +1,12 @@
-"""Direct convolutions: a register tile of neighbouring outputs times blocks of output channels.
+"""Direct convolutions: a register tile of adjacent outputs times blocks of output channels.
 
-Each step of the inner loop takes one input channel (of integers, as many as are multiplied at once) at one tap: a
-vector of weights for each block of output channels, and each output's input value in all lanes. Nothing is laid out or
-copied; rows above and below the image are left out of the loop over taps, and places beside it are read from a block of
-zeros.
+Each step of the inner loop multiplies one input channel (of integers, ``dot_width`` channels) at one tap: a vector of
+weights for each block of output channels, and each output's input broadcast to all lanes. The input is read in place;
+the loop over taps skips rows above and below the image, and positions left and right of the image are read from a
+block of zeros.
 
-Groups of channels need no form of their own. A group of output blocks sees a run of input blocks that holds all its
-groups' channels, with weights of zero for the channels that are another group's.
+Groups of channels need no form of their own: a group of output blocks reads a run of input blocks with all channels of
+its groups, and weights are zero for the channels of other groups.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from dataclasses import dataclass, replace
 
 from sardonyx.compiler.codegen.integer_dot import dot_add, each_entry
 from sardonyx.compiler.codegen.kernel_builder import Epilogue
-from sardonyx.compiler.kernels.conv.weight_layouts import APART_NUMBERS
+from sardonyx.compiler.kernels.conv.weight_layouts import CORRECTION_INDICES
 from sardonyx.compiler.kernels.conv.window_sweep import Image, Phase, Row, Sweep, block_of, steps
 from sardonyx.compiler.llvm.ir_builder import Variable, vector
 from sardonyx.compiler.tiling.convolution import Tile
 from sardonyx.compiler.tiling.windows import Number, block_count
 
 _UNROLLED = 112
-"""About how many multiplications stand in the text of an inner loop: enough to hide the loop itself."""
+"""Approximate number of multiplications in the body of an unrolled loop, enough to hide loop overhead."""
 
 
 _FEWEST = 4
-"""The last channels of an image of floats are multiplied so many at a time."""
+"""Multiple to which the channels of the last input block are rounded up, for images of floats."""
 
 _SPAN = 256
-"""Most places of a row that a tile of a plain image gathers on the stack."""
+"""Largest number of elements of a row that a tile of an NCHW image copies to the stack."""
 
 _LINE = 64
 """Bytes of a cache line."""
 
 _CLIPPED = 8
-"""Most taps of a row that are written one by one at the ends of rows, to leave out what lies outside."""
+"""Largest number of taps of a row for which taps outside of the image are skipped by unrolling."""
 
 
 class DirectConvolution:
-    """Writes one; see :func:`sardonyx.compiler.kernels.conv.convolution.convolution`."""
+    """Emitter of a direct convolution; see :func:`sardonyx.compiler.kernels.conv.convolution.convolution`."""
 
     def __init__(self, sweep: Sweep, x: Image, weights: str, tile: Tile, epilogue: Epilogue) -> None:
         self.sweep, self.x, self.weights, self.tile, self.epilogue = sweep, x, weights, tile, epilogue
@@ -48,18 +48,18 @@ class DirectConvolution:
         self.element, self.type = tile.element, vector(tile.lanes, tile.element)
         self.window = sweep.window
         depth, height, width = sweep.axes
-        # From place to place, from row to row, from slice to slice, from channel to channel, from block to block.
+        # Strides of positions, rows, slices, channels and channel blocks, in elements.
         self.place_step = tile.inner if tile.blocked else 1
         self.row_step = e.mul(width.size, self.place_step)
         self.slice_step = e.mul(self.row_step, height.size)
         volume = e.mul(self.slice_step, depth.size)
         self.channel_step, self.block_step = (1, volume) if tile.blocked else (volume, e.mul(volume, tile.inner))
-        # The channels of the last input block, where they do not fill it.
+        # Channels of a last input block that is not full, else 0.
         self._fewest = _FEWEST if tile.dot_width == 1 else 1
         rest = -(-(tile.channels % tile.inner) // self._fewest) * self._fewest % tile.inner
         self._rest = rest if tile.groups == 1 else 0
         self.unrolled = min(tile.inner, self._fewest) if self._rest else tile.inner
-        # On processors that do a wide operation in two, half a vector costs half.
+        # On processors that split a 512-bit operation in two, half a vector costs half.
         self.half = vector(tile.lanes // 2, tile.element) if sweep.kernel.target.vector_bits >= 512 else None
         self.gathered = ""
         self.lines = ""
@@ -70,7 +70,7 @@ class DirectConvolution:
         self.sweep.rows(self._row)
 
     def _row(self, row: Row) -> None:
-        """A row of outputs: the last group of blocks may be smaller than the others."""
+        """Emit a row of outputs; the last group of blocks may be smaller than the others."""
         tile, e = self.tile, self.emitter
         full = [self.type] * tile.blocks
         last = full[: tile.output_blocks - (tile.tiles - 1) * tile.blocks]
@@ -84,7 +84,7 @@ class DirectConvolution:
                 self._outputs(row, types)
 
     def _outputs(self, row: Row, types: list[str]) -> None:
-        """The outputs of a row in blocks of these types."""
+        """Emit the outputs of a row, in blocks of the LLVM types ``types``."""
         tile, e = self.tile, self.emitter
         group_step = tile.depth * self.taps * tile.inner * tile.blocks * tile.lanes
         weights = e.address(self.weights, self.element, e.mul(row.block, group_step))
@@ -103,7 +103,7 @@ class DirectConvolution:
         sums = [[e.variable(type, "zeroinitializer") for type in types] for _ in range(size)]
         vectors = len(types) * tile.lanes
         width = row.phases[2]
-        lowest = width.place(e, first)
+        lowest = width.input_index(e, first)
         with steps(e, 0, tile.depth, opaque=True) as block:
             plane = e.address(image, self.element, e.mul(block, self.block_step))
             packed = e.address(weights, self.element, e.mul(block, self.taps * tile.inner * vectors))
@@ -114,7 +114,7 @@ class DirectConvolution:
                 of_row = e.address(packed, self.element, e.mul(tap, tile.inner * vectors))
                 self._taps(width, line, of_row, lowest, channels, sums, guarded)
         if tile.corrects_overflow and self.sweep.sees_all_taps:
-            self._apart(row, image, lowest, sums, guarded)
+            self._correct_overflow(row, image, lowest, sums, guarded)
         for b in range(len(types)):
             channel = e.mul(e.add(e.mul(row.block, tile.blocks), b), tile.lanes)
             with self.sweep.side_by_side(row):
@@ -122,43 +122,45 @@ class DirectConvolution:
                     index = self.sweep.index(row, channel, e.add(first, i), tile.lanes)
                     self.epilogue(index, self._whole(sums[i][b]), None)
 
-    def _apart(self, row: Row, image: str, lowest: Number, sums: list[list[Variable]], guarded: bool) -> None:
-        """Multiply by the weights that follow the others, see :func:`.apart_weights`."""
+    def _correct_overflow(
+        self, row: Row, image: str, lowest: Number, sums: list[list[Variable]], guarded: bool
+    ) -> None:
+        """Multiply by the overflow corrections that follow the weights, see :func:`.correction_weights`."""
         e, tile, element = self.emitter, self.tile, self.element
         start = tile.depth * self.taps * tile.inner * tile.output_blocks * tile.lanes
         with each_entry(
             e, e.address(self.weights, element, start), row.block, tiles=tile.tiles, columns=tile.blocks * tile.lanes,
-            lanes=tile.lanes, numbers=APART_NUMBERS,
+            lanes=tile.lanes, numbers=CORRECTION_INDICES,
         ) as ((block, z, y, x, channel), weights):  # fmt: skip
             plane = e.address(image, element, e.mul(block, self.block_step))
             with self.sweep.line(row, plane, element, self.slice_step, self.row_step, (z, y)) as line:
                 width = row.phases[2]
-                place, far = e.add(lowest, e.mul(x, width.offset_step)), range(len(sums))
+                position, far = e.add(lowest, e.mul(x, width.offset_step)), range(len(sums))
                 if guarded:
-                    inputs = self._gathered(line, [e.add(place, i * width.advance) for i in far])
+                    inputs = self._gather(line, [e.add(position, i * width.advance) for i in far])
                 else:
-                    begin = e.address(line, element, e.mul(place, self.place_step))
+                    begin = e.address(line, element, e.mul(position, self.place_step))
                     inputs = Inputs(begin, [i * width.advance * self.place_step for i in far], 1)
                 inputs = replace(inputs, start=e.address(inputs.start, element, channel))
                 self._channels(inputs, weights, 1, sums, 1)
 
     def _passes_once(self) -> bool:
-        """Whether each step from input block to input block reads places that no step before has brought near."""
+        """Return True if every input block is read only once, so never cached by an earlier step."""
         return self.taps == 1 and self.tile.blocked and self.tile.depth > 1
 
     def _prefetch(self, plane: str, row: Row, lowest: Number, size: int) -> None:
-        """Ask for the places of the following input block: they lie an image apart, where no processor looks ahead."""
+        """Prefetch the next input block, which is an image away, where no hardware prefetcher reaches."""
         e, step = self.emitter, row.phases[2].advance * self.place_step
-        line = e.add(e.mul(row.places[0], self.slice_step), e.mul(row.places[1], self.row_step))
+        line = e.add(e.mul(row.inputs[0], self.slice_step), e.mul(row.inputs[1], self.row_step))
         there = e.add(e.add(line, self.block_step), e.mul(lowest, self.place_step))
         start = e.address(plane, self.element, there)
-        # A cache line holds several places of few bytes; the first one and the last may be in the middle of one.
+        # A cache line holds several positions of few bytes; the first and the last may be in the middle of a line.
         every = max(1, _LINE // (4 * step)) if isinstance(step, int) else 1
         for i in sorted({*range(0, size, every), size - 1}):
             e.prefetch(e.address(start, self.element, i * step))
 
     def _whole(self, sum: Variable) -> str:
-        """A sum as a whole block."""
+        """Return a sum as a whole block, zero-padded if the sum is half a block."""
         if sum.type == self.type:
             return sum.get()
         half = self.tile.lanes // 2
@@ -167,7 +169,7 @@ class DirectConvolution:
         return self.emitter.let(f"shufflevector {sum.type} {sum.get()}, {zeros}, <{self.tile.lanes} x i32> <{lanes}>")
 
     def _channels_of(self, block: Number) -> Number:
-        """How many channels of an input block are to be multiplied: those past the last are zeros."""
+        """Return the number of channels of an input block to multiply, without the zeros of its padding."""
         e, tile = self.emitter, self.tile
         if not self._rest:
             return tile.inner
@@ -186,7 +188,7 @@ class DirectConvolution:
         sums: list[list[Variable]],
         guarded: bool,
     ) -> None:
-        """The taps of a row of the window; where places are known, those outside are left out."""
+        """Emit the taps of a row of the window; taps known to be outside of the image are skipped."""
         e, size, place_step = self.emitter, self.sweep.axes[2].size, self.place_step
         step, vectors = width.advance, len(sums[0]) * self.tile.lanes * self.tile.inner
         start = e.address(line, self.element, e.mul(lowest, place_step))
@@ -197,21 +199,21 @@ class DirectConvolution:
                 inputs = Inputs(e.opaque("ptr", start), [distances[i] * place_step for i in inside], self.channel_step)
                 factors = e.address(weights, self.element, x * width.tap_step * vectors)
                 if inside:
-                    # A loop even where it has one step: over several taps at once, LLVM would read too far ahead, and
-                    # keep the inputs that taps share in the registers of the sums.
+                    # The loop is emitted even for one step: across several taps, LLVM would hoist loads too far and
+                    # keep the inputs that taps share in registers that the sums need.
                     self._channels(inputs, factors, e.opaque("i64", channels), [sums[i] for i in inside], self.unrolled)
             return
         span = (len(sums) - 1) * step + (self.window[2] - 1) * width.offset_step + 1
         channel_step = self.channel_step
         if guarded and not self.tile.blocked and span <= _SPAN:
-            start, channel_step, guarded = self._gathered_line(line, lowest, span), _SPAN, False
+            start, channel_step, guarded = self._gather_line(line, lowest, span), _SPAN, False
         with steps(e, 0, width.taps, opaque=True) as tap:
-            place = e.mul(tap, width.offset_step)
+            position = e.mul(tap, width.offset_step)
             if guarded:
-                inputs = self._gathered(line, [e.add(e.add(lowest, place), i * step) for i in range(len(sums))])
+                inputs = self._gather(line, [e.add(e.add(lowest, position), i * step) for i in range(len(sums))])
             else:
                 distances = [i * step * place_step for i in range(len(sums))]
-                inputs = Inputs(e.address(start, self.element, e.mul(place, place_step)), distances, channel_step)
+                inputs = Inputs(e.address(start, self.element, e.mul(position, place_step)), distances, channel_step)
             self._channels(
                 inputs, e.address(weights, self.element, e.mul(tap, width.tap_step * vectors)), channels, sums,
                 self.unrolled,
@@ -221,72 +223,80 @@ class DirectConvolution:
     def _few(taps: Number) -> bool:
         return isinstance(taps, int) and taps <= _CLIPPED
 
-    def _gathered_line(self, line: str, lowest: Number, span: int) -> str:
-        """A piece of a row of each plane on the stack, with zeros for places outside."""
+    def _gather_line(self, line: str, lowest: Number, span: int) -> str:
+        """Emit a copy of a part of a row of each channel on the stack, with zeros outside; return its address."""
         e, tile = self.emitter, self.tile
         if not self.lines:
             self.lines = e.array(self.element, _SPAN * tile.inner)
         size = e.spread(str(self.sweep.axes[2].size), tile.lanes, "i64")
-        places = vector(tile.lanes, "i64")
+        indices_type = vector(tile.lanes, "i64")
         for far in range(0, span, tile.lanes):
             first = e.spread(str(e.add(lowest, far)), tile.lanes, "i64")
-            place = e.let(f"add {places} {first}, {e.lane_numbers(tile.lanes)}")
-            inside = e.let(f"icmp ult {places} {place}, {size}")
+            index = e.let(f"add {indices_type} {first}, {e.lane_numbers(tile.lanes)}")
+            inside = e.let(f"icmp ult {indices_type} {index}, {size}")
             for u in range(tile.inner):
                 source = e.address(line, self.element, e.add(e.add(lowest, far), e.mul(u, self.channel_step)))
                 target = e.address(self.lines, self.element, u * _SPAN + far)
                 e.store(self.type, e.masked_load(self.type, source, 4, inside, tile.lanes), target, 4)
         return self.lines
 
-    def _gathered(self, line: str, places: Sequence[Number]) -> Inputs:
-        """The channels of some places in slots of the stack, zeros for places outside of the row."""
+    def _gather(self, line: str, positions: Sequence[Number]) -> Inputs:
+        """Emit copies of the channels at some positions on the stack, zeros outside of the row."""
         e, tile = self.emitter, self.tile
         if not self.gathered:
             self.gathered = e.array(self.element, tile.outputs * tile.inner)
         type, copies = (vector(tile.inner, self.element), 1) if tile.blocked else (self.element, tile.inner)
         outside = block_of(e, self.element, "0.0" if self.element == "float" else "0", tile.lanes)
-        for slot, place in enumerate(places):
-            inside = e.let(f"icmp ult i64 {place}, {self.sweep.axes[2].size}")
-            address = e.address(line, self.element, e.mul(place, self.place_step))
+        for slot, position in enumerate(positions):
+            inside = e.let(f"icmp ult i64 {position}, {self.sweep.axes[2].size}")
+            address = e.address(line, self.element, e.mul(position, self.place_step))
             for u in range(copies):
                 channel = e.address(address, self.element, e.mul(u, self.channel_step))
                 source = e.let(f"select i1 {inside}, ptr {channel}, ptr {outside}")
                 target = e.address(self.gathered, self.element, slot * tile.inner + u)
                 e.store(type, e.load(type, source, 4), target, 4)
-        return Inputs(self.gathered, [slot * tile.inner for slot in range(len(places))], 1)
+        return Inputs(self.gathered, [slot * tile.inner for slot in range(len(positions))], 1)
 
     def _channels(
-        self, inputs: Inputs, weights: str, channels: Number, sums: list[list[Variable]], together: int
+        self, inputs: Inputs, weights: str, channels: Number, sums: list[list[Variable]], unroll: int
     ) -> None:
-        """Multiply and add so many channels of an input block at one tap, some of which stand in the text together."""
+        """Emit the multiply-adds of some channels of an input block at one tap.
+
+        Args:
+            inputs: The inputs.
+            weights: Address of the weights of the tap.
+            channels: Number of channels.
+            sums: The sums, by output and block.
+            unroll: Largest number of channels per iteration.
+        """
         e, tile = self.emitter, self.tile
         blocks = len(sums[0])
-        while together > 1 and together * len(sums) * blocks > _UNROLLED:
-            together //= 2
-        with steps(e, 0, channels, together, opaque=True) as first:
-            values = [[each.get() for each in of_output] for of_output in sums]
-            for u in range(together):
+        while unroll > 1 and unroll * len(sums) * blocks > _UNROLLED:
+            unroll //= 2
+        with steps(e, 0, channels, unroll, opaque=True) as first:
+            values = [[variable.get() for variable in of_output] for of_output in sums]
+            for u in range(unroll):
                 channel = e.add(first, u)
                 start = e.address(weights, self.element, e.mul(channel, blocks * tile.lanes))
                 factors = [
-                    e.load(each.type, e.address(start, self.element, b * tile.lanes), 4 * tile.lanes)
-                    for b, each in enumerate(sums[0])
+                    e.load(variable.type, e.address(start, self.element, b * tile.lanes), 4 * tile.lanes)
+                    for b, variable in enumerate(sums[0])
                 ]
                 plane = e.address(inputs.start, self.element, e.mul(channel, inputs.channel_step))
-                # Another name for it: a vector and its half, of one value, are a load each and no shuffle.
+                # An opaque copy of the address: the vector and its half are then two broadcast loads, not a shuffle.
                 again = e.opaque("ptr", plane) if sums[0][-1].type != self.type and blocks > 1 else plane
                 for i, distance in enumerate(inputs.distances):
                     for types, begin in ((self.type, plane), (self.half, again)):
-                        of_type = [b for b, each in enumerate(sums[i]) if each.type == types]
+                        of_type = [b for b, variable in enumerate(sums[i]) if variable.type == types]
                         if of_type and types:
                             value = e.load(self.element, e.address(begin, self.element, distance), 4)
                             lanes = int(types[1:].split()[0])
                             spread = e.spread(value, lanes, self.element)
                             for b in of_type:
                                 values[i][b] = self._multiply_add(lanes, spread, factors[b], values[i][b])
-            for of_output, found in zip(sums, values, strict=True):
-                for each, value in zip(of_output, found, strict=True):
-                    each.set(value)
+            for of_output, results in zip(sums, values, strict=True):
+                for variable, value in zip(of_output, results, strict=True):
+                    variable.set(value)
 
     def _multiply_add(self, lanes: int, a: str, b: str, c: str) -> str:
         if self.tile.dot_width > 1:
@@ -296,7 +306,13 @@ class DirectConvolution:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Where the inputs of neighbouring outputs are: at fixed distances, channel by channel."""
+    """The inputs of adjacent outputs: at fixed distances from an address, channel by channel.
+
+    Attributes:
+        start: Address of the first channel.
+        distances: Distance of each output's input, in elements.
+        channel_step: Stride of channels, in elements.
+    """
 
     start: str
     distances: list[int]

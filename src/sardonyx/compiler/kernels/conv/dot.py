@@ -1,6 +1,6 @@
-"""Convolutions to few channels: lanes are the channels of the input, and are added up at the end.
+"""Convolutions to few filters: dot products whose lanes are input channels, summed at the end.
 
-With output channels in the lanes, as in direct convolutions, most lanes would compute what nobody reads.
+With output channels in the lanes, as in direct convolutions, most lanes would compute unused results.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sardonyx.compiler.tiling.windows import Number
 
 
 class DotConvolution:
-    """Writes one, of a blocked image; see :func:`sardonyx.compiler.kernels.conv.convolution.convolution`."""
+    """The emitter of a dot-product convolution, see :func:`.convolution`."""
 
     def __init__(self, sweep: Sweep, x: Image, weights: str, tile: Tile, epilogue: Epilogue) -> None:
         self.sweep, self.x, self.weights, self.tile, self.epilogue = sweep, x, weights, tile, epilogue
@@ -40,7 +40,7 @@ class DotConvolution:
         e, tile, width = self.emitter, self.tile, row.phases[2]
         sums = [[e.variable(self.type, "zeroinitializer") for _ in range(tile.filters)] for _ in range(size)]
         vectors = tile.filters * tile.lanes
-        lowest = width.place(e, first)
+        lowest = width.input_index(e, first)
         with steps(e, 0, tile.depth, opaque=True) as block:
             plane = e.address(image, "float", e.mul(block, self.block_step))
             packed = e.address(self.weights, "float", e.mul(block, self.taps * vectors))
@@ -48,39 +48,39 @@ class DotConvolution:
                 self.sweep.lines(row, plane, "float", self.slice_step, self.row_step) as (line, tap),
                 steps(e, 0, width.taps, opaque=True) as x,
             ):
-                place = e.add(lowest, e.mul(x, width.offset_step))
+                position = e.add(lowest, e.mul(x, width.offset_step))
                 number = e.add(tap, e.mul(x, width.tap_step))
                 factors = e.address(packed, "float", e.mul(number, vectors))
-                self._products(width, line, place, factors, sums, guarded)
+                self._products(width, line, position, factors, sums, guarded)
         for i in range(size):
-            value = self._added_up([each.get() for each in sums[i]])
+            value = self._sum_lanes([variable.get() for variable in sums[i]])
             self.epilogue(self.sweep.index(row, 0, e.add(first, i), tile.lanes), value, None)
 
     def _products(
-        self, width: Phase, line: str, place: Number, weights: str, sums: list[list[Variable]], guarded: bool
+        self, width: Phase, line: str, position: Number, weights: str, sums: list[list[Variable]], guarded: bool
     ) -> None:
-        """Multiply and add at one tap of all outputs."""
+        """Emit the multiply-adds of all outputs at one tap."""
         e, lanes = self.emitter, self.tile.lanes
         factors = [
             e.load(self.type, e.address(weights, "float", filter * lanes), 4 * lanes) for filter in range(len(sums[0]))
         ]
-        start = e.address(line, "float", e.mul(place, lanes))
+        start = e.address(line, "float", e.mul(position, lanes))
         for i, of_output in enumerate(sums):
             source = e.address(start, "float", i * width.advance * lanes)
             if guarded:
-                here = e.let(f"icmp ult i64 {e.add(place, i * width.advance)}, {self.sweep.axes[2].size}")
+                here = e.let(f"icmp ult i64 {e.add(position, i * width.advance)}, {self.sweep.axes[2].size}")
                 source = e.let(f"select i1 {here}, ptr {source}, ptr {block_of(e, 'float', '0.0', lanes)}")
             value = e.load(self.type, source, 4)
-            for each, factor in zip(of_output, factors, strict=True):
-                each.set(e.multiply_add(self.type, value, factor, each.get()))
+            for variable, factor in zip(of_output, factors, strict=True):
+                variable.set(e.multiply_add(self.type, value, factor, variable.get()))
 
-    def _added_up(self, sums: list[str]) -> str:
-        """A block of results of which each is the sum of the lanes of a vector."""
+    def _sum_lanes(self, sums: list[str]) -> str:
+        """Return a block of results: the lane sums of the vectors."""
         e, lanes = self.emitter, self.tile.lanes
         name = f"llvm.vector.reduce.fadd.v{lanes}f32"
         e.declarations[f"declare float @{name}(float, {self.type})"] = None
-        found = "zeroinitializer"
+        block = "zeroinitializer"
         for lane, value in enumerate(sums):
             total = e.let(f"call reassoc float @{name}(float -0.0, {self.type} {value})")
-            found = e.let(f"insertelement {self.type} {found}, float {total}, i64 {lane}")
-        return found
+            block = e.let(f"insertelement {self.type} {block}, float {total}, i64 {lane}")
+        return block

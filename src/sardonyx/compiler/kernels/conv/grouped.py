@@ -1,8 +1,8 @@
-"""Convolutions of channels in small groups, of which a block holds several: depthwise ones, where a group is a channel.
+"""Convolutions of small groups of channels, several groups per block, down to depthwise.
 
-Lanes are output channels. A group has as many filters as channels, so that a lane's inputs lie in the same block; the
-vector of inputs at a place is shuffled, once for all outputs that see it, so that each lane gets its group's first
-channel, then the second, and so on.
+Lanes are output channels. A group has as many filters as channels: a lane's inputs are in the same block. The vector of
+inputs at a position is shuffled once for all outputs whose windows contain the position: each lane gets the first
+channel of its group, then the second, and so on.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sardonyx.core.ir import types as t
 
 
 def pack_depthwise_weights(weights: np.ndarray, target: Target) -> np.ndarray:
-    """The weights as :func:`depthwise` reads them.
+    """Return the weights in the order in which :func:`depthwise` reads them.
 
     Args:
         weights: [channels, 1, 1, *window], of any float type.
-        target: What the code is for.
+        target: The processor.
 
     Returns:
         A flat array of float32: [channel block][*window][channel of the block], with zeros past the last channel.
@@ -48,20 +48,20 @@ def depthwise(
     outputs: int,
     epilogue: Epilogue,
 ) -> Size:
-    """Write a depthwise convolution of a blocked image of floats, or of integers whose sums float32 holds exactly.
+    """Write a depthwise convolution of a blocked image.
 
-    The epilogue gets whole blocks of channels, as in :func:`~sardonyx.compiler.kernels.conv.convolution.convolution`,
-    always as floats.
+    The elements are floats, or integers whose sums are exact in float32. The epilogue gets whole blocks of channels, as
+    in :func:`~sardonyx.compiler.kernels.conv.convolution.convolution`, always as floats.
 
     Args:
-        kernel: What is written.
+        kernel: The kernel.
         x: The image, blocked.
         weights: The packed weights, see :func:`pack_depthwise_weights`.
-        batch: How many images.
-        windows: The windows, of as many axes as the image.
+        batch: Number of images.
+        windows: The windows, with the rank of the image.
         out: The spatial sizes of the output.
         outputs: Outputs of a register tile.
-        epilogue: What becomes of the results.
+        epilogue: Consumes the results.
 
     Returns:
         The number of work items.
@@ -83,10 +83,10 @@ def grouped(
     epilogue: Epilogue,
     size: int,
 ) -> Size:
-    """Write a convolution of groups of so many channels and as many filters, a divisor of the lanes.
+    """Write a convolution of groups of ``size`` channels and ``size`` filters; ``size`` divides the lanes.
 
-    Weights are as :func:`~sardonyx.compiler.kernels.conv.weight_layouts.grouped_weights` orders them; for the rest see
-    :func:`depthwise`.
+    The order of weights is that of :func:`~sardonyx.compiler.kernels.conv.weight_layouts.grouped_weights`; for the
+    other arguments see :func:`depthwise`.
     """
     target = kernel.target
     sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, target.lanes(32)), outputs=outputs)
@@ -103,9 +103,9 @@ class _Grouped(Channelwise):
     def outside(self) -> str:
         return "0" if t.is_integer(self.dtype) else self.identity()
 
-    def loaded(self, address: str) -> str:
+    def load(self, address: str) -> str:
         if not t.is_integer(self.dtype):
-            return super().loaded(address)
+            return super().load(address)
         e, narrow, wide = self.emitter, vector(self.lanes, self.stored), vector(self.lanes, "i32")
         extend = "zext" if t.kind(self.dtype) == "uint" else "sext"
         number = e.let(f"{extend} {narrow} {e.load(narrow, address, self.lanes * self.dtype.bitwidth // 8)} to {wide}")
@@ -124,20 +124,20 @@ class _Grouped(Channelwise):
             for channel in range(self.size)
         ]
 
-    def prepared(self, value: str) -> list[str]:
+    def prepare(self, value: str) -> list[str]:
         if self.size == 1:
             return [value]
-        found = []
+        vectors = []
         for channel in range(self.size):
             lanes = ", ".join(f"i32 {lane // self.size * self.size + channel}" for lane in range(self.lanes))
             mask = f"<{self.lanes} x i32> <{lanes}>"
-            found.append(self.emitter.let(f"shufflevector {self.type} {value}, {self.type} poison, {mask}"))
-        return found
+            vectors.append(self.emitter.let(f"shufflevector {self.type} {value}, {self.type} poison, {mask}"))
+        return vectors
 
-    def combined(self, result: str, values: list[str], factors: list[str]) -> str:
+    def combine(self, result: str, values: list[str], factors: list[str]) -> str:
         for value, factor in zip(values, factors, strict=True):
             result = self.emitter.multiply_add(self.type, value, factor, result)
         return result
 
-    def merged(self, first: str, second: str) -> str:
+    def merge(self, first: str, second: str) -> str:
         return self.emitter.let(f"fadd {self.type} {first}, {second}")

@@ -1,9 +1,9 @@
-"""Convolutions from few channels to few filters: lanes are neighbouring outputs of a row, and images are plain.
+"""Convolutions of NCHW images from few channels to few filters; lanes are adjacent outputs of a row.
 
-In blocks of channels most lanes of such images would be zeros. Here a register tile is some vectors of outputs for all
-filters; each step takes one input channel at one tap: a vector of inputs for each vector of outputs, and each filter's
-weight in all lanes. Tiles that reach outside of a row, or past its last output, read it from a copy on the stack with
-zeros around it.
+In blocked layout, most lanes of an image of few channels would be zeros. Here a register tile is a few vectors of
+outputs for all filters; each step multiplies one input channel at one tap: a vector of inputs for each vector of
+outputs, and each filter's weight broadcast to all lanes. Tiles that reach outside of a row, or past its last output,
+read a zero-padded copy of the row on the stack.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import FLOAT
 
 _UNROLLED = 48
-"""About how many multiplications stand in the text of an inner loop."""
+"""Approximate number of multiplications in the body of an unrolled inner loop."""
 
 
 def pack_planar_weights(weights: np.ndarray) -> np.ndarray:
-    """The weights as :func:`planar` reads them.
+    """Return the weights in the order in which :func:`planar` reads them.
 
     Args:
         weights: [1, filters, channels, *window], of any float type.
@@ -51,21 +51,21 @@ def planar(
     outputs: int,
     epilogue: Epilogue,
 ) -> Size:
-    """Write a convolution of a plain image of floats, of one group.
+    """Write a convolution of one group of an NCHW image of floats.
 
-    The epilogue gets vectors of outputs along the last axis: image, channel, then the spatial axes, and a mask where a
-    row ends within the vector.
+    The epilogue gets vectors of outputs along the last axis: image, channel, then the spatial axes, and a mask if a row
+    ends within the vector.
 
     Args:
-        kernel: What is written.
-        x: The image, plain.
+        kernel: The kernel.
+        x: The image, NCHW.
         weights: The packed weights, see :func:`pack_planar_weights`.
         filters: Output channels, few enough for their sums to fit the registers.
-        batch: How many images.
-        windows: The windows, of as many axes as the image; the last axis of the input is not dilated.
+        batch: Number of images.
+        windows: The windows, with the rank of the image; the last axis of the input is not dilated.
         out: The spatial sizes of the output.
         outputs: Outputs of a register tile, a multiple of the lanes.
-        epilogue: What becomes of the results.
+        epilogue: Consumes the results.
 
     Returns:
         The number of work items.
@@ -93,7 +93,7 @@ class _Planar:
         self.copy = ""
 
     def _reach(self, vectors: int) -> int:
-        """How many places of a line a tile sees."""
+        """Return the number of elements of a line that a tile reads."""
         return (vectors * self.lanes - 1) * self.advance + (self.taps - 1) * self.far + 1
 
     def write(self) -> None:
@@ -107,7 +107,7 @@ class _Planar:
                 self._tile(row, at, end, vectors)
 
     def _runs(self, begin: Number, end: Number) -> Iterator[tuple[Number, Number, int]]:
-        """Runs of tiles of equal sizes: where tiles begin, and how many vectors they have."""
+        """Return runs of tiles of equal sizes: first output, end, and vectors of a tile."""
         e, lanes = self.emitter, self.lanes
         if not (isinstance(begin, int) and isinstance(end, int)):
             whole = e.sub(end, e.rem(e.sub(end, begin), self.most * lanes))
@@ -125,19 +125,19 @@ class _Planar:
                 yield first, last, size
 
     def _tile(self, row: Row, first: Number, end: Number, vectors: int) -> None:
-        """The tile from an output on; with care where it reaches outside of the row, or past its end."""
+        """Emit a tile; a tile that crosses the edges or the end of the row has bounds checks."""
         e, axis = self.emitter, self.sweep.axes[2]
-        lowest = row.phases[2].place(e, first)
+        lowest = row.phases[2].input_index(e, first)
         last, highest = e.add(first, vectors * self.lanes), e.add(lowest, self._reach(vectors))
-        if all(isinstance(each, int) for each in (lowest, last, end, highest, axis.size)):
+        if all(isinstance(bound, int) for bound in (lowest, last, end, highest, axis.size)):
             inside = lowest >= 0 and last <= end and highest <= axis.size  # type: ignore[operator]
             self._sums(row, first, lowest, end, vectors, careful=not inside)
             return
         tests = [f"icmp sge i64 {lowest}, 0", f"icmp sle i64 {last}, {end}", f"icmp sle i64 {highest}, {axis.size}"]
-        found = "true"
+        is_inside = "true"
         for test in tests:
-            found = e.let(f"and i1 {found}, {e.let(test)}")
-        with e.either(found) as branches:
+            is_inside = e.let(f"and i1 {is_inside}, {e.let(test)}")
+        with e.either(is_inside) as branches:
             for careful, _ in enumerate(branches):
                 self._sums(row, first, lowest, end, vectors, careful=bool(careful))
 
@@ -153,15 +153,15 @@ class _Planar:
             with self.sweep.lines(row, plane, "float", self.slice_step, self.row_step) as (line, tap):
                 factors = e.address(weights, "float", e.mul(tap, self.filters))
                 if careful:
-                    self._multiply(self._copied(line, lowest, self._reach(vectors)), factors, sums)
+                    self._multiply(self._copy_line(line, lowest, self._reach(vectors)), factors, sums)
                 else:
                     self._multiply(e.address(line, "float", lowest), factors, sums)
         for filter, of_filter in enumerate(sums):
-            for number, each in enumerate(of_filter):
-                self._finish(row, filter, e.add(first, number * lanes), end, each, careful=careful)
+            for number, variable in enumerate(of_filter):
+                self._finish(row, filter, e.add(first, number * lanes), end, variable, careful=careful)
 
     def _finish(self, row: Row, filter: int, at: Number, end: Number, sum: Variable, *, careful: bool) -> None:
-        """Hand a vector of results on; nothing where it lies past the end of the row."""
+        """Call the epilogue with a vector of results, unless the vector is past the end of the row."""
         e, lanes = self.emitter, self.lanes
         image, channel, *spatial, _ = self.sweep.index(row, filter, at, 1)
         index = (image, channel, *spatial, Index(row.phases[2].output(e, at), 1))
@@ -176,27 +176,27 @@ class _Planar:
         with e.when(e.let(f"icmp sgt i64 {left}, 0")):
             self.epilogue(index, sum.get(), e.lanes_below(e.least(left, lanes), lanes))
 
-    def _copied(self, line: str, lowest: Number, reach: int) -> str:
-        """A piece of a line on the stack, with zeros for places outside."""
+    def _copy_line(self, line: str, lowest: Number, reach: int) -> str:
+        """Emit a copy of a part of a line on the stack, with zeros outside of the image; return its address."""
         e, lanes = self.emitter, self.lanes
         if not self.copy:
             self.copy = e.array("float", self.span)
-        places = vector(lanes, "i64")
+        indices_type = vector(lanes, "i64")
         size = e.spread(str(self.sweep.axes[2].size), lanes, "i64")
         with steps(e, 0, -(-reach // lanes) * lanes, lanes, opaque=True) as far:
             at = e.add(lowest, far)
-            place = e.let(f"add {places} {e.spread(str(at), lanes, 'i64')}, {e.lane_numbers(lanes)}")
-            inside = e.let(f"icmp ult {places} {place}, {size}")
-            found = e.masked_load(self.type, e.address(line, "float", at), 4, inside, lanes)
-            e.store(self.type, found, e.address(self.copy, "float", far), 4)
+            index = e.let(f"add {indices_type} {e.spread(str(at), lanes, 'i64')}, {e.lane_numbers(lanes)}")
+            inside = e.let(f"icmp ult {indices_type} {index}, {size}")
+            values = e.masked_load(self.type, e.address(line, "float", at), 4, inside, lanes)
+            e.store(self.type, values, e.address(self.copy, "float", far), 4)
         return self.copy
 
     def _multiply(self, line: str, weights: str, sums: list[list[Variable]]) -> None:
-        """All taps of a row of the window."""
+        """Emit the products of all taps of a row of the window."""
         e, filters, vectors = self.emitter, self.filters, len(sums[0])
 
         def taps(start: Number, count: int) -> None:
-            values = [[each.get() for each in of_filter] for of_filter in sums]
+            values = [[variable.get() for variable in of_filter] for of_filter in sums]
             for tap in (e.add(start, offset) for offset in range(count)):
                 inputs = self._inputs(line, e.mul(tap, self.far), vectors)
                 for filter in range(filters):
@@ -206,9 +206,9 @@ class _Planar:
                         e.multiply_add(self.type, factor, input, value)
                         for input, value in zip(inputs, values[filter], strict=True)
                     ]
-            for of_filter, found in zip(sums, values, strict=True):
-                for each, value in zip(of_filter, found, strict=True):
-                    each.set(value)
+            for of_filter, results in zip(sums, values, strict=True):
+                for variable, value in zip(of_filter, results, strict=True):
+                    variable.set(value)
 
         together = max(1, min(self.taps, _UNROLLED // (filters * vectors)))
         whole = self.taps // together * together
@@ -218,7 +218,7 @@ class _Planar:
             taps(whole, self.taps - whole)
 
     def _inputs(self, line: str, at: Number, vectors: int) -> list[str]:
-        """The inputs of each vector of outputs at a place of the line."""
+        """Emit the inputs of each vector of outputs at an index of the line."""
         e, lanes = self.emitter, self.lanes
-        places = (e.add(at, number * lanes * self.advance) for number in range(vectors))
-        return [load_store.load(e, FLOAT, line, Index(place, self.advance), lanes, None) for place in places]
+        positions = (e.add(at, number * lanes * self.advance) for number in range(vectors))
+        return [load_store.load(e, FLOAT, line, Index(position, self.advance), lanes, None) for position in positions]

@@ -1,10 +1,10 @@
-"""Pooling of plain images: lanes are neighbouring outputs of a row.
+"""Pooling of NCHW images; lanes are adjacent outputs of a row.
 
-Windows are reduced along one axis after the other. What the windows of a row of outputs see of a column is put together
-first, column by column, into a *line* that holds the identity wherever windows reach outside of the image; each output
-is then what its window holds of the line. So an output takes as many steps as a window has rows and columns, not
-elements, and only the columns are told from the border. The lines of several rows come before the outputs of the first
-of them: a load that spans two stores waits until both are in the cache.
+A window is reduced along one axis after the other. First, the columns that a row of outputs reads are reduced over the
+depth and height of the window into a *line*, with the identity for columns outside of the image. Each output is then
+the reduction of its window's elements of the line. The cost of an output is therefore the sum of the window's sizes,
+not the product, and bounds are checked only when the line is computed. The lines of several rows are computed before
+the outputs of the first: a load that spans two recent stores cannot be forwarded and waits until both are in the cache.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sardonyx.compiler.tiling.windows import Number, Windows
 from sardonyx.core.dim import Size, ceil_div
 
 _UNROLLED = 16
-"""Most elements of a window along an axis that stand in the text one by one."""
+"""Largest number of elements of a window along an axis that is fully unrolled."""
 
 _SHUFFLED = 7
-"""Furthest apart that the elements of neighbouring windows are loaded as whole vectors, and shuffled."""
+"""Largest stride of windows for which the elements are loaded as whole vectors and shuffled."""
 
 
 def planar_pooling(
@@ -39,19 +39,20 @@ def planar_pooling(
     epilogue: Epilogue,
     schedule: PoolingSchedule,
 ) -> Size:
-    """Write a reduction over windows of plain images. Places outside do not count; NaN wins over every number.
+    """Write a reduction over windows of NCHW images.
 
-    The epilogue gets vectors of outputs along the last axis: image, channel 0, then the spatial axes, and a mask where
-    a row of unknown length ends within the vector. Some outputs come twice, and are the same then.
+    Elements outside of the image are skipped; NaN wins over every number. The epilogue gets vectors of outputs along
+    the last axis: image, channel 0, then the spatial axes, and a mask if a row of unknown length ends within the
+    vector. The epilogue may get an output twice, with the same value.
 
     Args:
-        kernel: What is written.
-        kind: How elements are combined.
+        kernel: The kernel.
+        kind: The reduction.
         x: The images, of one channel.
-        batch: How many there are.
-        windows: The windows, of as many axes; the input is not dilated.
+        batch: Number of images.
+        windows: The windows, with the rank of the image; the input is not dilated.
         out: The spatial sizes of the output.
-        epilogue: What becomes of the results.
+        epilogue: Consumes the results.
         schedule: The schedule, see :func:`~sardonyx.compiler.tiling.pooling.choose_pooling`.
 
     Returns:
@@ -77,7 +78,7 @@ class _PlanarPooling:
             x.sizes, out, windows.sizes, windows.strides, windows.padding, windows.dilations, windows.base_dilations,
             strict=True,
         )  # fmt: skip
-        self.axes = tuple(Axis(kernel, *each) for each in flat)  # type: ignore[arg-type]
+        self.axes = tuple(Axis(kernel, *axis) for axis in flat)  # type: ignore[arg-type]
         self.out: tuple[Size, ...] = (*(1,) * missing, *out)
         self.window = (*(1,) * missing, *windows.sizes)
         (self.stride, self.step), self.taps = self._moves(2), self.window[2]
@@ -86,14 +87,14 @@ class _PlanarPooling:
         self.lines = self.outside = ""
 
     def _moves(self, axis: int) -> tuple[int, int]:
-        """How far apart neighbouring windows are along an axis, and the elements of one."""
+        """Return the input strides of adjacent windows along an axis, and of adjacent elements of a window."""
         (phase,) = self.axes[axis].phases
         return phase.advance, phase.offset_step
 
-    # The walk.
+    # The loop over work items.
 
     def write(self, batch: Size) -> Size:
-        """Write the kernel; returns the number of work items."""
+        """Write the kernel; return the number of work items."""
         e = self.emitter
         depth, height, width = self.axes
         bands = ceil_div(self.out[1], self.rows)
@@ -113,25 +114,25 @@ class _PlanarPooling:
         return batch * self.out[0] * bands * pieces
 
     def _some(self, of: Number, most: int, begin: Number) -> Number:
-        """How many of a number of things belong to a work item that has so many at most, from one of them on."""
+        """Return the length of the work item from ``begin`` on: ``most``, or fewer at the end of the axis."""
         return most if isinstance(of, int) and of % most == 0 else self.emitter.least(most, self.emitter.sub(of, begin))
 
     def _split(self, number: Number, size: Number) -> tuple[Number, Number]:
         return self.emitter.div(number, size), self.emitter.rem(number, size)
 
     def _band(self, image: Number, z: Number, y: Number, rows: Number, begin: Number, count: Number) -> None:
-        """Some rows of outputs, ``count`` of each from ``begin`` on."""
+        """Emit ``rows`` rows of outputs, ``count`` outputs of each from ``begin`` on."""
         e, (depth, height, width) = self.emitter, self.axes
         plane = e.mul(height.size, width.size)
         pointer = e.address(self.x.pointer, self.element, e.mul(image, e.mul(depth.size, plane)))
-        # The columns that windows see, from `low` on, and those of them that are there.
-        low = width.phases[0].place(e, begin)
+        # Windows read `seen` columns from `low` on; the columns from `first` to `last` are inside of the image.
+        low = width.phases[0].input_index(e, begin)
         seen = e.add(e.mul(e.sub(count, 1), self.stride), (self.taps - 1) * self.step + 1)
         first = e.least(e.most(e.sub(0, low), 0), seen)
         last = e.most(first, e.least(seen, e.sub(width.size, low)))
         with steps(e, 0, rows) as row:
             line = e.address(self.lines, self.register, e.mul(row, self.pitch))
-            at = depth.phases[0].place(e, z), height.phases[0].place(e, e.add(y, row))
+            at = depth.phases[0].input_index(e, z), height.phases[0].input_index(e, e.add(y, row))
             self._fill(line, 0, first)
             self._columns(at, pointer, e.add(low, first), e.address(line, self.register, first), e.sub(last, first))
             self._fill(line, last, seen)
@@ -142,57 +143,57 @@ class _PlanarPooling:
     # Columns.
 
     def _fill(self, line: str, start: Number, end: Number) -> None:
-        """Put the identity to places of a line that nothing is written to yet, and to some behind them."""
+        """Store the identity from ``start`` to ``end``, rounded up to a whole vector."""
         if start == end:
             return
         with steps(self.emitter, start, end, self.wide) as at:
             self._put(self._identity(self.wide), line, at, self.wide)
 
     def _columns(self, at: tuple[Number, Number], image: str, first: Number, line: str, count: Number) -> None:
-        """What the windows of a row see of each column, from the first on."""
+        """Emit the reduction of each column over the window's depth and height, from column ``first`` on."""
         e = self.emitter
         deep, high = self.window[:2]
         if deep * high <= _UNROLLED:
             rows = [self._row(at, image, first, tap) for tap in itertools.product(range(deep), range(high))]
 
-            def column(place: Number, lanes: int) -> None:
-                found = [load_store.load(e, self.x.dtype, row, Index(place, 1), lanes) for row in rows]
-                self._put(self._reduced(found, lanes), line, place, lanes)
+            def column(position: Number, lanes: int) -> None:
+                values = [load_store.load(e, self.x.dtype, row, Index(position, 1), lanes) for row in rows]
+                self._put(self._reduce(values, lanes), line, position, lanes)
 
-            self._each(count, column)
+            self._for_each_column(count, column)
             return
         table = e.array("ptr", deep * high)
         with e.loop(0, deep) as z, e.loop(0, high) as y:
             entry = e.address(table, "ptr", e.add(e.mul(z, high), y))
             e.store("ptr", self._row(at, image, first, (z, y)), entry, 8)
 
-        def long(place: Number, lanes: int) -> None:
+        def long(position: Number, lanes: int) -> None:
             total = e.variable(vector(lanes, self.register), self._identity(lanes))
             with e.loop(0, deep * high) as tap:
                 row = e.load("ptr", e.address(table, "ptr", tap), 8)
-                found = load_store.load(e, self.x.dtype, row, Index(place, 1), lanes)
-                total.set(self._reduced([total.get(), found], lanes))
-            self._put(total.get(), line, place, lanes)
+                values = load_store.load(e, self.x.dtype, row, Index(position, 1), lanes)
+                total.set(self._reduce([total.get(), values], lanes))
+            self._put(total.get(), line, position, lanes)
 
-        self._each(count, long)
+        self._for_each_column(count, long)
 
     def _row(self, at: tuple[Number, Number], image: str, first: Number, tap: tuple[Number, Number]) -> str:
-        """Where a row of the image is that windows see, from a column on; outside of it there are identities."""
+        """Return the address of the row of the image that a tap reads, or of identities if the row is outside."""
         e, (depth, height, width) = self.emitter, self.axes
-        places = [
-            e.add(place, e.mul(number, self._moves(axis)[1]))
-            for axis, (place, number) in enumerate(zip(at, tap, strict=True))
+        indices = [
+            e.add(index, e.mul(number, self._moves(axis)[1]))
+            for axis, (index, number) in enumerate(zip(at, tap, strict=True))
         ]
-        row = e.add(e.mul(places[0], height.size), places[1])
-        found = e.address(image, self.element, e.add(e.mul(row, width.size), first))
-        for axis, place in zip((depth, height), places, strict=True):
+        row = e.add(e.mul(indices[0], height.size), indices[1])
+        address = e.address(image, self.element, e.add(e.mul(row, width.size), first))
+        for axis, index in zip((depth, height), indices, strict=True):
             if not axis.inside:
-                inside = e.let(f"icmp ult i64 {place}, {axis.size}")
-                found = e.let(f"select i1 {inside}, ptr {found}, ptr {self.outside}")
-        return found
+                inside = e.let(f"icmp ult i64 {index}, {axis.size}")
+                address = e.let(f"select i1 {inside}, ptr {address}, ptr {self.outside}")
+        return address
 
-    def _each(self, count: Number, body: Callable[[Number, int], None]) -> None:
-        """Go over columns a vector at a time; the last one ends with them, so it may begin within the one before."""
+    def _for_each_column(self, count: Number, body: Callable[[Number, int], None]) -> None:
+        """Emit a loop over columns, one vector at a time; the last vector may overlap the one before."""
         lanes = planar_lanes(self.wide, count) if isinstance(count, int) else self.wide
 
         def short() -> None:
@@ -202,7 +203,10 @@ class _PlanarPooling:
         self._vectors(count, lanes, lambda at: body(at, lanes), short)
 
     def _vectors(self, count: Number, lanes: int, whole: Callable[[Number], None], short: Callable[[], None]) -> None:
-        """Go over places a vector at a time, the last of which may begin within the one before, or over a short row."""
+        """Emit a loop over a row, one vector at a time, or ``short`` for a row shorter than a vector.
+
+        The last vector may overlap the one before.
+        """
         e = self.emitter
         if isinstance(count, int):
             with steps(e, 0, count - count % lanes, lanes) as at:
@@ -221,7 +225,7 @@ class _PlanarPooling:
     # Outputs.
 
     def _along(self, row: tuple[Number, ...], begin: Number, line: str, count: Number) -> None:
-        """The outputs of a row, so many from one on, from its line."""
+        """Emit ``count`` outputs of a row from ``begin`` on, computed from the row's line."""
         e, lanes = self.emitter, self.lanes
 
         def some(at: Number, mask: str | None = None) -> None:
@@ -233,66 +237,70 @@ class _PlanarPooling:
         self._vectors(count, lanes, some, lambda: some(0, e.lanes_below(count, lanes)))
 
     def _window(self, line: str, start: Number) -> str:
-        """A vector of outputs, of which the first begins at a place of the line."""
+        """Emit a vector of outputs; the window of the first begins at an index of the line."""
         e = self.emitter
         if self.taps <= _UNROLLED:
-            return self._reduced(self._inputs(line, start, self.taps), self.lanes)
+            return self._reduce(self._inputs(line, start, self.taps), self.lanes)
         total = e.variable(vector(self.lanes, self.register), self._identity(self.lanes))
         whole = self.taps - self.taps % _UNROLLED
         for first, end, count in ((0, whole, _UNROLLED), (whole, self.taps, self.taps - whole)):
             if count:
                 with steps(e, first, end, count) as tap:
-                    found = self._inputs(line, e.add(start, e.mul(tap, self.step)), count)
-                    total.set(self._reduced([total.get(), *found], self.lanes))
+                    inputs = self._inputs(line, e.add(start, e.mul(tap, self.step)), count)
+                    total.set(self._reduce([total.get(), *inputs], self.lanes))
         return total.get()
 
     def _inputs(self, line: str, start: Number, taps: int) -> list[str]:
-        """What a vector of outputs sees at some taps, a vector each."""
+        """Emit the inputs of a vector of outputs at some taps, one vector per tap."""
         e, stride = self.emitter, self.stride
         if stride > 1 and (self.lanes == 1 or stride > min(_SHUFFLED, self.lanes)):
-            return [self._gathered(line, e.add(start, tap * self.step)) for tap in range(taps)]
-        found = []
+            return [self._gather(line, e.add(start, tap * self.step)) for tap in range(taps)]
+        inputs = []
         for tap in range(taps):
             passed, offset = divmod(tap * self.step, stride)
-            found.append(self._apart(line, e.add(start, passed * stride), stride, offset))
-        return found
+            inputs.append(self._load_strided(line, e.add(start, passed * stride), stride, offset))
+        return inputs
 
-    def _apart(self, line: str, start: Number, stride: int, offset: int) -> str:
-        """The elements of a line that are ``stride`` apart, from ``offset`` on, of as many vectors.
+    def _load_strided(self, line: str, start: Number, stride: int, offset: int) -> str:
+        """Emit a vector of elements of a line at ``stride``, from ``offset`` on.
 
-        Those of other offsets are of the same vectors, which are loaded once.
+        Other offsets use the same vectors, which are loaded once.
         """
         e, lanes = self.emitter, self.lanes
         if stride % 2 == 0:
             half = stride // 2
             second, offset = divmod(offset, half)
-            low, high = (self._apart(line, e.add(start, place), half, offset) for place in (0, lanes * half))
-            return self._shuffled(low, high, [2 * lane + second for lane in range(lanes)])
-        found, *others = (
-            e.load(vector(lanes, self.register), e.address(line, self.register, e.add(start, place)), self.bytes)
-            for place in range(0, stride * lanes, lanes)
+            low, high = (
+                self._load_strided(line, e.add(start, position), half, offset) for position in (0, lanes * half)
+            )
+            return self._shuffle(low, high, [2 * lane + second for lane in range(lanes)])
+        result, *others = (
+            e.load(vector(lanes, self.register), e.address(line, self.register, e.add(start, position)), self.bytes)
+            for position in range(0, stride * lanes, lanes)
         )
         if stride == 1:
-            return found
-        # Each lane of one vector alone has an element that is wanted.
+            return result
+        # Exactly one of the vectors has a selected element in each lane.
         for number, other in enumerate(others, 1):
-            wanted = [(number * lanes + lane - offset) % stride == 0 for lane in range(lanes)]
-            found = self._shuffled(found, other, [lane + lanes * each for lane, each in enumerate(wanted)])
-        return self._shuffled(found, "poison", [(lane * stride + offset) % lanes for lane in range(lanes)])
+            selected = [(number * lanes + lane - offset) % stride == 0 for lane in range(lanes)]
+            result = self._shuffle(
+                result, other, [lane + lanes * is_selected for lane, is_selected in enumerate(selected)]
+            )
+        return self._shuffle(result, "poison", [(lane * stride + offset) % lanes for lane in range(lanes)])
 
-    def _gathered(self, line: str, start: Number) -> str:
-        """The elements of a line that outputs see at one tap, loaded one by one."""
-        e, found = self.emitter, "poison"
+    def _gather(self, line: str, start: Number) -> str:
+        """Emit the elements of a line that outputs read at one tap, loaded one by one."""
+        e, result = self.emitter, "poison"
         for lane in range(self.lanes):
             one = e.load(self.register, e.address(line, self.register, e.add(start, lane * self.stride)), self.bytes)
             if self.lanes == 1:
                 return one
-            found = e.let(
-                f"insertelement {vector(self.lanes, self.register)} {found}, {self.register} {one}, i64 {lane}"
+            result = e.let(
+                f"insertelement {vector(self.lanes, self.register)} {result}, {self.register} {one}, i64 {lane}"
             )
-        return found
+        return result
 
-    def _shuffled(self, first: str, second: str, lanes: Sequence[int]) -> str:
+    def _shuffle(self, first: str, second: str, lanes: Sequence[int]) -> str:
         type, chosen = vector(self.lanes, self.register), ", ".join(f"i32 {lane}" for lane in lanes)
         return self.emitter.let(f"shufflevector {type} {first}, {type} {second}, <{self.lanes} x i32> <{chosen}>")
 
@@ -301,17 +309,17 @@ class _PlanarPooling:
     def _identity(self, lanes: int) -> str:
         return load_store.constant(self.x.dtype, elementwise.identity(self.kind, self.x.dtype), lanes)
 
-    def _put(self, value: str, line: str, place: Number, lanes: int) -> None:
+    def _put(self, value: str, line: str, position: Number, lanes: int) -> None:
         e = self.emitter
-        e.store(vector(lanes, self.register), value, e.address(line, self.register, place), self.bytes)
+        e.store(vector(lanes, self.register), value, e.address(line, self.register, position), self.bytes)
 
-    def _reduced(self, found: Sequence[str], lanes: int) -> str:
-        """Vectors as one, pairwise."""
-        found, dtype = list(found), self.x.dtype
-        while len(found) > 1:
-            pairs = [found[i : i + 2] for i in range(0, len(found), 2)]
-            found = [
+    def _reduce(self, values: Sequence[str], lanes: int) -> str:
+        """Emit the pairwise reduction of vectors."""
+        values, dtype = list(values), self.x.dtype
+        while len(values) > 1:
+            pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
+            values = [
                 elementwise.emit(self.emitter, self.kind, [dtype, dtype], pair, lanes) if len(pair) == 2 else pair[0]
                 for pair in pairs
             ]
-        return found[0]
+        return values[0]

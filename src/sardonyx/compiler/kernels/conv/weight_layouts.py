@@ -1,4 +1,4 @@
-"""How convolutions are cut into tiles, and the order of weights that follows."""
+"""Packing of convolution weights at compile time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sardonyx.compiler.tiling.windows import block_count
 
 
 def direct_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:
-    """Weights [filters, channels of a group, taps] in the order of direct tiles.
+    """Pack weights [filters, channels of a group, taps] for direct tiles.
 
     For each group of output blocks: [input block][tap][input channel of the block][output block][lane].
     """
-    each, taps = flat.shape[1:]
+    group_channels, taps = flat.shape[1:]
     produced, depth = tile.filters // tile.groups, tile.depth
     packed = aligned_zeros((depth * taps * tile.inner * tile.output_blocks * tile.lanes,), flat.dtype)
     size = depth * taps * tile.inner * tile.lanes
@@ -29,28 +29,33 @@ def direct_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:
         else:
             seen = tile.first_input(number) * tile.inner
             for filter in range(first, last):
-                at = filter // produced * each - seen
+                at = filter // produced * group_channels - seen
                 _put_channels(part[..., filter - first : filter - first + 1], flat[filter].T[..., np.newaxis], at)
     return packed
 
 
-APART_NUMBERS = 5
-"""Numbers that tell where inputs of weights apart are: the input block, the tap along three axes, the channel."""
+CORRECTION_INDICES = 5
+"""Indices of the input of a correction: the input block, the tap along three axes, and the channel."""
 
 
-def apart_weights(flat: np.ndarray, tile: Tile, window: tuple[int, ...]) -> np.ndarray:
-    """Weights [filters, channels, taps] that are multiplied apart, as :func:`.entries` with :data:`APART_NUMBERS`."""
+def correction_weights(flat: np.ndarray, tile: Tile, window: tuple[int, ...]) -> np.ndarray:
+    """Pack overflow corrections [filters, channels, taps] as :func:`.entries` with input indices.
+
+    Each entry has :data:`CORRECTION_INDICES` indices.
+    """
     filters, channels, taps = flat.shape
-    places = np.empty((channels, taps, APART_NUMBERS), np.int32)
+    indices = np.empty((channels, taps, CORRECTION_INDICES), np.int32)
     for axis, numbers in zip((0, 4), np.divmod(np.arange(channels), tile.inner), strict=True):
-        places[..., axis] = numbers[:, np.newaxis]
+        indices[..., axis] = numbers[:, np.newaxis]
     for axis, numbers in enumerate(np.unravel_index(np.arange(taps), (1,) * (3 - len(window)) + window), 1):
-        places[..., axis] = numbers
-    return entries(flat.reshape(filters, -1), places.reshape(-1, APART_NUMBERS), tile.blocks * tile.lanes, tile.lanes)
+        indices[..., axis] = numbers
+    return entries(
+        flat.reshape(filters, -1), indices.reshape(-1, CORRECTION_INDICES), tile.blocks * tile.lanes, tile.lanes
+    )
 
 
 def _put_channels(blocks: np.ndarray, channels: np.ndarray, at: int) -> None:
-    """Write channels [taps, channels, filters] into blocks of them, [block, tap, channel, filter], from one on."""
+    """Store channels [taps, channels, filters] in blocks [block, tap, channel, filter] from ``at`` on."""
     inner, count = blocks.shape[2], channels.shape[1]
     block, within = divmod(at, inner)
     if within == 0 and (whole := count // inner):
@@ -64,18 +69,18 @@ def _put_channels(blocks: np.ndarray, channels: np.ndarray, at: int) -> None:
         channels, block, within, count = channels[:, some:], block + 1, 0, count - some
 
 
-def joined_channels(flat: np.ndarray, together: int) -> np.ndarray:
-    """Integers [filters, channels, taps] as numbers of 32 bits, each so many neighbouring channels."""
+def pack_channels(flat: np.ndarray, dot_width: int) -> np.ndarray:
+    """Pack integers [filters, channels, taps] into 32-bit words of ``dot_width`` adjacent channels."""
     filters, channels, taps = flat.shape
-    words = -(-channels // together)
-    padded = np.zeros((filters, words * together, taps), flat.dtype)
+    words = -(-channels // dot_width)
+    padded = np.zeros((filters, words * dot_width, taps), flat.dtype)
     padded[:, :channels] = flat
-    parts = padded.reshape(filters, words, together, taps).transpose(0, 1, 3, 2)
+    parts = padded.reshape(filters, words, dot_width, taps).transpose(0, 1, 3, 2)
     return np.ascontiguousarray(parts).view(np.int32)[..., 0]
 
 
 def dot_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:
-    """Weights [filters, channels, taps] as [input block][tap][filter][lane]."""
+    """Pack weights [filters, channels, taps] as [input block][tap][filter][lane]."""
     filters, channels, taps = flat.shape
     padded = np.zeros((filters, tile.depth * tile.lanes, taps), np.float32)
     padded[:, :channels] = flat
@@ -83,9 +88,9 @@ def dot_weights(flat: np.ndarray, tile: Tile) -> np.ndarray:
 
 
 def grouped_weights(flat: np.ndarray, lanes: int) -> np.ndarray:
-    """Weights [filters, channels of a group, taps] as [block][tap][channel of the group][lane]."""
-    filters, each, taps = flat.shape
+    """Pack weights [filters, channels of a group, taps] as [block][tap][channel of the group][lane]."""
+    filters, group_channels, taps = flat.shape
     blocks = block_count(filters, lanes)
-    padded = np.zeros((blocks * lanes, each, taps), np.float32)
+    padded = np.zeros((blocks * lanes, group_channels, taps), np.float32)
     padded[:filters] = flat
-    return padded.reshape(blocks, lanes, each, taps).transpose(0, 3, 2, 1).ravel()
+    return padded.reshape(blocks, lanes, group_channels, taps).transpose(0, 3, 2, 1).ravel()

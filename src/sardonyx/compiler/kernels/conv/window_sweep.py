@@ -1,11 +1,11 @@
-"""Windows that move over images: which input places each output place sees, and how kernels walk over the outputs.
+"""Sliding windows over images: input indices of outputs, and the loops of kernels over the outputs.
 
-An image is *plain*, ``[N][C][*spatial]``, or *blocked*, ``[N][C/B][*spatial][B]`` with ``B`` the float lanes of a
-vector; the channels of a blocked image fill whole blocks, and those past the last are zeros. There are 1 to 3 spatial
-axes; inside they are always depth, height, width, with 1 for those that are not there.
+An image is *plain* (NCHW), ``[N][C][*spatial]``, or *blocked*, ``[N][C/B][*spatial][B]`` with ``B`` the float lanes of
+a vector; the last block of a blocked image is padded with zero channels. There are 1 to 3 spatial axes; internally
+always depth, height and width, of size 1 if absent.
 
-Where the input is dilated (transposed convolutions), outputs fall into *phases*: those of one phase see the same taps,
-at places that advance evenly, so that no zero is ever multiplied.
+If the input is dilated (transposed convolutions), outputs fall into *phases*: outputs of one phase see the same taps,
+at evenly spaced input indices, so that no inserted zero is multiplied.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from sardonyx.core.ir.types import FLOAT, DType
 from sardonyx.errors import OptionError
 
 _PHASES = 4
-"""Most phases of a row that are written one by one."""
+"""Largest number of phases of a row that is unrolled."""
 
 _PIECE = 8
 """Tiles of a piece of a row."""
 
 _EDGES = 4
-"""Most tiles at an end of a row that are written one by one."""
+"""Largest number of tiles at an end of a row that is unrolled."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Image:
 
     Attributes:
         pointer: The buffer.
-        channels: How many there are, without those that fill the last block.
+        channels: Number of channels, without the padding of the last block.
         sizes: The spatial sizes, 1 to 3.
-        blocked: Whether it is blocked or plain.
+        blocked: True if the image is blocked, False if plain.
         dtype: The element type.
     """
 
@@ -56,8 +56,8 @@ class Image:
 class Phase:
     """The outputs of one axis that see the same taps: output ``start + i * step`` is number ``i``.
 
-    Its tap ``j`` is tap ``tap + j * tap_step`` of the window and sees the input place ``i * advance + offset +
-    j * offset_step``, which may lie outside.
+    Tap ``j`` of the phase is tap ``tap + j * tap_step`` of the window and reads the input index
+    ``i * advance + offset + j * offset_step``, which may be outside of the image.
     """
 
     start: Number
@@ -69,33 +69,33 @@ class Phase:
     offset: Number
     offset_step: int
 
-    def place(self, e: Emitter, at: Number) -> Number:
-        """The input place that tap 0 of output number ``at`` sees."""
+    def input_index(self, e: Emitter, at: Number) -> Number:
+        """Return the input index that tap 0 of output number ``at`` reads."""
         return e.add(e.mul(at, self.advance), self.offset)
 
     def output(self, e: Emitter, at: Number) -> Number:
-        """The place of output number ``at``."""
+        """Return the index of output number ``at``."""
         return e.add(e.mul(at, self.step), self.start)
 
-    def valid(self, e: Emitter, place: Number, size: Number) -> tuple[Number, Number]:
-        """The range of taps that see places inside, where tap 0 sees ``place``; it may be empty."""
+    def valid(self, e: Emitter, index: Number, size: Number) -> tuple[Number, Number]:
+        """Return the range, possibly empty, of taps inside of the image, if tap 0 reads input index ``index``."""
         step = self.offset_step
-        first = e.div(e.add(e.most(0, e.sub(0, place)), step - 1), step)
-        last = e.div(e.add(e.most(0, e.sub(size, place)), step - 1), step)
+        first = e.div(e.add(e.most(0, e.sub(0, index)), step - 1), step)
+        last = e.div(e.add(e.most(0, e.sub(size, index)), step - 1), step)
         return first, e.least(self.taps, last)
 
     @staticmethod
     def chosen(e: Emitter, phases: Sequence[Phase], which: Number) -> Phase:
-        """The phase of that number, at run time."""
+        """Emit the selection of a phase by number, at run time."""
         if len(phases) == 1:
             return phases[0]
 
         def field(values: Sequence[Number]) -> Number:
-            found = values[0]
+            selected = values[0]
             for number, value in enumerate(values[1:], 1):
                 here = e.let(f"icmp uge i64 {which}, {number}")
-                found = e.let(f"select i1 {here}, i64 {value}, i64 {found}") if value != found else found
-            return found
+                selected = e.let(f"select i1 {here}, i64 {value}, i64 {selected}") if value != selected else selected
+            return selected
 
         return replace(
             phases[0],
@@ -107,30 +107,30 @@ class Phase:
 
 
 def phases(stride: int, dilation: int, base: int, window: int, low: int) -> list[Phase]:
-    """The phases of an axis."""
+    """Return the phases of an axis."""
     period = base // math.gcd(stride, base)
     tap_step = base // math.gcd(dilation, base)
-    found = []
+    result = []
     for start in range(period):
         taps = [tap for tap in range(window) if (start * stride + tap * dilation - low) % base == 0]
         first = taps[0] if taps else 0
         offset = (start * stride + first * dilation - low) // base
-        found.append(
+        result.append(
             Phase(
                 start, period, stride * period // base, first, tap_step, len(taps), offset, tap_step * dilation // base
             )
         )
-    return found
+    return result
 
 
 class Axis:
     """A spatial axis of windows in a kernel.
 
     Attributes:
-        size: Of the input.
-        out: Of the output.
+        size: Size of the input.
+        out: Size of the output.
         phases: The phases of the outputs.
-        inside: Whether it is proven that no window reaches outside of the input.
+        inside: True if no window reaches outside of the input, for all sizes.
     """
 
     def __init__(
@@ -149,23 +149,23 @@ class Axis:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of outputs as one work item does it, for one phase of each axis.
+    """A row of outputs of one work item, for one phase of each axis.
 
     Attributes:
-        image: Which image of the batch.
-        block: Which group of channel blocks.
-        outputs: The output places along depth and height.
-        places: The input places that tap 0 sees along depth and height.
-        taps: The ranges of taps along depth and height that see places inside.
-        phases: Of the three axes.
-        count: How many outputs of the last axis belong to the phase.
-        piece: The first and the end of those that belong to the work item, where it is a piece of a row.
+        image: Index of the image in the batch.
+        block: Index of the group of channel blocks.
+        outputs: Output indices along depth and height.
+        inputs: Input indices of tap 0 along depth and height.
+        taps: Ranges of taps along depth and height that are inside of the image.
+        phases: The phases of the three axes.
+        count: Number of outputs of the phase along the last axis.
+        piece: First output and end of the work item, if a work item is a piece of a row.
     """
 
     image: Number
     block: Number
     outputs: tuple[Number, Number]
-    places: tuple[Number, Number]
+    inputs: tuple[Number, Number]
     taps: tuple[tuple[Number, Number], tuple[Number, Number]]
     phases: tuple[Phase, Phase, Phase]
     count: Number
@@ -173,25 +173,25 @@ class Row:
 
 
 class Sweep:
-    """The walk of a kernel over the outputs of windows: a work item is a row of outputs of some channel blocks.
+    """The loop of a kernel over the outputs of windows; a work item is a row of a few channel blocks.
 
-    Where an image is one row, that is cut into pieces, so that there is work for all threads.
+    If an image has a single row, the row is cut into pieces, so that there is work for all threads.
 
     Args:
-        kernel: What is written.
+        kernel: The kernel.
         x: The image.
-        windows: The windows, of as many axes.
+        windows: The windows, with the rank of the image.
         out: The spatial sizes of the output.
-        batch: How many images.
-        blocks: How many groups of channel blocks there are.
-        shared: How many channels of the image all groups of blocks read; 0 where each reads its own. The rows of which
-            these fit the second-level cache are done for one group after the other.
-        outputs: Most outputs of a tile.
+        batch: Number of images.
+        blocks: Number of groups of channel blocks.
+        shared: Number of channels of the image that all groups of blocks read; 0 if each group reads its own. As many
+            rows as fit half of L2 with these channels are computed for one group after the other.
+        outputs: Largest number of outputs of a tile.
 
     Attributes:
         axes: Depth, height and width.
-        window: The taps along these.
-        outputs: Most outputs of a tile.
+        window: The taps along the axes.
+        outputs: Largest number of outputs of a tile.
         items: The number of work items.
     """
 
@@ -210,7 +210,8 @@ class Sweep:
         rank = len(x.sizes)
         if not 1 <= rank <= 3 or len(windows.sizes) != rank or len(out) != rank:
             raise OptionError(
-                f"windows of {len(windows.sizes)} axes do not fit an image of {rank} and one of {len(out)}."
+                "expected windows and images of the same 1 to 3 spatial axes, "
+                f"got windows of {len(windows.sizes)}, an input of {rank} and an output of {len(out)}."
             )
         missing = 3 - rank
         flat: list[tuple[Size, ...]] = [(1, 1, 1, 1, 0, 1, 1)] * missing
@@ -219,7 +220,7 @@ class Sweep:
             strict=True,
         )  # fmt: skip
         self.kernel, self.rank, self.blocks, self.outputs = kernel, rank, blocks, outputs
-        self.axes = tuple(Axis(kernel, *each) for each in flat)  # type: ignore[arg-type]
+        self.axes = tuple(Axis(kernel, *axis) for axis in flat)  # type: ignore[arg-type]
         depth, height, width = (1,) * missing + windows.sizes
         self.window = depth, height, width
         self._piece = outputs * _PIECE
@@ -233,34 +234,37 @@ class Sweep:
 
     @contextmanager
     def side_by_side(self, row: Row) -> Iterator[None]:
-        """Results of a tile, one place of the row after the other, are handed on inside."""
+        """Enclose the epilogues of a tile, one adjacent output of the row after the other."""
         with self.kernel.side_by_side() if row.phases[2].step == 1 else nullcontext():
             yield
 
     @property
     def sees_all_taps(self) -> bool:
-        """Whether each output sees all taps, since the input is not dilated."""
+        """True if every output sees all taps, because the input is not dilated."""
         return all(len(axis.phases) == 1 and axis.phases[0].tap_step == 1 for axis in self.axes)
 
     def rows(self, body: Callable[[Row], None]) -> None:
         """Write the loop over the work items, with the body for each combination of phases."""
         e = self.kernel.emitter
         depth, height, width = self.axes
-        together = self._rows_together()
+        together = self._rows_per_group()
         with e.loop("%first", "%last") as item:
-            image, block, row = self._place(item, together)
+            image, block, row = self._locate(item, together)
             z, y = (0, 0) if self._piece else (e.div(row, height.out), e.rem(row, height.out))
             in_depth, in_height = (self._phase(axis, at) for axis, at in ((depth, z), (height, y)))
-            places = in_depth.place(e, e.div(z, len(depth.phases))), in_height.place(e, e.div(y, len(height.phases)))
-            taps = self._taps(depth, in_depth, places[0]), self._taps(height, in_height, places[1])
+            inputs = (
+                in_depth.input_index(e, e.div(z, len(depth.phases))),
+                in_height.input_index(e, e.div(y, len(height.phases))),
+            )
+            taps = self._taps(depth, in_depth, inputs[0]), self._taps(height, in_height, inputs[1])
             for in_width in self._width_phases():
                 count = e.div(e.add(e.sub(width.out, in_width.start), in_width.step - 1), in_width.step)
                 begin = e.mul(row, self._piece)
                 piece = (begin, e.least(e.add(begin, self._piece), count)) if self._piece else None
-                body(Row(image, block, (z, y), places, taps, (in_depth, in_height, in_width), count, piece))
+                body(Row(image, block, (z, y), inputs, taps, (in_depth, in_height, in_width), count, piece))
 
-    def _rows_together(self) -> Number | None:
-        """How many rows are done for one group of blocks before the next; None for all."""
+    def _rows_per_group(self) -> Number | None:
+        """Return the number of rows that are computed for one group of blocks before the next; None for all."""
         if not self._shared:
             return None
         e, target = self.kernel.emitter, self.kernel.target
@@ -269,13 +273,13 @@ class Sweep:
             read: Number = self._piece * width.phases[0].advance
         else:
             read = e.mul(width.size, height.phases[0].advance)
-        found = e.div(target.l2 // 2, e.most(1, e.mul(read, 4 * self._shared)))
-        if isinstance(found, int) and isinstance(self._rows, int) and found >= self._rows:
+        count = e.div(target.l2 // 2, e.most(1, e.mul(read, 4 * self._shared)))
+        if isinstance(count, int) and isinstance(self._rows, int) and count >= self._rows:
             return None
-        return e.most(1, found)
+        return e.most(1, count)
 
-    def _place(self, item: Number, together: Number | None) -> tuple[Number, Number, Number]:
-        """The image, the group of blocks and the row of a work item."""
+    def _locate(self, item: Number, together: Number | None) -> tuple[Number, Number, Number]:
+        """Return the image, the group of blocks and the row of a work item."""
         e, rows = self.kernel.emitter, self._rows
         if together is None:
             rest, row = e.div(item, rows), e.rem(item, rows)
@@ -291,7 +295,7 @@ class Sweep:
         return Phase.chosen(e, axis.phases, e.rem(at, len(axis.phases)))
 
     def _width_phases(self) -> Iterator[Phase]:
-        """The phases of a row: written one by one where sizes are known, in a loop where not."""
+        """Yield the phases of a row, unrolled if sizes are constants, else in a loop."""
         axis = self.axes[2]
         if len(axis.phases) <= _PHASES and isinstance(axis.size, int) and isinstance(axis.out, int):
             yield from axis.phases
@@ -299,32 +303,32 @@ class Sweep:
         with steps(self.kernel.emitter, 0, len(axis.phases)) as which:
             yield Phase.chosen(self.kernel.emitter, axis.phases, which)
 
-    def _taps(self, axis: Axis, phase: Phase, place: Number) -> tuple[Number, Number]:
+    def _taps(self, axis: Axis, phase: Phase, index: Number) -> tuple[Number, Number]:
         if axis.inside:
             return 0, phase.taps
-        return phase.valid(self.kernel.emitter, place, axis.size)
+        return phase.valid(self.kernel.emitter, index, axis.size)
 
     @contextmanager
     def lines(
         self, row: Row, image: str, element: str, slice_step: Number, row_step: Number
     ) -> Iterator[tuple[str, Number]]:
-        """The loops over the taps along depth and height that see places inside.
+        """Emit the loops over the taps along depth and height that are inside of the image.
 
         Args:
             row: The row of outputs.
-            image: Where the image begins.
-            element: The type of the elements.
-            slice_step: From one slice of the image to the next, in elements.
-            row_step: From one row of it to the next.
+            image: Address of the image.
+            element: The LLVM type of the elements.
+            slice_step: Stride of slices, in elements.
+            row_step: Stride of rows, in elements.
 
         Yields:
-            The line of the image that is seen, and the number of the first tap along it in the window.
+            The address of the line of the image, and the number in the window of the first tap along the line.
         """
         e = self.kernel.emitter
         with steps(e, *row.taps[0]) as z, steps(e, *row.taps[1], opaque=True) as y:
             pz, py = (
-                e.add(place, e.mul(tap, phase.offset_step))
-                for place, tap, phase in zip(row.places, (z, y), row.phases[:2], strict=True)
+                e.add(index, e.mul(tap, phase.offset_step))
+                for index, tap, phase in zip(row.inputs, (z, y), row.phases[:2], strict=True)
             )
             kz, ky = (
                 e.add(e.mul(tap, phase.tap_step), phase.tap) for tap, phase in zip((z, y), row.phases[:2], strict=True)
@@ -336,31 +340,40 @@ class Sweep:
     def line(
         self, row: Row, image: str, element: str, slice_step: Number, row_step: Number, taps: tuple[Number, Number]
     ) -> Iterator[str]:
-        """What is written inside runs where a tap along depth and one along height see places inside.
+        """Enclose code that runs only if a tap along depth and one along height are inside of the image.
 
-        Arguments are those of :meth:`lines`, and the taps; gives the line of the image that is seen.
+        Args:
+            row: The row of outputs.
+            image: Address of the image.
+            element: The LLVM type of the elements.
+            slice_step: Stride of slices, in elements.
+            row_step: Stride of rows, in elements.
+            taps: The taps along depth and height.
+
+        Yields:
+            The address of the line of the image.
         """
         e = self.kernel.emitter
-        places = [
-            e.add(place, e.mul(tap, phase.offset_step))
-            for place, tap, phase in zip(row.places, taps, row.phases[:2], strict=True)
+        indices = [
+            e.add(index, e.mul(tap, phase.offset_step))
+            for index, tap, phase in zip(row.inputs, taps, row.phases[:2], strict=True)
         ]
-        line = e.address(image, element, e.add(e.mul(places[0], slice_step), e.mul(places[1], row_step)))
+        line = e.address(image, element, e.add(e.mul(indices[0], slice_step), e.mul(indices[1], row_step)))
         inside = "true"
-        for place, axis in zip(places, self.axes[:2], strict=True):
+        for index, axis in zip(indices, self.axes[:2], strict=True):
             if not axis.inside:
-                inside = e.let(f"and i1 {inside}, {e.let(f'icmp ult i64 {place}, {axis.size}')}")
+                inside = e.let(f"and i1 {inside}, {e.let(f'icmp ult i64 {index}, {axis.size}')}")
         with e.when(inside):
             yield line
 
     def tiles(self, row: Row, body: Callable[[Number, int, bool], None]) -> None:
-        """Write the walk along a row, in tiles of neighbouring outputs.
+        """Write the loop along a row, in tiles of adjacent outputs.
 
         Args:
             row: The row.
-            body: Writes the tile from an output number on, of so many outputs, and with a check of every place where
-                windows may reach outside along the row. Where sizes are numbers the first output of most of those
-                tiles is one too, so that they can tell when code is generated.
+            body: Emits a tile by first output, number of outputs, and a flag: True if windows may reach outside along
+                the row, in which case every input index is checked. If sizes are constants, the first output of most of
+                these tiles is constant as well, and many of these checks are decided when code is generated.
         """
         if row.piece:
             self._unknown_tiles(row, *row.piece, body)
@@ -370,7 +383,7 @@ class Sweep:
             self._unknown_tiles(row, 0, row.count, body)
 
     def _known_tiles(self, row: Row, count: int, body: Callable[[Number, int, bool], None]) -> None:
-        """Tiles of nearly equal sizes: runs of those inside as loops, those at the ends one by one."""
+        """Emit tiles of nearly equal sizes: tiles inside of the image in loops, tiles at the ends unrolled."""
         number = -(-count // self.outputs)
         if not number:
             return
@@ -385,11 +398,11 @@ class Sweep:
                 for start in (first, *others):
                     self._tile(row, start, size, body)
                 continue
-            with steps(e, first, first + size * (1 + len(others)), size) as place:
-                self._tile(row, place, size, body)
+            with steps(e, first, first + size * (1 + len(others)), size) as at:
+                self._tile(row, at, size, body)
 
     def _unknown_tiles(self, row: Row, begin: Number, end: Number, body: Callable[[Number, int, bool], None]) -> None:
-        """Tiles of full size, then smaller ones that make up the rest."""
+        """Emit tiles of full size, then smaller tiles for the remaining outputs."""
         e, most = self.kernel.emitter, self.outputs
         whole = e.sub(end, e.rem(e.sub(end, begin), most))
         with e.loop(begin, whole, most) as first:
@@ -402,7 +415,7 @@ class Sweep:
                 start.set(str(e.add(at, size)))
 
     def _reach(self, row: Row, first: int, size: int) -> bool | None:
-        """Whether the windows of a tile stay inside of the row; None where that is not known."""
+        """Return True if the windows of a tile stay inside of the row; None if unknown."""
         axis, phase = self.axes[2], row.phases[2]
         if axis.inside:
             return True
@@ -418,7 +431,7 @@ class Sweep:
         if known is not None:
             body(first, size, not known)
             return
-        lowest = phase.place(e, first)
+        lowest = phase.input_index(e, first)
         reach = e.add((size - 1) * phase.advance, e.mul(e.sub(phase.taps, 1), phase.offset_step))
         highest = e.add(lowest, reach)
         starts = e.let(f"icmp sge i64 {lowest}, 0")
@@ -428,15 +441,15 @@ class Sweep:
                 body(first, size, bool(guarded))
 
     def index(self, row: Row, channel: Number, at: Number, lanes: int) -> tuple[Index, ...]:
-        """The place of a vector of results: image, channel, then the spatial axes."""
+        """Return the index of a vector of results: image, channel, then the spatial axes."""
         x = row.phases[2].output(self.kernel.emitter, at)
-        spatial = [Index(each) for each in (*row.outputs, x)]
+        spatial = [Index(coordinate) for coordinate in (*row.outputs, x)]
         return (Index(row.image), Index(channel, 1 if lanes > 1 else 0), *spatial[3 - self.rank :])
 
 
 @contextmanager
 def steps(e: Emitter, start: Number, end: Number, step: int = 1, *, opaque: bool = False) -> Iterator[Number]:
-    """A loop, or no loop where it is known to have one step."""
+    """Emit a loop, or no loop for a single step."""
     if isinstance(start, int) and isinstance(end, int) and end - start == step:
         yield start
         return
@@ -445,7 +458,7 @@ def steps(e: Emitter, start: Number, end: Number, step: int = 1, *, opaque: bool
 
 
 def block_of(e: Emitter, element: str, literal: str, count: int) -> str:
-    """A constant block of equal elements: what the places outside of an image hold."""
+    """Return a constant block of equal elements, read for positions outside of an image."""
     name = f"@outside.{element}.{count}.{literal.strip('-').replace('.', '_')}{'.negative' * literal.startswith('-')}"
     values = ", ".join([f"{element} {literal}"] * count)
     e.globals[name] = f"{name} = internal constant [{count} x {element}] [{values}], align 64"

@@ -1,11 +1,12 @@
-"""Winograd's convolution: windows of 3x3, 3x1 or 1x3, stride 1, float32, over blocked images.
+"""Winograd convolution: windows of 3x3, 3x1 or 1x3, stride 1, float32, over blocked images.
 
-:mod:`~sardonyx.compiler.tiling.winograd` says how it is cut. Either :func:`convolve` does all: a work item owns
-a block of tiles and all filters, and transforms its inputs into memory of its worker's, which stays in the cache
-while the weights stream past. Or :func:`transform` and then :func:`multiply` do it in two stages.
+The plan is chosen by :mod:`~sardonyx.compiler.tiling.winograd`. Either :func:`convolve` is the whole convolution: a
+work item computes a block of tiles and all filters, and transforms its inputs into the scratch memory of its worker,
+where they stay cached while the weights are streamed. Or :func:`transform` and :func:`multiply` compute it in two
+stages.
 
 Epilogues get whole vectors of ``lanes`` filters at (image, filter, row, column), the filter a multiple of the lanes,
-without a mask. The lanes past the last filter are zero there, and are to be zero again in a blocked image.
+without a mask. Lanes past the last filter are zero, and must be zero again in a blocked image.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ def convolve(kernel: Kernel, plan: Winograd, x: Image, weights: str, scratch: st
     """Write a whole convolution, for a plan that is not staged.
 
     Args:
-        kernel: What is written.
-        plan: How it is cut.
+        kernel: The kernel.
+        plan: The plan.
         x: The image, blocked.
-        weights: What :func:`~sardonyx.compiler.tiling.winograd.transform_weights` made.
+        weights: The weights of :func:`~sardonyx.compiler.tiling.winograd.transform_weights`.
         scratch: ``plan.scratch`` bytes for every worker.
-        epilogue: What becomes of the results.
+        epilogue: Consumes the results.
 
     Returns:
         The number of work items.
@@ -53,13 +54,13 @@ def convolve(kernel: Kernel, plan: Winograd, x: Image, weights: str, scratch: st
 
 
 def transform(kernel: Kernel, plan: Winograd, x: Image, transformed: str) -> Size:
-    """Write the first stage of a staged plan: all inputs, transformed.
+    """Write the first stage of a staged plan: the transformation of all inputs.
 
     Args:
-        kernel: What is written.
-        plan: How it is cut.
+        kernel: The kernel.
+        plan: The plan.
         x: The image, blocked.
-        transformed: Room for ``plan.transformed`` bytes.
+        transformed: Address of ``plan.transformed`` bytes.
 
     Returns:
         The number of work items.
@@ -78,12 +79,12 @@ def multiply(kernel: Kernel, plan: Winograd, transformed: str, weights: str, scr
     """Write the second stage of a staged plan; a work item is a group of filters on a block of tiles.
 
     Args:
-        kernel: What is written.
-        plan: How it is cut.
-        transformed: What the first stage made.
-        weights: What :func:`~sardonyx.compiler.tiling.winograd.transform_weights` made.
+        kernel: The kernel.
+        plan: The plan.
+        transformed: The transformed inputs of the first stage.
+        weights: The weights of :func:`~sardonyx.compiler.tiling.winograd.transform_weights`.
         scratch: ``plan.scratch`` bytes for every worker.
-        epilogue: What becomes of the results.
+        epilogue: Consumes the results.
 
     Returns:
         The number of work items.
@@ -101,7 +102,7 @@ def multiply(kernel: Kernel, plan: Winograd, transformed: str, weights: str, scr
 
 
 class _Code:
-    """The parts of one convolution."""
+    """The emitter of the stages of one convolution."""
 
     def __init__(self, kernel: Kernel, plan: Winograd) -> None:
         self.kernel = kernel
@@ -116,11 +117,11 @@ class _Code:
         self.tile_columns = kernel.size(ceil_div(plan.out[1], plan.tile[1]))
 
     def at(self, pointer: str, index: Number) -> str:
-        """The address of an element of an array of floats."""
+        """Return the address of an element of an array of floats."""
         return self.e.address(pointer, "float", index)
 
     def load(self, pointer: str, index: Number = 0) -> str:
-        """A vector; images and weights are aligned as their owners like."""
+        """Load a vector; the alignment of images and weights is unknown."""
         return self.e.load(self.type, self.at(pointer, index), 4)
 
     def store(self, value: str, pointer: str, index: Number = 0) -> None:
@@ -131,7 +132,10 @@ class _Code:
 
     @contextmanager
     def tiles_of(self, block: Number) -> Iterator[tuple[Number, Number]]:
-        """The first tile of a block and how many it has; blocks are as equal as can be, and some may be empty."""
+        """Yield the first tile of a block and the number of tiles.
+
+        Block sizes differ by at most 1, and a block may be empty: the enclosed code then does not run.
+        """
         e = self.e
         start = e.div(e.mul(self.tiles, block), self.blocks)
         count = e.sub(e.div(e.mul(self.tiles, e.add(block, 1)), self.blocks), start)
@@ -139,8 +143,12 @@ class _Code:
             yield start, count
 
     @contextmanager
-    def each_tile(self, start: Number, count: Number) -> Iterator[tuple[str, str, str, str]]:
-        """A loop over tiles from ``start`` on: the tile's number in the block; its image, row and column."""
+    def tile_loop(self, start: Number, count: Number) -> Iterator[tuple[str, str, str, str]]:
+        """Emit a loop over tiles from ``start`` on.
+
+        Yields:
+            The tile's number in the block, and its image, row and column.
+        """
         e = self.e
         per_image = e.mul(self.tile_rows, self.tile_columns)
         within = e.rem(start, per_image)
@@ -163,10 +171,10 @@ class _Code:
     def transform_inputs(self, x: Image, planes: str, channels: Number, start: Number, count: Number) -> None:
         """Transform one vector of channels of a block of tiles."""
         e, plan, lanes = self.e, self.plan, self.lanes
-        top, left = (self.kernel.size(each) for each in plan.padding)
+        top, left = (self.kernel.size(size) for size in plan.padding)
         of_channels = self.at(planes, e.mul(channels, plan.block * lanes))
         patch = e.array("float", plan.points * lanes)
-        with self.each_tile(start, count) as (number, image, row, column):
+        with self.tile_loop(start, count) as (number, image, row, column):
             image_plane = e.add(e.mul(image, plan.channel_blocks), channels)
             y, x_ = e.sub(e.mul(row, plan.tile[0]), top), e.sub(e.mul(column, plan.tile[1]), left)
             source, stride = self.inputs_of(x, patch, image_plane, y, x_)
@@ -176,18 +184,18 @@ class _Code:
                 columns.append(transform_input(e, self.type, self.down, values))
             target = self.at(of_channels, e.mul(number, lanes))
             for i in range(self.down.n):
-                values = transform_input(e, self.type, self.across, [each[i] for each in columns])
+                values = transform_input(e, self.type, self.across, [column_values[i] for column_values in columns])
                 for j, value in enumerate(values):
                     self.store(value, target, (i * self.across.n + j) * plan.input_plane)
 
     def inputs_of(self, x: Image, patch: str, plane: Number, y: Number, left: Number) -> tuple[str, str]:
-        """Where a tile's inputs begin, and elements from row to row.
+        """Return the address of a tile's inputs and the stride of rows, in elements.
 
-        Where the tile reaches over the image's edges, they are copied to ``patch``, with zeros around.
+        If the tile crosses the edges of the image, the inputs are copied to ``patch`` and padded with zeros.
         """
         e, lanes = self.e, self.lanes
         rows, columns = self.down.n, self.across.n
-        height, width = (self.kernel.size(each) for each in x.sizes)
+        height, width = (self.kernel.size(size) for size in x.sizes)
         row_size = e.mul(width, lanes)
         corner = e.mul(e.add(e.mul(e.add(e.mul(plane, height), y), width), left), lanes)
         direct = self.at(x.pointer, corner)
@@ -224,32 +232,32 @@ class _Code:
                     values = [self.load(of_channel, (i * taps[1] + j) * width + member * lanes) for i in range(taps[0])]
                     columns.append(transform_weight(e, self.type, self.down, values))
                 for i in range(self.down.n):
-                    values = transform_weight(e, self.type, self.across, [each[i] for each in columns])
+                    values = transform_weight(e, self.type, self.across, [column[i] for column in columns])
                     for j, value in enumerate(values):
-                        place = (i * self.across.n + j) * plan.weight_plane
-                        self.store(value, to_channel, place + member * lanes)
+                        plane = (i * self.across.n + j) * plan.weight_plane
+                        self.store(value, to_channel, plane + member * lanes)
 
     # Products.
 
     def multiply(self, planes: str, weights: str, own: str, group: Number, count: Number) -> None:
-        """The sums over the channels of a block of tiles, at all places, for a group of filters.
+        """Emit the sums over the channels of a block of tiles, at all points, for a group of filters.
 
         Args:
             planes: The transformed inputs.
             weights: All weights.
-            own: The worker's memory: where the sums go, and fresh weights.
+            own: The scratch memory of the worker: the sums, then weights transformed at run time.
             group: The group of filters.
-            count: How many tiles there are.
+            count: Number of tiles.
         """
         e, plan = self.e, self.plan
         width = plan.vectors * self.lanes
         if not plan.fresh:
-            of_place = plan.channel_blocks * self.lanes * width
-            of_group = self.at(weights, e.mul(group, plan.points * of_place))
-            self.add_products(planes, of_group, of_place, own, plan.channel_blocks, count)
+            of_point = plan.channel_blocks * self.lanes * width
+            of_group = self.at(weights, e.mul(group, plan.points * of_point))
+            self.add_products(planes, of_group, of_point, own, plan.channel_blocks, count)
             return
-        with e.loop(0, plan.points) as place, e.loop(0, e.mul(count, plan.vectors)) as number:
-            self.store("zeroinitializer", own, e.add(e.mul(place, plan.sum_plane), e.mul(number, self.lanes)))
+        with e.loop(0, plan.points) as point, e.loop(0, e.mul(count, plan.vectors)) as number:
+            self.store("zeroinitializer", own, e.add(e.mul(point, plan.sum_plane), e.mul(number, self.lanes)))
         of_block = self.down.taps * self.across.taps * self.lanes * width
         of_group = self.at(weights, e.mul(group, plan.channel_blocks * of_block))
         fresh = self.at(own, plan.points * plan.sum_plane)
@@ -262,19 +270,19 @@ class _Code:
     def add_products(
         self, planes: str, weights: str, weight_plane: int, sums: str, blocks: Number, count: Number
     ) -> None:
-        """The sums over some blocks of channels; where weights are fresh, they are added to what is there.
+        """Emit the sums over some blocks of channels, added to the stored sums if ``plan.fresh``.
 
-        The tiles are split evenly into passes of at most the register tile's rows. Each number of rows that a pass may
-        have is a piece of code of its own; where it may be any, even ones are, and an odd row goes by itself.
+        The tiles are split evenly into passes of at most the register tile's rows. Every known row count of a pass has
+        code of its own. If the counts are unknown, every even count has code, and an odd row is computed on its own.
         """
         e, plan = self.e, self.plan
         width = plan.vectors * self.lanes
         passes = e.div(e.add(count, plan.rows - 1), plan.rows)
         rows, longer = e.div(count, passes), e.rem(count, passes)
-        with e.loop(0, plan.points) as place:
-            plane = self.at(planes, e.mul(place, plan.input_plane))
-            factors = self.at(weights, e.mul(place, weight_plane))
-            results = self.at(sums, e.mul(place, plan.sum_plane))
+        with e.loop(0, plan.points) as point:
+            plane = self.at(planes, e.mul(point, plan.input_plane))
+            factors = self.at(weights, e.mul(point, weight_plane))
+            results = self.at(sums, e.mul(point, plan.sum_plane))
             with e.loop(0, passes) as number:
                 first = e.add(e.mul(number, rows), e.least(number, longer))
                 here = e.add(rows, e.let(f"zext i1 {e.let(f'icmp slt i64 {number}, {longer}')} to i64"))
@@ -282,27 +290,27 @@ class _Code:
                 right = self.at(results, e.mul(first, width))
                 known = self.known_rows()
                 even = here if known else e.sub(here, e.rem(here, 2))
-                for each in known or range(plan.rows - plan.rows % 2, 0, -2):
-                    with e.when(e.let(f"icmp eq i64 {even}, {each}")):
-                        self.register_tile(left, factors, right, each, blocks)
+                for rows_of_pass in known or range(plan.rows - plan.rows % 2, 0, -2):
+                    with e.when(e.let(f"icmp eq i64 {even}, {rows_of_pass}")):
+                        self.register_tile(left, factors, right, rows_of_pass, blocks)
                 if not known:
                     with e.when(e.let(f"icmp slt i64 {even}, {here}")):
                         left, right = self.at(left, e.mul(even, self.lanes)), self.at(right, e.mul(even, width))
                         self.register_tile(left, factors, right, 1, blocks)
 
     def known_rows(self) -> list[int]:
-        """How many rows passes have, where the sizes tell."""
+        """Return the possible row counts of passes, descending, or nothing if the sizes are not constants."""
         tiles, blocks = self.plan.tiles, self.plan.blocks
         if not isinstance(tiles, int) or not isinstance(blocks, int) or not tiles:
             return []
-        found = set()
+        counts = set()
         for count in {tiles // blocks, -(-tiles // blocks)} - {0}:
             passes = -(-count // self.plan.rows)
-            found |= {count // passes, -(-count // passes)}
-        return sorted(found, reverse=True)
+            counts |= {count // passes, -(-count // passes)}
+        return sorted(counts, reverse=True)
 
     def register_tile(self, left: str, factors: str, right: str, rows: int, blocks: Number) -> None:
-        """Sums over the channels of some tiles, all of them in registers."""
+        """Emit the sums over the channels of some tiles, all sums in registers."""
         e, plan, lanes = self.e, self.plan, self.lanes
 
         def before(row: int, member: int) -> str:
@@ -329,9 +337,9 @@ class _Code:
     # Results.
 
     def transform_outputs(self, sums: str, group: Number, start: Number, count: Number, epilogue: Epilogue) -> None:
-        """Transform the sums of a block of tiles and hand the results of a group of filters on."""
+        """Transform the sums of a block of tiles and call the epilogue for the results of a group of filters."""
         e, plan, lanes = self.e, self.plan, self.lanes
-        height, width = (self.kernel.size(each) for each in plan.out)
+        height, width = (self.kernel.size(size) for size in plan.out)
         rows, columns = plan.tile
         partial = e.array("float", rows * self.across.n * lanes)
         line_results = e.array("float", columns * lanes)
@@ -339,7 +347,7 @@ class _Code:
         with e.loop(0, e.least(plan.vectors, e.sub(plan.filter_blocks, first_block))) as member:
             of_member = self.at(sums, e.mul(member, lanes))
             filter = e.mul(e.add(first_block, member), lanes)
-            with self.each_tile(start, count) as (number, image, row, column):
+            with self.tile_loop(start, count) as (number, image, row, column):
                 y, x = e.mul(row, rows), e.mul(column, columns)
                 of_tile = self.at(of_member, e.mul(number, plan.vectors * lanes))
                 for j in range(self.across.n):
@@ -351,10 +359,12 @@ class _Code:
                     values = [self.load(of_line, j * lanes) for j in range(self.across.n)]
                     results = transform_output(e, self.type, self.across, values)
                     at = Index(image), Index(filter, 1), Index(e.add(y, line)), Index(x)
-                    self.give(at, results, line_results, e.least(columns, e.sub(width, x)), epilogue)
+                    self.emit_results(at, results, line_results, e.least(columns, e.sub(width, x)), epilogue)
 
-    def give(self, at: tuple[Index, ...], results: Sequence[str], room: str, count: Number, epilogue: Epilogue) -> None:
-        """Hand the first ``count`` results of a line on; ``at`` is where the first belongs."""
+    def emit_results(
+        self, at: tuple[Index, ...], results: Sequence[str], room: str, count: Number, epilogue: Epilogue
+    ) -> None:
+        """Call the epilogue for the first ``count`` results of a line; ``at`` is the index of the first."""
         e = self.e
         *line, x = at
         with e.either(e.let(f"icmp eq i64 {count}, {len(results)}")) as branches:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sardonyx.compiler.codegen.integer_dot import each_entry
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index, Kernel
 from sardonyx.compiler.codegen.load_store import memory_type
-from sardonyx.compiler.kernels.gemm.gemv import of_few_columns, of_one_row
+from sardonyx.compiler.kernels.gemm.gemv import multiply_few_columns, multiply_one_row
 from sardonyx.compiler.kernels.gemm.microkernel import accumulate, multiply_add, read
 from sardonyx.compiler.kernels.gemm.operands import Matrix, Operands, Packed, Product, Serpentine
 from sardonyx.compiler.kernels.gemm.packing import fill, pack
@@ -63,8 +63,8 @@ def gemm(
         a: The first operand.
         b: The second operand.
         epilogue: Gets every vector of the result, along columns, with the indices (leading ..., row, column); or all
-            gates of some units together, where B was packed for that, and ``n`` are the columns as they were packed.
-        batch: How many products there are.
+            gates of a vector of units, if B was packed with interleaved gates (``n`` then counts packed columns).
+        batch: Number of products.
         locate: Emits the addresses of the operands of a product of the batch by its number; by default those of ``a``
             and ``b``.
         result: The element type of the sums, which operands are converted to; by default that of ``a``.
@@ -79,23 +79,23 @@ def gemm(
         m, n, k, a, b, epilogue, batch, locate, result or a.dtype, scratch, serpentine, epilogue_operations
     )
     if schedule.form == "few_columns":
-        return of_few_columns(kernel, schedule.tile, product)
+        return multiply_few_columns(kernel, schedule.tile, product)
     if schedule.form == "one_row":
-        return of_one_row(kernel, schedule.tile, product)
+        return multiply_one_row(kernel, schedule.tile, product)
     return _Gemm(kernel, schedule, product).write()
 
 
 @dataclass(frozen=True)
 class _Panel:
-    """A panel in the form in which the inner loop reads it.
+    """A panel in memory, packed or in place, as the inner loop reads B.
 
     Attributes:
         pointer: Address of the first row.
         row: Stride of rows, in elements.
         dtype: The element type.
         depth: Rows of the panel.
-        following: Address of the panel that is read next; None if unknown.
-        first_row: The first row of the group of A's rows that passes before the next panel.
+        following: Address of the next panel; None if unknown.
+        first_row: The first row of the group of A's rows that is multiplied before the next panel.
     """
 
     pointer: str
@@ -128,7 +128,7 @@ class _Strip:
 
 
 class _Gemm:
-    """One product while it is written."""
+    """The emitter of one matrix product."""
 
     def __init__(self, kernel: Kernel, schedule: GemmSchedule, product: Product) -> None:
         self.kernel = kernel
@@ -185,7 +185,7 @@ class _Gemm:
         return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, tile.columns)
 
     def _blocks(self) -> tuple[str | int, str | int]:
-        """Return the rows of a block, which are those of a work item, and the number of blocks."""
+        """Return the rows of a block (one work item) and the number of blocks."""
         e, rows = self.e, self.tile.rows
         most = rows * self.tiles
         blocks = e.div(e.add(self.rows, most - 1), most)
@@ -195,7 +195,10 @@ class _Gemm:
         return e.mul(e.div(e.sub(e.add(tiles, some), 1), some), rows), blocks
 
     def _by_k_blocks(self, a: str, start: str | int, end: str | int, left: str | int, panel: _Panel) -> None:
-        """Emit the rows of a work item, one block of K after the other: sums wait in memory, bit-exact."""
+        """Emit the rows of a work item by blocks of K.
+
+        Sums are stored between blocks, which does not change any bit.
+        """
         e, tile = self.e, self.tile
         with e.loop(0, e.mul(e.sub(end, start), tile.columns), tile.lanes) as offset:
             at = e.address(self.finished, tile.element, offset)
@@ -389,9 +392,9 @@ class _Gemm:
     def _prefetching(self, row: str | int, line: str, panel: _Panel) -> Callable[[str], None]:
         """Return the emitter of prefetches of the next panel, a few cache lines a round.
 
-        The hardware prefetcher follows the stream that is read, not the panel after it: without this the first tile of
-        each panel waits for memory, while memory is idle during the others. Once all of the panel has been prefetched,
-        or if it would evict the current one, the prefetches are of cached lines of A.
+        The hardware prefetcher follows the stream of loads, not the panel after it: without these prefetches the first
+        tile of each panel waits for memory, while memory is idle during the other tiles. Once the whole panel has been
+        prefetched, or if the panel would evict the current one, the prefetches are of cached lines of A.
         """
         e, tile = self.e, self.tile
         row_bytes = tile.columns * numpy_dtype(panel.dtype).itemsize
@@ -462,21 +465,21 @@ class _Gemm:
             line = e.address(self.finished, tile.element, e.mul(number, tile.columns))
             there = Index(e.add(row, number))
             if isinstance(epilogue, Gated):
-                self._hand_gates(epilogue, (*leading, there), line, column, left)
+                self._emit_gates(epilogue, (*leading, there), line, column, left)
                 return
 
-            def hand(offset: str | int, mask: str | None) -> None:
+            def emit(offset: str | int, mask: str | None) -> None:
                 value = e.load(tile.type, e.address(line, tile.element, offset), tile.bytes * tile.lanes)
                 epilogue((*leading, there, Index(e.add(column, offset), 1)), value, mask)
 
             whole = e.mul(e.div(left, tile.lanes), tile.lanes)
             with e.loop(0, whole, tile.lanes) as offset:
-                hand(offset, None)
+                emit(offset, None)
             if not (isinstance(self.columns, int) and self.columns % tile.lanes == 0):
                 with e.when(e.let(f"icmp slt i64 {whole}, {left}")):
-                    hand(whole, e.lanes_below(e.sub(left, whole), tile.lanes))
+                    emit(whole, e.lanes_below(e.sub(left, whole), tile.lanes))
 
-    def _hand_gates(
+    def _emit_gates(
         self, gated: Gated, leading: tuple[Index, ...], line: str, column: str | int, left: str | int
     ) -> None:
         """Emit the epilogue for a row of a finished tile, the gates of a vector of units at a time."""

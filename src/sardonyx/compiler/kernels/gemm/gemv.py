@@ -1,6 +1,6 @@
 """Products with very few columns, or of one row with contiguous columns: dot products along K.
 
-A tile would leave most lanes idle, or transpose B for a single use. Here the lanes are along K, and are added up at the
+A tile would leave most lanes idle, or transpose B for a single use. Here the lanes are along K and are summed at the
 end, in an order that depends on K alone.
 """
 
@@ -21,7 +21,7 @@ ITEM = 64
 """Rows, or columns of the one row, in a work item."""
 
 
-def of_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
+def multiply_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
     """Emit a product of few columns, whose packed form is [N, K]; return the work items."""
     e, a, b, n, epilogue = kernel.emitter, product.a, product.b, product.n, product.epilogue
     assert isinstance(n, int)
@@ -52,7 +52,7 @@ def of_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
     return product.batch * ceil_div(product.m, ITEM)
 
 
-def of_one_row(kernel: Kernel, tile: Tile, product: Product) -> Size:
+def multiply_one_row(kernel: Kernel, tile: Tile, product: Product) -> Size:
     """Emit a product of one row with columns that are contiguous; return the work items."""
     e, a, b, epilogue = kernel.emitter, product.a, product.b, product.epilogue
     assert not isinstance(b, Packed)

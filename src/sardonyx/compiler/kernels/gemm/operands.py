@@ -69,13 +69,13 @@ class Operands:
 
 @dataclass(frozen=True)
 class Serpentine:
-    """Panels in serpentine order, so that the most recently used panels are read first.
+    """Panels in serpentine order: the most recently used panels are read first.
 
-    Otherwise weights that exceed a cache would all be evicted before the next iteration reads them.
+    In ascending order, weights larger than a cache would all be evicted before the next iteration reads them.
 
     Attributes:
-        back: An ``i1``: true in iterations that go from the last panel to the first.
-        threads: Threads that share the panels: each one goes back and forth in its own part.
+        back: An ``i1``: true in iterations from the last panel to the first.
+        threads: Threads among which the panels are divided; each thread alternates within its own part.
     """
 
     back: str
