@@ -35,7 +35,7 @@ _LOWEST = float_literal(-math.inf, "float")
 _POWER_OF_TWO = (
     1.0, 0.6931469775960118, 0.24022242081223405, 0.055507337463210404, 0.009671512897915225, 0.0013264726948841016,
 )  # fmt: skip
-"""``2**f`` for ``|f| <= 1/2``: 9.1e-8 of it."""
+"""Coefficients of ``2**f`` for ``|f| <= 1/2``, with a relative error of 9.1e-8."""
 
 Score = Callable[[tuple[Index, ...], str, "str | None"], str]
 """A change of a vector of scores before the softmax.
@@ -106,7 +106,7 @@ def attention(
 ) -> Size:
     """Write attention into a kernel.
 
-    A query that may look at no key, or whose scores are all minus infinity, gives NaN, as the quotient of sums does.
+    A query that sees no key, or whose scores are all minus infinity, results in NaN (0 / 0).
 
     Args:
         kernel: The kernel; its work items become those of attention.
@@ -123,8 +123,8 @@ def attention(
         epilogue: Gets every vector of the result, along columns, with the indices (batch, head, query, column).
         scratch: Scratch memory, :func:`scratch_bytes` for each worker.
         group: Heads of queries that share one head of keys and values.
-        scale: What scores are multiplied by.
-        score: What else happens to scores before the softmax.
+        scale: Factor of the scores.
+        score: Elementwise operations on the scores before the softmax.
         causal: Query ``i`` sees the keys up to ``i + causal``; None: all.
 
     Returns:
@@ -149,9 +149,9 @@ class _Queries:
     """A tile of queries of a head.
 
     Attributes:
-        row: The first.
-        number: Which of the work item's that is.
-        count: How many there are.
+        row: The first query.
+        number: Index of the first query in the work item.
+        count: Number of queries.
     """
 
     row: str | int
@@ -160,7 +160,7 @@ class _Queries:
 
 
 class _Attention:
-    """Attention while it is written."""
+    """The emitter of attention."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class _Attention:
         self.causal = None if causal is None else kernel.size(causal)
         self.q, self.k, self.v = q, k, v
         self.epilogue, self.score, self.scale = epilogue, score, scale
-        self.held = e.variable("i64", "-1")
+        self.packed_head = e.variable("i64", "-1")
         self.greatest, self.total, self.shrink = (e.array("float", tile.rows * tiles_per_item) for _ in range(3))
         self.padded = e.mul(e.div(e.add(self.width, tile.columns - 1), tile.columns), tile.columns)
         panels = e.div(e.add(self.keys, tile.columns - 1), tile.columns)
@@ -206,7 +206,7 @@ class _Attention:
     # The loops.
 
     def write(self) -> Size:
-        """Write the loop over work items; returns their number."""
+        """Write the loop over work items; return the number of items."""
         e, rows = self.e, self.tile.rows
         block_rows = rows * self.schedule.tiles_per_item
         blocks = e.div(e.add(self.queries, block_rows - 1), block_rows)
@@ -215,23 +215,23 @@ class _Attention:
             batch, head = e.div(number, self.heads), e.rem(number, self.heads)
             owner = e.div(head, self.group)
             owners = e.div(self.heads, self.group)
-            wanted = e.add(e.mul(batch, owners), owner)
-            where = _Head(
+            owner_number = e.add(e.mul(batch, owners), owner)
+            operands = _Head(
                 self._begin(self.q, batch, head),
                 self._begin(self.k, batch, owner),
                 self._begin(self.v, batch, owner),
                 (Index(batch), Index(head)),
             )
-            new = e.let(f"icmp ne i64 {self.held.get()}, {wanted}")
+            new = e.let(f"icmp ne i64 {self.packed_head.get()}, {owner_number}")
             if self.k.column == 1:
                 new = e.let(f"and i1 {new}, {e.let(f'icmp ne i64 {self.queries}, 1')}")
             with e.when(new):
-                self.held.set(str(wanted))
-                self._pack(where.k)
-                self._pack_values(where.v)
+                self.packed_head.set(str(owner_number))
+                self._pack(operands.k)
+                self._pack_values(operands.v)
             start = e.mul(block, block_rows)
             end = e.least(self.queries, e.add(start, block_rows))
-            self._item(where, start, end)
+            self._item(operands, start, end)
         sizes = self.sizes
         return sizes["batch"] * sizes["heads"] * ceil_div(sizes["queries"], block_rows)
 
@@ -250,7 +250,7 @@ class _Attention:
             fill(e, tile, transposed, source, left, self.depth, e.address(self.packed, "float", e.mul(key, self.depth)))
 
     def _pack_values(self, start: str) -> None:
-        """Pack the values of a head: they are the second operand of a product, too."""
+        """Pack the values of a head, which are the second operand of a product as well."""
         e, tile, v = self.e, self.tile, self.v
         packs = self._packs_values()
         if packs == "false":
@@ -278,7 +278,7 @@ class _Attention:
         return self.e.let(f"icmp sge i64 {self.queries}, {costs.QUERIES_WORTH_PACKING}")
 
     def _values(self, head: _Head, key: str | int, column: str | int) -> Heads:
-        """Return the values of a key from a column on, packed or in place."""
+        """Return the address and strides of the values of a key from a column on, packed or in place."""
         e, tile, v = self.e, self.tile, self.v
         packs = self._packs_values()
         within = e.rem(column, tile.columns)
@@ -294,7 +294,7 @@ class _Attention:
         return Heads(pointer, FLOAT, 0, 0, row, 1)
 
     def _item(self, head: _Head, start: str | int, end: str | int) -> None:
-        """Attention of the queries of a work item."""
+        """Emit the attention of the queries of a work item."""
         e, tile = self.e, self.tile
         count = e.sub(end, start)
         with e.loop(0, count) as number:
@@ -309,10 +309,10 @@ class _Attention:
             with e.when(e.let(f"icmp sgt i64 {size}, 0")):
                 self._block(head, queries, key, size)
         with e.loop(0, count) as number:
-            self._hand_on(head, start, number)
+            self._finish(head, start, number)
 
     def _seen(self, end: str | int) -> str | int:
-        """Return the keys that the queries up to one see."""
+        """Return the number of keys visible to the queries before ``end``."""
         return self.keys if self.causal is None else self.e.least(self.keys, self.e.add(end, self.causal))
 
     def _block(self, head: _Head, queries: _Queries, key: str | int, size: str | int) -> None:
@@ -323,7 +323,7 @@ class _Attention:
         self._by_rows(queries.count, lambda rows: self._weigh(head, queries, rows, key, size))
 
     def _by_rows(self, count: str | int, write: Callable[[int], None]) -> None:
-        """Emit code for a whole tile of rows, for a single row, or both, as the number of queries needs."""
+        """Emit code for a whole tile of rows, for a single row, or both, depending on the number of queries."""
         if isinstance(self.queries, int) and (self.queries == 1 or self.queries % self.tile.rows != 1):
             write(1 if self.queries == 1 else self.tile.rows)
             return
@@ -337,7 +337,7 @@ class _Attention:
     # The steps.
 
     def _score_rows(self, head: _Head, queries: _Queries, rows: int, key: str | int, size: str | int) -> None:
-        """Products of a tile of queries with a block of keys: packed, or where they lie for the only query."""
+        """Emit the scores of a tile of queries and a block of keys: packed, or in place for a single query."""
         if self.queries == 1 and self.k.column == 1:
             self._score_only(head, key, size)
         elif rows > 1 or self.k.column != 1 or isinstance(self.queries, int):
@@ -351,32 +351,32 @@ class _Attention:
                 next(branches, None)
 
     def _score_only(self, head: _Head, key: str | int, size: str | int) -> None:
-        """Dot products of the only query with a block of keys."""
+        """Emit the dot products of the only query with a block of keys."""
         e, tile = self.e, self.tile
         first = Lines(head.k, self.k.dtype, self.k.row, 1)
         second = Lines(head.q, self.q.dtype, 0, self.q.column)
         last = e.sub(size, 1)
-        with e.loop(0, size, DOT_ROWS) as place:
-            numbers = [e.add(key, e.least(e.add(place, offset), last)) for offset in range(DOT_ROWS)]
+        with e.loop(0, size, DOT_ROWS) as position:
+            numbers = [e.add(key, e.least(e.add(position, offset), last)) for offset in range(DOT_ROWS)]
             for offset, (value,) in enumerate(dots(e, tile, first, numbers, second, 1, self.depth)):
-                e.store("float", value, e.address(self.scores, "float", e.add(place, offset)), 4)
+                e.store("float", value, e.address(self.scores, "float", e.add(position, offset)), 4)
 
     def _scores(self, head: _Head, queries: _Queries, rows: int, key: str | int, size: str | int) -> None:
-        """Products of a tile of queries with a block of keys."""
+        """Emit the products of a tile of queries with a block of packed keys."""
         e, tile, q = self.e, self.tile, self.q
         lines = []
         for offset in range(rows):
             there = e.add(queries.row, e.least(offset, e.sub(queries.count, 1)) if offset else 0)
             lines.append(e.address(head.q, load_store.memory_type(q.dtype), e.mul(there, q.row)))
 
-        def load_q(number: int, place: str | int) -> str:
-            return read(e, tile, q.dtype, lines[number], Index(e.mul(place, q.column)), tile.lanes)
+        def load_q(number: int, step: str | int) -> str:
+            return read(e, tile, q.dtype, lines[number], Index(e.mul(step, q.column)), tile.lanes)
 
         def multiply(first: str | int, vectors: int, unroll: int) -> None:
             panel = e.address(self.packed, "float", e.mul(e.add(key, first), self.depth))
 
-            def load_k(place: str | int) -> list[str]:
-                line = e.address(panel, "float", e.mul(place, tile.columns))
+            def load_k(step: str | int) -> list[str]:
+                line = e.address(panel, "float", e.mul(step, tile.columns))
                 return [e.load(tile.type, e.address(line, "float", i * tile.lanes), 4) for i in range(vectors)]
 
             sums = accumulate(e, tile, rows, vectors, self.depth, unroll, load_q, load_k)
@@ -385,7 +385,7 @@ class _Attention:
                     at = e.add(first, number * self.schedule.key_block + offset * tile.lanes)
                     e.store(tile.type, value, e.address(self.scores, "float", at), 4)
 
-        # The last panel of all keys: half of it is enough where that holds the keys.
+        # For the last panel, half of the vectors suffice if they hold the remaining keys.
         narrow = tile.vectors // 2
         whole = e.mul(e.div(e.add(size, (tile.vectors - narrow) * tile.lanes - 1), tile.columns), tile.columns)
         with e.loop(0, whole, tile.columns) as first:
@@ -394,7 +394,7 @@ class _Attention:
             multiply(whole, narrow, 1)
 
     def _weights(self, head: _Head, queries: _Queries, number: str | int, key: str | int, size: str | int) -> None:
-        """Turn the scores of a query and a block of keys into weights; note how earlier sums shrink."""
+        """Replace the scores of a query and a block of keys by weights; store the factor of earlier sums."""
         e, tile = self.e, self.tile
         query = e.add(queries.row, number)
         line = e.address(self.scores, "float", e.mul(number, self.schedule.key_block))
@@ -432,15 +432,15 @@ class _Attention:
 
     def _exponentials(self, number: str | int, line: str, covered: str | int, highest: Variable) -> None:
         e, tile = self.e, self.tile
-        places = [e.address(array, "float", number) for array in (self.greatest, self.total, self.shrink)]
-        before = e.load("float", places[0], 4)
+        addresses = [e.address(array, "float", number) for array in (self.greatest, self.total, self.shrink)]
+        before = e.load("float", addresses[0], 4)
         block = e.call("float", f"llvm.vector.reduce.fmax.v{tile.lanes}f32", [(tile.type, highest.get())])
         now = e.let(f"select i1 {e.let(f'fcmp ogt float {block}, {before}')}, float {block}, float {before}")
-        e.store("float", now, places[0], 4)
-        # Where all scores so far are minus infinity the weights are 0, and not the NaN of a difference of infinities.
+        e.store("float", now, addresses[0], 4)
+        # If all scores so far are minus infinity, the weights are 0, not the NaN of a difference of infinities.
         base = e.let(f"select i1 {e.let(f'fcmp oeq float {now}, {_LOWEST}')}, float 0.0, float {now}")
         shrink = _exponential(Vector(e, e.let(f"fsub float {before}, {base}"), "float", 1)).name
-        e.store("float", shrink, places[2], 4)
+        e.store("float", shrink, addresses[2], 4)
         level, sums = e.spread(base, tile.lanes, "float"), e.variable(tile.type, "zeroinitializer")
         with e.loop(0, covered, tile.lanes) as offset:
             at = e.address(line, "float", offset)
@@ -449,11 +449,11 @@ class _Attention:
             e.store(tile.type, weight, at, 4)
             sums.set(e.let(f"fadd {tile.type} {sums.get()}, {weight}"))
         part = emit_lane_sum(e, tile, sums.get())
-        kept = e.let(f"fmul float {e.load('float', places[1], 4)}, {shrink}")
-        e.store("float", e.let(f"fadd float {kept}, {part}"), places[1], 4)
+        rescaled = e.let(f"fmul float {e.load('float', addresses[1], 4)}, {shrink}")
+        e.store("float", e.let(f"fadd float {rescaled}, {part}"), addresses[1], 4)
 
     def _weigh(self, head: _Head, queries: _Queries, rows: int, key: str | int, size: str | int) -> None:
-        """Add what a block of keys contributes to the weighted sums of values."""
+        """Add the contribution of a block of keys to the weighted sums of values."""
         e, tile = self.e, self.tile
         whole = e.mul(e.div(self.width, tile.columns), tile.columns)
         with e.loop(0, whole, tile.columns) as column:
@@ -480,77 +480,77 @@ class _Attention:
         key: str | int,
         size: str | int,
     ) -> None:
-        """Weighted sums of some vectors of columns; ``mask`` tells which lanes of the last there are."""
+        """Emit the weighted sums of some vectors of columns; ``mask`` is the mask of the last vector."""
         e, tile = self.e, self.tile
         v = self._values(head, key, column)
 
-        def load_weight(number: int, place: str | int) -> str:
-            return read(e, tile, FLOAT, self.scores, Index(e.add(place, number * self.schedule.key_block)), tile.lanes)
+        def load_weight(number: int, step: str | int) -> str:
+            return read(e, tile, FLOAT, self.scores, Index(e.add(step, number * self.schedule.key_block)), tile.lanes)
 
-        def load_v(place: str | int) -> list[str]:
-            line = e.address(v.pointer, load_store.memory_type(v.dtype), e.mul(place, v.row))
-            found = []
+        def load_v(step: str | int) -> list[str]:
+            line = e.address(v.pointer, load_store.memory_type(v.dtype), e.mul(step, v.row))
+            loaded = []
             for number in range(vectors):
                 there = mask if number == vectors - 1 else None
                 if v.column == 1:
-                    found.append(read(e, tile, v.dtype, line, Index(number * tile.lanes, 1), tile.lanes, there))
+                    loaded.append(read(e, tile, v.dtype, line, Index(number * tile.lanes, 1), tile.lanes, there))
                 else:
-                    found.append(self._apart(line, number * tile.lanes, there))
-            return found
+                    loaded.append(self._load_strided(line, number * tile.lanes, there))
+            return loaded
 
-        # Past the last query there is room for all rows of a tile, which nobody looks at.
+        # The buffers have all rows of a tile; rows past the last query are computed and never read.
         numbers = [e.add(queries.number, number) for number in range(rows)]
 
-        def kept(number: int, vector: int) -> str:
+        def load_rescaled_sum(number: int, vector: int) -> str:
             at = e.add(e.add(e.mul(numbers[number], self.padded), column), vector * tile.lanes)
             value = e.load(tile.type, e.address(self.sums, "float", at), 4)
             shrink = e.load("float", e.address(self.shrink, "float", numbers[number]), 4)
             return e.let(f"fmul {tile.type} {value}, {e.spread(shrink, tile.lanes, 'float')}")
 
         narrow = dataclasses.replace(tile, vectors=vectors)
-        sums = accumulate(e, narrow, rows, vectors, size, 2, load_weight, load_v, kept)
+        sums = accumulate(e, narrow, rows, vectors, size, 2, load_weight, load_v, load_rescaled_sum)
         for number, values in enumerate(sums):
             for offset, value in enumerate(values):
                 at = e.add(e.add(e.mul(numbers[number], self.padded), column), offset * tile.lanes)
                 e.store(tile.type, value, e.address(self.sums, "float", at), 4)
 
-    def _apart(self, line: str, first: int, mask: str | None) -> str:
-        """A vector of values whose columns do not lie side by side."""
+    def _load_strided(self, line: str, first: int, mask: str | None) -> str:
+        """Emit the load of a vector of values whose columns are not contiguous."""
         e, tile, v = self.e, self.tile, self.v
-        found = e.variable(tile.type, "zeroinitializer")
+        values = e.variable(tile.type, "zeroinitializer")
         for lane in range(tile.lanes):
             there = "true" if mask is None else e.let(f"extractelement <{tile.lanes} x i1> {mask}, i64 {lane}")
             with e.when(there):
                 one = read(e, tile, v.dtype, line, Index(e.mul(first + lane, v.column)), 1)
-                found.set(e.let(f"insertelement {tile.type} {found.get()}, float {one}, i64 {lane}"))
-        return found.get()
+                values.set(e.let(f"insertelement {tile.type} {values.get()}, float {one}, i64 {lane}"))
+        return values.get()
 
-    def _hand_on(self, head: _Head, row: str | int, number: str | int) -> None:
-        """Divide the weighted sums of a query by the sum of weights, and hand them on."""
+    def _finish(self, head: _Head, row: str | int, number: str | int) -> None:
+        """Divide the weighted sums of a query by the sum of weights and call the epilogue."""
         e, tile = self.e, self.tile
         line = e.address(self.sums, "float", e.mul(number, self.padded))
         total = e.spread(e.load("float", e.address(self.total, "float", number), 4), tile.lanes, "float")
 
-        def hand(offset: str | int, mask: str | None) -> None:
+        def emit(offset: str | int, mask: str | None) -> None:
             sums = e.load(tile.type, e.address(line, "float", offset), 4)
             value = e.let(f"fdiv {tile.type} {sums}, {total}")
             self.epilogue((*head.at, Index(e.add(row, number)), Index(offset, 1)), value, mask)
 
         whole = e.mul(e.div(self.width, tile.lanes), tile.lanes)
         with e.loop(0, whole, tile.lanes) as offset:
-            hand(offset, None)
+            emit(offset, None)
         if not (isinstance(self.width, int) and self.width == whole):
             with e.when(e.let(f"icmp slt i64 {whole}, {self.width}")):
-                hand(whole, e.lanes_below(e.sub(self.width, whole), tile.lanes))
+                emit(whole, e.lanes_below(e.sub(self.width, whole), tile.lanes))
 
 
 def _exponential(x: Vector) -> Vector:
-    """``exp(x)`` for ``x <= 0``, to an error of 2e-7 of 1; what is below 2**-127 is 0.
+    """Return ``exp(x)`` for ``x <= 0`` with an absolute error of 2e-7; results below 2**-127 are 0.
 
-    The product with ``log2(e)`` is rounded, which tells where the result is small, and there adds little to any sum.
+    The rounding of the product with ``log2(e)`` matters only for small results, which add little to any sum.
     """
     exponent = (x * math.log2(math.e)).above(-127.0)
-    # Added to 1.5 * 2^23, a number is rounded to an integer, which is in the lowest bits.
+    # Adding 1.5 * 2^23 rounds a number to an integer in the lowest bits.
     shifter = 1.5 * 2.0**23 + 127.0
     shifted = exponent + shifter
     power = (shifted.bits() << 23).number()

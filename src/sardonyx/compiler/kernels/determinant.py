@@ -10,7 +10,7 @@ from sardonyx.core.dim import Size
 
 
 def scratch_bytes(n: Size) -> Size:
-    """Bytes that a matrix of ``n`` rows needs."""
+    """Return the bytes of scratch memory for a matrix of ``n`` rows."""
     return n * n * 8
 
 
@@ -18,14 +18,14 @@ def determinant(e: Emitter, n: str | int, scratch: str, element: str, entry: Cal
     """Write the determinant of a square matrix (Golub and Van Loan, algorithm 3.4.1).
 
     Args:
-        e: Where it goes.
-        n: How many rows.
-        scratch: Memory of :func:`scratch_bytes`.
-        element: LLVM's type of the numbers.
-        entry: Writes the read of an entry, by row and column.
+        e: The IR builder.
+        n: Number of rows.
+        scratch: Address of :func:`scratch_bytes` bytes.
+        element: The LLVM type of the elements.
+        entry: Emits the load of an entry, by row and column.
 
     Returns:
-        The determinant; 1 of a matrix without rows.
+        The determinant; 1 for an empty matrix.
     """
     align = {"float": 4, "double": 8}[element]
 
@@ -37,7 +37,7 @@ def determinant(e: Emitter, n: str | int, scratch: str, element: str, entry: Cal
 
     with e.loop(0, n) as i, e.loop(0, n) as j:
         e.store(element, entry(i, j), at(i, j), align)
-    found = e.variable(element, float_literal(1.0, element))
+    result = e.variable(element, float_literal(1.0, element))
     with e.loop(0, n) as k:
         pivot = e.variable("i64", k)
         most = e.variable(element, load(k, k).abs().name)
@@ -53,12 +53,12 @@ def determinant(e: Emitter, n: str | int, scratch: str, element: str, entry: Cal
                 one, other = load(k, j).name, load(row, j).name
                 e.store(element, one, at(row, j), align)
                 e.store(element, other, at(k, j), align)
-            found.set((-Vector(e, found.get(), element, 1)).name)
+            result.set((-Vector(e, result.get(), element, 1)).name)
         head = load(k, k)
-        found.set((Vector(e, found.get(), element, 1) * head).name)
-        # Of a column of zeros the determinant is 0 already; without this it would become NaN.
+        result.set((Vector(e, result.get(), element, 1) * head).name)
+        # A column of zeros has set the determinant to 0; elimination with a pivot of 0 would produce NaN.
         with e.when(head.compare("une", 0.0).name), e.loop(below, n) as i:
             factor = load(i, k) / head
             with e.loop(below, n) as j:
                 e.store(element, (load(i, j) - factor * load(k, j)).name, at(i, j), align)
-    return found.get()
+    return result.get()

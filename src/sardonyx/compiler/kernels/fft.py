@@ -1,8 +1,8 @@
-"""Discrete Fourier transforms of any length, in float64: by powers of two, others by Bluestein's convolution.
+"""Discrete Fourier transforms of any length, in float64: radix 2, or Bluestein's algorithm.
 
-Cooley and Tukey 1965 for ``p = 2**s`` (decimation in time, twiddles of every stage in a row), Bluestein 1970 for the
-rest: with ``w = exp(-pi i / n)`` the product ``j k`` is ``(j**2 + k**2 - (j - k)**2) / 2``, so that a transform is a
-convolution with ``w**(-k**2)``, which transforms of a power of two compute.
+Cooley and Tukey 1965 for ``p = 2**s`` (decimation in time, twiddles stored stage by stage), Bluestein 1970 for other
+lengths: with ``w = exp(-pi i / n)`` the product ``j k`` is ``(j**2 + k**2 - (j - k)**2) / 2``. The transform is then a
+convolution with ``w**(-k**2)``, computed by transforms of a power of two.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.core.dim import Size
 
 _LANES = 8
-"""Butterflies that go together, where a stage has as many."""
+"""Butterflies of a vector, in stages with at least as many butterflies."""
 
 
 def table_bytes(n: Size) -> Size:
-    """Bytes of the tables for a length."""
+    """Return the bytes of the tables for a length."""
     return 160 * n + 64
 
 
 def scratch_bytes(n: Size) -> Size:
-    """Bytes that a transform needs."""
+    """Return the bytes of scratch memory of a transform."""
     return 64 * n + 64
 
 
 class Fourier:
-    """Transforms of a length that may be known at run time alone.
+    """The emitter of transforms of one length, a constant or a run-time value.
 
     Args:
-        e: Where they go.
+        e: The IR builder.
         n: The length.
-        tables: Memory of :func:`table_bytes`.
+        tables: Address of :func:`table_bytes` bytes.
     """
 
     def __init__(self, e: Emitter, n: str | int, tables: str) -> None:
@@ -44,7 +44,7 @@ class Fourier:
         self.n = n
         bits = e.call("i64", "llvm.ctpop.i64", [("i64", str(n))])
         self.is_power = e.let(f"icmp ule i64 {bits}, 1")
-        # The least power of two that a convolution of n elements with 2 n - 1 fits in.
+        # The smallest power of two that is at least 2 n - 1, the length of the convolution.
         last = e.most(e.mul(e.sub(n, 1), 2), 0)
         zeros = e.call("i64", "llvm.ctlz.i64", [("i64", str(last)), ("i1", "false")])
         wide = e.let(f"sub i64 64, {zeros}")
@@ -56,18 +56,18 @@ class Fourier:
         self.chirp = self._pair(tables, e.mul(self.p, 4), n)
 
     def write_tables(self) -> None:
-        """Write what all transforms of this length share."""
+        """Write the tables that all transforms of the length share."""
         e = self.e
         with e.loop(0, self.stages) as stage:
             half = e.let(f"shl i64 1, {stage}")
             with e.loop(0, half) as k:
-                # The twiddles of a stage begin where those of all before it end.
+                # Earlier stages have half - 1 twiddles in total.
                 self._put_root(self.twiddles, e.add(e.sub(half, 1), k), k, half)
         with self._when_convolved():
             with e.loop(0, self.p) as k:
                 self._put(self.filter, k, self._number(0.0), self._number(0.0))
             with e.loop(0, self.n) as k:
-                # The angle repeats after 2 n.
+                # The angle has a period of 2 n in k * k.
                 self._put_root(self.chirp, k, e.rem(e.mul(k, k), e.mul(self.n, 2)), self.n)
                 re, im = self._get(self.chirp, k)
                 self._put(self.filter, k, re, -im)
@@ -84,10 +84,10 @@ class Fourier:
         """Write the transform of a row; the inverse is not divided by the length.
 
         Args:
-            scratch: Memory of :func:`scratch_bytes`.
-            inverse: Whether it is the inverse.
-            load: Writes the read of an element: its real and its imaginary part, ``double``.
-            store: Is given the index and the parts of each result.
+            scratch: Address of :func:`scratch_bytes` bytes.
+            inverse: True for the inverse transform.
+            load: Emits the load of an element: real and imaginary part, ``double``.
+            store: Called with the index and the parts of each result.
         """
         e = self.e
         work = self._pair(scratch, 0, self.p)
@@ -115,16 +115,16 @@ class Fourier:
 
     @contextmanager
     def _when_convolved(self) -> Iterator[None]:
-        """Where the length is no power of two."""
+        """Enclose code that runs only if the length is not a power of two."""
         with self.e.when(self.e.let(f"xor i1 {self.is_power}, true")):
             yield
 
     def _transform(self, data: tuple[str, str]) -> None:
-        """In place, of ``p`` numbers."""
+        """Emit the transform of ``p`` numbers in memory."""
         e = self.e
         with e.loop(1, self.p) as k:
-            turned = e.call("i64", "llvm.bitreverse.i64", [("i64", k)])
-            other = e.let(f"lshr i64 {turned}, {e.sub(64, self.stages)}")
+            reversed_bits = e.call("i64", "llvm.bitreverse.i64", [("i64", k)])
+            other = e.let(f"lshr i64 {reversed_bits}, {e.sub(64, self.stages)}")
             with e.when(e.let(f"icmp slt i64 {k}, {other}")):
                 one, two = self._get(data, k), self._get(data, other)
                 self._put(data, k, *two)
@@ -141,7 +141,7 @@ class Fourier:
                         self._put(data, low, re + x, im + y)
                         self._put(data, high, re - x, im - y)
 
-    # Complex numbers: all real parts, then all imaginary ones.
+    # Complex numbers: all real parts, then all imaginary parts.
 
     def _pair(self, memory: str, first: str | int, count: str | int) -> tuple[str, str]:
         e = self.e
@@ -149,7 +149,7 @@ class Fourier:
 
     def _get(self, pair: tuple[str, str], at: str | int, lanes: int = 1) -> tuple[Vector, Vector]:
         e, type = self.e, f"<{lanes} x double>" if lanes > 1 else "double"
-        re, im = (Vector(e, e.load(type, e.address(each, "double", at), 8), "double", lanes) for each in pair)
+        re, im = (Vector(e, e.load(type, e.address(pointer, "double", at), 8), "double", lanes) for pointer in pair)
         return re, im
 
     def _put(self, pair: tuple[str, str], at: str | int, re: Vector, im: Vector) -> None:
@@ -159,7 +159,7 @@ class Fourier:
     def _put_root(self, pair: tuple[str, str], at: str | int, k: str | int, half: str | int) -> None:
         """Write ``exp(-pi i k / half)``."""
         e = self.e
-        part, whole = (Vector(e, e.let(f"sitofp i64 {each} to double"), "double", 1) for each in (k, half))
+        part, whole = (Vector(e, e.let(f"sitofp i64 {number} to double"), "double", 1) for number in (k, half))
         angle = part * math.pi / whole
         self._put(pair, at, vector_math.FUNCTIONS["cos"](angle), -vector_math.FUNCTIONS["sin"](angle))
 

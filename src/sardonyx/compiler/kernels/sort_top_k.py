@@ -1,12 +1,11 @@
-"""The first of a row, in order: of all of it, or of those that can still be among them.
+"""Sorting of rows and selection of the first k elements.
 
-Elements become integers that are ordered as they are, and each is kept with its index. A vector of them at a time is
-compared with the last of the best that were found so far; what stands before that one goes into a buffer. A full
-buffer is sorted, and the best of it are what the rest of the row is compared with. Where most of the row is asked for,
-the buffer holds all of it, and is sorted once.
+Elements become integer keys of the same order, each stored with its index. Keys are compared, one vector at a time,
+with the k-th best key so far; better entries are appended to a buffer. A full buffer is sorted, and its first k entries
+remain. If k is a large part of the row, the buffer holds the whole row and is sorted once.
 
-A short buffer is sorted by counting, for each entry, those that stand before it, vectors at a time and without a branch
-that anything could guess wrong; a longer one by its digits, the lowest first. Both keep equal keys in order.
+A short buffer is sorted by rank: for each entry, the entries before it are counted, in vectors and without branches. A
+longer buffer is sorted by least-significant-digit radix sort. Both sorts are stable.
 """
 
 from __future__ import annotations
@@ -20,40 +19,45 @@ from sardonyx.core.dim import Size, dim_max, dim_min
 from sardonyx.core.ir import types as t
 
 MOST = (1 << 32) - 1
-"""Most elements of a row: an index has to fit into half a word."""
+"""Largest number of elements of a row: an index must fit into half a word."""
 
 WORD = 8
-"""Bytes of a word: a key of 32 bits above the index, or a key of 64 bits, whose index has a word of its own."""
+"""Bytes of a word: a 32-bit key above the index, or a 64-bit key, whose index is another word."""
 
 ROOM = 4
-"""How many times what is asked for goes into the buffer: a longer one is sorted less often, and takes longer each time;
-of random elements that is about twice a row of ten times the buffer."""
+"""Entries of the buffer per selected element.
+
+A larger buffer is sorted less often, but each sort takes longer; with random elements the buffer is sorted about twice
+for a row of ten times its size.
+"""
 
 DIGIT = 8
 """Bits of a digit."""
 
 ABREAST = 4
-"""Vectors of entries whose places are counted side by side."""
+"""Vectors of entries whose ranks are counted in parallel."""
 
 KeyAt = Callable[[str, "str | None"], str]
-"""Writes the read of a vector of elements from an index on, under a mask of those that exist; None: all do."""
+"""Emit the load of a vector of elements from an index on, with a mask of existing ones (None: all)."""
 
 
 class Sorting:
-    """Finds the first of rows; NaN is greater than every number, zeros are equal, and equal elements stay in order.
+    """The emitter of sorting and selection.
+
+    NaN is greater than every number, zeros are equal, and equal elements remain in order.
 
     Args:
-        e: Where it goes.
-        dtype: The type of the elements.
-        descending: Whether the greatest comes first.
-        length: How many elements a row has.
-        wanted: How many of them are wanted; no more than there are.
-        lanes: Elements of a vector that are read at a time.
+        e: The IR builder.
+        dtype: The element type.
+        descending: True if the greatest element comes first.
+        length: Number of elements of a row.
+        count: Number of elements to select, at most ``length``.
+        lanes: Elements of a vector that are loaded at once.
         word_lanes: Words of a vector register.
     """
 
     def __init__(
-        self, e: Emitter, dtype: t.DType, descending: bool, length: Size, wanted: Size, lanes: int, word_lanes: int
+        self, e: Emitter, dtype: t.DType, descending: bool, length: Size, count: Size, lanes: int, word_lanes: int
     ) -> None:
         self.e = e
         self.dtype = dtype
@@ -66,7 +70,7 @@ class Sorting:
         short = ABREAST * word_lanes
         self._few = 4 * short
         """Most entries whose places are counted."""
-        self.room: Size = dim_min(length, dim_max(ROOM * wanted, lanes)) + lanes
+        self.room: Size = dim_min(length, dim_max(ROOM * count, lanes)) + lanes
         """Entries that the buffer has room for."""
         self._arrays = 4 if self._wide else 2
         self._fixed = WORD * (self._few + short + lanes) + 4 * (self._digits << DIGIT)
@@ -78,18 +82,18 @@ class Sorting:
 
     @property
     def _slack(self) -> int:
-        """Entries behind a buffer that are read, whatever they are."""
+        """Entries after the end of a buffer that may be read, with any content."""
         return max(64, ABREAST * self.word_lanes)
 
     def first(self, n: str | int, k: str | int, room: str | int, scratch: str, read: KeyAt) -> None:
-        """Write the search of a row.
+        """Write the selection of a row.
 
         Args:
-            n: How many elements it has.
-            k: How many are wanted, ``n`` at most.
-            room: The number that :attr:`room` is.
-            scratch: Memory of :attr:`bytes`.
-            read: Reads the elements.
+            n: Number of elements of the row.
+            k: Number of elements to select, at most ``n``.
+            room: The value of :attr:`room`.
+            scratch: Address of :attr:`bytes` bytes.
+            read: Loads the elements.
         """
         self._lay_out(scratch, room)
         if k == 1 and not self._wide:
@@ -98,7 +102,7 @@ class Sorting:
             self._search(n, k, room, read)
 
     def _least(self, n: str | int, read: KeyAt) -> None:
-        """The one entry that comes first."""
+        """Emit the selection of a single entry."""
         e, lanes = self.e, self.lanes
         type, greatest = vector(lanes, "i64"), (1 << 63) - 1
         best = e.variable(type, splat(str(greatest), lanes, "i64"))
@@ -130,24 +134,24 @@ class Sorting:
                 last.set(worst if self._wide else Vector(e, worst, "i64", 1).lshr(32).to("trunc", "i32").name)
 
     def index(self, at: str) -> str:
-        """Write the read of a vector of indices, ``i64``, from one in the order that was found on.
+        """Emit the load of a vector of indices, ``i64``, of the selected elements from position ``at`` on.
 
-        Behind the last there are others, whatever they are.
+        Lanes past the last selected element are undefined.
         """
         e, type = self.e, vector(self.lanes, "i64")
-        found = e.load(type, e.address(self._from[-1].get(), "i64", at), 8)
-        return found if self._wide else (Vector(e, found, "i64", self.lanes) & MOST).name
+        words = e.load(type, e.address(self._from[-1].get(), "i64", at), 8)
+        return words if self._wide else (Vector(e, words, "i64", self.lanes) & MOST).name
 
     def _lay_out(self, scratch: str, room: str | int) -> None:
         e = self.e
         size = e.mul(e.add(room, self._slack), WORD)
         at = [e.address(scratch, "i8", e.mul(size, part)) for part in range(self._arrays)]
         half = self._arrays // 2
-        self._from = [e.variable("ptr", each) for each in at[:half]]
-        self._to = [e.variable("ptr", each) for each in at[half:]]
+        self._from = [e.variable("ptr", address) for address in at[:half]]
+        self._to = [e.variable("ptr", address) for address in at[half:]]
         self._base = e.variable("i64")
         rest = e.address(scratch, "i8", e.mul(size, self._arrays))
-        self._places = rest
+        self._ranks = rest
         self._some = e.address(rest, "i64", self._few + ABREAST * self.word_lanes)
         self._counts = e.address(self._some, "i64", self.lanes)
 
@@ -158,17 +162,17 @@ class Sorting:
         return "i64" if self._wide else "i32"
 
     def _key(self, name: str) -> Vector:
-        """Elements as signed integers: those that come first are the least."""
+        """Return elements as signed integers in the order of selection, the first the least."""
         x = Vector(self.e, name, self._element, self.lanes)
         if x.is_float:
             bits = x.bits()
             least = bits.like(-(1 << (63 if self._wide else 31)))
-            # Both zeros are 0. What NaN becomes has no more digits than short floats have.
+            # Both zeros are 0. The key of NaN has no more significant digits than a 16-bit float.
             ordered = (bits < 0).where(least - bits, bits)
             nan = 0x7FFF << (48 if self._wide else 16)
             key = x.is_nan().where(bits.like(nan), ordered)
         else:
-            # The digits that there are stand at the upper end.
+            # Short integers are in the upper bits, so that the radix sort needs fewer digits.
             unsigned = t.kind(self.dtype) != "int"
             key, free = x, {"i1": 24, "i8": 24, "i16": 16}.get(self._element, 0)
             if free:
@@ -178,7 +182,7 @@ class Sorting:
         return ~key if self.descending else key
 
     def _keys(self, n: str | int, i: str, read: KeyAt) -> tuple[Vector, Vector]:
-        """A vector of keys, and which of them exist."""
+        """Return a vector of keys and the mask of the existing ones."""
         e, lanes = self.e, self.lanes
         keys, there = e.variable(vector(lanes, self._key_type)), e.variable(vector(lanes, "i1"))
         left = e.sub(n, i)
@@ -190,7 +194,7 @@ class Sorting:
         return Vector(e, keys.get(), self._key_type, lanes), Vector(e, there.get(), "i1", lanes)
 
     def _words(self, key: Vector, i: str) -> list[Vector]:
-        """The words of entries: keys and indices in one, or each in one of its own."""
+        """Return the words of entries: key and index in one word, or in two."""
         e, lanes = self.e, self.lanes
         first = Vector(e, e.spread(i, lanes, "i64"), "i64", lanes)
         index = first + Vector(e, e.lane_numbers(lanes), "i64", lanes)
@@ -205,15 +209,15 @@ class Sorting:
         self.e.store("i64", word, self.e.address(array, "i64", at), 8)
 
     def _append(self, key: Vector, i: str, good: Vector, count: Variable) -> None:
-        """Put the elements of a vector that are good behind the others."""
+        """Append the selected lanes of a vector of entries to the buffer."""
         e, lanes = self.e, self.lanes
         type, words = vector(lanes, "i64"), self._words(key, i)
-        arrays = [each.get() for each in self._from]
+        arrays = [variable.get() for variable in self._from]
         every = e.let(f"bitcast {good} to i{lanes}")
-        behind = e.let(f"and i{lanes} {every}, {e.let(f'add i{lanes} {every}, 1')}")
-        with e.either(e.let(f"icmp eq i{lanes} {behind}, 0")) as branches:
+        gaps = e.let(f"and i{lanes} {every}, {e.let(f'add i{lanes} {every}, 1')}")
+        with e.either(e.let(f"icmp eq i{lanes} {gaps}, 0")) as branches:
             next(branches)
-            # Those in front are good, and no others: what comes next overwrites the others.
+            # The selected lanes are the first ones: the whole vector is stored, and the next store overwrites the rest.
             at = count.get()
             for word, array in zip(words, arrays, strict=True):
                 e.store(type, word.name, e.address(array, "i64", at), 8)
@@ -224,7 +228,7 @@ class Sorting:
                 e.store(type, word.name, self._some, 8)
                 at = count.get()
                 for lane in range(lanes):
-                    # Where it is not good, the next one takes its place.
+                    # The next lane overwrites a lane that is not selected.
                     self._put(array, at, self._word(self._some, lane))
                     bit = e.let(f"trunc i{lanes} {e.let(f'lshr i{lanes} {every}, {lane}')} to i1")
                     at = str(e.add(at, e.let(f"zext i1 {bit} to i64")))
@@ -234,20 +238,20 @@ class Sorting:
     # Sorting it.
 
     def _sort(self, count: str) -> None:
-        """Put the entries of the buffer in order."""
+        """Sort the entries of the buffer."""
         e = self.e
         with e.either(e.let(f"icmp sle i64 {count}, {self._few}")) as branches:
             next(branches)
-            self._by_places(count)
+            self._sort_by_rank(count)
             next(branches)
             with e.when(e.let(f"xor i1 {self._is_sorted(count)}, true")):
-                self._by_digits(count)
+                self._radix_sort(count)
             next(branches, None)
 
     def _is_sorted(self, count: str) -> str:
-        """Whether the entries are in order already: what sorted them before, such as a detector's, often left them so.
+        """Return an i1: true if the entries are in order, e.g. because an earlier operator sorted them.
 
-        Others are given up where the first is out of order.
+        The test ends at the first vector that is out of order.
         """
         e, lanes = self.e, self.word_lanes
         type, words = vector(lanes, "i64"), self._from[0].get()
@@ -274,8 +278,8 @@ class Sorting:
             here.set(other)
             there.set(one)
 
-    def _by_places(self, count: str) -> None:
-        """Count the entries before each, and put it there."""
+    def _sort_by_rank(self, count: str) -> None:
+        """Count the entries before each entry, and store the entry at this rank."""
         e, lanes = self.e, self.word_lanes
         type, abreast = vector(lanes, "i64"), ABREAST * lanes
         words = self._from[0].get()
@@ -284,19 +288,19 @@ class Sorting:
             mine = [Vector(e, e.load(type, e.address(words, "i64", i), 8), "i64", lanes) for i in at]
             before = [e.variable(type, splat("0", lanes, "i64")) for _ in mine]
             block = list(zip(at, mine, before, strict=True))
-            if self._wide:  # Equal keys are told apart by where they stand.
+            if self._wide:  # Equal keys are ordered by position.
                 end = e.least(e.add(start, abreast), count)
-                self._count(0, start, block, lambda other, word, behind: other <= word)
-                self._count(start, end, block, _stands_before)
-                self._count(end, count, block, lambda other, word, behind: other < word)
+                self._count(0, start, block, lambda other, word, distance: other <= word)
+                self._count(start, end, block, _is_before)
+                self._count(end, count, block, lambda other, word, distance: other < word)
             else:
-                self._count(0, count, block, lambda other, word, behind: other < word)
-            for i, found in zip(at, before, strict=True):
-                e.store(type, found.get(), e.address(self._places, "i64", i), 8)
+                self._count(0, count, block, lambda other, word, distance: other < word)
+            for i, rank in zip(at, before, strict=True):
+                e.store(type, rank.get(), e.address(self._ranks, "i64", i), 8)
         with e.loop(0, count) as i:
-            place = self._word(self._places, i)
+            rank_of_entry = self._word(self._ranks, i)
             for here, there in zip(self._from, self._to, strict=True):
-                self._put(there.get(), place, self._word(here.get(), i))
+                self._put(there.get(), rank_of_entry, self._word(here.get(), i))
         self._swap()
 
     def _count(
@@ -306,30 +310,34 @@ class Sorting:
         block: list[tuple[str | int, Vector, Variable]],
         before: Callable[[Vector, Vector, Vector], Vector],
     ) -> None:
-        """Compare some entries with a block.
+        """Count, for each entry of a block, the entries of a range that come before.
 
         Args:
-            first: The first of them.
-            last: The one past the last.
-            block: Vectors of it: where each begins, its words, and how many come before them so far.
-            before: Whether one comes before those of a vector; they stand so far behind it.
+            first: Start of the range.
+            last: End of the range.
+            block: The vectors of the block: start, words, and counts so far.
+            before: Compares an entry of the range with a vector of words, given the distances from the entry to the
+                words.
         """
         e, lanes = self.e, self.word_lanes
         with e.loop(first, last) as j:
             other = Vector(e, e.spread(self._word(self._from[0].get(), j), lanes, "i64"), "i64", lanes)
-            for i, word, found in block:
+            for i, word, count in block:
                 distance = Vector(e, e.spread(str(e.sub(i, j)), lanes, "i64"), "i64", lanes)
                 distance = distance + Vector(e, e.lane_numbers(lanes), "i64", lanes)
                 comes = before(other, word, distance).to("sext", "i64")
-                found.set((Vector(e, found.get(), "i64", lanes) - comes).name)
+                count.set((Vector(e, count.get(), "i64", lanes) - comes).name)
 
-    def _by_digits(self, count: str) -> None:
-        """Digit by digit, the lowest first, of what keys are above the least; passed over where all have the same."""
+    def _radix_sort(self, count: str) -> None:
+        """Emit a least-significant-digit radix sort of the keys relative to the least key.
+
+        Digits that are equal in all keys are skipped.
+        """
         e = self.e
         numbers, low = 1 << DIGIT, 64 - DIGIT * self._digits
         words = self._from[0].get()
         least = self._least_of(words, count)
-        # Below the digits is an index, which is no part of what is taken away.
+        # The index below the digits is not part of the base that is subtracted.
         self._base.set((Vector(e, least, "i64", 1) & -(1 << low)).name)
         with e.loop(0, self._digits * numbers, 16) as i:
             e.store("<16 x i32>", "zeroinitializer", e.address(self._counts, "i32", i), 4)
@@ -345,45 +353,45 @@ class Sorting:
             counts = e.address(self._counts, "i32", e.mul(which, numbers))
             one = e.address(counts, "i32", self._digit(self._unsigned(self._word(self._from[0].get(), 0)), shift))
             with e.when(e.let(f"icmp ne i32 {e.load('i32', one, 4)}, {everything}")):
-                self._by_digit(count, counts, shift)
+                self._sort_by_digit(count, counts, shift)
 
-    def _by_digit(self, count: str, counts: str, shift: str | int) -> None:
+    def _sort_by_digit(self, count: str, counts: str, shift: str | int) -> None:
         e = self.e
         total = e.variable("i32", "0")
         with e.loop(0, 1 << DIGIT) as i:
             counter, before = e.address(counts, "i32", i), total.get()
             total.set(e.let(f"add i32 {before}, {e.load('i32', counter, 4)}"))
             e.store("i32", before, counter, 4)
-        here, there = [each.get() for each in self._from], [each.get() for each in self._to]
+        here, there = [variable.get() for variable in self._from], [variable.get() for variable in self._to]
         with e.loop(0, count) as i:
             word = self._word(here[0], i)
             counter = e.address(counts, "i32", self._digit(self._unsigned(word), shift))
-            place = e.load("i32", counter, 4)
-            e.store("i32", e.let(f"add i32 {place}, 1"), counter, 4)
-            to = e.let(f"zext i32 {place} to i64")
+            position = e.load("i32", counter, 4)
+            e.store("i32", e.let(f"add i32 {position}, 1"), counter, 4)
+            to = e.let(f"zext i32 {position} to i64")
             self._put(there[0], to, word)
             for source, goal in zip(here[1:], there[1:], strict=True):
                 self._put(goal, to, self._word(source, i))
         self._swap()
 
     def _unsigned(self, word: str) -> str:
-        """A word as one without sign, in the same order: how far above the least it is."""
+        """Return a word as an unsigned integer of the same order: its distance from the least word."""
         return self.e.let(f"sub i64 {word}, {self._base.get()}")
 
     def _least_of(self, words: str, count: str) -> str:
-        """The least of at least one word."""
+        """Return the least of at least one word."""
         e, lanes = self.e, self.word_lanes
         type, greatest = vector(lanes, "i64"), (1 << 63) - 1
-        found = e.variable(type, splat(str(greatest), lanes, "i64"))
+        least = e.variable(type, splat(str(greatest), lanes, "i64"))
         with e.loop(0, count, lanes) as i:
             there = Vector(e, e.lanes_below(e.sub(count, i), lanes), "i1", lanes)
             some = Vector(e, e.load(type, e.address(words, "i64", i), 8), "i64", lanes)
-            found.set(there.where(some, greatest).call("smin", Vector(e, found.get(), "i64", lanes)).name)
-        return e.call("i64", f"llvm.vector.reduce.smin.v{lanes}i64", [(type, found.get())])
+            least.set(there.where(some, greatest).call("smin", Vector(e, least.get(), "i64", lanes)).name)
+        return e.call("i64", f"llvm.vector.reduce.smin.v{lanes}i64", [(type, least.get())])
 
     def _digit(self, word: str, shift: str | int) -> str:
         return self.e.let(f"and i64 {self.e.let(f'lshr i64 {word}, {shift}')}, {(1 << DIGIT) - 1}")
 
 
-def _stands_before(other: Vector, word: Vector, behind: Vector) -> Vector:
-    return (other < word) | (other.equals(word) & (behind > 0))
+def _is_before(other: Vector, word: Vector, distance: Vector) -> Vector:
+    return (other < word) | (other.equals(word) & (distance > 0))

@@ -1,11 +1,11 @@
-"""Sums over tree ensembles: many rows through one tree, or one row through many trees, in vector lanes.
+"""Sums over tree ensembles: lanes are rows of one tree, or trees of one row.
 
 The top levels of trees are evaluated for a group of rows without branches
-(:mod:`sardonyx.compiler.analysis.tree_layout`):
-lanes are rows, and every node costs one comparison. Below the top, rows are traversed: a step loads a node, compares a
-key with its limit, and adds the outcome to the index of the first child, without a branch. Several independent
-traversals hide the latency of each step. Rows that are too few for a group go one by one through several trees at a
-time; with many trees, a kernel of its own shares that work among all threads. Weights are always added tree by tree.
+(:mod:`sardonyx.compiler.analysis.tree_layout`): lanes are rows, and every node costs one comparison. Below the top,
+each row is traversed on its own: a step loads a node, compares a key with its limit, and adds the outcome to the index
+of the first child, without a branch. Several independent traversals hide the latency of each step. If the rows are too
+few for a group, a row goes through several trees at a time; with many trees, a separate kernel shares this work among
+all threads. Weights are always added tree by tree.
 """
 
 from __future__ import annotations
@@ -21,35 +21,40 @@ from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.core.dim import Size, ceil_div, dim_max, dim_min
 
 _MOST_LINES = 32
-"""Cache lines of a tree that a group asks for: it comes to few of those of a large one."""
+"""Largest number of cache lines of a tree that a group prefetches.
+
+A group reads only a small part of a large tree.
+"""
 
 _SHARED = 512
-"""Trees from which on threads share those that a single row goes through."""
+"""Smallest number of trees of a single row that threads share."""
 
 _CHUNK = 8 * WAYS
-"""Trees of a work item then."""
+"""Trees of a work item if threads share the trees."""
 
 
 @dataclass(frozen=True)
 class Forest:
-    """An ensemble as the kernel sees it (see :class:`sardonyx.compiler.analysis.tree_ensembles.Ensemble`).
+    """The buffers and sizes of a :class:`sardonyx.compiler.analysis.tree_ensembles.Ensemble` in a kernel.
 
     Attributes:
         nodes: Pointer to the nodes.
-        roots: Pointer to the first node of each tree, and to what is behind the last, i64.
-        steps: Pointer to the steps of every ``WAYS`` trees before the first look, and at most, i64.
+        roots: Pointer to the index of the first node of each tree, and of the end, i64.
+        steps: For every ``WAYS`` trees, pointer to the steps before the first test for completion, and the most steps,
+            i64.
         top_nodes: Pointer to the nodes of tops, three i32 each.
-        top_starts: Pointer to where those of each tree begin, i64.
-        ends: Pointer to what tops lead to, i32.
-        rests: Pointer to the steps of each tree below its top before the first look, and at most, i64.
-        columns: Pointer to the feature and the key of a missing one of each column, i32.
+        top_starts: Pointer to the index of the first top node of each tree, and of the end, i64.
+        ends: Pointer to the nodes or leaves below tops, i32.
+        rests: For each tree below its top, pointer to the steps before the first test for completion, and the most,
+            i64.
+        columns: Pointer to the feature of each column and the key of a missing value, i32.
         weights: Pointer to the weights of leaves, float.
-        trees: How many trees.
-        tile: Trees that groups of rows go through before the next ones.
-        features: Numbers of a row.
-        column_count: How many columns.
-        targets: Numbers that a leaf gives.
-        shallow: Whether all tops lead to leaves alone.
+        trees: Number of trees.
+        tile: Trees that all groups of rows traverse before the next tile.
+        features: Features of a row.
+        column_count: Number of columns.
+        targets: Weights of a leaf.
+        shallow: True if all tops lead to leaves only.
     """
 
     nodes: str
@@ -70,58 +75,58 @@ class Forest:
 
     @property
     def fewest(self) -> int:
-        """Rows that are worth a group."""
+        """Smallest number of rows for which a group is faster than single rows."""
         return 3 if self.shallow else 18
 
     @property
     def is_shared(self) -> bool:
-        """Whether threads share the trees where rows are fewer than a group."""
+        """True if threads share the trees when the rows are too few for a group."""
         return self.trees >= _SHARED
 
     @property
     def row_stride(self) -> int:
-        """Bytes of the keys of a row, a 0 behind them."""
+        """Bytes of the keys of a row, followed by a 0."""
         return 4 * (self.column_count + 1)
 
     @property
     def group_stride(self) -> int:
-        """Bytes of what is kept of a group: keys by column, keys by row, sums."""
+        """Bytes of the scratch memory of a group: keys by column, keys by row, sums."""
         by_column = GROUP * 4 * self.column_count
         by_row = 0 if self.shallow else GROUP * self.row_stride
         return -(-(by_column + by_row + GROUP * 4 * self.targets) // 64) * 64
 
 
 def block_rows(kernel: Kernel, forest: Forest, rows: Size, threads: int) -> Size:
-    """Rows of a work item."""
-    # The second-level cache holds their keys: trees, which come from beyond it, are read once for all of them.
+    """Return the rows of a work item."""
+    # L2 holds the keys of all rows of a work item, so that trees, which come from L3 or memory, are read only once.
     groups = kernel.target.l2 // 2 // forest.group_stride
     return dim_max(dim_min(ceil_div(rows, threads), max(1, groups) * GROUP), 1)
 
 
 def scratch_bytes(kernel: Kernel, forest: Forest, rows: Size, threads: int) -> Size:
-    """What a worker needs for the groups of a work item, and a row."""
+    """Return the bytes of scratch memory of a worker: the groups of a work item, and a row."""
     return ceil_div(block_rows(kernel, forest, rows, threads), GROUP) * forest.group_stride + forest.row_stride
 
 
 def few_rows(forest: Forest, rows: Size) -> Size:
-    """How many rows there are, if too few for a group; else 0."""
+    """Return the number of rows if too few for a group, else 0."""
     return rows * dim_max(dim_min(forest.fewest - rows, 1), 0)
 
 
 def leaves_bytes(forest: Forest, rows: Size) -> Size:
-    """What the limits of the leaves that few rows come to take."""
+    """Return the bytes of the limits of the leaves that few rows reach."""
     return 4 * -(-forest.trees // WAYS) * WAYS * few_rows(forest, rows)
 
 
 def leaves_of_few(kernel: Kernel, forest: Forest, x: str, leaves: str, scratch: str, rows: Size) -> Size:
-    """Write the kernel of few rows and many trees: limits ``leaves[rows, trees]``; returns the work items."""
+    """Write the kernel of few rows and many trees: limits ``leaves[rows, trees]``; return the work items."""
     return _Writer(kernel, forest, x, "", scratch, leaves).write_leaves(rows)
 
 
 def tree_sums(
     kernel: Kernel, forest: Forest, x: str, out: str, scratch: str, rows: Size, threads: int, leaves: str | None
 ) -> Size:
-    """Write the kernel: ``out[rows, targets]`` from ``x[rows, features]``, both dense; returns the work items.
+    """Write the kernel of ``out[rows, targets]`` from dense ``x[rows, features]``; return the work items.
 
     Args:
         kernel: The kernel.
@@ -129,9 +134,9 @@ def tree_sums(
         x: Pointer to the rows.
         out: Pointer to the sums.
         scratch: Pointer to scratch memory, :func:`scratch_bytes` for each worker.
-        rows: How many rows.
-        threads: How many threads share the work.
-        leaves: Pointer to what :func:`leaves_of_few` has found, where the forest is shared.
+        rows: Number of rows.
+        threads: Number of threads that share the work.
+        leaves: Pointer to the result of :func:`leaves_of_few` if the forest is shared.
     """
     return _Writer(kernel, forest, x, out, scratch, leaves).write(rows, threads)
 
@@ -145,31 +150,31 @@ class _Writer:
         self.out = out
         self.scratch = scratch
         self.leaves = leaves or "null"
-        self.places = self.e.array("i32", GROUP)
+        self.reached_ends = self.e.array("i32", GROUP)
         self.all_trees = -(-forest.trees // WAYS) * WAYS
 
     def write_leaves(self, rows: Size) -> Size:
         e, forest, chunks = self.e, self.forest, -(-self.all_trees // _CHUNK)
-        keys = self._room(forest.row_stride)
+        keys = self._worker_scratch(forest.row_stride)
         with e.loop("%first", "%last") as item:
             row, first = e.div(item, chunks), e.mul(e.rem(item, chunks), _CHUNK)
             last = e.least(e.add(first, _CHUNK), self.all_trees)
             self._row_keys(e.address(self.x, "float", e.mul(row, forest.features)), keys)
             to = e.address(self.leaves, "i32", e.mul(row, self.all_trees))
             with e.loop(first, last, WAYS) as tree:
-                for way, limit in enumerate(self._reached(keys, tree)):
+                for way, limit in enumerate(self._find_leaves(keys, tree)):
                     e.store("i32", limit, e.address(e.address(to, "i32", tree), "i32", way), 4)
         return few_rows(forest, rows) * chunks
 
-    def _room(self, bytes: str | int) -> str:
-        """This worker's part of scratch memory."""
+    def _worker_scratch(self, bytes: str | int) -> str:
+        """Return the scratch memory of the worker."""
         e = self.e
         return e.address(self.scratch, "i8", e.mul("%worker", e.mul(e.div(e.add(bytes, 63), 64), 64)))
 
     def write(self, rows: Size, threads: int) -> Size:
         e, forest = self.e, self.forest
         block = block_rows(self.kernel, forest, rows, threads)
-        room = self._room(self.kernel.size(scratch_bytes(self.kernel, forest, rows, threads)))
+        room = self._worker_scratch(self.kernel.size(scratch_bytes(self.kernel, forest, rows, threads)))
         total, size = self.kernel.size(rows), self.kernel.size(block)
         with e.loop("%first", "%last") as item:
             start = e.mul(item, size)
@@ -203,7 +208,7 @@ class _Writer:
             following = None if forest.shallow else self._following(last, groups)
             with e.loop(0, groups) as group:
                 if following is not None:
-                    self._ask_for(*following, group)
+                    self._prefetch(*following, group)
                 here, lanes = self._group_at(room, group), e.sub(count, e.mul(group, GROUP))
                 with e.loop(first, last) as tree:
                     self._group_through(tree, here, e.least(lanes, GROUP))
@@ -216,7 +221,7 @@ class _Writer:
                 e.store("float", e.load("float", e.address(sums, "float", at), 4), e.address(to, "float", at), 4)
 
     def _following(self, first: str | int, groups: str | int) -> tuple[str, str | int]:
-        """The nodes of the trees after a tile, and how many cache lines of them each group asks for."""
+        """Return the address of the trees after a tile, and the number of cache lines to prefetch per group."""
         e, forest = self.e, self.forest
         last = e.least(e.add(first, forest.tile), forest.trees)
         begin, end = (e.load("i64", e.address(forest.roots, "i64", tree), 8) for tree in (first, last))
@@ -224,7 +229,7 @@ class _Writer:
         share = e.div(e.add(lines, e.sub(groups, 1)), groups)
         return e.address(forest.nodes, "i64", begin), e.least(share, _MOST_LINES * forest.tile)
 
-    def _ask_for(self, nodes: str, share: str | int, group: str) -> None:
+    def _prefetch(self, nodes: str, share: str | int, group: str) -> None:
         e, begin = self.e, self.e.mul(group, share)
         with e.loop(begin, e.add(begin, share)) as line:
             e.prefetch(e.address(nodes, "i64", e.mul(line, LINE)))
@@ -239,7 +244,10 @@ class _Writer:
         return self.e.address(self._rows_at(group), "i8", 0 if self.forest.shallow else GROUP * self.forest.row_stride)
 
     def _keys(self, x: str, group: str, start: str | int, last: str | int) -> None:
-        """The keys of a group's rows, by column and, to walk, by row, and sums of 0; rows past the last are like it."""
+        """Emit the keys of a group's rows, by column and, for traversal, by row, and sums of 0.
+
+        Rows past the last repeat the last row.
+        """
         e, forest = self.e, self.forest
         with e.loop(0, GROUP) as lane:
             row = e.least(e.add(start, lane), last)
@@ -270,9 +278,9 @@ class _Writer:
         return e.let(f"zext i32 {e.load('i32', e.address(self.forest.columns, 'i64', column), 4)} to i64")
 
     def _key(self, value: Vector, column: str) -> Vector:
-        """The keys of a column, as signed numbers."""
+        """Return the keys of a column as signed integers."""
         e = self.e
-        # Integers alone: denormal numbers are what they are in any floating-point mode.
+        # Integer operations are exact for denormal numbers in any floating-point mode.
         bits = value.bits()
         sign = bits >> 31
         key = ((bits & 0x7FFFFFFF) ^ sign) - sign
@@ -284,12 +292,12 @@ class _Writer:
         ends = self.e.address(self.forest.ends, "i32", self.e.mul(tree, GROUP))
         end = self._end(tree, group)
         if self.forest.shallow and self.forest.targets == 1 and self.kernel.target.lanes(32) >= 8:
-            self._add_looked_up(end, ends, self._sums(group))
+            self._add_from_table(end, ends, self._sums(group))
         else:
-            self._walk_on(tree, group, rows, end, ends)
+            self._traverse_rest(tree, group, rows, end, ends)
 
     def _end(self, tree: str, group: str) -> Vector:
-        """The ends of the tree's top that the rows of a group come to."""
+        """Return the number of the end of the tree's top that each row of a group reaches."""
         e, forest = self.e, self.forest
         type = f"<{GROUP} x i32>"
         left = e.variable(type, "<" + ", ".join(["i32 -1"] * GROUP) + ">")
@@ -299,7 +307,7 @@ class _Writer:
             node = e.address(forest.top_nodes, "i32", number)
             column, limit, stay = (e.load("i32", e.address(node, "i32", at), 4) for at in range(3))
             key = e.load(type, e.address(group, "i8", e.let(f"zext i32 {column} to i64")), 64)
-            limits, stays = (e.spread(each, GROUP, "i32") for each in (limit, stay))
+            limits, stays = (e.spread(scalar, GROUP, "i32") for scalar in (limit, stay))
             other = e.let(f"icmp sle {type} {limits}, {key}")
             all = "<" + ", ".join(["i32 -1"] * GROUP) + ">"
             struck = e.let(f"select <{GROUP} x i1> {other}, {type} {stays}, {type} {all}")
@@ -307,35 +315,36 @@ class _Writer:
         return self._leading_zeros(Vector(e, left.get(), "i32", GROUP))
 
     def _leading_zeros(self, bits: Vector) -> Vector:
-        """How many zeros there are before the first 1, of which there is one."""
+        """Return the number of zeros before the first 1; there is at least one 1."""
         if self.kernel.target.counts_zeros:
             name = f"llvm.ctlz.{suffix(bits.type)}"
             return Vector(self.e, self.e.call(bits.type, name, [(bits.type, bits.name), ("i1", "true")]), "i32", GROUP)
-        # A number's exponent tells, where it has no sign, and is not rounded up to the next one.
+        # The float exponent of a non-negative integer is the index of its first 1; clearing the bit after every 1
+        # prevents the conversion from rounding up to the next power of two.
         half = bits.lshr(1)
         exponent = (half & ~half.lshr(1)).to("sitofp", "float").bits().lshr(23)
         return 157 - exponent.above(126)
 
-    def _add_looked_up(self, end: Vector, ends: str, sums: str) -> None:
-        """Add the weights of ends, which few vectors hold."""
+    def _add_from_table(self, end: Vector, ends: str, sums: str) -> None:
+        """Add the weights of ends from a table in a few vector registers."""
         e, lanes = self.e, self.kernel.target.lanes(32)
         type = f"<{lanes} x float>"
         parts = [e.load(type, e.address(ends, "float", at), 4) for at in range(0, GROUP, lanes)]
         for at in range(0, GROUP, lanes):
             order = ", ".join(f"i32 {at + lane}" for lane in range(lanes))
             which = e.let(f"shufflevector {end}, {end.type} poison, <{lanes} x i32> <{order}>")
-            chosen = self._looked_up(parts, Vector(e, which, "i32", lanes))
+            chosen = self._look_up(parts, Vector(e, which, "i32", lanes))
             to = e.address(sums, "float", at)
             e.store(type, e.let(f"fadd {type} {e.load(type, to, 4)}, {chosen}"), to, 4)
 
-    def _looked_up(self, parts: Sequence[str], which: Vector) -> str:
-        """The floats of 32 that vectors hold, by their numbers."""
+    def _look_up(self, parts: Sequence[str], which: Vector) -> str:
+        """Return floats of a table of 32 in vector registers, by index."""
         e, floats, lanes = self.e, f"<{which.lanes} x float>", which.lanes
         if lanes == GROUP // 2:
             low, high = parts
-            given = [(floats, low), (which.type, which.name), (floats, high)]
-            return e.call(floats, "llvm.x86.avx512.vpermi2var.ps.512", given)
-        found = [
+            operands = [(floats, low), (which.type, which.name), (floats, high)]
+            return e.call(floats, "llvm.x86.avx512.vpermi2var.ps.512", operands)
+        candidates = [
             Vector(
                 e, e.call(floats, "llvm.x86.avx2.permps", [(floats, part), (which.type, which.name)]), "float", lanes
             )
@@ -343,92 +352,94 @@ class _Writer:
         ]
         for bit in (28, 27):
             above = (which << bit) < 0
-            found = [above.where(high, low) for low, high in zip(found[::2], found[1::2], strict=True)]
-        return found[0].name
+            candidates = [above.where(high, low) for low, high in zip(candidates[::2], candidates[1::2], strict=True)]
+        return candidates[0].name
 
-    def _walk_on(self, tree: str, group: str, count: str | int, end: Vector, ends: str) -> None:
-        """From the ends of a top to leaves, and add their weights."""
+    def _traverse_rest(self, tree: str, group: str, count: str | int, end: Vector, ends: str) -> None:
+        """Traverse from the ends of a top to leaves, and add the weights of the leaves."""
         e, forest = self.e, self.forest
-        e.store(end.type, end.name, self.places, 64)
-        rest = self._sure_and_most(forest.rests, tree)
+        e.store(end.type, end.name, self.reached_ends, 64)
+        rest = self._step_counts(forest.rests, tree)
         sums, rows = self._sums(group), self._rows_at(group)
         with e.loop(0, count, GROUP_WAYS) as lane:
             starts, keys = [], []
             for way in range(GROUP_WAYS):
-                number = e.load("i32", e.address(e.address(self.places, "i32", lane), "i32", way), 4)
+                number = e.load("i32", e.address(e.address(self.reached_ends, "i32", lane), "i32", way), 4)
                 starts.append(e.load("i32", e.address(ends, "i32", e.let(f"zext i32 {number} to i64")), 4))
                 keys.append(
                     e.address(e.address(rows, "i8", e.mul(lane, forest.row_stride)), "i8", way * forest.row_stride)
                 )
             if not forest.shallow:
-                places = [e.let(f"zext i32 {start} to i64") for start in starts]
-                starts = self._walked(places, keys, *rest, GROUP_STEPS)
+                nodes = [e.let(f"zext i32 {start} to i64") for start in starts]
+                starts = self._traverse(nodes, keys, *rest, GROUP_STEPS)
             to = e.address(sums, "float", e.mul(lane, forest.targets))
             for way, limit in enumerate(starts):
-                self._added(limit, e.address(to, "float", way * forest.targets))
+                self._add_leaf(limit, e.address(to, "float", way * forest.targets))
 
     # One row.
 
     def _row(self, x: str, keys: str, sums: str) -> None:
-        """One row through trees in groups of ``WAYS``."""
+        """Emit one row through trees in groups of ``WAYS``."""
         e = self.e
         self._row_keys(x, keys)
-        with self._summed(sums) as add, e.loop(0, self.all_trees, WAYS) as tree:
-            for limit in self._reached(keys, tree):
+        with self._accumulate(sums) as add, e.loop(0, self.all_trees, WAYS) as tree:
+            for limit in self._find_leaves(keys, tree):
                 add(limit)
 
     def _row_of_leaves(self, row: str | int, sums: str) -> None:
-        """One row whose leaves have been found."""
+        """Emit the sums of one row whose leaves are known."""
         e = self.e
         leaves = e.address(self.leaves, "i32", e.mul(row, self.all_trees))
-        with self._summed(sums) as add, e.loop(0, self.forest.trees) as tree:
+        with self._accumulate(sums) as add, e.loop(0, self.forest.trees) as tree:
             add(e.load("i32", e.address(leaves, "i32", tree), 4))
 
     @contextmanager
-    def _summed(self, sums: str) -> Iterator[Callable[[str], None]]:
-        """Adds what leaves give, by their limits: in a register where one holds it, for memory waits for itself."""
+    def _accumulate(self, sums: str) -> Iterator[Callable[[str], None]]:
+        """Yield the addition of a leaf's weights by limit, in a register if possible.
+
+        Sums in memory would wait for store forwarding.
+        """
         e = self.e
         if self.forest.targets > WAYS:
             with e.loop(0, self.forest.targets) as at:
                 e.store("float", "0.0", e.address(sums, "float", at), 4)
-            yield lambda limit: self._added(limit, sums)
+            yield lambda limit: self._add_leaf(limit, sums)
             return
         zero = "0.0" if self.forest.targets == 1 else "zeroinitializer"
         total = e.variable(self._type, zero)
-        yield lambda limit: total.set(e.let(f"fadd {self._type} {total.get()}, {self._given(limit)}"))
+        yield lambda limit: total.set(e.let(f"fadd {self._type} {total.get()}, {self._leaf_weights(limit)}"))
         e.store(self._type, total.get(), sums, 4)
 
     def _row_keys(self, x: str, keys: str) -> None:
-        """The keys of a row, a 0 behind them."""
+        """Emit the keys of a row, followed by a 0."""
         e, forest = self.e, self.forest
         with e.loop(0, forest.column_count) as column:
             value = Vector(e, e.load("float", e.address(x, "float", self._feature(column)), 4), "float", 1)
             e.store("i32", (self._key(value, column) ^ (-1 << 31)).name, e.address(keys, "i32", column), 4)
         e.store("i32", "0", e.address(keys, "i32", forest.column_count), 4)
 
-    def _reached(self, keys: str, tree: str) -> list[str]:
-        """The limits of the leaves that a row comes to, in ``WAYS`` trees from one on."""
+    def _find_leaves(self, keys: str, tree: str) -> list[str]:
+        """Return the limits of the leaves that a row reaches in ``WAYS`` trees from ``tree`` on."""
         e, forest = self.e, self.forest
         roots = [e.load("i64", e.address(forest.roots, "i64", e.add(tree, way)), 8) for way in range(WAYS)]
-        return self._walked(roots, [keys] * WAYS, *self._sure_and_most(forest.steps, e.div(tree, WAYS)), ROW_STEPS)
+        return self._traverse(roots, [keys] * WAYS, *self._step_counts(forest.steps, e.div(tree, WAYS)), ROW_STEPS)
 
-    # Ways down.
+    # Traversal.
 
-    def _sure_and_most(self, steps: str, number: str | int) -> tuple[str, str]:
+    def _step_counts(self, steps: str, number: str | int) -> tuple[str, str]:
         e = self.e
         pair = e.address(steps, "i64", e.mul(number, 2))
         return e.load("i64", pair, 8), e.load("i64", e.address(pair, "i64", 1), 8)
 
-    def _walked(self, starts: Sequence[str], keys: Sequence[str], sure: str, most: str, steps: int) -> list[str]:
-        """The limits of the leaves that ways end at.
+    def _traverse(self, starts: Sequence[str], keys: Sequence[str], sure: str, most: str, steps: int) -> list[str]:
+        """Return the limits of the leaves at the ends of several traversals.
 
         Args:
-            starts: Where they start.
-            keys: Pointers to the keys of their rows.
-            sure: Steps before the first look at whether all have arrived: one costs as much as a step, and a jump that
-                nobody foresaw.
+            starts: The first nodes.
+            keys: Pointers to the keys of the rows.
+            sure: Steps before the first test for completion: a test costs as much as a step and a mispredicted branch.
             most: The most steps.
-            steps: Steps between two looks.
+            steps: Steps between two tests.
         """
         e = self.e
         at = [e.variable("i64", start) for start in starts]
@@ -438,23 +449,23 @@ class _Writer:
         left = e.variable("i64", e.let(f"sub i64 {most}, {sure}"))
         moving = e.variable("i1", "true")
         with e.repeat(lambda: e.let(f"and i1 {moving.get()}, {e.let(f'icmp sgt i64 {left.get()}, 0')}")):
-            places = [way.get() for way in at]
+            nodes = [way.get() for way in at]
             for _ in range(steps):
-                before = places
-                places = [self._next(place, row) for place, row in zip(places, keys, strict=True)]
+                before = nodes
+                nodes = [self._next(node, row) for node, row in zip(nodes, keys, strict=True)]
             changed = "0"
-            for old, new in zip(before, places, strict=True):
+            for old, new in zip(before, nodes, strict=True):
                 changed = e.let(f"or i64 {changed}, {e.let(f'xor i64 {old}, {new}')}")
-            for way, place in zip(at, places, strict=True):
-                way.set(place)
+            for way, node in zip(at, nodes, strict=True):
+                way.set(node)
             left.set(e.let(f"sub i64 {left.get()}, {steps}"))
             moving.set(e.let(f"icmp ne i64 {changed}, 0"))
         return [e.load("i32", e.address(self.forest.nodes, "i64", way.get()), 4) for way in at]
 
-    def _next(self, place: str, keys: str) -> str:
-        """The child that a row goes to."""
+    def _next(self, index: str, keys: str) -> str:
+        """Return the index of the child for a row's key."""
         e, bits = self.e, column_bits(self.forest.column_count)
-        node = e.address(self.forest.nodes, "i64", place)
+        node = e.address(self.forest.nodes, "i64", index)
         info = e.load("i32", e.address(node, "i32", 1), 4)
         column = e.let(f"zext i32 {e.let(f'and i32 {info}, {(1 << bits) - 1}')} to i64")
         first = e.let(f"zext i32 {e.let(f'lshr i32 {info}, {bits}')} to i64")
@@ -464,11 +475,11 @@ class _Writer:
 
     @property
     def _type(self) -> str:
-        """What few targets are held in."""
+        """The LLVM type of the weights of a leaf, for at most ``WAYS`` targets."""
         return "float" if self.forest.targets == 1 else f"<{self.forest.targets} x float>"
 
-    def _given(self, limit: str) -> str:
-        """What a leaf gives, by its limit, to few targets."""
+    def _leaf_weights(self, limit: str) -> str:
+        """Return the weights of a leaf, by its limit, for at most ``WAYS`` targets."""
         e = self.e
         return (
             e.let(f"bitcast i32 {limit} to float")
@@ -480,11 +491,11 @@ class _Writer:
         e, targets = self.e, self.forest.targets
         return e.address(self.forest.weights, "float", e.mul(e.let(f"zext i32 {limit} to i64"), targets))
 
-    def _added(self, limit: str, sums: str) -> None:
-        """Add what a leaf gives, by its limit."""
+    def _add_leaf(self, limit: str, sums: str) -> None:
+        """Add the weights of a leaf, by its limit."""
         e = self.e
         if self.forest.targets <= WAYS:
-            self._add(self._type, sums, self._given(limit))
+            self._add(self._type, sums, self._leaf_weights(limit))
             return
         weights = self._weights(limit)
         with e.loop(0, self.forest.targets) as at:
