@@ -31,12 +31,12 @@ class CompiledKernel:
         self._function = _SIGNATURE(self._code.address("kernel"))
 
     def arguments(self, buffers: list[np.ndarray], sizes: Mapping[str, int]) -> np.ndarray:
-        """The argument slots for a call."""
+        """Return the argument slots of a call."""
         numbers = [evaluate(size, sizes) for size in self.sizes]
         return np.array([*(buffer.ctypes.data for buffer in buffers), *numbers], np.int64)
 
     def __call__(self, *buffers: np.ndarray, parts: int = 1, **sizes: int) -> None:
-        """Do all work items, in so many ranges, the last range first."""
+        """Execute all work items, in `parts` ranges, the last range first."""
         arguments = self.arguments(list(buffers), sizes)
         items = evaluate(self.items, sizes)
         edges = [items * part // parts for part in range(parts + 1)]

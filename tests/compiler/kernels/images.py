@@ -13,7 +13,7 @@ from sardonyx.compiler.tiling.windows import Windows, block_count
 from sardonyx.core.dim import Dim, Size
 
 TARGETS = {target.name: target for target in (NAMED["avx2"], host())}
-"""What the machine of the tests can run."""
+"""The targets that the test machine can run."""
 
 BATCH = Dim.symbol("batch")
 IN = tuple(Dim.symbol(name) for name in ("in_z", "in_y", "in_x"))
@@ -21,7 +21,7 @@ OUT = tuple(Dim.symbol(name) for name in ("out_z", "out_y", "out_x"))
 
 
 def aligned(shape: Sequence[int], dtype: type = np.float32, fill: float = 0) -> np.ndarray:
-    """An array that begins at a cache line."""
+    """Return an array aligned to a cache line."""
     count = int(np.prod(shape))
     room = np.full(count * np.dtype(dtype).itemsize + 64, 0, np.uint8)
     start = -room.ctypes.data % 64
@@ -31,14 +31,14 @@ def aligned(shape: Sequence[int], dtype: type = np.float32, fill: float = 0) -> 
 
 
 def symbols(batch: int, sizes: Sequence[int], out: Sequence[int]) -> dict[str, int]:
-    """The values of the symbols."""
+    """Return the values of the symbols."""
     names = ("z", "y", "x")[3 - len(sizes) :]
     inputs = {f"in_{name}": size for name, size in zip(names, sizes, strict=True)}
     return {"batch": batch, **inputs, **{f"out_{name}": size for name, size in zip(names, out, strict=True)}}
 
 
 def out_sizes(sizes: Sequence[int], windows: Windows, high: Sequence[int]) -> tuple[int, ...]:
-    """How many windows fit."""
+    """Return the output sizes: the number of windows that fit."""
     result = []
     for i, size in enumerate(sizes):
         dilated = (size - 1) * windows.base_dilations[i] + 1 if size else 0
@@ -67,7 +67,7 @@ def to_plain(x: np.ndarray) -> np.ndarray:
 
 
 def copied(x: np.ndarray) -> np.ndarray:
-    """The array at a cache line."""
+    """Return a copy of an array, aligned to a cache line."""
     result = aligned(x.shape, x.dtype.type)
     result[...] = x
     return result

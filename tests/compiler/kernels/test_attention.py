@@ -27,7 +27,7 @@ SHIFT = 3
 
 @dataclass(frozen=True)
 class Form:
-    """What is compiled: a known width, heads that share keys, a mask [s, t] added to scores, causality, transposes."""
+    """A compiled variant: a known width, shared heads of keys, a mask [s, t] added to scores, causality, transposes."""
 
     width: int | None = None
     group: int = 1
