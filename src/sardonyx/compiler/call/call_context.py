@@ -41,10 +41,10 @@ class Linked:
 
     Attributes:
         free: Contexts that no call uses.
-        outside: Values outside of the arena, with the words of the tape that hold their addresses.
-        makes: Values that the plan computes outside of the arena.
+        outside: Values outside of the arena, with the indices of their address words in the tape.
+        makes: Values outside of the arena that the plan computes.
         reads: Values outside of the arena that the plan reads.
-        peak: Most bytes that the values of one call took, among calls prepared here.
+        peak: Maximum bytes of the values of one call, among calls prepared here.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Linked:
         self.words[[word for word, _ in plan.links]] = [address(link) for _, link in plan.links]
 
     def context(self) -> Context:
-        """Return a context that no other call uses; the caller puts the context back into ``free``."""
+        """Return a context for exclusive use; the caller puts the context back into ``free``."""
         try:
             return self.free.pop()
         except IndexError:
@@ -94,9 +94,14 @@ class Linked:
             return context
 
     def prepared(self, sizes: Mapping[str, int]) -> Context:
-        """Return a context prepared for sizes, that no other call uses; raises as :meth:`Context.prepare` does.
+        """Return a context that no other call uses, prepared for sizes.
 
         After execution, the caller releases the arena (:meth:`Context.leave`) and puts the context back into ``free``.
+
+        Raises:
+            SardonyxError: See :meth:`Context.prepare`.
+            Fault: See :meth:`Context.prepare`.
+            MemoryError: The system has too little memory.
         """
         context = self.context()
         try:
@@ -113,7 +118,7 @@ class Linked:
 
 
 class Fault(Exception):
-    """Data or sizes have no result, or a loop exceeds the iteration limit; the interpreter raises the error."""
+    """Data or sizes have no result, or a loop passed its limit; the interpreter raises the error."""
 
 
 class Placed(NamedTuple):
@@ -123,9 +128,9 @@ class Placed(NamedTuple):
         title: Title of the value.
         offset: Offset in the arena.
         bytes: Size.
-        first: Index of the kernel that writes the buffer.
-        last: Index of the last kernel that reads the buffer.
-        inside: Title of the enclosing loop or choice, if a body computes the value; otherwise empty.
+        first: Index of the kernel writing the buffer.
+        last: Index of the last kernel reading the buffer.
+        inside: Title of the loop or choice whose body computes the value; empty outside of bodies.
     """
 
     title: str
@@ -279,12 +284,12 @@ class Context:
 
     @property
     def arena(self) -> int:
-        """Bytes of the arena for the current sizes."""
+        """Size of the arena for the current sizes, in bytes."""
         return int(self.table[PlanWord.WANTED])
 
     @property
     def capacity(self) -> int:
-        """Bytes of the context's own arena."""
+        """Size of the context's own arena, in bytes."""
         return int(self.table[PlanWord.CAPACITY])
 
     @property

@@ -16,7 +16,9 @@ from sardonyx.core.ir.graph import Value, symbols_in
 
 
 def tail_of(steps: Sequence[Step], results: Sequence[Value], known: Sequence[Value]) -> list[Value] | None:
-    """Return the host functions after the first step, with their selected results; None if other steps follow.
+    """Return the host functions after the first step, and their selected results.
+
+    The result is None if other steps follow.
 
     Args:
         steps: The steps of a program.
@@ -47,7 +49,7 @@ class Tailed:
         results: The results of the program.
 
     Attributes:
-        call: A function of feeds that returns results, or None for calls that this function does not handle.
+        call: Function of feeds; returns the results, or None for calls outside of its fast path.
     """
 
     def __init__(
@@ -85,9 +87,7 @@ class Tailed:
 
 
 def _symbol_axes(inputs: Mapping[str, Value], tail: Sequence[Value]) -> list[tuple[str, str, int]]:
-    """Return the symbols in the types of host functions' results, each with an input and axis that has the symbol as
-    size.
-    """
+    """Return the symbols in the result types of host functions, each with an input and axis of this size."""
     names = set(symbols_in(tuple(value.type for value in tail)))
     axes = {
         size.atom.name: (name, axis)

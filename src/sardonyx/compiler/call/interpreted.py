@@ -15,7 +15,7 @@ from sardonyx.core.ir.types import TensorType, TupleType
 from sardonyx.errors import ResourceError, SardonyxError
 
 Values = dict[Value, Any]
-"""Values of a run: arrays; for other types the arguments and results of host functions, or a known value."""
+"""Values of a run: arrays; for other types, arguments and results of host functions, or a known value."""
 
 _T = TypeVar("_T")
 
@@ -24,7 +24,7 @@ Body = Callable[[Sequence[Value]], Sequence[Value]]
 
 
 def interpret(value: Value, env: Values, sizes: Sizes, bodies: Sequence[Body] | None) -> None:
-    """Compute a value and the sizes that it defines, and add both to the run.
+    """Compute a value and the sizes defined by the value, and add both to the run.
 
     Args:
         value: The value to compute.
@@ -101,7 +101,7 @@ def as_value(value: Value, env: Values, sizes: Sizes) -> Any:
 
 
 def result(value: Value, env: Values, sizes: Sizes) -> Any:
-    """Return a value as a result of the run, in memory that nothing else refers to."""
+    """Return a value as a result of the run, in memory without other references."""
     if value.op == "input" and isinstance(value.type, TensorType):
         return np.array(env[value])
     stored = as_argument(value, env, sizes)

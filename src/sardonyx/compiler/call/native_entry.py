@@ -1,9 +1,10 @@
-"""Entries: Python functions of generated code, for calls that are shorter than Python's own preparation of them.
+"""Entries: Python functions in generated code, for calls with little work.
 
-An entry checks its arguments (exact types, ranks and memory order), prepares its tape if their sizes differ from those
-of the call before, writes their addresses to the tape, allocates the results, and executes the tape without the
-interpreter lock. The entry returns ``None`` for everything unusual, and the caller uses the general way. The code
-refers to CPython and numpy by the addresses of their functions, in a table that is the function's ``self``.
+Checking arguments and allocating results in Python would take longer than such a call. An entry checks its arguments
+(exact types, ranks and memory order), prepares its tape if their sizes differ from the call before, writes their
+addresses to the tape, allocates the results, and executes the tape without the interpreter lock. The entry returns
+``None`` in every unusual case, and the caller uses the general path. The code refers to CPython and numpy by the
+addresses of their functions, in a table that is the function's ``self``.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class Entry:
     """A Python function of generated code.
 
     Attributes:
-        call: The function; it holds references to everything that it uses, since a call may outlast the entry.
+        call: The function; it references everything in use, since a call may outlast the entry.
     """
 
     def __init__(self, code: str, target: Target, words: dict[Word, int], flags: int, alive: Sequence[Any]) -> None:
@@ -201,7 +202,7 @@ def _patch(e: Emitter, array: str, row: str, count_at: int) -> None:
 
 
 def _play(e: Emitter) -> str:
-    """Execute the tape without the interpreter lock; return an ``i1`` that holds after a fault."""
+    """Execute the tape without the interpreter lock; return an ``i1`` that is true after a fault."""
     state = e.let(f"call ptr {_word(e, Word.SAVE_THREAD)}()")
     tape, kernels, pool = _word(e, Word.TAPE), _word(e, Word.KERNELS, "i64"), _word(e, Word.POOL)
     e.line(f"call void {_word(e, Word.PLAY)}(ptr {tape}, i64 {kernels}, ptr {pool})")
@@ -308,7 +309,12 @@ def _raise_if_null(e: Emitter, object: str, beside: str = "", *, busy: bool = Tr
 
 
 def _results(e: Emitter, *, busy: bool = True) -> str:
-    """Return a list of new arrays whose addresses are written to the tape; ``busy``: the tape and arena are claimed."""
+    """Allocate the results and write their addresses to the tape; return a Python list.
+
+    Args:
+        e: The emitter.
+        busy: True if the call has claimed the tape and the arena, and must release both on an error.
+    """
     outputs, registers = _word(e, Word.OUTPUTS, "i64"), _word(e, Word.REGISTERS)
     results = e.let(f"call ptr {_word(e, Word.NEW_LIST)}(i64 {outputs})")
     _raise_if_null(e, results, busy=busy, held=True)
@@ -345,7 +351,7 @@ def _again(e: Emitter) -> None:
 
 
 def _connect(e: Emitter) -> None:
-    """``connect(arrays)``: point the tape to the arrays of a tuple and to new arrays, returned as a list; or None."""
+    """``connect(arrays)``: point the tape to given and to new arrays; return the new ones, or None."""
     with e.loop(0, _word(e, Word.INPUTS, "i64")) as i:
         row = e.address(_word(e, Word.INPUT_TABLE), "i64", e.mul(i, _INPUT_WORDS))
         items = e.address("%argument", "i8", tuple.__basicsize__)
@@ -363,7 +369,7 @@ class Input(NamedTuple):
         dtype: Element type.
         declared: Registers of the sizes.
         shape: The sizes for which the tape is prepared.
-        words: Addresses of the words that hold the input's address.
+        words: Addresses of the tape's words for the address of the input.
     """
 
     name: str
@@ -379,7 +385,7 @@ class Output(NamedTuple):
     Attributes:
         dtype: Element type.
         shape: Registers of the sizes.
-        words: Addresses of the words that hold the result's address.
+        words: Addresses of the tape's words for the address of the result.
     """
 
     dtype: np.dtype
@@ -459,13 +465,13 @@ def again_entry(target: Target, words: dict[Word, int], context: Context, alive:
 
 
 def connect_entry(context: Context) -> Entry:
-    """Return a function that points a tape to a tuple of arrays and to new arrays, and returns the latter as a list.
+    """Return a function that points a tape to a tuple of arrays, and to new arrays as its results.
 
-    The function checks only that the elements are arrays, and returns None otherwise; the caller guarantees that the
-    tape is prepared and not used by other calls.
+    The function checks only the type of the arguments, and returns None unless all are numpy arrays. The caller
+    guarantees a prepared tape without other users.
 
     Args:
-        context: The tape; the arrays are those of ``linked.reads``, the new ones those of ``linked.makes``.
+        context: The tape; the arrays are ``linked.reads``, in order, and the new arrays ``linked.makes``.
     """
     listed, linked = _Words(), context.linked
     addresses = [context.words(value) for value in linked.reads]
@@ -477,7 +483,7 @@ def connect_entry(context: Context) -> Entry:
 
 
 def _arrays(context: Context, outputs: Sequence[Output], listed: _Words) -> dict[Word, int]:
-    """Return the words for checking and creating arrays; ``listed`` owns the objects that they point to."""
+    """Return the words for checking and creating arrays; ``listed`` owns the referenced objects."""
     rows: list[int] = []
     for dtype, shape, addresses in outputs:
         listed.owners.append(dtype)
@@ -489,7 +495,7 @@ def _arrays(context: Context, outputs: Sequence[Output], listed: _Words) -> dict
 
 
 def _ready(context: Context, listed: _Words) -> dict[Word, int]:
-    """Return the words for claiming a context's tape and arena; ``listed`` owns the objects that they point to."""
+    """Return the words for claiming a context's tape and arena; ``listed`` owns the referenced objects."""
     take, code = context.take, context.linked.player.code
     listed.owners += [context, take]
     return {
@@ -506,7 +512,10 @@ def _kind(dtype: np.dtype) -> int:
 
 @functools.cache
 def _empty() -> int:
-    """Return the address of ``PyArray_Empty(int rank, npy_intp *shape, PyArray_Descr *stolen, int fortran)``."""
+    """Return the address of numpy's ``PyArray_Empty``.
+
+    The C signature is ``(int rank, npy_intp *shape, PyArray_Descr *stolen, int fortran)``.
+    """
     table = ctypes.pythonapi.PyCapsule_GetPointer
     table.restype, table.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     functions = table(_multiarray_umath._ARRAY_API, None)

@@ -1,4 +1,4 @@
-"""A call of a program, step by step: native segments, and values that the interpreter computes between them.
+"""Stepwise execution of a program: native segments, and interpreted values between them.
 
 Data-dependent sizes lead to several native calls in a row, so the work between two of them is short: for each plan, one
 generated function reads the addresses of arrays and allocates the results (:func:`.connect_entry`).
@@ -37,7 +37,7 @@ TABLE_ENTRIES = 256
 """Most entries of a table."""
 
 _FIRST_ROOM = 1 << 20
-"""Bytes of results for which a loop of unknown length first has room; more room means another execution."""
+"""Bytes allocated first for the results of a loop of unknown length; more results need another run."""
 
 _ABSENT: Any = object()
 
@@ -251,7 +251,7 @@ class Call:
     # Shape-stable loops.
 
     def _play_settled(self, number: int, segment: Segment, settling: Settling) -> None:
-        """Execute a loop natively if its state keeps its sizes; otherwise the interpreter repeats its body."""
+        """Execute a loop natively if its state keeps its sizes; otherwise interpret the loop over its body."""
         env, sizes = self._env, self._sizes
         (launch,) = segment.launches
         loop = launch.writes
@@ -272,7 +272,7 @@ class Call:
 
 
 def _connected(context: Context, arrays: Sequence[Any]) -> list[np.ndarray] | None:
-    """Point the tape of a context to arrays outside of the arena, for the sizes for which the tape is prepared.
+    """Point the tape of a prepared context to arrays outside of the arena.
 
     Args:
         context: The context.
