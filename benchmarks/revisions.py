@@ -3,10 +3,10 @@
     git worktree add --detach ../before HEAD~1
     SARDONYX_SUITES=… python benchmarks/revisions.py --before ../before/src --json revisions.json
 
-Each tree has a process of its own with an empty cache. For each model both processes compile a session, then run it in
-blocks that alternate; a ratio is the median of the blocks' ratios, after / before, with the interval of its middle half.
-The last line is the geometric mean over the models. Outputs have to be equal within 1e-4 of the largest. A quiet machine
-is needed.
+Each tree has a process of its own with an empty cache. For each model both processes compile a session, then run it
+in blocks that alternate; a ratio is the median of the blocks' ratios, after / before, with the interval of its middle
+half. The last line is the geometric mean over the models. Outputs have to be equal within 1e-4 of the largest. A quiet
+machine is needed.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def difference(paths: tuple[Path, Path]) -> float:
     return largest
 
 
-def compare(workers: tuple[Worker, Worker], case: suites.Case, work: Path, options: argparse.Namespace) -> dict[str, Any]:
+def compare(
+    workers: tuple[Worker, Worker], case: suites.Case, work: Path, options: argparse.Namespace
+) -> dict[str, Any]:
     """Return one model's paired ratios, or the reason for none."""
     feeds = work / "feeds.npz"
     np.savez(feeds, **case.feeds(suites.LATENCY_SIZES))
@@ -134,7 +136,8 @@ def compare(workers: tuple[Worker, Worker], case: suites.Case, work: Path, optio
     low, middle, high = np.percentile(ratios, (25, 50, 75))
     before, after = np.median(pairs, axis=0)
     return {
-        "name": case.name, "before_ms": before * 1e3, "after_ms": after * 1e3, "ratio": middle, "low": low, "high": high,
+        "name": case.name, "before_ms": before * 1e3, "after_ms": after * 1e3, "ratio": middle,
+        "low": low, "high": high,
     }  # fmt: skip
 
 
