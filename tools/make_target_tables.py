@@ -82,7 +82,8 @@ def _onnxruntime() -> tuple[str, dict[str, Any]]:
     operators["Constant"] = [{"opsets": [1, newest], "types": {}}]
     minor = ".".join(onnxruntime.__version__.split(".")[:2])
     table = {
-        "source": f"kernel registry of onnxruntime {onnxruntime.__version__} (CPUExecutionProvider), and what it loads",
+        "source": f"kernel registry of onnxruntime {onnxruntime.__version__} (CPUExecutionProvider); "
+        "opset and IR versions by loading models",
         "opset": {"": [1, newest], "ai.onnx.ml": [1, _newest_ml_opset(loads)]},
         "ir": [1, _newest_ir(loads)],
         "cast": {"float16": "float"},
