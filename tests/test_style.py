@@ -80,6 +80,30 @@ def test_docstrings_names_and_messages_follow_the_style(package: str) -> None:
     assert total.is_within_limits(), f"what {total.what_rate:.1f}, pronouns {total.pronoun_rate:.1f} per 1,000 words"
 
 
+@pytest.mark.parametrize("page", PROSE.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_sentences_of_pages_follow_the_style(page: Path) -> None:
+    assert not (findings := PROSE.measure_page(page)), "\n".join(f"{page.name}:{f.line}: {f.text}" for f in findings)
+
+
+@pytest.mark.parametrize(
+    "text, deviations",
+    [
+        ("Text. What follows is wrong.\n", ["line 1: What"]),
+        ("- **Whether it holds**\n- *That it is*\n", ["line 1: Whether", "line 2: That"]),
+        ("| a | Those of b |\n|---|---|\n| How it works | c |\n", ["line 1: Those", "line 3: How"]),
+        ("A line that\nWhat continues.\n", []),
+        ("# What is new\n\n    What is code.\n\n```\nWhat is code.\n```\n", []),
+        ("<!-- What is\nWhat is -->\nWhere x is, y is.\n", ["line 3: Where"]),
+        ("| `Where` | Where | How-to pages |\n", []),
+    ],
+)
+def test_a_deviation_of_a_page_is_reported(text: str, deviations: list[str], tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    reported = [f"line {finding.line}: {finding.text.split(chr(39))[1]}" for finding in PROSE.measure_page(page)]
+    assert reported == deviations
+
+
 def test_names_outside_the_package_follow_the_style() -> None:
     deviations = [
         f"{path.relative_to(ROOT)}:{finding.line}: {finding.text}"

@@ -1,8 +1,8 @@
-"""Measure docstrings, identifiers and error messages against ``docs/contributing/style.md``.
+"""Measure docstrings, identifiers, error messages and pages against ``docs/contributing/style.md``.
 
     python tools/measure_prose.py                     # a table, a row for each package of src/sardonyx
-    python tools/measure_prose.py --list src/sardonyx/core
-    python tools/measure_prose.py --all               # tests, benchmarks, examples and tools too (identifiers alone)
+    python tools/measure_prose.py --list src/sardonyx/core docs README.md
+    python tools/measure_prose.py --all               # also pages, and identifiers outside of src
 
 The exit status is 1 if a limit is exceeded. ``tests/test_style.py`` holds the whole tree to the same limits.
 """
@@ -27,6 +27,9 @@ BANNED = frozenset(_WORDS.split())
 """Identifiers that name an act or nothing, where the thing has a name; a leading underscore does not excuse one."""
 
 OPENERS = ("What", "Whether", "Where", "How", "Why", "Which", "That", "Those")
+PAGE_OPENERS = ("What", "Whether", "Where", "How", "That", "Those")
+"""Words with which no sentence of a page begins."""
+
 PRONOUNS = frozenset(("it", "they", "those", "that"))
 NEGATED = re.compile(r"\b(?:is|are) (?:no|none)\b|\bthere (?:is|are) none\b", re.IGNORECASE)
 """Forms that a message does not take: "expected X, got Y" and "unknown X" say more than "X is no Y"."""
@@ -175,6 +178,45 @@ def measure(path: Path, identifiers_only: bool = False) -> Measure:
     return counts
 
 
+def paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of each paragraph, list item and table row of a Markdown page.
+
+    Code blocks, headings, comments and the lines of tables between head and rows are left out.
+    """
+    first, words, is_fenced, is_code, is_comment, after_blank = 0, list[str](), False, False, False, True
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        stripped = line.strip()
+        if stripped.startswith("```"):
+            is_fenced = not is_fenced
+        is_comment = is_comment or stripped.startswith("<!--")
+        is_code = line.startswith("    ") and (is_code or after_blank) if stripped else is_code
+        is_skipped = is_fenced or is_comment or is_code or stripped.startswith(("```", "#"))
+        if words and (not stripped or is_skipped or re.match(r"[-*|>]|\d+\.", stripped)):
+            yield first, " ".join(words)
+            words = []
+        if stripped and not is_skipped and stripped.strip("|-: "):
+            first = first if words else number
+            words.append(stripped)
+        is_comment = is_comment and "-->" not in line
+        after_blank = not stripped
+
+
+def measure_page(path: Path) -> list[Finding]:
+    """Return the sentences of a Markdown page that begin with an interrogative or a demonstrative.
+
+    A cell of a table, and the text of a list item, begin a sentence. The tables of the style page quote deviations.
+    """
+    findings = []
+    for line, paragraph in paragraphs(path.read_text(encoding="utf-8")):
+        if path.name == "style.md" and paragraph.startswith("|"):
+            continue
+        for sentence in re.split(r"(?<=[.:?!]) +|(?<!\\)\| *", paragraph):
+            word = re.match(r"(?:[-*>] |\d+\. )?[*_\[(\"]*([A-Za-z]+) \S", sentence)
+            if word is not None and word.group(1) in PAGE_OPENERS:
+                findings.append(Finding(line, f"sentence starts with {word.group(1)!r}: {sentence[:80]}"))
+    return findings
+
+
 def is_binding(finding: Finding) -> bool:
     """Return True for a deviation that has no allowance: a banned identifier, a message, a docstring's first word."""
     return finding.text.startswith(("identifier", "message", "docstring starts"))
@@ -192,6 +234,11 @@ def packages() -> dict[str, list[Path]]:
     return groups
 
 
+def pages() -> list[Path]:
+    """Return the pages for readers."""
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
 def others() -> list[Path]:
     """Return the Python files outside the package."""
     return sorted(
@@ -203,14 +250,15 @@ def main() -> int:
     """Print the table or the list and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", nargs="+", type=Path, metavar="PATH", help="print every deviation in these files")
-    parser.add_argument("--all", action="store_true", help="count banned identifiers outside src too")
+    parser.add_argument("--all", action="store_true", help="count pages, and banned identifiers outside src")
     options = parser.parse_args()
     if options.list:
         failed = False
         for start in options.list:
-            for path in [start] if start.is_file() else sorted(start.rglob("*.py")):
+            for path in [start] if start.is_file() else sorted(start.rglob("*.py")) + sorted(start.rglob("*.md")):
                 inside = path.resolve().is_relative_to(SOURCES)
-                for finding in sorted(measure(path, not inside).findings, key=lambda one: one.line):
+                findings = measure_page(path) if path.suffix == ".md" else measure(path, not inside).findings
+                for finding in sorted(findings, key=lambda one: one.line):
                     failed = True
                     print(f"{path}:{finding.line}: {finding.text}")
         return int(failed)
@@ -239,8 +287,10 @@ def main() -> int:
     )
     if options.all:
         rest = sum(len(measure(path, identifiers_only=True).findings) for path in others())
-        failed |= bool(rest)
+        sentences = sum(len(measure_page(path)) for path in pages())
+        failed |= bool(rest or sentences)
         print(f"tests, benchmarks, examples, tools: {rest:,} banned identifiers")
+        print(f"pages: {sentences:,} sentences that begin with {', '.join(PAGE_OPENERS)}")
     return int(failed)
 
 
