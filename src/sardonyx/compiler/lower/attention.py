@@ -1,4 +1,4 @@
-"""An attention as a kernel: queries, keys and values in memory, and the changes of scores."""
+"""Lowering of an attention: queries, keys and values in memory, and elementwise changes of the scores."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from sardonyx.compiler.tiling.attention import AttentionProblem, choose_attentio
 from sardonyx.core.dim import Size
 
 
-def write_attention(writing: Writing, found: Attention) -> Size:
+def write_attention(writing: Writing, matched: Attention) -> Size:
     """Emit an attention with the epilogue; return the work items.
 
     Raises:
-        Unfusable: An operand has to be in memory.
+        Unfusable: An operand must be written to memory first.
     """
     w, reader, kernel = writing, writing.reader, writing.kernel
-    queries, keys = found.scores.operands
-    q, k, v = (w.whole.operand(each) for each in (queries, keys, found.result.operands[1]))
-    params = found.scores.params
-    batch_axes = len(shape_of(found.scores)) - 2
+    queries, keys = matched.scores.operands
+    q, k, v = (w.whole.operand(operand) for operand in (queries, keys, matched.result.operands[1]))
+    params = matched.scores.params
+    batch_axes = len(shape_of(matched.scores)) - 2
     (depth_q,), (depth_k,) = params["left"], params["right"]
-    (key_v,) = found.result.params["right"]
-    row_q, row_k = (free_axis(view, batch_axes, taken) for view, taken in ((q, depth_q), (k, depth_k)))
+    (key_v,) = matched.result.params["right"]
+    row_q, row_k = (free_axis(view, batch_axes, depth_axis) for view, depth_axis in ((q, depth_q), (k, depth_k)))
     column_v = free_axis(v, batch_axes, key_v)
-    *leading, rows, key_count = shape_of(found.scores)
+    *leading, rows, key_count = shape_of(matched.scores)
     depth, width = q.shape[depth_q], v.shape[column_v]
     choice = w.choice = choose_attention(AttentionProblem(rows, key_count, depth, width), w.whole.target)
     scratch = w.pointer(Scratch(scratch_bytes(choice.schedule, key_count, depth, width)))
@@ -48,25 +48,25 @@ def write_attention(writing: Writing, found: Attention) -> Size:
         )
 
     def score(index: tuple[Index, ...], name: str, mask: str | None) -> str:
-        place = index[2 - batch_axes :]
+        position = index[2 - batch_axes :]
         with masked(reader, mask):
-            reader.bind(found.scores, bound_at(found.scores, place, Element(name, False)))
-            return reader.vector(found.masked, place)
+            reader.bind(matched.scores, bound_at(matched.scores, position, Element(name, False)))
+            return reader.vector(matched.masked, position)
 
     def epilogue(index: tuple[Index, ...], name: str, mask: str | None) -> None:
-        place = index[2 - batch_axes :]
+        position = index[2 - batch_axes :]
         with masked(reader, mask):
-            reader.bind(found.result, bound_at(found.result, place, Element(name, False)))
-            stored(reader, root, memory, place)
+            reader.bind(matched.result, bound_at(matched.result, position, Element(name, False)))
+            stored(reader, root, memory, position)
 
     batch, count = ([1] * (2 - batch_axes) + list(leading))[:2]
     return attention(
         kernel, schedule=choice.schedule, batch=batch, heads=count, queries=rows, keys=key_count, depth=depth,
         width=width, q=heads(q, row_q, depth_q), k=heads(k, row_k, depth_k), v=heads(v, key_v, column_v),
-        epilogue=epilogue, scratch=scratch, score=None if found.masked is found.scores else score,
+        epilogue=epilogue, scratch=scratch, score=None if matched.masked is matched.scores else score,
     )  # fmt: skip
 
 
 def free_axis(operand: View, batch_axes: int, summed_axis: int) -> int:
-    """Return the axis of an operand that is neither of the batch nor summed."""
+    """Return the axis of an operand that is neither a batch axis nor summed."""
     return next(axis for axis in range(batch_axes, len(operand.shape)) if axis != summed_axis)

@@ -1,4 +1,4 @@
-"""From host functions that have kernels to those kernels; see :mod:`.counted`."""
+"""Lowering of host functions with kernels; see :mod:`sardonyx.compiler.analysis.bounded_output`."""
 
 from __future__ import annotations
 
@@ -20,64 +20,68 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
 
-def picked(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
-    """The kernels of a ``host``; its operands are in memory.
+def lower_bounded_output(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
+    """Return the launches of a ``host``, whose operands are in memory.
 
     Args:
         value: The ``host``.
         begin: Begins a kernel.
-        lanes: Of a vector of floats.
+        lanes: Lanes of a vector of float32.
     """
-    return _WAYS[value.params["function"].name](value, begin, lanes)
+    return _LOWERINGS[value.params["function"].name](value, begin, lanes)
 
 
-# NonMaxSuppression: categories side by side, then all that they chose, one behind the other.
+# NonMaxSuppression: one kernel selects boxes per image and category; a second kernel concatenates the selections.
 
 
-def _suppressed(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
-    found = suppression(value)
-    images, categories, _ = shape_of(found.scores)
-    most = chosen_of_category(value)
+def _lower_suppression(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
+    operands = suppression(value)
+    images, categories, _ = shape_of(operands.scores)
+    box_limit = chosen_of_category(value)
     (result,) = results_of(value)
-    # The number of boxes of each category, then the boxes.
-    stage = Stage(value, 8 * images * categories * (1 + most))
+    # Layout of the stage: the number of selected boxes of each category, then the indices of the boxes.
+    stage = Stage(value, 8 * images * categories * (1 + box_limit))
     return [
-        _choice(value, begin(), lanes, stage).launch(images * categories, "suppression", result),
-        _joined(value, begin(), stage, result).launch(1, "boxes", result),
+        _write_selection(value, begin(), lanes, stage).launch(images * categories, "suppression", result),
+        _write_concatenation(value, begin(), stage, result).launch(1, "boxes", result),
     ]
 
 
-def _choice(value: Value, w: Writing, lanes: int, stage: Stage) -> Writing:
-    found = suppression(value)
-    images, categories, boxes = shape_of(found.scores)
-    most = chosen_of_category(value)
+def _write_selection(value: Value, w: Writing, lanes: int, stage: Stage) -> Writing:
+    operands = suppression(value)
+    images, categories, boxes = shape_of(operands.scores)
+    box_limit = chosen_of_category(value)
     e, size = w.kernel.emitter, w.kernel.size
-    bytes_ = ceil_div(scratch_bytes(boxes, most, lanes), 64) * 64
+    bytes_ = ceil_div(scratch_bytes(boxes, box_limit, lanes), 64) * 64
     scratch, counts = w.pointer(Scratch(bytes_)), w.pointer(stage)
-    of_boxes, scores = w.pointer(found.boxes), w.pointer(found.scores)
-    limit, overlap, threshold = (_number(w, each) for each in (found.limit, found.overlap, found.threshold))
+    of_boxes, scores = w.pointer(operands.boxes), w.pointer(operands.scores)
+    limit, overlap, threshold = (
+        _number(w, operand) for operand in (operands.limit, operands.overlap, operands.threshold)
+    )
     picks = e.address(counts, "i64", size(images * categories))
     heap = e.address(scratch, "i8", e.mul("%worker", size(bytes_)))
     centered = bool(dict(value.params["attributes"]).get("center_point_box", 0))
     with e.loop("%first", "%last") as item:
-        given = Boxes(
+        inputs = Boxes(
             e.address(of_boxes, "float", e.mul(e.div(item, size(categories)), size(4 * boxes))),
             e.address(scores, "float", e.mul(item, size(boxes))),
             size(boxes), centered, limit or "0", overlap or float_literal(0, "float"), threshold,
         )  # fmt: skip
-        kept = e.address(heap, "i8", size(heap_bytes(boxes)))
-        chosen = write_suppression(e, given, heap, kept, e.address(picks, "i64", e.mul(item, size(most))), lanes)
-        e.store("i64", chosen, e.address(counts, "i64", item), 8)
+        selected_keys = e.address(heap, "i8", size(heap_bytes(boxes)))
+        selected_count = write_suppression(
+            e, inputs, heap, selected_keys, e.address(picks, "i64", e.mul(item, size(box_limit))), lanes
+        )
+        e.store("i64", selected_count, e.address(counts, "i64", item), 8)
     return w
 
 
-def _joined(value: Value, w: Writing, stage: Stage, result: Value) -> Writing:
-    found = suppression(value)
-    images, categories, boxes = shape_of(found.scores)
+def _write_concatenation(value: Value, w: Writing, stage: Stage, result: Value) -> Writing:
+    operands = suppression(value)
+    images, categories, boxes = shape_of(operands.scores)
     e, size = w.kernel.emitter, w.kernel.size
     counts, out, number = w.pointer(stage), w.pointer(result), w.pointer(Count(value))
-    overlap = _number(w, found.overlap)
-    all_categories, most = size(images * categories), size(chosen_of_category(value))
+    overlap = _number(w, operands.overlap)
+    all_categories, box_limit = size(images * categories), size(chosen_of_category(value))
     picks = e.address(counts, "i64", all_categories)
     with e.loop("%first", "%last"):
         w.reader.require(e.let(f"icmp ult i64 {size(boxes)}, {1 << 32}"), 1)
@@ -89,52 +93,52 @@ def _joined(value: Value, w: Writing, stage: Stage, result: Value) -> Writing:
         total = e.variable("i64", "0")
         with e.loop(0, all_categories) as item:
             image, category = e.div(item, size(categories)), e.rem(item, size(categories))
-            of_category = e.address(picks, "i64", e.mul(item, most))
+            of_category = e.address(picks, "i64", e.mul(item, box_limit))
             with e.loop(0, e.load("i64", e.address(counts, "i64", item), 8)) as i:
                 row = e.address(out, "i64", e.mul(total.get(), 3))
                 box = e.load("i64", e.address(of_category, "i64", i), 8)
-                for at, word in enumerate((image, category, box)):
-                    e.store("i64", str(word), e.address(row, "i64", at), 8)
+                for column, word in enumerate((image, category, box)):
+                    e.store("i64", str(word), e.address(row, "i64", column), 8)
                 total.set(str(e.add(total.get(), 1)))
         e.store("i64", total.get(), number, 8)
     return w
 
 
 def _number(w: Writing, value: Value | None) -> str | None:
-    """The one number of an operand."""
+    """Load the single element of an operand; return None without an operand."""
     return None if value is None else load_store.load(w.kernel.emitter, dtype_of(value), w.pointer(value), Index(0), 1)
 
 
-# NonZero: places in order, then their indices, axis by axis.
+# NonZero: row-major positions of nonzero elements in order, then the index along each axis.
 
 
-def _nonzero(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
+def _lower_nonzero(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
     (source,) = value.operands
     (result,) = results_of(value)
     shape, dtype = shape_of(source), dtype_of(source)
     w = begin()
     e, size = w.kernel.emitter, w.kernel.size
-    places = w.pointer(Stage(value, 8 * math.prod(shape)))
+    positions = w.pointer(Stage(value, 8 * math.prod(shape)))
     x, out, number = w.pointer(source), w.pointer(result), w.pointer(Count(value))
     with e.loop("%first", "%last"):
         total = e.variable("i64", "0")
         with e.loop(0, size(math.prod(shape))) as i, w.reader.inside():
             element = load_store.load(e, dtype, x, Index(i), 1)
             counts = w.reader.converted(dtype, t.BOOL, element, True)
-            e.store("i64", i, e.address(places, "i64", total.get()), 8)
+            e.store("i64", i, e.address(positions, "i64", total.get()), 8)
             total.set(str(e.add(total.get(), e.let(f"zext i1 {counts} to i64"))))
         count = total.get()
         with e.loop(0, count) as i:
-            place: str | int = e.load("i64", e.address(places, "i64", i), 8)
+            position: str | int = e.load("i64", e.address(positions, "i64", i), 8)
             for axis in reversed(range(len(shape))):
-                index = e.rem(place, size(shape[axis])) if axis else place
+                index = e.rem(position, size(shape[axis])) if axis else position
                 e.store("i64", str(index), e.address(out, "i64", e.add(e.mul(count, axis), i)), 8)
-                place = e.div(place, size(shape[axis])) if axis else place
+                position = e.div(position, size(shape[axis])) if axis else position
         e.store("i64", count, number, 8)
-    return [w.launch(1, "places", result)]
+    return [w.launch(1, "positions", result)]
 
 
-_WAYS: dict[str, Callable[[Value, Callable[[], Writing], int], list[Launch]]] = {
-    "NonMaxSuppression": _suppressed,
-    "NonZero": _nonzero,
+_LOWERINGS: dict[str, Callable[[Value, Callable[[], Writing], int], list[Launch]]] = {
+    "NonMaxSuppression": _lower_suppression,
+    "NonZero": _lower_nonzero,
 }

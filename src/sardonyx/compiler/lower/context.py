@@ -1,4 +1,4 @@
-"""A kernel while it is written: its arguments, where values are, and what is known of the function around it."""
+"""State of lowering: the function around a group, and the kernel that is being written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_splat
 from sardonyx.compiler.analysis.strided_views import Memory, View, shape_of, view
+from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.element_reader import Reader
 from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.codegen.loop_nest import Unfusable
@@ -21,17 +22,17 @@ from sardonyx.core.ir.graph import Function, Value
 
 
 class Whole:
-    """What is known of the whole function while one of its groups is lowered.
+    """Facts about the whole function while one of its groups is lowered.
 
     Args:
-        schedule: The groups.
-        target: What the kernels are for.
-        blocks: Channels in a block, of values that are images in blocked layout.
-        threads: How many threads will share the work.
-        iteration: The number of the iteration, where the function is the body of a loop.
+        schedule: The schedule of the function.
+        target: The processor.
+        blocks: Channels of a block, for each image in blocked layout.
+        threads: Number of threads that share the work.
+        iteration: The iteration number if the function is the body of a loop.
 
     Attributes:
-        relaid: Images that kernels have written once more, in another layout or type.
+        relaid: Copies of images already written, in another layout or type.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class Whole:
 
     @property
     def function(self) -> Function:
-        """The function."""
+        """The Core function."""
         return self.schedule.function
 
     def in_memory(self, value: Value) -> bool:
-        """Whether a value is in memory when a kernel outside of its group runs."""
+        """Return True if a value is in memory when a kernel outside of its group runs."""
         if value.op == "constant":
             return not is_splat(value)
         if value.op == "dims":
@@ -69,42 +70,42 @@ class Whole:
         return group is not None and value in group.roots
 
     def require_memory(self, value: Value) -> None:
-        """Refuse that a value is no more than an expression.
+        """Raise an error unless a value is in memory.
 
         Raises:
-            Unfusable: It is not in memory.
+            Unfusable: The value is only an expression.
         """
         if not self.in_memory(value):
             raise Unfusable(value)
 
     def operand(self, value: Value) -> View:
-        """An operand of a template as a view of memory.
+        """Return an operand of a template as a view of memory.
 
         Raises:
-            Unfusable: It has to be moved first.
+            Unfusable: The operand must be written to memory, or to NCHW, first.
         """
-        found = view(value, self._roots)
-        if (not self.in_memory(found.base) and not found.base.is_constant) or found.base in self.blocks:
-            raise Unfusable(value if found.base in self.blocks else found.base)
-        return found
+        operand = view(value, self._roots)
+        if (not self.in_memory(operand.base) and not operand.base.is_constant) or operand.base in self.blocks:
+            raise Unfusable(value if operand.base in self.blocks else operand.base)
+        return operand
 
     def image(self, value: Value, blocked: bool, dtype: t.DType) -> Value | Relaid:
-        """An image in the layout and of the type that a kernel needs: as it is in memory, or written once more."""
+        """Return an image in the layout and type of a kernel: the value itself, or a copy to be written."""
         if (value in self.blocks) == blocked and dtype_of(value) == dtype:
             return value
         return Relaid(value, self.target.lanes(32) if blocked else 1, dtype)
 
 
 class Writing:
-    """One kernel while its group is lowered.
+    """The kernel of a group while its code is emitted.
 
     Args:
-        whole: What is known of the whole function.
+        whole: Facts about the whole function.
         group: The group.
-        lanes: Lanes of the kernel's vectors; by default what the target has for 32 bits.
+        lanes: Lanes of the kernel's vectors; by default the lanes of the target for 32 bits.
 
     Attributes:
-        choice: The kernel's schedule and the rejected candidates; None where there is no choice.
+        choice: The kernel's schedule and the rejected candidates; None without a choice.
     """
 
     def __init__(self, whole: Whole, group: Group, lanes: int | None = None) -> None:
@@ -117,26 +118,32 @@ class Writing:
         self.reader = Reader(self.kernel, lanes or whole.target.lanes(32), self.memory, lambda: self.pointer(FAULT))
 
     def pointer(self, buffer: Buffer) -> str:
-        """The argument that points to a buffer."""
+        """Return the kernel argument for a buffer."""
         if buffer not in self._buffers:
             self._buffers[buffer] = self.kernel.buffer()
         return self._buffers[buffer]
 
     def memory(self, value: Value) -> Memory | None:
-        """Where a value is, for those that are in memory before the kernel runs."""
+        """Return the memory of a value if in memory before the kernel runs; otherwise None."""
         if value not in self._memories:
             absent = value in self.group.members or not self.whole.in_memory(value)
             self._memories[value] = None if absent else self.located(value)
         return self._memories[value]
 
     def located(self, value: Value) -> Memory:
-        """Where a value is or goes."""
+        """Return the memory of a value that the kernel reads or writes."""
         return Memory(self.pointer(value), dtype_of(value), shape_of(value), self.whole.blocks.get(value, 0))
 
     def launch(self, items: Size, title: str, writes: Value | None = None) -> Launch:
-        """The finished kernel with its arguments."""
+        """Return the finished kernel with its arguments."""
         return Launch(
             self.kernel.definition(NAME), tuple(self.kernel.emitter.declarations), tuple(self._buffers),
             self.kernel.sizes, items, writes or self.group.root, title, self.group, also=self.group.others,
             work=self.kernel.work, choice=self.choice,
         )  # fmt: skip
+
+
+def storage_bits(value: Value) -> int:
+    """Return the bits of an element in a register."""
+    register = load_store.register_type(dtype_of(value))
+    return {"float": 32, "double": 64, "i1": 8}.get(register) or int(register[1:])

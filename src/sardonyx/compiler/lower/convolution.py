@@ -59,14 +59,16 @@ def describe_pooling(value: Value, blocked: bool, bits: int) -> PoolingProblem:
     """
     kind, rank = value.params["kind"], len(value.params["window"])
     if kind not in ("add", "max", "min"):
-        raise UnsupportedError(f"reduce_window {kind} has no kernel.")
+        raise UnsupportedError(f"no kernel for reduce_window of kind {kind!r}; expected 'add', 'max' or 'min'.")
     if not 1 <= rank <= 3 or not all(isinstance(size, int) for size in value.params["window"]):
-        raise UnsupportedError("reduce_window over these axes has no kernel.")
+        raise UnsupportedError(
+            f"no kernel for reduce_window with window {value.params['window']}; expected 1 to 3 axes of constant size."
+        )
     return PoolingProblem(pooling_windows(value), shape_of(value)[len(shape_of(value)) - rank :], bits, blocked)
 
 
 class ImageKernel:
-    """A convolution or a pooling while its kernel is written.
+    """A convolution or a pooling while the kernel is emitted.
 
     Args:
         writing: The kernel.
@@ -77,130 +79,136 @@ class ImageKernel:
         self.writing = writing
         self.target = writing.whole.target
 
-    def convolve(self, found: Convolution, choice: Choice[ConvolutionSchedule]) -> tuple[Size, str]:
+    def convolve(self, conv: Convolution, choice: Choice[ConvolutionSchedule]) -> tuple[Size, str]:
         """Emit a convolution; return the work items and the name of the kernel."""
-        w, kernel, chosen = self.writing, self.writing.kernel, choice.schedule
+        w, kernel, schedule = self.writing, self.writing.kernel, choice.schedule
         w.choice = choice
-        params = found.core.params
-        shape, out = shape_of(found.image), shape_of(found.result)
+        params = conv.core.params
+        shape, out = shape_of(conv.image), shape_of(conv.result)
         channels, filters = shape[1], out[1]
         assert isinstance(channels, int)
         assert isinstance(filters, int)
-        dtype = dtype_of(found.image) if params["dtype"] == t.INT32 else t.FLOAT
-        pointer = "" if chosen.staged else w.pointer(self.whole.image(found.image, chosen.blocked, dtype))
-        wide = wide_axes(found)
-        image = Image(pointer, channels, tuple(shape[2 + axis] for axis in wide), chosen.blocked, dtype)
-        sizes = fixed(shape_of(found.weights)[3:])
+        dtype = dtype_of(conv.image) if params["dtype"] == t.INT32 else t.FLOAT
+        pointer = "" if schedule.staged else w.pointer(self.whole.image(conv.image, schedule.blocked, dtype))
+        wide = wide_axes(conv)
+        image = Image(pointer, channels, tuple(shape[2 + axis] for axis in wide), schedule.blocked, dtype)
+        sizes = fixed(shape_of(conv.weights)[3:])
         windows = Windows.of(
-            *(tuple(each[axis] for axis in wide) for each in (
+            *(tuple(parameter[axis] for axis in wide) for parameter in (
                 sizes, params["strides"], tuple(low for low, _ in params["padding"]), params["kernel_dilation"],
                 params["base_dilation"],
             ))
         )  # fmt: skip
-        places = tuple(out[2 + axis] for axis in wide)
-        epilogue = self._epilogue(found.result, wide)
-        form = f"{found.weights.type} {chosen.packed_layout} {self.target.name}"
-        if chosen.algorithm == "depthwise":
-            weights = Prepared(
-                found.weights, form, lambda read: pack_depthwise_weights(read(found.weights), self.target)
-            )
+        out_sizes = tuple(out[2 + axis] for axis in wide)
+        epilogue = self._epilogue(conv.result, wide)
+        form = f"{conv.weights.type} {schedule.packed_layout} {self.target.name}"
+        if schedule.algorithm == "depthwise":
+            weights = Prepared(conv.weights, form, lambda read: pack_depthwise_weights(read(conv.weights), self.target))
             items = depthwise(
                 kernel,
                 x=image,
                 weights=w.pointer(weights),
                 batch=shape[0],
                 windows=windows,
-                out=places,
-                outputs=chosen.outputs,
-                epilogue=self._epilogue(found.result, wide, given=t.FLOAT if t.is_integer(dtype) else None),
+                out=out_sizes,
+                outputs=schedule.outputs,
+                epilogue=self._epilogue(conv.result, wide, result_type=t.FLOAT if t.is_integer(dtype) else None),
             )
-        elif chosen.algorithm == "planar":
-            weights = Prepared(found.weights, form, lambda read: pack_planar_weights(read(found.weights)))
+        elif schedule.algorithm == "planar":
+            weights = Prepared(conv.weights, form, lambda read: pack_planar_weights(read(conv.weights)))
             items = planar(
                 kernel, x=image, weights=w.pointer(weights), filters=filters, batch=shape[0], windows=windows,
-                out=places, outputs=chosen.outputs, epilogue=self._epilogue(found.result, wide, planar=True),
+                out=out_sizes, outputs=schedule.outputs, epilogue=self._epilogue(conv.result, wide, planar=True),
             )  # fmt: skip
-        elif chosen.algorithm == "winograd":
-            items = self._winograd(found, chosen, image, form, self._epilogue(found.result))
+        elif schedule.algorithm == "winograd":
+            items = self._winograd(conv, schedule, image, form, self._epilogue(conv.result))
         else:
-            tile = chosen.tile
+            tile = schedule.tile
             assert tile is not None
-            packed = self._packed(found, tile) if chosen.runtime_packing else Prepared(
-                found.weights, form, lambda read: pack_weights(read(found.weights), tile)
+            packed = self._packed(conv, tile) if schedule.runtime_packing else Prepared(
+                conv.weights, form, lambda read: pack_weights(read(conv.weights), tile)
             )  # fmt: skip
             items = convolution(
-                kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=places, tile=tile,
-                outputs=chosen.outputs, epilogue=epilogue,
+                kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=out_sizes, tile=tile,
+                outputs=schedule.outputs, epilogue=epilogue,
             )  # fmt: skip
-        return items, chosen.title
+        return items, schedule.title
 
-    def _packed(self, found: Convolution, tile: Tile) -> Stage:
-        """Return the memory for weights that a kernel packs."""
-        return Stage(found.weights, 4 * packed_size(tile, math.prod(fixed(shape_of(found.weights)[3:]))))
+    def _packed(self, conv: Convolution, tile: Tile) -> Stage:
+        """Return the memory for weights packed by a kernel in the same call."""
+        return Stage(conv.weights, 4 * packed_size(tile, math.prod(fixed(shape_of(conv.weights)[3:]))))
 
-    def pack(self, found: Convolution, chosen: ConvolutionSchedule) -> Size:
-        """Emit the kernel that packs weights; return the work items."""
+    def pack(self, conv: Convolution, schedule: ConvolutionSchedule) -> Size:
+        """Emit the kernel that packs weights in the call; return the work items."""
         w, reader = self.writing, self.writing.reader
         e = w.kernel.emitter
-        tile, window = chosen.tile, fixed(shape_of(found.weights)[3:])
+        tile, window = schedule.tile, fixed(shape_of(conv.weights)[3:])
         assert tile is not None
 
         def weight(filter: str | int, channel: str | int, tap: str | int) -> str:
             produced = tile.filters // tile.groups
-            place = [Index(e.div(filter, produced)), Index(e.rem(filter, produced)), Index(channel)]
+            position = [Index(e.div(filter, produced)), Index(e.rem(filter, produced)), Index(channel)]
             for i, size in enumerate(window):
-                place.append(Index(e.rem(e.div(tap, math.prod(window[i + 1 :])), size)))
-            element = reader.element(found.weights, tuple(place))
-            return reader.converted(dtype_of(found.weights), t.FLOAT, element.name, element.uniform)
+                position.append(Index(e.rem(e.div(tap, math.prod(window[i + 1 :])), size)))
+            element = reader.element(conv.weights, tuple(position))
+            return reader.converted(dtype_of(conv.weights), t.FLOAT, element.name, element.uniform)
 
-        room = w.pointer(self._packed(found, tile))
-        return pack(w.kernel, tile, weight=weight, packed=room, taps=math.prod(window))
+        packed = w.pointer(self._packed(conv, tile))
+        return pack(w.kernel, tile, weight=weight, packed=packed, taps=math.prod(window))
 
     def _winograd(
-        self, found: Convolution, chosen: ConvolutionSchedule, image: Image, form: str, epilogue: Epilogue
+        self, conv: Convolution, schedule: ConvolutionSchedule, image: Image, form: str, epilogue: Epilogue
     ) -> Size:
         w = self.writing
 
         def transform(read: Callable[[Value], np.ndarray]) -> np.ndarray:
-            source = read(found.weights)[0].astype(np.float32, copy=False)
-            if chosen.fresh:
+            source = read(conv.weights)[0].astype(np.float32, copy=False)
+            if schedule.fresh:
                 return tiles.pack_weights(source, self.target)
-            return tiles.transform_weights(source, chosen.winograd_tile, self.target)
+            return tiles.transform_weights(source, schedule.winograd_tile, self.target)
 
-        weights = Prepared(found.weights, form, transform)
-        plan = self.plan(found, chosen)
-        if not chosen.staged:
+        weights = Prepared(conv.weights, form, transform)
+        plan = self.plan(conv, schedule)
+        if not schedule.staged:
             scratch = w.pointer(Scratch(plan.scratch))
             return winograd.convolve(w.kernel, plan, image, w.pointer(weights), scratch, epilogue)
-        transformed = w.pointer(Stage(found.image, plan.transformed))
+        transformed = w.pointer(Stage(conv.image, plan.transformed))
         scratch = w.pointer(Scratch(plan.scratch))
         return winograd.multiply(w.kernel, plan, transformed, w.pointer(weights), scratch, epilogue)
 
-    def plan(self, found: Convolution, chosen: ConvolutionSchedule) -> tiles.Winograd:
-        """Return the tiling of Winograd's convolution."""
-        shape, out = shape_of(found.image), shape_of(found.result)
-        low = found.core.params["padding"]
+    def plan(self, conv: Convolution, schedule: ConvolutionSchedule) -> tiles.Winograd:
+        """Return the tiling of a Winograd convolution."""
+        shape, out = shape_of(conv.image), shape_of(conv.result)
+        low = conv.core.params["padding"]
         channels, filters = fixed((shape[1], out[1]))
         return tiles.Winograd(
-            self.target, chosen.winograd_tile, shape[0], channels, filters, (out[2], out[3]), (low[0][0], low[1][0]),
-            self.whole.threads, chosen.staged, chosen.fresh,
+            self.target, schedule.winograd_tile, shape[0], channels, filters, (out[2], out[3]), (low[0][0], low[1][0]),
+            self.whole.threads, schedule.staged, schedule.fresh,
         )  # fmt: skip
 
-    def transform(self, found: Convolution, chosen: ConvolutionSchedule) -> Size:
-        """Emit the first stage of Winograd's convolution; return the work items."""
+    def transform(self, conv: Convolution, schedule: ConvolutionSchedule) -> Size:
+        """Emit the first stage of a Winograd convolution, the transform of inputs; return the work items."""
         w = self.writing
-        plan = self.plan(found, chosen)
-        shape = shape_of(found.image)
-        image = Image(w.pointer(self.whole.image(found.image, True, t.FLOAT)), plan.channels, shape[2:], True)
-        return winograd.transform(w.kernel, plan, image, w.pointer(Stage(found.image, plan.transformed)))
+        plan = self.plan(conv, schedule)
+        shape = shape_of(conv.image)
+        image = Image(w.pointer(self.whole.image(conv.image, True, t.FLOAT)), plan.channels, shape[2:], True)
+        return winograd.transform(w.kernel, plan, image, w.pointer(Stage(conv.image, plan.transformed)))
 
     def _epilogue(
-        self, result: Value, wide: Sequence[int] | None = None, *, planar: bool = False, given: t.DType | None = None
+        self,
+        result: Value,
+        wide: Sequence[int] | None = None,
+        *,
+        planar: bool = False,
+        result_type: t.DType | None = None,
     ) -> Epilogue:
-        """Return the epilogue of a kernel that gives blocks of channels, at positions along the ``wide`` axes.
+        """Return the epilogue of a kernel of blocks of channels, at positions along the ``wide`` axes.
 
-        ``wide`` None means all axes. With ``planar`` the kernel gives vectors of positions along the last of these
-        axes. Results are ``given`` as elements of their type, or of another that holds the values exactly.
+        Args:
+            result: The image computed by the kernel.
+            wide: The axes; None for all.
+            planar: True if the vectors of the kernel are positions along the last of the axes.
+            result_type: Element type of the vectors if different from the type of ``result``; holds all values exactly.
         """
         w, reader = self.writing, self.writing.reader
         root = w.group.root
@@ -208,11 +216,11 @@ class ImageKernel:
         channels = shape_of(result)[1]
         lanes = reader.lanes
         dtype = dtype_of(result)
-        same = [result] if given in (None, dtype) else [
-            each for each in w.group.members
-            if each.op == "convert" and each.operands[0] is result and dtype_of(each) == given
+        bound_values = [result] if result_type in (None, dtype) else [
+            member for member in w.group.members
+            if member.op == "convert" and member.operands[0] is result and dtype_of(member) == result_type
         ]  # fmt: skip
-        found = requantize.codes(root, w.group.members) if requantize.packs(self.target) and memory.block else None
+        codes = requantize.codes(root, w.group.members) if requantize.packs(self.target) and memory.block else None
 
         def epilogue(at: tuple[Index, ...], vector: str, mask: str | None) -> None:
             batch, channel, *along = at
@@ -221,26 +229,26 @@ class ImageKernel:
                 spatial = [ORIGIN] * (len(shape_of(result)) - 2)
                 for axis, index in zip(wide, along, strict=True):
                     spatial[axis] = index
-            place = (batch, channel if planar else Index(channel.base, 1, lanes), *spatial)
+            position = (batch, channel if planar else Index(channel.base, 1, lanes), *spatial)
             e = w.kernel.emitter
             if not planar and mask is None and not (isinstance(channels, int) and channels % lanes == 0):
-                left = e.sub(w.kernel.size(channels), channel.base)
-                mask = e.lanes_below(e.most(e.least(left, lanes), 0), lanes)
+                remaining = e.sub(w.kernel.size(channels), channel.base)
+                mask = e.lanes_below(e.most(e.least(remaining, lanes), 0), lanes)
             with masked(reader, mask):
-                for value in same:
-                    reader.bind(value, bound_at(value, place, Element(vector, False)))
-                if result not in same:
-                    number = reader.converted(given or dtype, dtype, vector, False)
-                    reader.bind(result, bound_at(result, place, Element(number, False)))
-                if found is None or w.kernel.neighbours is None:
-                    stored(reader, root, memory, place)
+                for value in bound_values:
+                    reader.bind(value, bound_at(value, position, Element(vector, False)))
+                if result not in bound_values:
+                    number = reader.converted(result_type or dtype, dtype, vector, False)
+                    reader.bind(result, bound_at(result, position, Element(number, False)))
+                if codes is None or w.kernel.neighbours is None:
+                    stored(reader, root, memory, position)
                     return
-                whole = found.rounded(Vector(e, reader.vector(found.source, place), "float", lanes))
+                rounded = codes.rounded(Vector(e, reader.vector(codes.source, position), "float", lanes))
                 if mask is not None:
-                    # The channels that fill the last block are zeros.
-                    whole = Vector(e, mask, "i1", lanes).where(whole, -found.zero)
-                there = e.address(memory.pointer, "i8", reader.offset(memory, place).base)
-                w.kernel.neighbours.wait(there, whole.name, requantize.PACKED, functools.partial(found.store, e))
+                    # The channels added to fill the last block are zero.
+                    rounded = Vector(e, mask, "i1", lanes).where(rounded, -codes.zero)
+                address = e.address(memory.pointer, "i8", reader.offset(memory, position).base)
+                w.kernel.neighbours.wait(address, rounded.name, requantize.PACKED, functools.partial(codes.store, e))
 
         return epilogue
 
@@ -253,22 +261,23 @@ class ImageKernel:
         leading = len(shape) - rank
         windows = pooling_windows(value)
         dtype, blocked = dtype_of(source), source in self.whole.blocks
-        pointer, sizes, places = w.pointer(source), shape[leading:], out[leading:]
+        pointer, sizes, out_sizes = w.pointer(source), shape[leading:], out[leading:]
         if not blocked:
             return planar_pooling(
                 w.kernel, params["kind"], x=Image(pointer, 1, sizes, False, dtype), batch=math.prod(shape[:leading]),
-                windows=windows, out=places, epilogue=self._planar_epilogue(value, leading), schedule=choice.schedule,
+                windows=windows, out=out_sizes, epilogue=self._planar_epilogue(value, leading),
+                schedule=choice.schedule,
             )  # fmt: skip
         channels = shape[1]
         assert isinstance(channels, int)
         element = {"float": "float", "double": "double"}.get(str(dtype.name).lower(), f"i{dtype.bitwidth}")
         return pooling(
-            w.kernel, params["kind"], x=Image(pointer, channels, sizes), batch=shape[0], windows=windows, out=places,
+            w.kernel, params["kind"], x=Image(pointer, channels, sizes), batch=shape[0], windows=windows, out=out_sizes,
             epilogue=self._epilogue(value), schedule=choice.schedule, element=element, signed=t.kind(dtype) != "uint",
         )  # fmt: skip
 
     def _planar_epilogue(self, value: Value, leading: int) -> Epilogue:
-        """Return the epilogue of a kernel that gives vectors along the last axis, all leading axes as one."""
+        """Return the epilogue of a kernel whose vectors run along the last axis, with all leading axes merged."""
         w, reader = self.writing, self.writing.reader
         root = w.group.root
         memory = w.located(root)
@@ -276,13 +285,13 @@ class ImageKernel:
 
         def epilogue(at: tuple[Index, ...], vector: str, mask: str | None) -> None:
             number, _, *spatial = at
-            front: list[Index] = []
+            batch: list[Index] = []
             for size in reversed(shape[1:leading]):
                 number, inner = reader.split(number, w.kernel.size(size))
-                front.insert(0, inner)
-            place = (*([number] if leading else []), *front, *spatial)
+                batch.insert(0, inner)
+            position = (*([number] if leading else []), *batch, *spatial)
             with masked(reader, mask):
-                reader.bind(value, bound_at(value, place, Element(vector, reader.lanes == 1)))
-                stored(reader, root, memory, place)
+                reader.bind(value, bound_at(value, position, Element(vector, reader.lanes == 1)))
+                stored(reader, root, memory, position)
 
         return epilogue

@@ -1,7 +1,6 @@
-"""Contractions, convolutions and windows by plain loops: whatever their axes and types, for what no template takes.
+"""Generic loops: contractions, convolutions and windows over any axes and types, without templates.
 
-A vector of results at a time goes through all that it is made of; lanes whose operand lies outside of the image are
-left out by masks.
+A vector of results at a time accumulates all operands; masks exclude lanes whose operand is outside of the image.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
-Places = Sequence[Index]
-Compute = Callable[[Places], Element]
+Positions = Sequence[Index]
+Compute = Callable[[Positions], Element]
 
 
-def plain(writing: Writing, value: Value) -> Compute:
-    """What writes the computation of a ``contract``, ``convolve`` or ``reduce_window`` at a place."""
-    return _WAYS[value.op](writing, value)
+def generic_computation(writing: Writing, value: Value) -> Compute:
+    """Return the emitter of results of a ``contract``, ``convolve`` or ``reduce_window``, by position."""
+    return _COMPUTATIONS[value.op](writing, value)
 
 
 class _Sum:
-    """A sum of products, a vector at a time.
+    """A sum of products, one vector of results at a time.
 
     Args:
         writing: The kernel.
-        value: What it is.
+        value: The ``contract`` or ``convolve``.
     """
 
     def __init__(self, writing: Writing, value: Value) -> None:
@@ -48,29 +47,29 @@ class _Sum:
         zero = load_store.constant(self.dtype, 0, self.reader.lanes)
         self.total = writing.kernel.emitter.variable(vector(self.reader.lanes, register), zero)
 
-    def add(self, x: Places, y: Places) -> None:
-        """Add the product of the operands at two places, in the lanes that the reader's mask has."""
+    def add(self, x: Positions, y: Positions) -> None:
+        """Add the product of the operands at two positions, in the lanes of the reader's mask."""
         factors = [self._factor(operand, at) for operand, at in zip(self.value.operands, (x, y), strict=True)]
-        product = self._computed("mul", factors)
-        self.total.set(self._kept(self._computed("add", [self.total.get(), product])))
+        product = self._compute("mul", factors)
+        self.total.set(self._masked_update(self._compute("add", [self.total.get(), product])))
 
-    def _factor(self, operand: Value, place: Places) -> str:
-        found = self.reader.element(operand, tuple(place))
-        name = self.reader.converted(dtype_of(operand), self.dtype, found.name, found.uniform)
-        return self.reader.spread(Element(name, found.uniform), self.value)
+    def _factor(self, operand: Value, position: Positions) -> str:
+        element = self.reader.element(operand, tuple(position))
+        name = self.reader.converted(dtype_of(operand), self.dtype, element.name, element.uniform)
+        return self.reader.spread(Element(name, element.uniform), self.value)
 
-    def _computed(self, primitive: str, names: list[str]) -> str:
+    def _compute(self, primitive: str, names: list[str]) -> str:
         return self.reader.compute(primitive, [self.dtype, self.dtype], names, False)
 
-    def _kept(self, name: str) -> str:
-        return _where_masked(self.reader, self.total.type, name, self.total.get())
+    def _masked_update(self, name: str) -> str:
+        return _select_masked(self.reader, self.total.type, name, self.total.get())
 
-    def found(self) -> Element:
-        """The sum of what was added."""
+    def result(self) -> Element:
+        """Return the accumulated sum."""
         return Element(self.total.get(), self.reader.lanes == 1)
 
 
-def _where_masked(reader: Reader, type: str, new: str, old: str) -> str:
+def _select_masked(reader: Reader, type: str, new: str, old: str) -> str:
     if reader.mask is None:
         return new
     flags = vector(reader.lanes, "i1")
@@ -83,28 +82,28 @@ def _contract(w: Writing, value: Value) -> Compute:
     rows = [axis for axis in range(len(shape_of(x))) if axis not in left and axis not in [a for a, _ in pairs]]
     columns = [axis for axis in range(len(shape_of(y))) if axis not in right and axis not in [b for _, b in pairs]]
 
-    def at(place: Places) -> Element:
+    def at(position: Positions) -> Element:
         sum = _Sum(w, value)
         here: list[Index] = [Index(0)] * len(shape_of(x))
         there: list[Index] = [Index(0)] * len(shape_of(y))
-        for (a, b), index in zip(pairs, place, strict=False):
+        for (a, b), index in zip(pairs, position, strict=False):
             here[a], there[b] = index, index
-        for axis, index in zip(rows, place[len(pairs) :], strict=False):
+        for axis, index in zip(rows, position[len(pairs) :], strict=False):
             here[axis] = index
-        for axis, index in zip(columns, place[len(pairs) + len(rows) :], strict=True):
+        for axis, index in zip(columns, position[len(pairs) + len(rows) :], strict=True):
             there[axis] = index
 
-        def over(paired: Sequence[tuple[int, int]]) -> None:
-            if not paired:
+        def sum_over(axes: Sequence[tuple[int, int]]) -> None:
+            if not axes:
                 sum.add(here, there)
                 return
-            a, b = paired[0]
+            a, b = axes[0]
             with w.kernel.emitter.loop(0, w.kernel.size(shape_of(x)[a])) as i, w.reader.inside():
                 here[a] = there[b] = Index(i)
-                over(paired[1:])
+                sum_over(axes[1:])
 
-        over(list(zip(left, right, strict=True)))
-        return sum.found()
+        sum_over(list(zip(left, right, strict=True)))
+        return sum.result()
 
     return at
 
@@ -114,8 +113,8 @@ def _convolve(w: Writing, value: Value) -> Compute:
     params = value.params
     lows = [low for low, _ in params["padding"]]
 
-    def at(place: Places) -> Element:
-        group, batch, feature, *spatial = place
+    def at(position: Positions) -> Element:
+        group, batch, feature, *spatial = position
         sum = _Sum(w, value)
 
         def products(source: list[Index], tap: list[Index]) -> None:
@@ -126,7 +125,7 @@ def _convolve(w: Writing, value: Value) -> Compute:
             w.reader, spatial, shape_of(x)[3:], shape_of(weights)[3:], params["strides"], lows,
             params["kernel_dilation"], params["base_dilation"], products,
         )  # fmt: skip
-        return sum.found()
+        return sum.result()
 
     return at
 
@@ -140,43 +139,51 @@ def _reduce_window(w: Writing, value: Value) -> Compute:
     lows = [low for low, _ in params["padding"]]
     ones = (1,) * rank
 
-    def over(place: Places, element: Callable[[list[Index], str], None]) -> None:
-        def found(inside: list[Index], tap: list[Index]) -> None:
-            element(inside, reader.vector(source, (*place[:leading], *inside)))
+    def for_each(position: Positions, element: Callable[[list[Index], str], None]) -> None:
+        def visit(inside: list[Index], tap: list[Index]) -> None:
+            element(inside, reader.vector(source, (*position[:leading], *inside)))
 
         over_window(
-            reader, place[leading:], sizes, params["window"], params["strides"], lows, params["dilation"], ones, found
+            reader,
+            position[leading:],
+            sizes,
+            params["window"],
+            params["strides"],
+            lows,
+            params["dilation"],
+            ones,
+            visit,
         )
 
-    def reduced(place: Places) -> Element:
+    def reduction(position: Positions) -> Element:
         start = load_store.constant(dtype, identity(kind, dtype), reader.lanes)
         total = w.kernel.emitter.variable(vector(reader.lanes, load_store.register_type(dtype)), start)
 
         def combine(inside: list[Index], name: str) -> None:
             both = reader.compute(combining(kind, dtype), [dtype, dtype], [total.get(), name], False)
-            total.set(_where_masked(reader, total.type, both, total.get()))
+            total.set(_select_masked(reader, total.type, both, total.get()))
 
-        over(place, combine)
+        for_each(position, combine)
         return Element(total.get(), reader.lanes == 1)
 
-    def chosen(place: Places) -> Element:
+    def index_of_extremum(position: Positions) -> Element:
         extremum = Extremum(reader, kind, dtype, reader.lanes, math.prod(sizes))
 
-        def look(inside: list[Index], name: str) -> None:
+        def compare(inside: list[Index], name: str) -> None:
             at = Index(0)
             for index, size in zip(inside, sizes, strict=True):
                 at = reader.plus(reader.times(at, w.kernel.size(size)), index)
             extremum.take(name, reader.lanes_of(at), reader.mask)
 
-        over(place, look)
+        for_each(position, compare)
         return Element(extremum.indices(), reader.lanes == 1)
 
-    return chosen if kind in EXTREMA else reduced
+    return index_of_extremum if kind in EXTREMA else reduction
 
 
 def over_window(
     reader: Reader,
-    place: Sequence[Index],
+    position: Sequence[Index],
     sizes: Sequence[Size],
     window: Sequence[Size],
     strides: Sequence[int],
@@ -185,18 +192,18 @@ def over_window(
     base: Sequence[int],
     body: Callable[[list[Index], list[Index]], None],
 ) -> None:
-    """Write the loops over the elements of a window, those outside of the image left out.
+    """Write the loops over the elements of a window, excluding elements outside of the image.
 
     Args:
-        reader: Its mask is set in the body.
-        place: Which window, an axis each.
-        sizes: The image's.
-        window: Elements of a window.
-        strides: From window to window.
-        lows: Elements of padding before the first.
-        dilation: Steps from element to element of a window.
-        base: Steps from element to element of the image.
-        body: Given the places in the image and in the window.
+        reader: Reader of the body; its mask is set.
+        position: Index of the window along each axis.
+        sizes: Spatial sizes of the image.
+        window: Elements of a window along each axis.
+        strides: Strides from window to window.
+        lows: Elements of padding before the first element.
+        dilation: Steps between adjacent elements of a window.
+        base: Steps between adjacent elements of the image.
+        body: Emits the work for a position in the image and a position in the window.
     """
     e, kernel = reader.kernel.emitter, reader.kernel
 
@@ -206,34 +213,34 @@ def over_window(
             return
         size = kernel.size(sizes[number])
         with e.loop(0, kernel.size(window[number])) as tap, reader.inside():
-            start = reader.times(place[number], strides[number])
+            start = reader.times(position[number], strides[number])
             at = reader.shifted(start, e.sub(e.mul(tap, dilation[number]), kernel.size(lows[number])))
             lanes = 1 if at.is_uniform else reader.lanes
             type = vector(lanes, "i64")
             name = str(at.base) if at.is_uniform else reader.lanes_of(at)
             reach = e.most(e.sub(e.mul(size, base[number]), base[number] - 1), 0)
-            good = e.let(f"icmp ult {type} {name}, {e.spread(str(reach), lanes, 'i64')}")
+            is_inside = e.let(f"icmp ult {type} {name}, {e.spread(str(reach), lanes, 'i64')}")
             if base[number] > 1:
                 step = e.spread(str(base[number]), lanes, "i64")
-                left = e.let(f"urem {type} {name}, {step}")
-                hit = e.let(f"icmp eq {type} {left}, {'zeroinitializer' if lanes > 1 else '0'}")
-                good = e.let(f"and {vector(lanes, 'i1')} {good}, {hit}")
-                whole = e.let(f"udiv {type} {name}, {step}")
-                at = Index(whole) if at.is_uniform else Index(0, vector=whole)
+                remainder = e.let(f"urem {type} {name}, {step}")
+                is_element = e.let(f"icmp eq {type} {remainder}, {'zeroinitializer' if lanes > 1 else '0'}")
+                is_inside = e.let(f"and {vector(lanes, 'i1')} {is_inside}, {is_element}")
+                quotient = e.let(f"udiv {type} {name}, {step}")
+                at = Index(quotient) if at.is_uniform else Index(0, vector=quotient)
             if lanes == 1:
-                with e.when(good), reader.inside():
+                with e.when(is_inside), reader.inside():
                     axis(number + 1, [*inside, at], [*taps, Index(tap)])
                 return
             flags = vector(lanes, "i1")
-            mask = good if reader.mask is None else e.let(f"and {flags} {good}, {reader.mask}")
-            some = e.call("i1", f"llvm.vector.reduce.or.v{lanes}i1", [(flags, mask)])
-            with e.when(some), masked(reader, mask):
+            mask = is_inside if reader.mask is None else e.let(f"and {flags} {is_inside}, {reader.mask}")
+            any_inside = e.call("i1", f"llvm.vector.reduce.or.v{lanes}i1", [(flags, mask)])
+            with e.when(any_inside), masked(reader, mask):
                 axis(number + 1, [*inside, at], [*taps, Index(tap)])
 
     axis(0, [], [])
 
 
-_WAYS: dict[str, Callable[[Writing, Value], Compute]] = {
+_COMPUTATIONS: dict[str, Callable[[Writing, Value], Compute]] = {
     "contract": _contract,
     "convolve": _convolve,
     "reduce_window": _reduce_window,

@@ -1,4 +1,4 @@
-"""Launches: a kernel's code and what it is called with; of a loop or a choice, the launches of its body."""
+"""Launches: kernels with their arguments, and control flow with the launches of its bodies."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
 
 NAME = "KERNEL"
-"""Stands for the name in the text of a kernel: equal texts are one kernel."""
+"""Placeholder of the function name in the text of a kernel: kernels with equal text are one kernel."""
 
 
 Read = Callable[[Value], np.ndarray]
-"""Gives the elements of a closed value."""
+"""Returns the elements of a closed value."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Something computed from constants when a program is made: a packed weight.
+    """Data computed from constants when a program is built, e.g. a packed weight.
 
     Attributes:
         source: The constant.
-        form: What is made of it, in words that tell it from other forms of the same constant.
-        make: Makes it, of what closed values are read as.
+        form: Description of the data, different for each form of the same constant.
+        make: Computes the data; receives a function that reads closed values.
     """
 
     source: Value
@@ -43,10 +43,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Memory that a kernel needs while it runs.
+    """Scratch memory of a kernel.
 
     Attributes:
-        bytes: For each worker.
+        bytes: Size for one worker.
     """
 
     bytes: Size
@@ -54,12 +54,12 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Relaid:
-    """An image that is written once more, in blocked layout or as another type.
+    """A copy of an image in another layout or element type.
 
     Attributes:
         source: The image.
-        block: Channels of a block; 1 of an image that is written plane by plane.
-        dtype: What it is written as.
+        block: Channels of a block; 1 for a copy in NCHW.
+        dtype: Element type of the copy.
     """
 
     source: Value
@@ -68,18 +68,18 @@ class Relaid:
 
     @property
     def bytes(self) -> Size:
-        """How much it is."""
+        """Size of the copy."""
         batch, channels, *spatial = shape_of(self.source)
         return math.prod((self.dtype.bitwidth // 8, batch, ceil_div(channels, self.block) * self.block, *spatial))
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What one kernel leaves for the next.
+    """Intermediate data that one kernel of a group leaves for the next.
 
     Attributes:
-        source: What it is made of.
-        bytes: How much it is.
+        source: The operand or result of the group to which the data belongs.
+        bytes: Size of the data.
     """
 
     source: Value
@@ -88,47 +88,47 @@ class Stage:
 
 @dataclass(frozen=True)
 class Count:
-    """Where a kernel writes how many results there are, an i64.
+    """The number of results of a host function, written by the kernel as an i64.
 
     Attributes:
-        source: What gives them.
+        source: The ``host``.
     """
 
     source: Value
 
     @property
     def bytes(self) -> int:
-        """How much it is."""
+        """Size of the number."""
         return 8
 
 
 FAULT = "fault"
 Buffer = Value | Prepared | Scratch | Relaid | Stage | Count | str
-"""What a kernel's argument points to: a value in memory, a prepared weight, scratch memory, a count, the fault flag."""
+"""Memory that an argument of a kernel points to; a string is the name of the fault flag."""
 
 
-_WORTH_SHARING = 5120
-"""Multiply-adds of vectors that take a thread somewhat longer than a fork and a join."""
+_FORK_JOIN_WORK = 5120
+"""Vector FMAs that take one thread slightly longer than a fork and a join."""
 
 
 @dataclass
 class Launch:
-    """A kernel and what it is called with.
+    """A kernel with its arguments, or control flow with its bodies.
 
     Attributes:
-        text: The kernel's LLVM functions, named ``NAME``.
-        declarations: What they call.
-        buffers: Its buffer arguments, in order.
-        sizes: Its size arguments, in order.
-        items: How many work items it has.
-        writes: The value that it writes, or a part of it.
-        title: What it computes, for people.
-        group: What it was made of.
-        bodies: What control flow plays; the launch then has no code of its own.
-        also: Other values that it writes.
-        work: Multiply-adds of vectors that a work item takes as long as, about; 0 where that is not known.
-        beside: How many launches are played at the same time, this one and those that follow it: loops.
-        choice: The kernel's schedule and the rejected candidates; None where there is no choice, or from an image.
+        text: LLVM functions of the kernel, named ``NAME``; empty for control flow.
+        declarations: Declarations of external functions called by the text.
+        buffers: Buffer arguments, in order.
+        sizes: Size arguments, in order.
+        items: Number of work items.
+        writes: The written value; the launch may write only a part.
+        title: Short description of the computation, for reports.
+        group: The lowered group.
+        bodies: Bodies of a loop, or branches of a choice; such a launch has no code of its own.
+        also: Further written values.
+        work: Estimated cost of one work item in vector FMAs; 0 if unknown.
+        beside: Number of loops that run concurrently, counting this launch and the launches that follow.
+        choice: The kernel's schedule and the rejected candidates; None without a choice, or in a restored program.
     """
 
     text: str
@@ -147,12 +147,12 @@ class Launch:
 
     @property
     def worth(self) -> int | None:
-        """How many chunks there are that take as long as a fork and a join; None where sizes do not tell."""
-        return self.items * self.work // _WORTH_SHARING if self.work and isinstance(self.items, int) else None
+        """Number of chunks that are as expensive as a fork and a join; None if sizes or costs are unknown."""
+        return self.items * self.work // _FORK_JOIN_WORK if self.work and isinstance(self.items, int) else None
 
     @functools.cached_property
     def makes(self) -> tuple[Value, ...]:
-        """The values that it writes, or parts of them."""
+        """The values that the launch writes, in whole or in part."""
         if not self.bodies:
             return (self.writes, *self.also)
         operands = len(self.writes.operands)
@@ -164,10 +164,10 @@ class Body:
     """The body of a loop, or a branch of a choice.
 
     Attributes:
-        function: What it computes.
-        launches: Its kernels, in order.
-        blocks: Channels in a block, of values that are images in blocked layout.
-        equal: Sizes that must be equal where it runs.
+        function: The Core function.
+        launches: The launches, in order.
+        blocks: Channels of a block, for each image in blocked layout.
+        equal: Sizes that must be equal when the body runs.
     """
 
     function: Function
@@ -177,12 +177,12 @@ class Body:
 
     @property
     def makes(self) -> frozenset[Value]:
-        """The values that its kernels write."""
+        """The values that the launches write."""
         return frozenset(value for launch in self.launches for value in launch.makes)
 
 
 def every(launches: Iterable[Launch]) -> Iterator[Launch]:
-    """The launches, and those of their bodies."""
+    """Yield the launches and, recursively, the launches of their bodies."""
     for launch in launches:
         yield launch
         for body in launch.bodies:

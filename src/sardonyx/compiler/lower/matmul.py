@@ -1,4 +1,4 @@
-"""A ``contract`` as a matrix product: rows, columns and batch axes, and operands in memory."""
+"""Lowering of a ``contract`` as a matrix product: rows, columns, batch axes and operands in memory."""
 
 from __future__ import annotations
 
@@ -70,9 +70,11 @@ class Contraction:
         steps_a, steps_b = [a.strides[axis] for axis in self.left], [b.strides[axis] for axis in self.right]
         inner = merged(k_shape, steps_a) if constant else merged(k_shape, steps_a, steps_b)
         if inner is None:
-            raise UnsupportedError("the summed axes of a contraction have no common stride in memory.")
+            raise UnsupportedError(
+                f"no matrix product for summed axes of shape {k_shape}: expected axes with a common stride in memory."
+            )
         (k,), k_steps = inner
-        if constant:  # The weights determine an open size of the other operand.
+        if constant:  # Constant weights have constant sizes; the other operand's sizes may be symbolic.
             k = math.prod(b.shape[axis] for axis in self.right)
         rows, batch_rows = self._split(a, self.rows)
         columns, batch_columns = (self.columns, []) if constant else self._split(b, self.columns)
@@ -163,7 +165,7 @@ class Contraction:
         return Serpentine(e.let(f"trunc i64 {iteration} to i1"), self.writing.whole.threads)
 
     def _split(self, operand: View, axes: list[int]) -> tuple[list[int], list[int]]:
-        """Return the free axes that are one in memory, and the axes before, which join the batch."""
+        """Return the free axes mergeable in memory, and the axes before, which join the batch."""
         for first in range(len(axes)):
             shape = [operand.shape[axis] for axis in axes[first:]]
             if merged(shape, [operand.strides[axis] for axis in axes[first:]]) is not None:
@@ -171,12 +173,12 @@ class Contraction:
         return [], axes
 
     def _dot_width(self, k: Size, distances: Sequence[Size]) -> int:
-        """Return the elements along K that are multiplied as one of 32 bits."""
+        """Return the adjacent elements along K multiplied and added in one 32-bit lane; 1 if not aligned."""
         x, y = self.value.operands
         form = form_of(x, y, self.writing.whole.target) if dtype_of(self.value) == t.INT32 else None
         if form is None or not isinstance(k, int) or k % form.dot_width:
             return 1
-        # Any step that is not along K leads from one group to another.
+        # All strides except along K must be multiples of the dot width.
         steps = [step for step in distances if step != 1]
         return form.dot_width if all(equal(step % form.dot_width, 0) for step in steps) else 1
 
@@ -212,20 +214,20 @@ class Contraction:
             return all(walked_alike(root, axis, w.memory, {value}) for root, _ in memories for axis in axes)
 
         def spread(index: Index, axes: Sequence[int], start: int) -> list[Index]:
-            """An index over several axes of the result as one each."""
+            """Split an index over several merged axes of the result into one index per axis."""
             if len(axes) <= 1:
                 return [index] * len(axes)
             sizes = [shape[start + i] for i in range(len(axes))]
             if alike(start, len(axes)):
                 return [ORIGIN] * (len(axes) - 1) + [index]
-            found: list[Index] = []
+            indices: list[Index] = []
             for size in reversed(sizes[1:]):
                 index, inner = reader.split(index, w.kernel.size(size))
-                found.insert(0, inner)
-            return [index, *found]
+                indices.insert(0, inner)
+            return [index, *indices]
 
-        def located(at: tuple[Index, ...]) -> tuple[Index, ...]:
-            """The place of a vector of results along the axes of the value."""
+        def position_in_value(at: tuple[Index, ...]) -> tuple[Index, ...]:
+            """Return the position of a vector of results along the axes of the value."""
             *leading, row, column = at
             batch = leading[: len(self.pairs)]
             outer_rows = leading[len(self.pairs) : len(self.pairs) + len(batch_rows)]
@@ -244,7 +246,7 @@ class Contraction:
                 type = vector(reader.lanes, load_store.register_type(dtype_of(value)))
                 element, mask = Element(w.kernel.emitter.let(f"extractelement {type} {result}, i64 0"), True), None
             with masked(reader, mask):
-                here = located(at)
+                here = position_in_value(at)
                 reader.bind(value, bound_at(value, here, element))
                 for root, memory in memories:
                     stored(reader, root, memory, here)
@@ -256,17 +258,20 @@ class Contraction:
 
         def of_gates(at: tuple[Index, ...], results: Sequence[str], mask: str | None) -> None:
             with masked(reader, mask):
-                here = located(at)
+                here = position_in_value(at)
                 bind_gates(reader, here, results)
                 for root, memory in memories:
                     stored(reader, root, memory, here)
 
         def ahead(at: tuple[Index, ...]) -> None:
             assert gates is not None
-            here, asking = located(at), Ahead(w.kernel, reader.lanes, reader.memory, reader.fault, reading=reader)
-            bind_gates(asking, here, ["poison"] * gates.count)
+            here, prefetcher = (
+                position_in_value(at),
+                Ahead(w.kernel, reader.lanes, reader.memory, reader.fault, reading=reader),
+            )
+            bind_gates(prefetcher, here, ["poison"] * gates.count)
             for root, _ in memories:
-                asking.element(root, here)
+                prefetcher.element(root, here)
 
         return epilogue if gates is None else Gated(gates.count, gates.units, of_gates, ahead)
 
@@ -275,8 +280,8 @@ class Contraction:
     ) -> Callable[[Position], Element]:
         """Return the reader of a gate of some units: values of all columns are read at the gate's columns."""
 
-        def at(wanted: Position) -> Element:
-            if wanted != here:
+        def at(position: Position) -> Element:
+            if position != here:
                 raise Unfusable(part)
             wide = (*here[:-1], reader.shifted(here[-1], start))
             reader.bind(self.value, bound_at(self.value, wide, Element(result, False)))
@@ -300,7 +305,7 @@ def strided(view: View, read: Read) -> np.ndarray:
 
 
 def _joined(operand: View, axes: Sequence[int]) -> tuple[Size, Size]:
-    """Return size and stride of axes that are one in memory."""
+    """Return size and stride of axes mergeable in memory."""
     merged_axes = merged([operand.shape[axis] for axis in axes], [operand.strides[axis] for axis in axes])
     assert merged_axes is not None
     (size,), ((step,),) = merged_axes

@@ -1,8 +1,8 @@
-"""What the passes over a row share: values that are the same along it, and costly ones that several passes need.
+"""Passes over a row: hoisting of values constant along the row, and reuse of costly elements.
 
-A kernel of rows goes over a row once for each reduction that waits for another, and once for what it writes. What
-passes do not change along the row is computed before their loops: the logarithm of a sum. A costly element that more
-than one of them needs, such as the exponential of a softmax, is computed in the first, and left in scratch memory.
+A row-by-row kernel passes over a row once for each reduction that depends on another, and once for the result. Values
+constant along the row, e.g. the logarithm of a sum, are computed before the loops of a pass. A costly element used by
+several passes, e.g. the exponential of a softmax, is computed in the first pass and stored in scratch memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from sardonyx.compiler.analysis.primitive_traits import Rows, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import Memory, shape_of
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Place
+from sardonyx.compiler.codegen.element_reader import ORIGIN, Element
+from sardonyx.compiler.codegen.element_reader import Place as Position
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import RowNest
 from sardonyx.compiler.lower.context import Writing
@@ -22,55 +23,55 @@ from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
-_WORTH_KEEPING = 8
-"""Operations of an element that take longer than to write it and to read it again."""
+_STORE_AND_LOAD = 8
+"""Operations of an element that take longer than a store and a load of the element."""
 
 _LINE = 64
 
 
 class RowPasses:
-    """The passes of a kernel of rows while they are written, one after the other.
+    """The passes of a row-by-row kernel, emitted one after the other.
 
     Args:
         w: The kernel.
-        nest: The places of its rows.
-        rows: What its reductions share.
-        passes: The values whose elements each pass takes, of the sizes of ``rows``.
-        keeps: Whether elements may be left in scratch memory: lanes are places of a row, or rows side by side.
+        nest: The loops over the rows.
+        rows: The common shape and axes of the reductions.
+        passes: The values whose elements each pass reads, of shape ``rows.shape``.
+        keeps: True if elements may be stored in scratch memory: lanes are elements of a row, or adjacent rows.
     """
 
     def __init__(
         self, w: Writing, nest: RowNest, rows: Rows, passes: Sequence[Sequence[Value]], keeps: bool = True
     ) -> None:
         self._w, self._nest, self._rows, self._passes = w, nest, rows, passes
-        self._first = _shared(w, rows, passes) if keeps else {}
-        self._memories = self._located()
+        self._first = _shared_values(w, rows, passes) if keeps else {}
+        self._memories = self._allocate()
 
     def begin(self, number: int, row: Sequence[Index]) -> None:
         """Prepare a pass over a row, before its loops."""
         reader = self._w.reader
-        place = tuple(ORIGIN if axis in self._rows.axes else index for axis, index in enumerate(row))
+        position = tuple(ORIGIN if axis in self._rows.axes else index for axis, index in enumerate(row))
         for value in self._passes[number]:
-            self._compute_narrow(value, place)
+            self._compute_row_constants(value, position)
         for value, first in self._first.items():
             if number >= first:
-                reader.bind(value, self._computing(value) if number == first else self._reading(value))
+                reader.bind(value, self._compute_and_store(value) if number == first else self._load(value))
 
-    def _compute_narrow(self, value: Value, place: Place) -> None:
-        """Compute what is the same at all places of a row."""
+    def _compute_row_constants(self, value: Value, position: Position) -> None:
+        """Compute the operands that are constant along the row."""
         if value in self._first:
             return
         if value.op == "broadcast" and t.is_float(dtype_of(value)):
-            self._w.reader.element(value, place)
+            self._w.reader.element(value, position)
         elif value in self._w.group.members and is_elementwise(value):
             for operand in value.operands:
-                self._compute_narrow(operand, place)
+                self._compute_row_constants(operand, position)
 
-    def _located(self) -> dict[Value, Memory]:
-        """Where the elements of a row are kept, by value: this worker's part of scratch memory."""
-        w, kernel, found = self._w, self._w.kernel, dict[Value, Memory]()
+    def _allocate(self) -> dict[Value, Memory]:
+        """Return the scratch memory of this worker for the elements of a row, by value."""
+        w, kernel, memories = self._w, self._w.kernel, dict[Value, Memory]()
         if not self._first:
-            return found
+            return memories
         e = kernel.emitter
         shape = tuple(self._rows.shape[axis] for axis in self._rows.axes)
         if self._nest.lane_is_kept:
@@ -81,30 +82,30 @@ class RowPasses:
             offsets.append(offsets[-1] + ceil_div(size, _LINE) * _LINE)
         mine = e.address(w.pointer(Scratch(offsets[-1])), "i8", e.mul("%worker", kernel.size(offsets[-1])))
         for value, offset in zip(self._first, offsets, strict=False):
-            found[value] = Memory(e.address(mine, "i8", kernel.size(offset)), dtype_of(value), shape)
-        return found
+            memories[value] = Memory(e.address(mine, "i8", kernel.size(offset)), dtype_of(value), shape)
+        return memories
 
-    def _computing(self, value: Value) -> Callable[[Place], Element]:
+    def _compute_and_store(self, value: Value) -> Callable[[Position], Element]:
         reader = self._w.reader
 
-        def at(place: Place) -> Element:
-            found = reader.computed(value, place)
-            reader.store(self._memories[value], self._kept(place), found)
-            return found
+        def at(position: Position) -> Element:
+            element = reader.computed(value, position)
+            reader.store(self._memories[value], self._scratch_position(position), element)
+            return element
 
         return at
 
-    def _reading(self, value: Value) -> Callable[[Place], Element]:
-        return lambda place: self._w.reader.loaded(self._memories[value], self._kept(place))
+    def _load(self, value: Value) -> Callable[[Position], Element]:
+        return lambda position: self._w.reader.loaded(self._memories[value], self._scratch_position(position))
 
-    def _kept(self, place: Place) -> Place:
-        """Where the element of a place is kept."""
-        along = tuple(place[axis] for axis in self._rows.axes)
+    def _scratch_position(self, position: Position) -> Position:
+        """Return the position in scratch memory of an element of the row."""
+        along = tuple(position[axis] for axis in self._rows.axes)
         return (*along, Index(0, 1)) if self._nest.lane_is_kept else along
 
 
-def _shared(w: Writing, rows: Rows, passes: Sequence[Sequence[Value]]) -> dict[Value, int]:
-    """The costly values that more than one pass needs, and the first of these passes."""
+def _shared_values(w: Writing, rows: Rows, passes: Sequence[Sequence[Value]]) -> dict[Value, int]:
+    """Return the costly values that several passes read, each with the first of these passes."""
     needed: dict[Value, set[int]] = {}
     for number, values in enumerate(passes):
         waiting = list(values)
@@ -114,30 +115,30 @@ def _shared(w: Writing, rows: Rows, passes: Sequence[Sequence[Value]]) -> dict[V
                 needed[value].add(number)
                 waiting += value.operands
     size = math.prod(rows.shape[axis] for axis in rows.axes)
-    found: dict[Value, int] = {}
+    first: dict[Value, int] = {}
     for number, values in enumerate(passes):
         waiting = list(values)
         while waiting:
             value = waiting.pop()
-            if value not in needed or value in found:
+            if value not in needed or value in first:
                 continue
             fits = not isinstance(size, int) or size * dtype_of(value).bitwidth // 8 <= w.whole.target.l2 // 2
-            if fits and len(needed[value]) > 1 and _is_kept(w, rows, value, needed):
-                found[value] = number
+            if fits and len(needed[value]) > 1 and _is_worth_storing(w, rows, value, needed):
+                first[value] = number
             else:
                 waiting += value.operands
-    return found
+    return first
 
 
-def _is_kept(w: Writing, rows: Rows, value: Value, wide: Collection[Value]) -> bool:
-    """Whether an element is worth keeping, and only read at its own place."""
+def _is_worth_storing(w: Writing, rows: Rows, value: Value, wide: Collection[Value]) -> bool:
+    """Return True if an element is costly, and read only at the position where the element is computed."""
     if dtype_of(value) not in (t.FLOAT, t.DOUBLE) or shape_of(value) != rows.shape:
         return False
     below, waiting = dict[Value, None](), [value]
     while waiting:
-        each = waiting.pop()
-        if each in wide and each not in below:
-            below[each] = None
-            waiting += each.operands
+        operand = waiting.pop()
+        if operand in wide and operand not in below:
+            below[operand] = None
+            waiting += operand.operands
     users = [user for user in w.group.members if value in user.operands]
-    return operations(below) >= _WORTH_KEEPING and all(is_elementwise(user) or user.op == "reduce" for user in users)
+    return operations(below) >= _STORE_AND_LOAD and all(is_elementwise(user) or user.op == "reduce" for user in users)

@@ -1,7 +1,7 @@
-"""``scatter``: updates written, or combined with what is there, at indices from data, in their order.
+"""Lowering of ``scatter``: updates are stored, or combined with stored elements, in their order.
 
-Updates that may meet differ along the axes of the indices alone. Those are one loop, and work is shared along the
-others, so that results are the same however many threads there are.
+Updates of the same element differ only along the axes of the indices. These axes are one sequential loop, and work is
+shared along the other axes, so that results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -21,59 +21,59 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
 
-def updated(writing: Writing, value: Value) -> Size:
-    """Write the updates of a ``scatter`` into the memory of its group's root; returns the work items."""
+def write_updates(writing: Writing, value: Value) -> Size:
+    """Write the updates of a ``scatter`` into the memory of the group's root; return the work items."""
     indices, updates = value.operands[1:]
-    batch, kept = value.params["batch"], len(shape_of(indices)) - 1
+    batch, index_axes = value.params["batch"], len(shape_of(indices)) - 1
     shape = shape_of(updates)
     rank = len(shape)
     e, kernel = writing.kernel.emitter, writing.kernel
 
-    def body(place: list[Index]) -> None:
-        def over(axis: int) -> None:
-            if axis == kept:
-                _update(writing, value, list(place))
+    def body(position: list[Index]) -> None:
+        def write_axis(axis: int) -> None:
+            if axis == index_axes:
+                _write_update(writing, value, list(position))
                 return
             with e.loop(0, kernel.size(shape[axis])) as i, writing.reader.inside():
-                place[axis] = Index(i)
-                over(axis + 1)
+                position[axis] = Index(i)
+                write_axis(axis + 1)
 
-        over(batch)
+        write_axis(batch)
 
-    free = [*range(batch), *range(kept, rank)]
+    free = [*range(batch), *range(index_axes, rank)]
     loops = nest_axes(shape, free, lambda a, b: False)
-    return work_items(writing.reader, loops, rank, math.prod(shape[batch:kept]), True, body)
+    return work_items(writing.reader, loops, rank, math.prod(shape[batch:index_axes]), True, body)
 
 
-def _update(w: Writing, value: Value, place: list[Index]) -> None:
-    """One vector of updates; an index that is out of range sets the fault flag, and updates nothing."""
+def _write_update(w: Writing, value: Value, position: list[Index]) -> None:
+    """Write one vector of updates; an index out of range sets the fault flag and updates nothing."""
     reader, e = w.reader, w.kernel.emitter
     _, indices, updates = value.operands
-    batch, kept, kind = value.params["batch"], len(shape_of(indices)) - 1, value.params["kind"]
+    batch, index_axes, kind = value.params["batch"], len(shape_of(indices)) - 1, value.params["kind"]
     memory, dtype = w.located(w.group.root), dtype_of(value)
     depth = shape_of(indices)[-1]
     assert isinstance(depth, int)
-    goal = place[:batch]
+    target = position[:batch]
     good: Element | None = None
     for component in range(depth):
-        at = reader.element(indices, (*place[:kept], Index(component)))
+        at = reader.element(indices, (*position[:index_axes], Index(component)))
         lanes = 1 if at.uniform else reader.lanes
         wide = reader.converted(dtype_of(indices), t.INT64, at.name, at.uniform)
         size = e.spread(str(w.kernel.size(shape_of(value)[batch + component])), lanes, "i64")
         fits = Element(e.let(f"icmp ult {vector(lanes, 'i64')} {wide}, {size}"), at.uniform)
         reader.require(fits.name, lanes)
-        good = fits if good is None else _both(w, good, fits)
-        goal.append(Index(wide) if at.uniform else Index(0, vector=wide))
-    goal += place[kept:]
+        good = fits if good is None else _conjunction(w, good, fits)
+        target.append(Index(wide) if at.uniform else Index(0, vector=wide))
+    target += position[index_axes:]
 
     def write() -> None:
-        new = reader.element(updates, tuple(place))
+        new = reader.element(updates, tuple(position))
         if kind != "set":
-            old = reader.loaded(memory, tuple(goal))
+            old = reader.loaded(memory, tuple(target))
             uniform = old.uniform and new.uniform
-            names = [old.name, new.name] if uniform else [reader.spread(each, value) for each in (old, new)]
+            names = [old.name, new.name] if uniform else [reader.spread(element, value) for element in (old, new)]
             new = Element(reader.compute(combining(kind, dtype), [dtype, dtype], names, uniform), uniform)
-        reader.store(memory, tuple(goal), new)
+        reader.store(memory, tuple(target), new)
 
     if good is None:
         write()
@@ -87,10 +87,10 @@ def _update(w: Writing, value: Value, place: list[Index]) -> None:
             write()
 
 
-def _both(w: Writing, a: Element, b: Element) -> Element:
-    """Where two conditions hold."""
+def _conjunction(w: Writing, a: Element, b: Element) -> Element:
+    """Return the conjunction of two conditions."""
     e, lanes = w.kernel.emitter, w.reader.lanes
     if a.uniform and b.uniform:
         return Element(e.let(f"and i1 {a.name}, {b.name}"), True)
-    names = [e.spread(each.name, lanes, "i1") if each.uniform else each.name for each in (a, b)]
+    names = [e.spread(flag.name, lanes, "i1") if flag.uniform else flag.name for flag in (a, b)]
     return Element(e.let(f"and {vector(lanes, 'i1')} {names[0]}, {names[1]}"), False)

@@ -1,0 +1,142 @@
+"""Lowering of elementwise groups: a loop nest over the elements, in the order of the written memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+from sardonyx.compiler.analysis.axis_collapsing import fused, walked_alike
+from sardonyx.compiler.analysis.strided_views import Memory, shape_of
+from sardonyx.compiler.codegen.element_reader import Place as Position
+from sardonyx.compiler.codegen.element_reader import Reader
+from sardonyx.compiler.codegen.kernel_builder import Index
+from sardonyx.compiler.codegen.loop_nest import Axis, masked, nest_axes, put, stored, work_items
+from sardonyx.compiler.codegen.tiled_transpose import block_items, blocks_of
+from sardonyx.compiler.lower.context import Whole, Writing
+from sardonyx.compiler.lower.launch import Launch
+from sardonyx.compiler.schedule.groups import Group, operations
+from sardonyx.core.dim import Size, ceil_div
+from sardonyx.core.ir.graph import Value
+
+_CHEAP_MAP = 4
+"""Operations of an element that count as one unit of work; more operations make smaller work items."""
+
+Body = Callable[[list[Index]], None]
+
+
+def lower_map(whole: Whole, group: Group) -> Launch:
+    """Emit the kernel of an elementwise group."""
+    w = Writing(whole, group)
+    memory = w.located(group.root)
+    traversed = group.root if memory.block else _traversed_value(w, group.root)
+    memory = dataclasses.replace(memory, shape=shape_of(traversed))
+
+    def body(position: list[Index]) -> None:
+        stored(w.reader, traversed, memory, tuple(position))
+
+    work = max(1, operations(group.members) // _CHEAP_MAP)
+    return w.launch(write_elements(w, traversed, memory, memory.shape, body, work=work), "map")
+
+
+def _traversed_value(w: Writing, root: Value) -> Value:
+    """Return the value whose axes the nest of a map follows: the root, or the operand before its reshapes.
+
+    A reshape keeps the row-major order, so both write the same memory. The nest follows the operand if its rows are
+    not a whole number of vectors: positions of the root would be split by a division in every lane. Rows much shorter
+    than a vector are followed only if no blocks transpose them.
+    """
+    value, lanes = root, w.reader.lanes
+    while value.op == "reshape":
+        value = value.operands[0]
+    shape = shape_of(value)
+    last = next((size for size in reversed(shape) if size != 1), 1)
+    if value is root or (isinstance(last, int) and last % lanes == 0):
+        return root
+    if isinstance(last, int) and last < lanes // 2:
+        memory = dataclasses.replace(w.located(root), shape=shape)
+        loops = nest_axes(shape, range(len(shape)), lambda a, b: _is_collapsible(w, value, a))
+
+        def body(position: list[Index]) -> None:
+            stored(w.reader, value, memory, tuple(position))
+
+        return root if blocks_of(w.reader, value, w.memory, loops, len(shape), body) is None else value
+    return value
+
+
+def write_elements(
+    w: Writing, value: Value, memory: Memory, shape: Sequence[Size], body: Body,
+    is_dense: Callable[[int], bool] = lambda axis: True, is_collapsible: Callable[[int], bool] | None = None,
+    work: int = 1,
+) -> Size:  # fmt: skip
+    """Write the nest over the elements of a value, in order of the written memory; return the work items.
+
+    Args:
+        w: The kernel.
+        value: The value computed in the body.
+        memory: The written memory.
+        shape: Sizes of the nest.
+        body: Emits the work for a position.
+        is_dense: Returns True if an axis may be merged with the axis before in the written memory.
+        is_collapsible: Returns True if all operands index an axis and the next axis alike; by default found from
+            ``value``.
+        work: Cost of one element.
+    """
+    rank = len(shape)
+    if all(size == 1 for size in shape):
+        # A single element: one lane is enough.
+        w.reader.lanes = 1
+    collapses = is_collapsible or (lambda axis: _is_collapsible(w, value, axis))
+    if memory.block:
+        loops = [Axis((0,), shape[0]), Axis((1,), ceil_div(shape[1], memory.block), memory.block)]
+        loops = [axis for axis in loops if axis.block or axis.size != 1]
+        spatial = nest_axes(shape, range(2, rank), lambda a, b: collapses(a) and is_dense(b))
+        return work_items(
+            w.reader, [*loops, *spatial], rank, memory.block * work, False, mask_channels(w, shape[1], body)
+        )
+    loops = nest_axes(shape, range(rank), lambda a, b: collapses(a) and is_dense(b))
+    if (blocks := blocks_of(w.reader, value, w.memory, loops, rank, body)) is not None:
+        return block_items(w.reader, loops, blocks, rank, body)
+    is_short = bool(loops) and isinstance(loops[-1].size, int) and loops[-1].size <= w.reader.lanes // 2
+    if is_short and not operations(w.group.members) and not w.whole.target.has_masks:
+        # Without masks, storing some lanes of a vector takes longer than storing elements one by one.
+        w.reader.lanes = 1
+    gathers = any(operand.op == "gather" and source is None for operand, source in fused(value, w.memory))
+    before = functools.partial(_load_row_indices, w.reader, loops, body) if loops and gathers else None
+    return work_items(w.reader, loops, rank, work, True, body, again=True, before=before)
+
+
+def _load_row_indices(reader: Reader, loops: Sequence[Axis], body: Body, position: list[Index]) -> None:
+    """Load gather indices constant along a row before the row's loop; LLVM leaves these loads in the loop."""
+    here, uniform, bases = list(position), list[tuple[Value, Position]](), {index.base for index in position}
+
+    def record(value: Value, at: Position) -> None:
+        if all(index.is_uniform and (index.base in bases or isinstance(index.base, int)) for index in at):
+            uniform.append((value, at))
+
+    put(here, loops[-1], Index("%lane", 1, reader.lanes))
+    reader.on_gather = record
+    with reader.trial():
+        body(here)
+    reader.on_gather = None
+    for value, at in uniform:
+        reader.picked(value, at)
+
+
+def mask_channels(w: Writing, channels: Size, body: Body) -> Body:
+    """Return the body for a block of channels, with lanes after the last channel masked."""
+    block = w.reader.lanes
+    if isinstance(channels, int) and channels % block == 0:
+        return body
+
+    def masked_body(position: list[Index]) -> None:
+        e = w.kernel.emitter
+        remaining = e.sub(w.kernel.size(channels), position[1].base)
+        with masked(w.reader, e.lanes_below(e.least(remaining, block), block)):
+            body(position)
+
+    return masked_body
+
+
+def _is_collapsible(w: Writing, value: Value, axis: int) -> bool:
+    return walked_alike(value, axis, w.memory, ())
