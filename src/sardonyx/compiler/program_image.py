@@ -40,7 +40,7 @@ from sardonyx.core.ir.graph import Function, Value, dependencies
 from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorType, TupleType, Type
 from sardonyx.errors import UnsupportedError
 
-FORMAT = 2
+FORMAT = 3
 """The version of images, in the cache and in compiled files: what they hold, and how kernels are called.
 
 It grows with every change of a field below, of the arguments of kernels or of what prepared weights mean; an image of

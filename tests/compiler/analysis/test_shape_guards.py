@@ -10,7 +10,7 @@ from tests.runtime.live.test_transaction import parsed
 
 from sardonyx import Session
 from sardonyx.compiler.analysis.shape_guards import required
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import SardonyxError, ShapeError
 from sardonyx.model import from_proto
 from sardonyx.runtime.compiled.frontend import trace_model
 
@@ -35,10 +35,25 @@ MODELS = {
         "(float[N, 3] x, float[M, K] w) => (float[2, K] y) { n = NonZero(x) f = Cast<to = 1>(n) y = MatMul(f, w) }",
         [(2, 3), (6, 3)],
     ),
+    "crop": ("(float[N, 3] x) => (float[M, 3] y) <int64[4] p = {-3, 0, 0, 0}> { y = Pad(x, p) }", [(5, 3)]),
+    "largest": ("(float[N, 3] x) => (float v, int64 i) <int64[1] k = {4}> { v, i = TopK<axis = 0>(x, k) }", [(5, 3)]),
+    "extremum": ("(float[N, 3] x) => (int64[3] y) { y = ArgMax<axis = 0, keepdims = 0>(x) }", [(2, 3)]),
+    "windows": (
+        "(float[A, 2, N] x) => (float[A, 2, M] y) { y = MaxPool<kernel_shape = [5]>(x) }", [(1, 2, 6)]
+    ),
+    "suppression": (
+        "(float[A, N, 4] x, float[B, C, M] w) => (int64[K, 3] y) <int64[1] m = {9}> { y = NonMaxSuppression(x, w, m) }",
+        [(1, 4, 4), (1, 2, 4)],
+    ),
+    "rows": (
+        "(float[N, 3] x) => (float[2, 3] y) <int64[2] i = {0, 0}> { y = Gather<axis = 0>(x, i) }", [(2, 3)]
+    ),
 }  # fmt: skip
 WRONG = {
     "product": [(2, 7), (4, 3)], "concat": [(2, 7), (4, 3)], "reshape": [(2, 3)], "squeeze": [(2, 7)],
     "expand": [(2, 4)], "add": [(3,)], "convolution": [(1, 7, 8), (2, 3, 3)], "counted": [(2, 3), (4, 3)],
+    "crop": [(2, 3)], "largest": [(3, 3)], "extremum": [(0, 3)], "windows": [(1, 2, 3)],
+    "suppression": [(1, 4, 4), (1, 2, 40)], "rows": [(0, 3)],
 }  # fmt: skip
 
 
@@ -54,7 +69,7 @@ def test_sizes_that_do_not_fit_are_refused(name: str) -> None:
     for right in (True, True, False, True, False):  # The generated entry is there from the third call on.
         given = feeds(shapes if right else WRONG[name])
         if right:
-            (wanted,) = plain.run(None, given)
+            wanted, *_ = plain.run(None, given)
             np.testing.assert_allclose(compiled.run(None, given)[0], wanted, rtol=1e-4, atol=1e-5)
             continue
         with pytest.raises(SardonyxError) as told:
@@ -113,3 +128,36 @@ def test_a_branch_that_is_taken_is_refused_where_its_sizes_do_not_fit() -> None:
 def test_what_is_proven_is_not_looked_at() -> None:
     model = from_proto(parsed("g (float[N, 4] x, float[4, M] w) => (float[N, M] y) { h = MatMul(x, w) y = Add(h, h) }"))
     assert required(trace_model(model)) == []
+
+
+CACHED = {
+    "MultiHeadAttention": "MultiHeadAttention<num_heads = 2>(q, k, v, , , , pk, pv, n)",
+    "DecoderMaskedMultiHeadAttention":
+        "DecoderMaskedMultiHeadAttention<num_heads = 2, past_present_share_buffer = 1>(q, k, v, , , pk, pv, n)",
+    "Attention": "Attention<num_heads = 2, past_present_share_buffer = 1>(x, w, b, , p, , n)",
+}  # fmt: skip
+INPUTS = {
+    "q": (1, 1, 8), "k": (1, 1, 8), "v": (1, 1, 8), "pk": (1, 2, 16, 4), "pv": (1, 2, 16, 4), "x": (1, 1, 8),
+    "w": (8, 24), "b": (24,), "p": (2, 1, 2, 16, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_a_cache_is_filled_to_its_end_and_no_further(name: str) -> None:
+    call = CACHED[name]
+    used = [x for x in INPUTS if x in call.partition("(")[2].replace(",", " ").replace(")", " ").split()]
+    inputs = ", ".join(f"float[{', '.join(map(str, INPUTS[x]))}] {x}" for x in used)
+    model = parsed(f"g ({inputs}, int32[1] n) => (float y, float r) {{ y, r = com.microsoft.{call} }}")
+    model.opset_import.add(domain="com.microsoft", version=1)
+    compiled, plain = Session(model, compile="wait"), Session(model, compile="off")
+    assert compiled.native is not None
+    given = {x: drawn(*INPUTS[x]) for x in used}
+    for filled in (0, 7, 15):
+        given["n"] = np.array([filled], np.int32)
+        for y, wanted in zip(compiled.run(None, given), plain.run(None, given), strict=True):
+            np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
+    for filled in (16, 17, 1000, 2**31 - 1, -1, -(2**31)):
+        given["n"] = np.array([filled], np.int32)
+        for session in (plain, compiled):
+            with pytest.raises(ShapeError):
+                session.run(None, given)

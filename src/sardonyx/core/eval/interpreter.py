@@ -205,13 +205,17 @@ def call_host_function(value: Value, operands: Sequence[Any], sizes: Sizes) -> t
         sizes: Numbers for the symbols.
 
     Raises:
-        ShapeError: Sizes of two results contradict each other.
+        ShapeError: Sizes of the operands do not fit, or those of two results contradict each other.
         ExecutionError: The function raises an error, or its results do not have the declared types.
         SardonyxError: Raised by the function as such.
     """
     function: HostFunction = value.params["function"]
     types = value.type.results  # type: ignore[union-attr]
-    results = function.results(operands, dict(value.params["attributes"]), types)
+    attributes = dict(value.params["attributes"])
+    declared = [operand.type for operand in value.operands]
+    # Tracing assumed that open sizes fit.
+    function.type_rule(*map(actual_type, operands, declared), **attributes)
+    results = function.results(operands, attributes, types)
     for result, type in zip(results, types, strict=True):
         if isinstance(type, TensorType):
             match_type(type, actual_type(result, type), sizes, function.name)

@@ -1,7 +1,8 @@
 """The type of every primitive's result, from the types of its operands.
 
-A rule raises for mismatched operands. Sizes that are only known at run time are assumed equal; the executor applies
-the rules again to the actual sizes (:mod:`sardonyx.core.eval.interpreter`).
+A rule raises for mismatched operands. Sizes that are only known at run time are assumed equal, and in the order that
+the primitive needs. The interpreter applies the rules again to the actual sizes
+(:mod:`sardonyx.core.eval.interpreter`); compiled code tests the assumptions (:func:`sizes_assumed_equal`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from sardonyx.core.dim import Size, at_least, broadcast, dim_max, equal, floor_div, product
+from sardonyx.core.dim import Size, at_least, broadcast, dim_max, dim_min, equal, floor_div, product
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.primitives import PRIMITIVES
@@ -79,7 +80,11 @@ def same_size(a: Size, b: Size) -> bool:
 
 
 def sizes_assumed_equal(op: str, operands: Sequence[Type], params: Mapping[str, Any]) -> list[tuple[Size, Size]]:
-    """Return the pairs of sizes that a primitive assumes equal, undecided until run time."""
+    """Return the pairs of sizes that a primitive assumes equal, undecided until run time.
+
+    An assumed order a ≤ b is the pair min(a, b) and a. No primitive reads or writes outside of its buffers if all of
+    its pairs are equal, and the indices of ``gather`` and ``scatter`` are within their axes.
+    """
     pairs: dict[tuple[Size, Size], None] = {}
     token = _assumed_pairs.set(pairs)
     try:
@@ -96,10 +101,23 @@ def _same_shapes(name: str, a: Shape, b: Shape) -> None:
         raise ShapeError(f"expected equal shapes for {name}, got {shape_text(a)} and {shape_text(b)}.")
 
 
+def _exceeds(a: Size, b: Size) -> bool:
+    """Return True if ``a`` is proven greater than ``b``; an undecided order is assumed to be a ≤ b."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a > b
+    answer = at_least(b, a)
+    if answer is None and (pairs := _assumed_pairs.get()) is not None:
+        pairs[dim_min(a, b), a] = None
+    return answer is False
+
+
 def _require_sizes(shape: Shape) -> None:
     for size in shape:
-        if size.__class__ is int and size < 0:
-            raise ShapeError(f"{shape_text(shape)} has a negative size.")
+        if size.__class__ is int:
+            if size < 0:
+                raise ShapeError(f"{shape_text(shape)} has a negative size.")
+        elif _assumed_pairs.get() is not None:
+            _exceeds(0, size)
 
 
 def shape_text(shape: Sequence[Size]) -> str:
@@ -198,7 +216,7 @@ def _reduce(x: Type, *, kind: str, axes: tuple[int, ...]) -> Type:
         _accept(kind, dtype, _REAL)
         if len(axes) != 1:
             raise ShapeError(f"expected one axis for {kind}, got {len(axes)}.")
-        if shape[axes[0]] == 0:
+        if _exceeds(1, shape[axes[0]]):
             raise ShapeError(f"{kind} over an axis of size 0 is undefined.")
         return TensorType(t.INT64, remaining)
     allowed = {"add": _NUMBERS, "mul": _NUMBERS, "and": _BITS, "or": _BITS}.get(kind, _REAL | {t.BOOL})
@@ -232,7 +250,7 @@ def window_count(size: Size, window: Size, stride: int, dilation: int, low: Size
     """Return the number of windows along an axis; a window spans ``dilation*(window-1)+1`` elements."""
     room = size + low + high - (dilation * (window - 1) + 1)
     count = floor_div(room, stride) + 1
-    if isinstance(count, int) and count < 0:
+    if _exceeds(0, count):
         raise ShapeError(
             f"a window of {window} (dilation {dilation}) is wider than the padded axis, {size} + {low} + {high}."
         )
@@ -325,17 +343,12 @@ def _broadcast(x: Type, *, shape: Shape) -> Type:
     return TensorType(dtype, shape)
 
 
-def _descends(a: Size, b: Size) -> bool:
-    """Return True if ``a`` is proven greater than ``b``."""
-    return a > b if isinstance(a, int) and isinstance(b, int) else at_least(b, a) is False
-
-
 @type_rule("slice")
 def _slice(x: Type, *, starts: Shape, limits: Shape, strides: tuple[int, ...]) -> Type:
     dtype, shape = _tensor(x)
     out: list[Size] = []
     for size, start, limit, stride in zip(shape, starts, limits, strides, strict=True):
-        if _descends(0, start) or _descends(start, limit) or _descends(limit, size):
+        if _exceeds(0, start) or _exceeds(start, limit) or _exceeds(limit, size):
             raise ShapeError(f"the slice {start}:{limit} is out of range for an axis of {size}.")
         out.append(limit - start if stride == 1 else -floor_div(start - limit, stride))
     return TensorType(dtype, tuple(out))
@@ -351,7 +364,7 @@ def _pad(x: Type, value: Type, *, low: Shape, high: Shape, interior: tuple[int, 
         padded = size + before + after
         if between:
             padded = padded + dim_max(size - 1, 0) * between
-        if isinstance(padded, int) and padded < 0:
+        if _exceeds(0, padded):
             raise ShapeError(f"padding of {before} and {after} removes more than all {size} elements.")
         out.append(padded)
     return TensorType(dtype, tuple(out))
@@ -391,6 +404,10 @@ def _index_vectors(x: Shape, indices: Type, batch: int) -> tuple[Shape, int]:
 def _gather(x: Type, indices: Type, *, batch: int) -> Type:
     dtype, shape = _tensor(x)
     at, depth = _index_vectors(shape, indices, batch)
+    if _assumed_pairs.get() is not None:
+        # Compiled code reads position 0 in place of an index out of range: an axis that is read has a position 0.
+        for size in shape[batch : batch + depth]:
+            _exceeds(dim_min(1, product(at[:-1])), size)
     return TensorType(dtype, (*at[:-1], *shape[batch + depth :]))
 
 
@@ -461,7 +478,7 @@ def _top_k(x: Type, *, axis: int, k: Size, largest: bool) -> Type:
     dtype, shape = _tensor(x)
     _accept("top_k", dtype, _REAL)
     _axis(axis, len(shape))
-    if isinstance(k, int) and isinstance(shape[axis], int) and not 0 <= k <= shape[axis]:  # type: ignore[operator]
+    if _exceeds(0, k) or _exceeds(k, shape[axis]):
         raise ShapeError(f"expected 0 ≤ k ≤ {shape[axis]}, got {k}.")
     return TensorType(t.INT64, (*shape[:axis], k, *shape[axis + 1 :]))
 
