@@ -79,4 +79,4 @@ def test_what_repeats_along_an_axis_is_not_computed_in_rows_that_join_it(body: s
     program = Session(completed(text), compile="wait").program
     assert program is not None
     reasons = [kernel.reason for kernel in explain(program).kernels]
-    assert ("its place would be divided for each element" in reasons) is apart
+    assert ("the index would be divided for each element" in reasons) is apart

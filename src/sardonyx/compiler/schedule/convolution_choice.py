@@ -25,49 +25,49 @@ NARROW_DTYPES = frozenset({t.UINT8, t.INT8, t.INT16})
 """Integer element types of images that are convolved."""
 
 
-def choose(found: Convolution, target: Target, threads: int) -> Choice[ConvolutionSchedule]:
+def choose(match: Convolution, target: Target, threads: int) -> Choice[ConvolutionSchedule]:
     """Choose the schedule of a convolution.
 
     Raises:
         UnsupportedError: No kernel computes the convolution.
         OptionError: The user's schedule for the problem is invalid.
     """
-    return choose_convolution(_describe(found, target, threads), target)
+    return choose_convolution(_describe(match, target, threads), target)
 
 
-def _describe(found: Convolution, target: Target, threads: int) -> ConvolutionProblem:
+def _describe(match: Convolution, target: Target, threads: int) -> ConvolutionProblem:
     """Return the problem of a convolution.
 
     Raises:
         UnsupportedError: No kernel computes the convolution.
     """
-    params = found.core.params
-    weights = found.weights
-    narrow = is_closed(weights) and params["dtype"] == t.INT32 and dtype_of(found.image) in NARROW_DTYPES
-    floats = params["dtype"] in (t.FLOAT, t.FLOAT16, t.BFLOAT16) and dtype_of(found.image) == params["dtype"]
+    params = match.core.params
+    weights = match.weights
+    narrow = is_closed(weights) and params["dtype"] == t.INT32 and dtype_of(match.image) in NARROW_DTYPES
+    floats = params["dtype"] in (t.FLOAT, t.FLOAT16, t.BFLOAT16) and dtype_of(match.image) == params["dtype"]
     if not narrow and not floats:
-        raise UnsupportedError(f"convolve of {found.image.type} as {params['dtype'].name.lower()} has no kernel.")
-    channels, filters = shape_of(found.image)[1], shape_of(found.result)[1]
+        raise UnsupportedError(f"convolve of {match.image.type} as {params['dtype'].name.lower()} has no kernel.")
+    channels, filters = shape_of(match.image)[1], shape_of(match.result)[1]
     if not isinstance(channels, int) or not isinstance(filters, int) or not 1 <= len(params["strides"]) <= 3:
         raise UnsupportedError("convolve of an open number of channels has no kernel.")
-    form = form_of(found.image, weights, target)
-    batch, _, *out = shape_of(found.result)
+    form = form_of(match.image, weights, target)
+    batch, _, *out = shape_of(match.result)
     problem = ConvolutionProblem(
-        batch, channels, filters, found.groups, fixed(shape_of(weights))[3:], tuple(params["strides"]),
-        tuple(params["kernel_dilation"]), tuple(params["base_dilation"]), tuple(out), dtype_of(found.image),
-        wide_axes(found)[-1], threads, is_closed(weights), found.ends, form.dot_width if form else 1,
+        batch, channels, filters, match.groups, fixed(shape_of(weights))[3:], tuple(params["strides"]),
+        tuple(params["kernel_dilation"]), tuple(params["base_dilation"]), tuple(out), dtype_of(match.image),
+        wide_axes(match)[-1], threads, is_closed(weights), match.ends, form.dot_width if form else 1,
     )  # fmt: skip
     if narrow and form is None and not is_depthwise(problem):
-        raise UnsupportedError(f"convolve of {found.image.type} with {weights.type} has no kernel.")
+        raise UnsupportedError(f"convolve of {match.image.type} with {weights.type} has no kernel.")
     return problem
 
 
-def wide_axes(found: Convolution) -> tuple[int, ...]:
+def wide_axes(match: Convolution) -> tuple[int, ...]:
     """Return the spatial axes along which a window moves or has several taps; at least one."""
-    params = found.core.params
+    params = match.core.params
     axes = []
     for axis, (size, out, taps) in enumerate(
-        zip(shape_of(found.image)[2:], shape_of(found.result)[2:], shape_of(found.weights)[3:], strict=True)
+        zip(shape_of(match.image)[2:], shape_of(match.result)[2:], shape_of(match.weights)[3:], strict=True)
     ):
         if not (size == out == taps == 1 and params["padding"][axis] == (0, 0)):
             axes.append(axis)

@@ -10,72 +10,52 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from sardonyx.compiler.analysis.axis_collapsing import joined_axes
 from sardonyx.compiler.analysis.bounded_output import has_kernel
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.control_flow import CONTROL, refusal
-from sardonyx.compiler.analysis.element_types import MOVED_DTYPES, SMALL_DTYPES
 from sardonyx.compiler.analysis.multi_gate_matmul import Gates, gates
 from sardonyx.compiler.analysis.patterns import Attention, Convolution, attention, convolution
-from sardonyx.compiler.analysis.primitive_traits import (
-    ELEMENTWISE,
-    ORDERED,
-    REGIONS,
-    WHOLE,
-    Rows,
-    changes_width,
-    dtype_of,
-    is_elementwise,
-)
+from sardonyx.compiler.analysis.primitive_traits import ORDERED, REGIONS, WHOLE, Rows, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.slice_scatter import box
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
 from sardonyx.compiler.analysis.tree_ensembles import tree_sum
-from sardonyx.compiler.codegen import elementwise
 from sardonyx.compiler.schedule.convolution_choice import choose
-from sardonyx.compiler.schedule.groups import Group, operations
+from sardonyx.compiler.schedule.group_order import sort_groups
+from sardonyx.compiler.schedule.groups import Group
+from sardonyx.compiler.schedule.kernel_support import ANCHORS, SOURCES, refuse_primitive
+from sardonyx.compiler.schedule.recomputation import Recomputation, has_fewer, has_same_count, has_same_shape
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.compiler.tiling.convolution import ConvolutionSchedule
 from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm, gated_columns
-from sardonyx.core.dim import Size, equal
-from sardonyx.core.ir import types as t
-from sardonyx.core.ir.graph import Function, Value, dependencies
-from sardonyx.core.ir.types import TensorType
-from sardonyx.errors import SizeLimitError
-
-_SOURCES = frozenset({"iota", "constant", "dims"})
-_ANCHORS = frozenset({"contract", "convolve", "reduce_window"}) | ORDERED
-_COMPUTING = frozenset({"reduce", "contract", "convolve", "reduce_window", "scatter"}) | ORDERED - {"fft"}
-_MOVED_ONLY = SMALL_DTYPES | {t.COMPLEX64}
-
-_CHEAP = 6
-"""Most operations of a value that is recomputed for each element to which the value is broadcast."""
+from sardonyx.core.ir.graph import Function, Value
 
 
 class Schedule:
-    """A function's groups.
+    """The groups of a function.
 
     Args:
-        function: What to schedule.
-        kept: Values that have to be in memory, with the reason.
-        refused: Values that there is no kernel for, with the reason.
-        target: What the kernels are for.
+        function: The function.
+        in_memory: Values that must be in memory, with the reason.
+        refused: Values without a kernel, with the reason.
+        target: The processor.
         threads: Threads that share the work.
 
     Attributes:
-        groups: In the order in which they can run.
-        host: Values that have no kernel: the interpreter computes them.
-        convolutions: Convolutions by the image that they give.
-        attentions: Attentions by their second product.
-        gates: Products of gates by the product.
-        gate_choices: Their schedules.
-        computed: All values in the order in which groups, and those outside of them, can be computed.
+        groups: The groups in topological order.
+        host: Values without a kernel, which the interpreter computes, with the reason.
+        convolutions: Convolutions by the result image.
+        attentions: Attentions by the second product.
+        gates: Products fused with their gates, by product.
+        gate_choices: The schedules of products with gates, by product.
+        computed: All values in topological order of the groups.
+        recomputation: The costs of recomputing values.
     """
 
     def __init__(
         self,
         function: Function,
-        kept: Mapping[Value, str],
+        in_memory: Mapping[Value, str],
         refused: Mapping[Value, str],
         target: Target,
         threads: int = 1,
@@ -94,91 +74,69 @@ class Schedule:
         self.gate_choices: dict[Value, Choice[GemmSchedule]] = {}
         self._convolution_choices: dict[Value, Choice[ConvolutionSchedule]] = {}
         self._absorbed: set[Value] = set()
-        self._kept = {**dict.fromkeys(function.results, "a result"), **kept}
+        self.recomputation = Recomputation(self.users)
+        self._stored = {**dict.fromkeys(function.results, "a result"), **in_memory}
         self.host: dict[Value, str] = dict(refused)
         self._by_value: dict[Value, Group] = {}
         self._consumers: dict[Value, dict[Group | str, None]] = {}
         self._rows_of: dict[Value, Rows] = {}
-        self._weights: dict[Value, int] = {}
         self._gates_of: dict[Value, Gates] = {}
-        self._recognize()
+        self._match_patterns()
         for value in reversed(self.order):
             self._assign(value)
-        self.groups, self.computed = self._in_order()
+        self.groups, self.computed = sort_groups(self.order, self._by_value, function.level)
 
-    def choose_convolution(self, found: Convolution) -> Choice[ConvolutionSchedule]:
+    def choose_convolution(self, match: Convolution) -> Choice[ConvolutionSchedule]:
         """Return the schedule of a convolution, chosen at the first call.
 
         Raises:
             UnsupportedError: No kernel computes the convolution.
         """
-        choice = self._convolution_choices.get(found.core)
+        choice = self._convolution_choices.get(match.core)
         if choice is None:
-            choice = self._convolution_choices[found.core] = choose(found, self.target, self.threads)
+            choice = self._convolution_choices[match.core] = choose(match, self.target, self.threads)
         return choice
 
     def group(self, value: Value) -> Group | None:
-        """The group that computes a value."""
+        """Return the group that computes a value; None for values without a kernel of their own."""
         return self._by_value.get(value)
 
-    def _in_order(self) -> tuple[list[Group], tuple[Value, ...]]:
-        """Return groups, and values, in topological order; all results of a group precede their readers."""
-        groups: list[Group] = []
-        values: dict[Value, None] = {}
-        position = {value: i for i, value in enumerate(self.order)}
-        begun: set[Group | Value] = set()
-        for first in self.order:
-            alone = self._by_value.get(first)
-            if alone is not None and first not in alone.roots:
-                continue
-            waiting: list[tuple[Value, bool]] = [(first, False)]
-            while waiting:
-                value, is_ready = waiting.pop()
-                group = self._by_value.get(value)
-                members = [value] if group is None else sorted(group.members | {value}, key=position.__getitem__)
-                if is_ready:
-                    values.update(dict.fromkeys(members))
-                    groups += [] if group is None else [group]
-                elif (group or value) not in begun:
-                    begun.add(group or value)
-                    waiting.append((value, True))
-                    inside = set(members)
-                    needed = [
-                        each
-                        for member in members
-                        for each in dependencies(member, self.function.level)
-                        if each not in inside
-                    ]
-                    waiting += [(each, False) for each in sorted(needed, key=position.__getitem__, reverse=True)]
-        return groups, tuple(values)
+    # Recognition of patterns with a kernel template.
 
-    # What there is.
-
-    def _recognize(self) -> None:
+    def _match_patterns(self) -> None:
         for value in self.order:
-            if (
-                value.op == "convolve"
-                and value not in self.host
-                and (found := convolution(value, self.users)) is not None
-            ) and not any(part in self._kept for part in found.absorbed):
-                self.convolutions[found.result] = found
-                self._absorbed.update(found.absorbed)
+            if value.op == "convolve" and value not in self.host:
+                self._match_convolution(value)
             elif value.op == "contract" and value not in self.host:
-                whole = attention(value, self.users)
-                if whole is not None and not any(part in self._kept or part in self.host for part in whole.interior):
-                    self.attentions[value] = whole
+                self._match_attention(value)
         for number, value in enumerate(self.order):
             if value.op == "contract" and value not in self.host and value not in self.attentions:
-                found_gates = gates(value, self.order[number:], self.users, self._kept.__contains__)
-                choice = None if found_gates is None else self._choose_gates(found_gates)
-                if found_gates is not None and choice is not None and self._is_free(found_gates):
-                    self.gates[value] = found_gates
-                    self.gate_choices[value] = choice
-                    self._gates_of |= dict.fromkeys(found_gates.members, found_gates)
+                self._match_gates(value, number)
         for value in self.order:
             self._trace_rows(value)
-            if value not in self.host and (reason := self._unsupported(value)) is not None:
+            if value not in self.host and (reason := self._refuse_kernel(value)) is not None:
                 self.host[value] = reason
+
+    def _match_convolution(self, value: Value) -> None:
+        match = convolution(value, self.users)
+        if match is not None and not any(part in self._stored for part in match.absorbed):
+            self.convolutions[match.result] = match
+            self._absorbed.update(match.absorbed)
+
+    def _match_attention(self, value: Value) -> None:
+        match = attention(value, self.users)
+        if match is not None and not any(part in self._stored or part in self.host for part in match.interior):
+            self.attentions[value] = match
+
+    def _match_gates(self, value: Value, number: int) -> None:
+        match = gates(value, self.order[number:], self.users, self._stored.__contains__)
+        if match is None:
+            return
+        choice = self._choose_gates(match)
+        if choice is not None and self._is_free(match):
+            self.gates[value] = match
+            self.gate_choices[value] = choice
+            self._gates_of |= dict.fromkeys(match.members, match)
 
     def _choose_gates(self, whole: Gates) -> Choice[GemmSchedule] | None:
         """Choose the schedule of a product with all gates of a unit; None if a separate product is faster."""
@@ -196,36 +154,17 @@ class Schedule:
         """Return True if no other product has these gates: of a sum of two products, one is in memory."""
         return whole.members.isdisjoint(self._gates_of)
 
-    def _unsupported(self, value: Value) -> str | None:
-        """Return the reason why a value has no kernel; None if one exists."""
+    def _refuse_kernel(self, value: Value) -> str | None:
+        """Return the reason why a value has no kernel; None if a kernel exists."""
         if value.op in ("input", "constant") or value in self._absorbed or value in self.convolutions:
             return None
         if value.op == "call":
-            return None if tree_sum(value) is not None else "call of a function that has no kernel"
+            return None if tree_sum(value) is not None else "call of a function without a kernel"
         if value.op in CONTROL:
             return refusal(value)
-        if has_kernel(value):
+        if has_kernel(value) or (value.op == "get" and self.is_native(value.operands[0])):
             return None
-        if value.op == "get" and self.is_native(value.operands[0]):
-            return None
-        if not isinstance(value.type, TensorType):
-            return f"{value.op} gives {type(value.type).__name__}"
-        for part in (value, *value.operands):
-            if not isinstance(part.type, TensorType) or part.type.dtype not in MOVED_DTYPES:
-                return f"{value.op} of {part.type}"
-            if part.type.dtype in _MOVED_ONLY and value.op in _COMPUTING:
-                return f"{value.op} of {part.type}"
-        if value.op == "fft" and isinstance(points := shape_of(value)[-1], int) and points & (points - 1):
-            return f"numpy's transform of {points} points is faster than one by a convolution"
-        if changes_width(value):
-            small = SMALL_DTYPES & {dtype_of(value), dtype_of(value.operands[0])}
-            return f"bitcast of {value.operands[0].type} to {value.type}" if small else None
-        if value.op in ELEMENTWISE:
-            dtypes = [dtype_of(operand) for operand in value.operands]
-            return None if elementwise.supported(value.op, dtypes, value.params) else f"{value.op} of {value.type}"
-        if value.op in MOVEMENTS | _SOURCES | REGIONS | _ANCHORS or value.op in ("reduce", "gather"):
-            return None
-        return f"{value.op} has no kernel"
+        return refuse_primitive(value)
 
     def is_native(self, value: Value) -> bool:
         """Return True if native code computes a value with several results, which are then in memory."""
@@ -240,33 +179,23 @@ class Schedule:
             if (
                 candidates
                 and all(rows == candidates[0] for rows in candidates)
-                and _same_count(shape_of(value), candidates[0].kept)
+                and has_same_count(shape_of(value), candidates[0].kept)
             ):
                 self._rows_of[value] = candidates[0]
 
-    # Who computes what.
+    # Assignment of values to groups.
 
     def _transparent(self, value: Value) -> bool:
-        moves = value.op in MOVEMENTS or value.op in _SOURCES or _is_entry(value) or self._is_index(value)
+        moves = value.op in MOVEMENTS or value.op in SOURCES or _is_entry(value) or self.recomputation.is_index(value)
         return moves and value not in self.convolutions
-
-    def _is_index(self, value: Value) -> bool:
-        """Return True for an integer, such as an index, that is cheaper to compute again than to read."""
-        return (
-            value.op in ELEMENTWISE
-            and dtype_of(value) in (t.INT64, t.INT32, t.BOOL)
-            and math.prod(shape_of(value)) == 1
-            and all(dtype_of(operand) in (t.INT64, t.INT32, t.BOOL) for operand in value.operands)
-            and self._weight(value) <= _CHEAP
-        )
 
     def consumers(self, value: Value) -> dict[Group | str, None]:
         """Return the groups that read a value, and the reasons to store the value in memory."""
         groups = self._consumers.get(value)
         if groups is None:
             groups = {}
-            if value in self._kept:
-                groups[self._kept[value]] = None
+            if value in self._stored:
+                groups[self._stored[value]] = None
             for user in self.users[value]:
                 groups.update(dict.fromkeys(self._reading(user, value)))
             self._consumers[value] = groups
@@ -286,13 +215,13 @@ class Schedule:
             return []
         if user in self.attentions and value in self.attentions[user].interior:
             return [self._by_value[user]]
-        if user.op in _ANCHORS - ORDERED:
+        if user.op in ANCHORS - ORDERED:
             return [f"read by {user.op}"]
         if user.op == "gather" and user.operands[0] is value:
-            return ["elements of it are gathered"]
+            return ["a gather reads elements"]
         if self._transparent(user) and user not in self._by_value:
             return self.consumers(user)
-        # What nobody reads is not computed.
+        # A reader without a group is not computed: no result depends on the reader.
         return [self._by_value[user]] if user in self._by_value else []
 
     def _is_prepared(self, user: Value) -> bool:
@@ -313,15 +242,15 @@ class Schedule:
         if len(users) != 1 or users[0].operands.count(value) != 1:
             return False
         if self._transparent(users[0]):
-            return _same_count(shape_of(value), shape_of(users[0])) and self._is_part(users[0], group)
+            return has_same_count(shape_of(value), shape_of(users[0])) and self._is_part(users[0], group)
         regions = [member for member in group.members if member.op in REGIONS]
-        return any(_same_count(shape_of(value), shape_of(part)) for region in regions for part in region.operands)
+        return any(has_same_count(shape_of(value), shape_of(part)) for region in regions for part in region.operands)
 
     def _assign(self, value: Value) -> None:
         if value.op in ("input", "constant", "get") or value in self.host or value in self._absorbed:
             return
         if value.op in WHOLE:
-            self._begin_group(value, "it has several results")
+            self._begin_group(value, "several results")
             return
         if value in self._by_value:
             return
@@ -329,8 +258,8 @@ class Schedule:
             self._begin_gate_group(self._gates_of[value])
             return
         if self._transparent(value):
-            if value in self._kept and not (value.op == "dims" and len(value.params["sizes"]) > 1):
-                self._begin_group(value, self._kept[value])
+            if value in self._stored and not (value.op == "dims" and len(value.params["sizes"]) > 1):
+                self._begin_group(value, self._stored[value])
             return
         consumers = list(self.consumers(value))
         if not consumers:
@@ -342,7 +271,9 @@ class Schedule:
                 self._join(value, only)
                 return
         else:
-            reason = next((each for each in consumers if isinstance(each, str)), f"{len(consumers)} groups read it")
+            reason = next(
+                (consumer for consumer in consumers if isinstance(consumer, str)), f"{len(consumers)} groups read it"
+            )
         self._begin_group(value, reason)
 
     def _begin_group(self, value: Value, reason: str) -> None:
@@ -352,7 +283,7 @@ class Schedule:
     def _begin_gate_group(self, whole: Gates) -> None:
         *others, root = whole.results
         members = {member for member in whole.members if member not in whole.parts}
-        group = Group(root, "all gates of a unit are there", members, anchor=whole.product, others=tuple(others))
+        group = Group(root, "all gates of a unit are in one tile", members, anchor=whole.product, others=tuple(others))
         self._by_value |= dict.fromkeys(whole.members, group)
 
     def _join(self, value: Value, group: Group) -> None:
@@ -364,7 +295,7 @@ class Schedule:
             group.rows = self._rows_of[value]
         if value in self.convolutions:
             group.anchor = self.convolutions[value].core
-        elif value.op in _ANCHORS:
+        elif value.op in ANCHORS:
             group.anchor = value
         if value in self.attentions:
             interior = self.attentions[value].interior
@@ -372,101 +303,43 @@ class Schedule:
             self._by_value |= dict.fromkeys(interior, group)
 
     def _refusal(self, value: Value, group: Group) -> str | None:
-        """Return the reason why a group cannot compute a value that the group reads; None if it can."""
-        if group.root.op in REGIONS and (value.op in _ANCHORS or value.op == "reduce" or value in self.convolutions):
+        """Return the reason why a group cannot compute a value read by the group; None if the group can."""
+        if group.root.op in REGIONS and (value.op in ANCHORS or value.op == "reduce" or value in self.convolutions):
             return f"{group.root.op} is written part by part"
         if value.op == "scatter" and self._is_written_over(value, group):
             return None
         if value.op in REGIONS:
             return f"{value.op} is written part by part"
         domain = shape_of(group.root)
-        if value.op in _ANCHORS or value in self.convolutions:
+        if value.op in ANCHORS or value in self.convolutions:
             if group.anchor is not None:
                 return "a kernel is built around one contraction"
             if group.rows is not None:
-                return "it is read row by row"
-            if not _same_shape(shape_of(value), domain):
-                return "it is read in another shape"
+                return "the reader works row by row"
+            if not has_same_shape(shape_of(value), domain):
+                return "the reader has another shape"
             return None
         rows = self._rows_of.get(value)
-        if rows is not None and (value.op == "reduce" or not _same_count(shape_of(value), domain)):
+        if rows is not None and (value.op == "reduce" or not has_same_count(shape_of(value), domain)):
             if group.anchor is not None:
-                return "reductions are no part of a contraction"
+                return "the kernel of a contraction has no reductions"
             if group.rows is not None:
-                return None if group.rows == rows else "it is reduced over other axes"
-            if group.root.op in REGIONS or not (_same_shape(domain, rows.shape) or _same_count(domain, rows.kept)):
-                return "it is reduced over other sizes"
-            return None
-        if self._is_divided(value):
-            return "its place would be divided for each element"
-        full = group.rows.shape if group.rows is not None else domain
-        if self._weight(value) <= _CHEAP or (group.root.op in REGIONS and self._is_part(value, group)):
-            return None
-        if _fewer(shape_of(value), full):
-            return "it would be computed again for each element that reads it"
-        return None
-
-    def _is_divided(self, value: Value) -> bool:
-        """Return True if recomputing a value at its reader would divide the index in every lane.
-
-        The reader's last axis is several axes of the value, and something is broadcast along only some of these.
-        """
-        shapes = [shape_of(user) for user in self.users[value] if user.op == "reshape"]
-        joined = [axes for shape in shapes if len(axes := joined_axes(shape, shape_of(value))) > 1]
-        parts = [value] if joined else []
-        for part in parts:
-            if part.op == "broadcast" and any(
-                shape_of(part.operands[0])[axis] != 1 for axes in joined for axis in axes
+                return None if group.rows == rows else "the reader reduces other axes"
+            if group.root.op in REGIONS or not (
+                has_same_shape(domain, rows.shape) or has_same_count(domain, rows.kept)
             ):
-                return True
-            if is_elementwise(part):
-                parts += [operand for operand in part.operands if operand not in parts]
-        return False
-
-    def _weight(self, value: Value) -> int:
-        """Return the operations for an element of a value, from memory on."""
-        weight = self._weights.get(value)
-        if weight is None:
-            weight = 0
-            if value.op in ELEMENTWISE:
-                weight = operations((value,))
-            elif value.op == "gather":
-                weight = 2
-            if value.op not in _ANCHORS and value.op not in ("reduce", "get"):
-                weight += sum(self._weight(operand) for operand in value.operands)
-            self._weights[value] = weight = min(weight, 1000)
-        return weight
+                return "the reader has other sizes than the reduction"
+            return None
+        if self.recomputation.divides_indices(value):
+            return "the index would be divided for each element"
+        full = group.rows.shape if group.rows is not None else domain
+        if self.recomputation.is_cheap(value) or (group.root.op in REGIONS and self._is_part(value, group)):
+            return None
+        if has_fewer(shape_of(value), full):
+            return "recomputing for each element of the reader costs more than storing"
+        return None
 
 
 def _is_entry(value: Value) -> bool:
     """Return True for one entry of a tensor, at a computed index."""
     return value.op == "gather" and math.prod(shape_of(value.operands[1])[:-1]) == 1 and not value.params["batch"]
-
-
-def _same_shape(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
-    return len(a) == len(b) and all(x == y or bool(equal(x, y)) for x, y in zip(a, b, strict=True))
-
-
-def _same_count(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
-    if a == b:
-        return True
-    x, y = _count(a), _count(b)
-    return x is not None and y is not None and (x == y or bool(equal(x, y)))
-
-
-def _fewer(a: tuple[Size, ...], b: tuple[Size, ...]) -> bool:
-    """Return True if a shape has fewer elements than another; symbols count as larger than numbers."""
-    if a == b:
-        return False
-    x, y = _count(a), _count(b)
-    if isinstance(x, int) and isinstance(y, int):
-        return x < y
-    return x is None or y is None or not (x == y or equal(x, y))
-
-
-def _count(shape: tuple[Size, ...]) -> Size | None:
-    """Return the number of elements of a shape; None if the expression is too long."""
-    try:
-        return math.prod(shape)
-    except SizeLimitError:
-        return None

@@ -1,4 +1,4 @@
-"""Groups: the values that one kernel computes."""
+"""Groups: the values of one kernel."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def operations(values: Iterable[Value]) -> int:
 
 @dataclass(eq=False)
 class Group:
-    """Values that one kernel computes.
+    """The values of one kernel.
 
     Attributes:
-        root: The value that the kernel writes to memory last.
-        others: Other values that the kernel writes.
+        root: The value written to memory last.
+        others: Other values written to memory.
         members: All computed values, with the root; movements and sources are not listed.
-        rows: The shape and axes that the group's reductions share; None without reductions.
+        rows: The shape and axes of the group's reductions; None without reductions.
         anchor: The contraction around which the kernel is built; None without one.
         reason: The reason why the group ends at the root.
     """

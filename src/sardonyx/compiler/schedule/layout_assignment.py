@@ -19,28 +19,28 @@ BLOCKED_DTYPES = frozenset({t.FLOAT, t.UINT8, t.INT8, t.INT16})
 
 
 def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
-    """The values in memory that are in blocked layout, with the channels of a block.
+    """Return the values in memory with blocked layout, and the channels of a block.
 
-    Convolutions give blocked images, and so does what computes with them place by place; whoever needs a row-major
-    tensor (a matrix product, the interpreter, the caller) is given one.
+    Convolutions write blocked images, and so do elementwise kernels that read blocked images. Values read by a matrix
+    product, the interpreter or the caller are row-major.
     """
     lanes = target.lanes(32)
-    found: dict[Value, int] = {}
-    wanted, plain = _read_by_convolutions(schedule, target)
+    blocked: dict[Value, int] = {}
+    read_blocked, read_plain = _read_by_convolutions(schedule, target)
     for group in schedule.groups:
         if group.root.op in WHOLE or not _may_be_blocked(schedule, group.root):
             continue
-        # What goes over its rows several times is given to those in planes when it is done.
-        if group.root in plain and group.rows is None:
+        # A kernel of rows is exempt: the blocked operand is read several times, the result converted once.
+        if group.root in read_plain and group.rows is None:
             continue
-        if _is_made_blocked(schedule, group, target, found):
-            found[group.root] = lanes
+        if _writes_blocks(schedule, group, target, blocked):
+            blocked[group.root] = lanes
     for group in reversed(schedule.groups):
         root = group.root
         if (
-            root in found
-            or root not in wanted
-            or root in plain
+            root in blocked
+            or root not in read_blocked
+            or root in read_plain
             or group.anchor is not None
             or not _may_be_blocked(schedule, root)
         ):
@@ -50,34 +50,34 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
         if root.op == "concat":
             if not _joins_blocks(root, lanes):
                 continue
-            wanted.update(root.operands)
+            read_blocked.update(root.operands)
         else:
-            wanted.update(_sources(schedule, group))
-        found[root] = lanes
-    return found
+            read_blocked.update(_sources(schedule, group))
+        blocked[root] = lanes
+    return blocked
 
 
 def _read_by_convolutions(schedule: Schedule, target: Target) -> tuple[set[Value], set[Value]]:
     """Return the images that convolutions read in blocks only, and the images read as NCHW only."""
     blocked: set[Value] = set()
     plain: set[Value] = set()
-    for each in schedule.convolutions.values():
+    for match in schedule.convolutions.values():
         try:
-            (blocked if schedule.choose_convolution(each).schedule.blocked else plain).add(each.image)
+            (blocked if schedule.choose_convolution(match).schedule.blocked else plain).add(match.image)
         except UnsupportedError:
             continue
     return blocked, plain
 
 
 def _sources(schedule: Schedule, group: Group) -> Iterator[Value]:
-    """The images of as many channels that a group reads from memory."""
+    """Yield the images with the root's batch and channels that a group reads from memory."""
     shape = shape_of(group.root)
-    waiting = [operand for member in group.members for operand in member.operands]
-    while waiting:
-        value = waiting.pop()
+    stack = [operand for member in group.members for operand in member.operands]
+    while stack:
+        value = stack.pop()
         other = schedule.group(value)
         if other is None and (value.op in MOVEMENTS or value.op == "gather"):
-            waiting.extend(value.operands[:1])
+            stack.extend(value.operands[:1])
         elif other is not None and other is not group and other.root is value:
             sizes = shape_of(value)
             if len(sizes) == len(shape) and sizes[:2] == shape[:2]:
@@ -108,51 +108,55 @@ def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
 
 
 def _joins_channels(image: Value, shape: tuple[Size, ...]) -> bool:
-    """Whether channels and places of an image are one axis of a shape: its blocks would be read number by number."""
+    """Return True if a shape joins channels and spatial axes of an image.
+
+    Blocks would be read element by element.
+    """
     sizes = shape_of(image)
-    groups = [theirs for _, theirs in factor_groups(shape, sizes)]
-    return any(1 in theirs and any(axis > 1 and sizes[axis] != 1 for axis in theirs) for theirs in groups)
+    groups = [axes for _, axes in factor_groups(shape, sizes)]
+    return any(1 in axes and any(axis > 1 and sizes[axis] != 1 for axis in axes) for axes in groups)
 
 
-def _is_made_blocked(schedule: Schedule, group: Group, target: Target, found: dict[Value, int]) -> bool:
+def _writes_blocks(schedule: Schedule, group: Group, target: Target, blocked: dict[Value, int]) -> bool:
+    """Return True if the kernel of a group writes blocks without a conversion."""
     root = group.root
     if group.anchor is not None and group.anchor.op == "convolve":
-        return _gives_blocks(schedule, group, target)
+        return _is_blocked_convolution(schedule, group)
     if group.anchor is not None:
         source = group.anchor.operands[0]
         return (
             group.anchor.op == "reduce_window"
-            and source in found
+            and source in blocked
             and len(shape_of(root)) == 2 + len(group.anchor.params["window"])
         )
     if root.op == "concat":
         lanes = target.lanes(32)
-        return _joins_blocks(root, lanes) and any(_reads_blocked(each, root, found) for each in root.operands)
+        return _joins_blocks(root, lanes) and any(_reads_blocked(operand, root, blocked) for operand in root.operands)
     if root.op == "pad":
         low, high, interior = (root.params[name] for name in ("low", "high", "interior"))
-        return low[1] == high[1] == interior[1] == 0 and _reads_blocked(root.operands[0], root, found)
-    if group.rows is not None and shape_of(root) != group.rows.kept and not row_channels(group, found):
+        return low[1] == high[1] == interior[1] == 0 and _reads_blocked(root.operands[0], root, blocked)
+    if group.rows is not None and shape_of(root) != group.rows.kept and not row_channels(group, blocked):
         return False
-    return _reads_blocked(root, root, found)
+    return _reads_blocked(root, root, blocked)
 
 
 def _joins_blocks(root: Value, lanes: int) -> bool:
-    """Whether a ``concat`` puts whole blocks of channels behind each other."""
+    """Return True if a ``concat`` appends whole blocks of channels."""
     sizes = [shape_of(operand)[1] for operand in root.operands]
     return root.params["axis"] == 1 and all(isinstance(size, int) and size % lanes == 0 for size in sizes)
 
 
-def _gives_blocks(schedule: Schedule, group: Group, target: Target) -> bool:
-    """Return True if a convolution has a kernel that writes blocks of channels."""
-    found = next(each for each in schedule.convolutions.values() if each.core is group.anchor)
+def _is_blocked_convolution(schedule: Schedule, group: Group) -> bool:
+    """Return True if a convolution has a kernel, and the kernel writes blocks of channels."""
+    convolution = next(match for match in schedule.convolutions.values() if match.core is group.anchor)
     try:
-        return schedule.choose_convolution(found).schedule.algorithm != "planar"
+        return schedule.choose_convolution(convolution).schedule.algorithm != "planar"
     except UnsupportedError:
         return False
 
 
 def _whole_image(value: Value) -> Value:
-    """The image of which a value is some of the places, in all channels; mostly itself."""
+    """Return the image of which a value is a spatial slice with all channels, or the value itself."""
     while value.op == "slice":
         image, starts, strides = value.operands[0], value.params["starts"], value.params["strides"]
         if len(starts) < 3 or starts[1] != 0 or strides[1] != 1 or shape_of(value)[1] != shape_of(image)[1]:
@@ -162,7 +166,10 @@ def _whole_image(value: Value) -> Value:
 
 
 def row_channels(group: Group, blocks: Mapping[Value, int]) -> int:
-    """The block of the images that a group reduces over their spatial axes, whose lanes then are channels; else 0."""
+    """Return the channels of a block if spatial axes of blocked images are reduced, else 0.
+
+    Lanes are then channels.
+    """
     rows = group.rows
     assert rows is not None
     if 1 in rows.axes:
@@ -170,23 +177,23 @@ def row_channels(group: Group, blocks: Mapping[Value, int]) -> int:
     if group.root in blocks and shape_of(group.root) == rows.kept:
         return blocks[group.root]
     images = {_whole_image(operand) for member in group.members for operand in member.operands} - {*group.members}
-    found = {blocks[image] for image in images if image in blocks and _has_places(image, rows.shape)}
-    return found.pop() if len(found) == 1 else 0
+    sizes = {blocks[image] for image in images if image in blocks and _has_positions(image, rows.shape)}
+    return sizes.pop() if len(sizes) == 1 else 0
 
 
-def _has_places(image: Value, shape: tuple[Size, ...]) -> bool:
-    """Whether an image has the channels of a shape, and more than one place of each."""
+def _has_positions(image: Value, shape: tuple[Size, ...]) -> bool:
+    """Return True if an image has the channels of a shape, and more than one spatial position."""
     sizes = shape_of(image)
     return len(sizes) == len(shape) and sizes[:2] == shape[:2] and any(size != 1 for size in sizes[2:])
 
 
-def _reads_blocked(value: Value, root: Value, found: dict[Value, int]) -> bool:
-    """Whether a value is computed, place by place, from an image in blocks."""
-    if value in found:
+def _reads_blocked(value: Value, root: Value, blocked: dict[Value, int]) -> bool:
+    """Return True if a value is computed elementwise from a blocked image."""
+    if value in blocked:
         return True
     image = _whole_image(value)
     if image is not value:
-        return _reads_blocked(image, root, found)
+        return _reads_blocked(image, root, blocked)
     if not is_elementwise(value) and value.op != "stop_gradient":
         return False
-    return any(_reads_blocked(operand, root, found) for operand in value.operands)
+    return any(_reads_blocked(operand, root, blocked) for operand in value.operands)
