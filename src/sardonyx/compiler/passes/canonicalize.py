@@ -1,13 +1,13 @@
-"""Canonical form: each construct that the scheduler looks for, written in one way.
+"""Canonical form: each construct that the scheduler matches is written in a single way.
 
-- Calls are inlined, except those with a kernel (:mod:`sardonyx.compiler.passes.inline_calls`).
-- A ``convolve`` reads an image ``[N, G * C, spatial]`` and gives an image ``[N, G * M, spatial]``; the movements from
+- Calls are inlined, except calls of functions with a kernel (:mod:`sardonyx.compiler.passes.inline_calls`).
+- A ``convolve`` reads an image ``[N, G * C, spatial]`` and returns an image ``[N, G * M, spatial]``; the movements from
   and to Core's form are adjacent to the ``convolve``.
-- A slice that moves with a loop's iteration is an element (:mod:`sardonyx.compiler.passes.loop_slices`).
+- A slice at the iteration number of a loop is an element (:mod:`sardonyx.compiler.passes.loop_slices`).
 - A division by a constant is a multiplication, unless the reciprocal would lose more than a rounding.
-- A window that covers all of an image is a ``reduce``.
-- Products of dequantized values are products of their int8 codes (:mod:`sardonyx.compiler.passes.int8_matmul`).
-- Products that share an operand are merged (:mod:`sardonyx.compiler.passes.merge_matmuls`).
+- A window over a whole image is a ``reduce``.
+- Products of dequantized values are products of int8 codes (:mod:`sardonyx.compiler.passes.int8_matmul`).
+- Products with a common operand are merged (:mod:`sardonyx.compiler.passes.merge_matmuls`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.passes.int8_matmul import image_operands, product
+from sardonyx.compiler.passes.int8_matmul import image_operands, multiply_codes
 from sardonyx.compiler.passes.loop_slices import replace_loop_slices
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.eval.tensor import Tensor, apply, constant
@@ -46,7 +46,10 @@ class _Context:
 
 
 def canonicalize(inner: Function, target: Target) -> Function:
-    """Return the function with each primitive in canonical form; calls are inlined, bodies and branches unchanged."""
+    """Return the function with all primitives in canonical form.
+
+    Calls are inlined before; bodies of loops and branches of choices are left unchanged.
+    """
     return CANONICAL_FORMS.apply(inner, _Context(target))
 
 
@@ -71,7 +74,7 @@ def whole_window(m: Match, x: Tensor, **params: Any) -> Value | None:
 @CANONICAL_FORMS.rule("contract")
 def int8_product(m: Match, x: Tensor, y: Tensor, **params: Any) -> Value | None:
     """A product of dequantized values is a product of int8 codes, scaled."""
-    return product(params, x, y, m.context.target)
+    return multiply_codes(params, x, y, m.context.target)
 
 
 @CANONICAL_FORMS.rule("permute")
@@ -137,7 +140,7 @@ def reciprocal(m: Match, x: Tensor, divisor: Tensor) -> Value | None:
 
 
 def _covered_axes(x: Value, params: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Return the axes that the only window of a ``reduce_window`` covers; None if there are several windows."""
+    """Return the axes covered by the only window of a ``reduce_window``; None for several windows."""
     shape = shape_of(x)
     if params["kind"] not in ("add", "max", "min"):
         return None
@@ -168,7 +171,7 @@ def _swap(value: Value) -> tuple[int, ...]:
 
 
 def _image_of(x: Value) -> Tensor | None:
-    """Return the image before the reshape and permute that give the operand of a ``convolve``; None without these."""
+    """Return the image that reshape and permute convert to the operand of a ``convolve``, or None."""
     if x.op == "permute" and x.params["axes"] == _swap(x) and x.operands[0].op == "reshape":
         return x.operands[0].operands[0]  # type: ignore[return-value]
     return None

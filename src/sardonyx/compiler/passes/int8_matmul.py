@@ -1,13 +1,13 @@
-"""Products of integers of 8 bits, for instructions that multiply and add several of them in each lane.
+"""Products of int8 codes, for instructions that multiply and add several 8-bit integers in one lane.
 
-Models write these in two ways: integers less a zero point are multiplied (``MatMulInteger``, ``QLinearConv``), or they
-are made floats, shifted and scaled, and the floats are multiplied (``DequantizeLinear`` before ``Conv``). Either way
-the integers themselves are what is multiplied here, and scales follow behind, where they are fused. What zero points
-add is ``sum((x - z) * w) = sum(x * w) - z * sum(w)``, where weights are known; or they are taken off beforehand, where
-operands have 16 bits.
+Models write such products in two ways: integers less a zero point are multiplied (``MatMulInteger``,
+``QLinearConv``), or dequantized floats are multiplied (``DequantizeLinear`` before ``Conv``). This pass multiplies the
+codes in both cases, and applies scales to the sums, where the scales are fused. The contribution of a zero point is
+``sum((x - z) * w) = sum(x * w) - z * sum(w)`` for constant weights; operands of 16 bits have the zero point subtracted
+first.
 
-Only weights that are known become operands of such products. Of two operands that a run computes, those of at most
-:data:`EXACT` products of 8 bits are multiplied as floats, which hold them exactly.
+One operand must be constant weights. A product of two operands computed at run time, of at most :data:`EXACT`
+terms, is computed in float32, which holds all sums exactly.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import DType
 
 _WIDEST = 255
-"""The largest difference of two integers of 8 bits."""
+"""Largest difference of two 8-bit integers."""
 
 EXACT = (1 << 24) // (_WIDEST * _WIDEST)
-"""So many products of such differences have sums that float32 holds exactly."""
+"""Largest number of products of such differences whose sum is exact in float32."""
 
 _CODES = (t.UINT8, t.INT8)
-_MOVES = ("reshape", "permute", "stop_gradient")
+_MOVEMENTS = ("reshape", "permute", "stop_gradient")
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """A value that stands for integers: ``(codes - zero) * scale``.
+    """A value of the form ``(codes - zero) * scale``.
 
     Attributes:
-        codes: The integers, of 8 bits.
+        codes: 8-bit integers.
         zero: A scalar of int32; None for 0.
         scale: A scalar of float32; None for 1.
     """
@@ -56,35 +56,35 @@ class Quantized:
     scale: Tensor | None = None
 
 
-def quantized(value: Value) -> Quantized | None:
-    """A value as integers of 8 bits; None where it is something else."""
+def match_quantized(value: Value) -> Quantized | None:
+    """Return a value as 8-bit integers, or None for other values."""
     if dtype_of(value) in _CODES:
         return Quantized(value) if isinstance(value, Tensor) else None
     if value.op == "convert":
-        source = value.operands[0]
+        codes = value.operands[0]
         exact = dtype_of(value) in (t.INT32, t.FLOAT)
-        return Quantized(source) if exact and dtype_of(source) in _CODES and isinstance(source, Tensor) else None
-    if value.op in _MOVES:
-        found = quantized(value.operands[0])
-        if found is None or value.op == "stop_gradient":
-            return found
-        return replace(found, codes=apply(value.op, found.codes, **value.params))
+        return Quantized(codes) if exact and dtype_of(codes) in _CODES and isinstance(codes, Tensor) else None
+    if value.op in _MOVEMENTS:
+        source = match_quantized(value.operands[0])
+        if source is None or value.op == "stop_gradient":
+            return source
+        return replace(source, codes=apply(value.op, source.codes, **value.params))
     if value.op == "sub":
-        found, zero = quantized(value.operands[0]), _zero_point(value.operands[1])
-        if found is None or zero is None or found.zero is not None or found.scale is not None:
+        source, zero = match_quantized(value.operands[0]), _zero_point(value.operands[1])
+        if source is None or zero is None or source.zero is not None or source.scale is not None:
             return None
-        return replace(found, zero=zero)
+        return replace(source, zero=zero)
     if value.op == "mul" and dtype_of(value) == t.FLOAT:
         for operand, other in (value.operands, reversed(value.operands)):
             scale = _scalar(other)
-            found = quantized(operand) if scale is not None else None
-            if found is not None and found.scale is None:
-                return replace(found, scale=scale)
+            source = match_quantized(operand) if scale is not None else None
+            if source is not None and source.scale is None:
+                return replace(source, scale=scale)
     return None
 
 
 def _scalar(value: Value) -> Tensor | None:
-    """The one number that a value repeats; None where it holds several."""
+    """Return the only number in a value as a scalar; None for several numbers."""
     while value.op in ("broadcast", "reshape") and math.prod(shape_of(value)) != 1:
         value = value.operands[0]
     if math.prod(shape_of(value)) != 1:
@@ -95,30 +95,30 @@ def _scalar(value: Value) -> Tensor | None:
 
 
 def _zero_point(value: Value) -> Tensor | None:
-    """A zero point as int32; None where the value is no such thing."""
-    found = _scalar(value)
-    if found is None:
+    """Return a zero point as an int32 scalar; None for other values."""
+    scalar = _scalar(value)
+    if scalar is None:
         return None
-    if found.is_constant:
-        (number,) = np.asarray(found.known).reshape(-1)
-        whole = int(number) if np.isfinite(number) else None
-        return constant(np.int32(whole), t.INT32) if whole is not None and whole == number else None
-    if found.op == "convert" and dtype_of(found.operands[0]) in _CODES:
-        return _converted(found.operands[0], t.INT32)
+    if scalar.is_constant:
+        (number,) = np.asarray(scalar.known).reshape(-1)
+        integer = int(number) if np.isfinite(number) else None
+        return constant(np.int32(integer), t.INT32) if integer is not None and integer == number else None
+    if scalar.op == "convert" and dtype_of(scalar.operands[0]) in _CODES:
+        return _convert(scalar.operands[0], t.INT32)
     return None
 
 
-def _converted(value: Value, dtype: DType) -> Tensor:
+def _convert(value: Value, dtype: DType) -> Tensor:
     return apply("convert", value, dtype=dtype, saturate=True, rounding="up")
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """Weights that are known.
+    """Constant weights as integers and scales.
 
     Attributes:
-        numbers: Integers.
-        scale: What they are multiplied by, along the axes that are not summed; None for 1.
+        numbers: The integers.
+        scale: Factors along the axes that are not summed; None for 1.
     """
 
     numbers: np.ndarray
@@ -126,58 +126,60 @@ class _Weights:
 
     @property
     def largest(self) -> int:
-        """The largest magnitude."""
+        """Largest magnitude."""
         return int(np.abs(self.numbers.astype(np.int64)).max(initial=0))
 
 
-def _weights(value: Value, summed: tuple[int, ...]) -> _Weights | None:
-    """A closed value as integers times a scale for each element of the axes that are not summed."""
+def _constant_weights(value: Value, summed: tuple[int, ...]) -> _Weights | None:
+    """Return a closed value as integers times a scale along the axes that are not summed; None for others."""
     if not is_closed(value):
         return None
-    moves = []
+    movements = []
     inner = value
-    while inner.op in _MOVES:
-        moves.append(inner)
+    while inner.op in _MOVEMENTS:
+        movements.append(inner)
         inner = inner.operands[0]
 
-    def moved(part: Value) -> np.ndarray:
-        for move in reversed(moves):
-            part = part if move.op == "stop_gradient" else apply(move.op, part, **move.params)
+    def replay(part: Value) -> np.ndarray:
+        for movement in reversed(movements):
+            part = part if movement.op == "stop_gradient" else apply(movement.op, part, **movement.params)
         return computed(part)
 
     scale = None
     if inner.op == "mul" and dtype_of(value) == t.FLOAT:
         first, second = inner.operands
-        numbers, factors = (moved(first), moved(second)) if second.op == "broadcast" else (moved(second), moved(first))
+        numbers, factors = (
+            (replay(first), replay(second)) if second.op == "broadcast" else (replay(second), replay(first))
+        )
         scale = factors[tuple(slice(1) if axis in summed else slice(None) for axis in range(factors.ndim))]
         if not np.array_equal(np.broadcast_to(scale, factors.shape), factors):
             return None
         scale = scale.reshape([size for axis, size in enumerate(factors.shape) if axis not in summed])
     elif dtype_of(value) in (*_CODES, t.INT32):
-        numbers = moved(inner)
+        numbers = replay(inner)
     else:
         return None
-    whole = numbers.astype(np.int32)
-    return _Weights(whole, scale) if np.array_equal(whole, numbers) else None
+    integers = numbers.astype(np.int32)
+    return _Weights(integers, scale) if np.array_equal(integers, numbers) else None
 
 
-_APART_OF_CONVOLUTION, _APART_OF_PRODUCT = 1 / 4, 1 / 8
-"""So many of the vectors of weights may have elements that are multiplied apart: else 16 bits are as fast."""
+_CORRECTED_CONVOLUTION, _CORRECTED_MATMUL = 1 / 4, 1 / 8
+"""Largest share of weight vectors with an overflow correction; with more, 16-bit products are as fast."""
 
 _TILE = 16
-"""Filters, about, that are multiplied with each input."""
+"""Approximate number of filters of a register tile."""
 
 
-def _form(terms: np.ndarray, dtype: DType, groups: int, apart: float, target: Target) -> Form | None:
-    """How a product is taken; None where no form holds it.
+def _choose_form(terms: np.ndarray, dtype: DType, groups: int, corrected: float, target: Target) -> Form | None:
+    """Return the first form of the target in which a product is exact, or None.
 
     Args:
-        terms: The weights as [filters, taps, channels]: neighbouring channels are added up in a lane.
-        dtype: The element type of the result: sums of integers are modulo 2**32.
-        groups: Groups of filters, each of which sees channels of its own.
-        apart: The share of the vectors of weights that may have some whose products are added up apart, since they are
-            too large for 16 bits together; 0 where the kernel does not do that.
-        target: What the code is for.
+        terms: The weights as [filters, taps, channels]; adjacent channels are added in one lane.
+        dtype: Element type of the result: sums of integers are modulo 2**32.
+        groups: Groups of filters; each group reads its own channels.
+        corrected: Largest share of weight vectors with overflow corrections, for pairs of products beyond 16 bits; 0 if
+            the kernel has no corrections.
+        target: The processor.
     """
     low, high = int(terms.min(initial=0)), int(terms.max(initial=0))
     if dtype != t.INT32 and math.prod(terms.shape[1:]) * _WIDEST * max(-low, high) >= 1 << 31:
@@ -185,32 +187,32 @@ def _form(terms: np.ndarray, dtype: DType, groups: int, apart: float, target: Ta
     for form in forms(target):
         bits = form.right.bitwidth - 1
         holds = -(1 << bits) <= low and high < 1 << bits and (groups == 1 or terms.shape[2] % form.dot_width == 0)
-        if holds and (bits > 8 or not target.saturates or _fits_pairs(terms, form.dot_width, apart)):
+        if holds and (bits > 8 or not target.saturates or _few_pairs_overflow(terms, form.dot_width, corrected)):
             return form
     return None
 
 
-def _fits_pairs(terms: np.ndarray, together: int, apart: float) -> bool:
-    """Whether pairs of products are numbers of 16 bits, but for few enough to be added up apart."""
+def _few_pairs_overflow(terms: np.ndarray, dot_width: int, corrected: float) -> bool:
+    """Return True if at most a share ``corrected`` of weight vectors has pairs of products beyond 16 bits."""
     filters, taps, channels = terms.shape
-    padded = np.pad(terms, ((0, -filters % _TILE if apart else 0), (0, 0), (0, -channels % together)))
-    wrong = overflowing(padded.reshape(-1, 2))
-    if not apart or not wrong.any():
-        return not wrong.any()
-    vectors = wrong.reshape(-1, _TILE, taps * padded.shape[2] // together, together // 2)
-    return bool(vectors.any((1, 3)).mean() <= apart)
+    padded = np.pad(terms, ((0, -filters % _TILE if corrected else 0), (0, 0), (0, -channels % dot_width)))
+    overflows = overflowing(padded.reshape(-1, 2))
+    if not corrected or not overflows.any():
+        return not overflows.any()
+    vectors = overflows.reshape(-1, _TILE, taps * padded.shape[2] // dot_width, dot_width // 2)
+    return bool(vectors.any((1, 3)).mean() <= corrected)
 
 
-def _operand(found: Quantized, form: Form) -> tuple[Tensor, Tensor | None]:
-    """The first operand in its form, and the zero point that is still in it."""
-    codes, zero = found.codes, found.zero
+def _first_operand(source: Quantized, form: Form) -> tuple[Tensor, Tensor | None]:
+    """Return the first operand in the element type of a form, with the zero point still to be subtracted."""
+    codes, zero = source.codes, source.zero
     if form.left == t.INT16:
-        wide = _converted(codes, t.INT16)
-        return (wide if zero is None else wide - _converted(zero, t.INT16)), None
+        wide = _convert(codes, t.INT16)
+        return (wide if zero is None else wide - _convert(zero, t.INT16)), None
     if dtype_of(codes) == t.INT8:
-        turned = apply("bitcast", codes, dtype=t.UINT8) ^ constant(np.uint8(128), t.UINT8)
+        unsigned = apply("bitcast", codes, dtype=t.UINT8) ^ constant(np.uint8(128), t.UINT8)
         offset = constant(np.int32(128), t.INT32)
-        return turned, offset if zero is None else zero + offset
+        return unsigned, offset if zero is None else zero + offset
     return codes, None if zero is not None and _is_zero(zero) else zero
 
 
@@ -218,118 +220,126 @@ def _is_zero(zero: Tensor) -> bool:
     return zero.is_constant and not np.asarray(zero.known).any()
 
 
-def product(params: Mapping[str, Any], x: Value, y: Value, target: Target) -> Tensor | None:
-    """A ``contract`` of such integers, of what its operands have become; None where it is none."""
+def multiply_codes(params: Mapping[str, Any], x: Value, y: Value, target: Target) -> Tensor | None:
+    """Return a ``contract`` of quantized operands as a product of codes; None for other operands.
+
+    Args:
+        params: Parameters of the ``contract``.
+        x: The first operand.
+        y: The second operand.
+        target: The processor.
+    """
     if params["dtype"] not in (t.FLOAT, t.INT32) or is_closed(x):
         return None
     left, right = params["left"], params["right"]
     sizes = [shape_of(x)[axis] for axis in left]
-    found = quantized(x)
-    if found is None or not all(isinstance(size, int) for size in sizes):
+    source = match_quantized(x)
+    if source is None or not all(isinstance(size, int) for size in sizes):
         return None
     depth = math.prod(int(size) for size in sizes)
-    weights = None if params["batch"] else _weights(y, right)
+    weights = None if params["batch"] else _constant_weights(y, right)
     form = None
     if weights is not None:
         numbers = weights.numbers
         columns = [axis for axis in range(numbers.ndim) if axis not in right]
         terms = numbers.transpose(*columns, *right).reshape(-1, 1, depth)
-        apart = _APART_OF_PRODUCT if _corrects_overflow(x, left, len(terms), depth, target) else 0.0
-        form = _form(terms, params["dtype"], 1, apart, target)
+        corrected = _CORRECTED_MATMUL if _corrects_overflow(x, left, len(terms), depth, target) else 0.0
+        form = _choose_form(terms, params["dtype"], 1, corrected, target)
     if weights is None or form is None:
-        return _as_floats(params, x, y, depth)
-    operand, zero = _operand(found, form)
+        return _multiply_as_floats(params, x, y, depth)
+    codes, zero = _first_operand(source, form)
     numbers = weights.numbers
-    missing = -depth % form.dot_width
-    if missing:
+    padding = -depth % form.dot_width
+    if padding:
         if len(left) > 1:
             return None
-        axes = [((0, missing) if axis == left[0] else (0, 0)) for axis in range(len(shape_of(operand)))]
-        operand = _padded(operand, axes, constant(np.zeros((), t.numpy_dtype(form.left)), form.left))
-        numbers = np.pad(numbers, [((0, missing) if axis == right[0] else (0, 0)) for axis in range(numbers.ndim)])
+        axes = [((0, padding) if axis == left[0] else (0, 0)) for axis in range(len(shape_of(codes)))]
+        codes = _pad(codes, axes, constant(np.zeros((), t.numpy_dtype(form.left)), form.left))
+        numbers = np.pad(numbers, [((0, padding) if axis == right[0] else (0, 0)) for axis in range(numbers.ndim)])
     packed = constant(numbers.astype(t.numpy_dtype(form.right)), form.right)
-    sums = apply("contract", operand, packed, **{**params, "dtype": t.INT32})
+    sums = apply("contract", codes, packed, **{**params, "dtype": t.INT32})
     if zero is not None:
-        sums = sums - _times(zero, weights.numbers.sum(right, dtype=np.int32))
-    return _scaled(sums, params["dtype"], found.scale, weights.scale)
+        sums = sums - _zero_point_term(zero, weights.numbers.sum(right, dtype=np.int32))
+    return _scale(sums, params["dtype"], source.scale, weights.scale)
 
 
 def _corrects_overflow(x: Value, left: tuple[int, ...], columns: int, depth: int, target: Target) -> bool:
-    """Return True if the kernel of a product of bytes multiplies saturating weights again with a correction."""
+    """Return True if the kernel of an int8 product supports overflow corrections."""
     rows = math.prod(size for axis, size in enumerate(shape_of(x)) if axis not in left)
     width = target.together(8)
     problem = GemmProblem(rows, columns, -(-depth // width), t.INT32, "packed", t.INT32, width)
     return choose_gemm(problem, target).schedule.form == "tiles"
 
 
-def _as_floats(params: Mapping[str, Any], x: Value, y: Value, depth: int) -> Tensor | None:
-    """A ``contract`` of integers as one of floats, where these are exact."""
-    other = quantized(y)
+def _multiply_as_floats(params: Mapping[str, Any], x: Value, y: Value, depth: int) -> Tensor | None:
+    """Return a ``contract`` of integers as a ``contract`` of float32 if all sums are exact, or None."""
+    other = match_quantized(y)
     if params["dtype"] != t.INT32 or other is None or depth > EXACT:
         return None
-    wide = [_converted(operand, t.FLOAT) for operand in (x, y)]
-    return _converted(apply("contract", *wide, **{**params, "dtype": t.FLOAT}), t.INT32)
+    wide = [_convert(operand, t.FLOAT) for operand in (x, y)]
+    return _convert(apply("contract", *wide, **{**params, "dtype": t.FLOAT}), t.INT32)
 
 
 def image_operands(
     image: Tensor, weights: Value, params: Mapping[str, Any], target: Target
 ) -> tuple[Tensor, Tensor, Mapping[str, Any], Finish] | None:
-    """The operands of a ``convolve`` of such integers; None where it is none.
+    """Return the operands of a ``convolve`` of quantized operands; None for other operands.
 
     Args:
-        image: What is convolved, [N, G * C, spatial].
+        image: The image, [N, G * C, spatial].
         weights: [G, M, C, window].
-        params: Those of the ``convolve``.
-        target: What the code is for.
+        params: Parameters of the ``convolve``.
+        target: The processor.
 
     Returns:
-        An image, weights and parameters, and what makes the wanted image of the one that they give.
+        The image, weights and parameters of an integer ``convolve``, and the function from its result to the image
+        of the original ``convolve``.
     """
     if params["dtype"] not in (t.FLOAT, t.INT32):
         return None
-    found = quantized(image)
+    source = match_quantized(image)
     summed = tuple(range(2, len(shape_of(weights))))
-    known = _weights(weights, summed) if found is not None else None
-    if found is None or known is None:
+    constant_weights = _constant_weights(weights, summed) if source is not None else None
+    if source is None or constant_weights is None:
         return None
-    groups, filters, channels, *_ = known.numbers.shape
-    depth = math.prod(known.numbers.shape[2:])
-    apart = _APART_OF_CONVOLUTION if groups == 1 and set(params["base_dilation"]) == {1} else 0.0
-    terms = known.numbers.reshape(groups * filters, channels, -1).swapaxes(1, 2)
-    form = _form(terms, params["dtype"], groups, apart, target)
+    groups, filters, channels, *_ = constant_weights.numbers.shape
+    depth = math.prod(constant_weights.numbers.shape[2:])
+    corrected = _CORRECTED_CONVOLUTION if groups == 1 and set(params["base_dilation"]) == {1} else 0.0
+    terms = constant_weights.numbers.reshape(groups * filters, channels, -1).swapaxes(1, 2)
+    form = _choose_form(terms, params["dtype"], groups, corrected, target)
     if groups > 1 and channels == filters == 1:
-        # Depthwise: a lane is a channel, and all is computed in floats, which are exact.
-        if depth * _WIDEST * known.largest >= 1 << 24:
+        # Depthwise: lanes are channels, and the kernel computes in float32, exact below 2**24.
+        if depth * _WIDEST * constant_weights.largest >= 1 << 24:
             return None
-        shifted = found.zero is not None and not _is_zero(found.zero)
-        form = Form(t.INT16, t.INT16, 1) if shifted else Form(dtype_of(found.codes), t.INT16, 1)
+        shifted = source.zero is not None and not _is_zero(source.zero)
+        form = Form(t.INT16, t.INT16, 1) if shifted else Form(dtype_of(source.codes), t.INT16, 1)
     elif form is None:
         return None
     if form.dot_width == 1 and form.left in _CODES:
-        operand, zero = found.codes, None
+        codes, zero = source.codes, None
     else:
-        operand, zero = _operand(found, form)
+        codes, zero = _first_operand(source, form)
     if zero is not None and any(size != 0 for pair in params["padding"] for size in pair):
         if set(params["base_dilation"]) != {1}:
             return None
-        operand = _padded(operand, [(0, 0), (0, 0), *params["padding"]], _converted(zero, t.UINT8))
+        codes = _pad(codes, [(0, 0), (0, 0), *params["padding"]], _convert(zero, t.UINT8))
         params = {**params, "padding": ((0, 0),) * len(params["padding"])}
-    packed = constant(known.numbers.astype(t.numpy_dtype(form.right)), form.right)
-    sums = known.numbers.sum(summed, dtype=np.int32) if zero is not None else None
-    finish = Finish(params["dtype"], zero, sums, found.scale, known.scale)
-    return operand, packed, {**params, "dtype": t.INT32}, finish
+    packed = constant(constant_weights.numbers.astype(t.numpy_dtype(form.right)), form.right)
+    sums = constant_weights.numbers.sum(summed, dtype=np.int32) if zero is not None else None
+    finish = Finish(params["dtype"], zero, sums, source.scale, constant_weights.scale)
+    return codes, packed, {**params, "dtype": t.INT32}, finish
 
 
 @dataclass(frozen=True)
 class Finish:
-    """What is done to an image of sums: zero points and scales.
+    """Zero points and scales of an image of integer sums.
 
     Attributes:
-        dtype: The element type of the result.
-        zero: The zero point that is still in the image; None for 0.
-        sums: The sum of each filter's weights, [G, M], where there is a zero point.
-        scale: The image's; None for 1.
-        scales: Those of filters, [G, M]; None for 1.
+        dtype: Element type of the result.
+        zero: Zero point still contained in the image; None for 0.
+        sums: Sum of the weights of each filter, [G, M]; None without a zero point.
+        scale: Scale of the image; None for 1.
+        scales: Scales of the filters, [G, M]; None for 1.
     """
 
     dtype: DType
@@ -339,31 +349,31 @@ class Finish:
     scales: np.ndarray | None
 
     def __call__(self, image: Tensor) -> Tensor:
-        """The result, of an image [N, G * M, spatial] of int32."""
+        """Return the result for an image [N, G * M, spatial] of int32."""
         along = (1, -1, *[1] * (len(shape_of(image)) - 2))
         if self.zero is not None and self.sums is not None:
-            image = image - _times(self.zero, self.sums.reshape(along))
+            image = image - _zero_point_term(self.zero, self.sums.reshape(along))
         scales = None if self.scales is None else self.scales.reshape(along)
-        return _scaled(image, self.dtype, self.scale, scales)
+        return _scale(image, self.dtype, self.scale, scales)
 
 
-def _times(zero: Tensor, sums: np.ndarray) -> Tensor:
-    """What a zero point adds to sums of products, by the sums of weights."""
+def _zero_point_term(zero: Tensor, sums: np.ndarray) -> Tensor:
+    """Return the contribution of a zero point to sums of products, from the sums of weights."""
     if zero.is_constant:
         return constant(np.asarray(zero.known, np.int32) * sums, t.INT32)
     return zero * constant(sums, t.INT32)
 
 
-def _scaled(sums: Tensor, dtype: DType, scale: Tensor | None, scales: np.ndarray | None) -> Tensor:
+def _scale(sums: Tensor, dtype: DType, scale: Tensor | None, scales: np.ndarray | None) -> Tensor:
     if dtype == t.INT32:
         return sums
-    found = _converted(sums, t.FLOAT)
+    floats = _convert(sums, t.FLOAT)
     if scales is not None:
         factor = constant(scales.astype(np.float32), t.FLOAT)
-        return found * (factor if scale is None else factor * scale)
-    return found if scale is None else found * scale
+        return floats * (factor if scale is None else factor * scale)
+    return floats if scale is None else floats * scale
 
 
-def _padded(x: Tensor, pairs: list[tuple[Any, Any]], filling: Tensor) -> Tensor:
+def _pad(x: Tensor, pairs: list[tuple[Any, Any]], filling: Tensor) -> Tensor:
     low, high = zip(*pairs, strict=True)
     return apply("pad", x, filling, low=low, high=high, interior=(0,) * len(pairs))

@@ -1,8 +1,9 @@
-"""Replace slices ``x[i:i+1]`` in loops by a ``gather`` of element ``i``, whose size is 1 while ``i`` is inside ``x``.
+"""Replace slices ``x[i:i+1]`` in loops by a ``gather`` of element ``i``, for ``i`` inside ``x``.
 
-Exported models bind both ends of such a slice from data, so that the sizes of the slice and of everything computed from
-it are only known in the iteration. If the ends follow from the iteration number, the slice becomes a ``gather``: its
-kernel sets the fault flag if the number is out of range, and the interpreter then computes the slice.
+Exported models bind both ends of such a slice from data, so that the sizes of the slice and of all values computed from
+the slice are known only in the iteration. If the ends follow from the iteration number, the slice becomes a ``gather``,
+whose size is 1: its kernel sets the fault flag if the number is out of range, and the interpreter then computes the
+slice.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class _Inside:
         return None if any(operand is None for operand in operands) else _ARITHMETIC[value.op](*operands)
 
     def _chosen(self, condition: Value, yes: Value, no: Value) -> Size | None:
-        """Return the size for a number that is not negative: a negative index would count from the end."""
+        """Return the size for a non-negative number; the other branch counts a negative index from the end."""
         if condition.op != "less":
             return None
         number, limit = map(self.size, condition.operands)

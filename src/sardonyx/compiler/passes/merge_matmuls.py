@@ -1,11 +1,11 @@
-"""Merge products that share the first operand into one product, whose columns the readers slice.
+"""Merge products with a common first operand into one product; readers slice its columns.
 
 The queries, keys and values of an attention are such products. One kernel reads the shared operand once, and has more
 columns to distribute over threads.
 
-A product may be followed by additions and multiplications by constants of a column. The steps of the products may
-differ: a missing step is filled with -0 or 1, which changes no bit. Only products that are written to memory anyway are
-merged, i.e. those read through movements or in another shape: a product with a fusible epilogue is left alone. A
+A product may be followed by additions of and multiplications by constants, one per column. The steps of the products
+may differ: a missing step is filled with -0 or 1, which changes no bit. Only products written to memory anyway are
+merged, i.e. products read through movements or in another shape; a product with a fusible epilogue is not merged. A
 product that is a further gate of a multi-gate product is merged too.
 """
 
@@ -106,7 +106,7 @@ def _branch(product: Value, users: Users) -> Branch:
 
 
 def _columns(value: Value) -> np.ndarray | None:
-    """Return the elements along the last axis, if constant and equal along all other axes; otherwise None."""
+    """Return the elements along the last axis if constant and equal along all other axes, or None."""
     width = shape_of(value)[-1]
     source = value
     while source.op == "broadcast":
@@ -150,7 +150,7 @@ def _are_gates(wide: Branch, others: Sequence[Branch], users: Users) -> bool:
 
 
 def _merge_steps(branches: Sequence[Branch]) -> list[tuple[str, list[np.ndarray | None]]] | None:
-    """Return the steps of all branches aligned, with the constants of each branch; None if the orders conflict."""
+    """Return the aligned steps of all branches, with the constants of each; None if the orders conflict."""
     longest = max(branches, key=lambda branch: len(branch.steps))
     steps: list[tuple[str, list[np.ndarray | None]]] = [(op, []) for op, _ in longest.steps]
     for branch in branches:
