@@ -67,7 +67,7 @@ def binding(
         raise UnsupportedError("a model that the interpreter computes in part cannot be bound.")
     outputs = [array if bound is None else bound for array, bound in zip(first, results, strict=True)]
     env = dict(zip((*program.function.inputs, *program.function.results), (*arrays, *outputs), strict=True))
-    words, values = context.plan.outside
+    words, values = context.plan.value_words
     context.tape[words] = [env[value].ctypes.data for value in values]
     entry = again_entry(program.target, _words(program, context), context, [program, env])
     return _listen_to_signals(program, entry, context), outputs

@@ -141,7 +141,7 @@ def _record_faults(compiled: CompiledFunction) -> Iterator[str]:
 
 def _plan_faults(plan: Plan) -> Iterator[str]:
     last = len(plan.words)
-    for name in ("sizes", "inside", "own"):
+    for name in ("size_words", "arena_words", "tape_words"):
         words = getattr(plan, name)
         if len(words) and not (words[:, 0].min() >= 0 and words[:, 0].max() < last):
             yield f"a word in {name} is outside of the tape"

@@ -59,10 +59,11 @@ from sardonyx.compiler.passes.canonicalize import canonicalize
 from sardonyx.compiler.passes.inline_calls import inline_calls
 from sardonyx.compiler.passes.merge_matmuls import merge_matmuls
 from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
-from sardonyx.compiler.plan.reweight import matched, remade
-from sardonyx.compiler.plan.segments import Segment, Step, beneath, split_segments
-from sardonyx.compiler.plan.shared_weights import prepared as prepared_weight
-from sardonyx.compiler.plan.tape import Plan, Planner
+from sardonyx.compiler.plan.planner import Planner
+from sardonyx.compiler.plan.reweight import match_values, rebuild_constants
+from sardonyx.compiler.plan.segments import Segment, Step, find_interpreted, split_segments
+from sardonyx.compiler.plan.shared_weights import prepare_weight
+from sardonyx.compiler.plan.tape import Plan
 from sardonyx.compiler.schedule.fusion import Schedule
 from sardonyx.compiler.schedule.layout_assignment import blocked_images
 from sardonyx.compiler.target.alignment import aligned
@@ -89,7 +90,7 @@ def _prepare_constants(launches: Sequence[Launch]) -> dict[Any, np.ndarray]:
         results = [result for body in launch.bodies for result in body.function.results]
         for buffer in (*launch.buffers, *results):
             if isinstance(buffer, Prepared) and buffer not in prepared:
-                prepared[buffer] = prepared_weight(buffer)
+                prepared[buffer] = prepare_weight(buffer)
             elif isinstance(buffer, Value) and buffer.is_constant and buffer not in prepared:
                 prepared[buffer] = aligned(np.asarray(buffer.known))
     return prepared
@@ -234,7 +235,7 @@ def compile_function(
     host: Mapping[Value, str] = lowering.schedule.host
     controls = [value for value in host if value.op in CONTROL and is_of_tensors(value)]
     bodies = COMPILE_BODIES(controls, target, threads, denormals)
-    reads, inner = beneath(host, function.results, lowering.whole.in_memory)
+    reads, inner = find_interpreted(host, function.results, lowering.whole.in_memory)
     return ASSEMBLE(
         function=function,
         around=function.free_symbols,
@@ -380,14 +381,16 @@ def reweight(compiled: CompiledFunction, function: Function) -> CompiledFunction
     """
     if not compiled.can_be_reweighted:
         return None
-    meaning = matched(compiled.function, rewrite_core(function, compiled.target))
-    if meaning is None:
+    substitution = match_values(compiled.function, rewrite_core(function, compiled.target))
+    if substitution is None:
         return None
-    arrays = remade(compiled.prepared, meaning, compiled.meaning, compiled.function.results)
+    arrays = rebuild_constants(compiled.prepared, substitution, compiled.substitution, compiled.function.results)
     if arrays is None:
         return None
     prepared = {key: aligned(array) for key, array in arrays.items()}
-    return replace(compiled, meaning=meaning, prepared=prepared, has_denormals=holds_denormals(prepared.values()))
+    return replace(
+        compiled, substitution=substitution, prepared=prepared, has_denormals=holds_denormals(prepared.values())
+    )
 
 
 def plan_segment(compiled: CompiledFunction, *args: Any, **options: Any) -> Plan:

@@ -25,7 +25,7 @@ from sardonyx.compiler.executor.tape_player import player
 from sardonyx.compiler.executor.thread_pool import Pool, pool
 from sardonyx.compiler.lower.launch import Launch, Prepared
 from sardonyx.compiler.plan.compiled_function import CompiledFunction
-from sardonyx.compiler.plan.segments import Segment, last_readers, not_native
+from sardonyx.compiler.plan.segments import Segment, describe_interpreted, find_last_readers
 from sardonyx.compiler.plan.tape import Plan
 from sardonyx.compiler.program_image import Hosts, Image, no_host_functions, read_image, write_image
 from sardonyx.compiler.schedule.fusion import Schedule
@@ -76,10 +76,10 @@ class Program:
         }
         segments = [(number, step) for number, step in enumerate(self.steps) if isinstance(step, Segment)]
         self.in_one = len(self.steps) == len(segments) == 1 and not segments[0][1].is_alone
-        self.repeating = frozenset(number for number, segment in segments if segment.repeats)
+        self.repeating = frozenset(number for number, segment in segments if segment.has_control_flow)
         self.row_bytes: dict[tuple[int, ...], int] = {}
         self.settlings: dict[tuple[int, ...], Sizes | None] = {}
-        self._last = last_readers(self.steps, self.function.results, compiled.reads)
+        self._last = find_last_readers(self.steps, self.function.results, compiled.reads)
         self._plans: dict[int, Linked] = {}
         self._sizes: dict[tuple[Any, ...], Sizes] = {}
 
@@ -133,7 +133,7 @@ class Program:
     def _compile_bodies(self) -> None:
         """Compile the bodies of loops whose state may change its sizes: another process cannot when it does."""
         for step in self.steps:
-            if isinstance(step, Segment) and step.settling is not None:
+            if isinstance(step, Segment) and step.stability is not None:
                 self.compiled(step.launches[0].writes)
         for body in itertools.chain(*self.bodies.values()):
             body._compile_bodies()
@@ -180,7 +180,7 @@ class Program:
     @property
     def needs_graph(self) -> list[str]:
         """The steps that more than native code runs, in words."""
-        return not_native(self.steps, self.host)
+        return describe_interpreted(self.steps, self.host)
 
     @property
     def objects(self) -> list[bytes]:
@@ -268,9 +268,9 @@ class Program:
         """Symbols that are known after other steps in some calls alone: of bodies of loops that settle."""
         found: set[str] = set()
         for other, step in enumerate(self.steps):
-            if other != number and isinstance(step, Segment) and step.settling is not None:
+            if other != number and isinstance(step, Segment) and step.stability is not None:
                 told = (symbols(size) for value in step.launches[0].makes for size in shape_of(value))
-                found |= step.settling.sizes.keys() - frozenset().union(*told)
+                found |= step.stability.sizes.keys() - frozenset().union(*told)
         return found
 
     @functools.cached_property

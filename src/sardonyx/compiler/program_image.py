@@ -159,7 +159,7 @@ class Writer:
     def _compiled(self, compiled: CompiledFunction) -> dict[str, Any]:
         self._inner |= compiled.inner
         segments = [step for step in compiled.steps if isinstance(step, Segment)]
-        self._settled |= {segment.launches[0].writes for segment in segments if segment.settling is not None}
+        self._settled |= {segment.launches[0].writes for segment in segments if segment.stability is not None}
         return {
             **self._signature(compiled.function),
             "around": sorted(compiled.around),
@@ -181,13 +181,13 @@ class Writer:
     def _step(self, step: Step, compiled: CompiledFunction) -> dict[str, Any]:
         if isinstance(step, Segment):
             launches = [*map(self._launch, step.launches)]
-            settling = None if step.settling is None else self._settling(step.settling)
+            settling = None if step.stability is None else self._settling(step.stability)
             repeated = () if settling is None else compiled.bodies[step.launches[0].writes]
             return {
                 "launches": launches,
                 "counted": None if step.counted is None else self._value(step.counted),
                 "symbol": step.symbol,
-                "most": self._size(step.most),
+                "most": self._size(step.max_results),
                 "settling": settling,
                 "bodies": [*map(self._compiled, repeated)],
             }

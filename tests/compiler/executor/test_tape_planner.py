@@ -36,10 +36,10 @@ def context(
     plan = Plan(
         words=np.zeros(words, np.int64), kernels=0, instructions=table.rows(), start=table.start(),
         symbols=table.symbols, dims=list(table.dims), buffers=rows(buffers, BUFFER_WORDS),
-        layouts=rows(layouts, LAYOUT_WORDS), sizes=rows(more.get("sizes", ()), WORD_WORDS),
-        inside=rows(more.get("inside", ()), WORD_WORDS), elements=rows(more.get("elements", ()), ELEMENT_WORDS),
-        own=rows((), WORD_WORDS), links=[], outside=(np.zeros(0, np.int64), []), makes=[], shapes={},
-        told={}, count=None, fault=0, limit=1,
+        layouts=rows(layouts, LAYOUT_WORDS), size_words=rows(more.get("sizes", ()), WORD_WORDS),
+        arena_words=rows(more.get("inside", ()), WORD_WORDS), elements=rows(more.get("elements", ()), ELEMENT_WORDS),
+        tape_words=rows((), WORD_WORDS), links=[], value_words=(np.zeros(0, np.int64), []), makes=[], shapes={},
+        size_tensors={}, count=None, fault=0, limit=1,
     )  # fmt: skip
     return Context(Linked(plan, player(host()), 0, {}, {}))
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx
-from sardonyx.compiler.plan.reweight import matched
+from sardonyx.compiler.plan.reweight import match_values
 from sardonyx.core.ir.graph import Function
 from sardonyx.model import load
 from sardonyx.rewrite.language import EXACT, Op, Rewrite, V
@@ -95,9 +95,9 @@ def source_of(model: ir.Model) -> Source:
 
 def is_same(first: Function, second: Function) -> bool:
     """Whether two functions have the same form, and the same bits in constants."""
-    meaning = matched(first, second)
-    return meaning is not None and all(
-        np.asarray(a.known).tobytes() == np.asarray(b.known).tobytes() for a, b in meaning.items() if a.is_constant
+    substitution = match_values(first, second)
+    return substitution is not None and all(
+        np.asarray(a.known).tobytes() == np.asarray(b.known).tobytes() for a, b in substitution.items() if a.is_constant
     )
 
 

@@ -82,7 +82,7 @@ class _Tables:
             else:
                 words[word] = f"i64 {_number(address)}"
                 symbols[address.symbol] = None
-        bases += [(word, parts.tape_at + 8 * other) for word, other in plan.own.tolist()]
+        bases += [(word, parts.tape_at + 8 * other) for word, other in plan.tape_words.tolist()]
         self._list("tape", "i64", words)
         self.bases = self._rows("bases", bases)
         self.feeds = self._rows("feeds", parts.feeds)

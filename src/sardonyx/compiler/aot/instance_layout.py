@@ -153,8 +153,8 @@ def planning_rows(plan: Plan) -> dict[PlanWord, np.ndarray]:
         PlanWord.ROWS: plan.instructions,
         PlanWord.BUFFERS: plan.buffers,
         PlanWord.LAYOUTS: plan.layouts,
-        PlanWord.SIZE_WORDS: plan.sizes,
-        PlanWord.PLACE_WORDS: plan.inside,
+        PlanWord.SIZE_WORDS: plan.size_words,
+        PlanWord.PLACE_WORDS: plan.arena_words,
         PlanWord.ELEMENTS: plan.elements,
     }
 

@@ -160,12 +160,12 @@ def _parts(program: Program, prefix: str, inputs: list[Tensor], outputs: list[Te
             copies.append(Copy(number, numbers[value]))
         elif value in written:
             numbers[value] = len(inputs) + number
-        elif value in plan.told:
-            copies.append(Copy(number, InTape(plan.told[value])))
+        elif value in plan.size_tensors:
+            copies.append(Copy(number, InTape(plan.size_tensors[value])))
         else:
             copies.append(Copy(number, weights.place(value, program.known_result(value))))
     links = [(word, _address(link, program, weights)) for word, link in plan.links]
-    feeds = [(int(word), numbers[value]) for word, value in zip(*plan.outside, strict=True)]
+    feeds = [(int(word), numbers[value]) for word, value in zip(*plan.value_words, strict=True)]
     shapes = [plan.shapes[value] for value in (*function.inputs, *function.results)]
     return Parts(
         prefix, program.target, program.pool.threads, inputs, outputs, plan, sizes, shapes, links, feeds, copies,

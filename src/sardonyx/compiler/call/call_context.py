@@ -77,7 +77,7 @@ class Linked:
         self._lock = threading.Lock()
         self.makes = list(plan.makes)
         self.outside: dict[Value, list[int]] = {}
-        for word, value in zip(*plan.outside, strict=True):
+        for word, value in zip(*plan.value_words, strict=True):
             self.outside.setdefault(value, []).append(int(word))
         self.reads = [value for value in self.outside if value not in self.makes]
         self.words = plan.words.copy()
@@ -165,7 +165,7 @@ class Context:
         self._measure, self._fill, self._hold = linked.player.measure, linked.player.fill, linked.player.hold
         self.tape = linked.words.copy()
         self.address = int(self.tape.ctypes.data)
-        self.tape[plan.own[:, 0]] = 8 * plan.own[:, 1] + self.address
+        self.tape[plan.tape_words[:, 0]] = 8 * plan.tape_words[:, 1] + self.address
         self.fault = ctypes.c_int32.from_address(self.address + 8 * plan.fault)
         self.limit = ctypes.c_int64.from_address(self.address + 8 * plan.limit)
         self.registers = plan.start.copy()
@@ -184,8 +184,8 @@ class Context:
         rows = {
             PlanWord.ROWS: (plan.instructions, PlanWord.ROW_COUNT),
             PlanWord.LAYOUTS: (plan.layouts, PlanWord.LAYOUT_COUNT),
-            PlanWord.SIZE_WORDS: (plan.sizes, PlanWord.SIZE_WORD_COUNT),
-            PlanWord.PLACE_WORDS: (plan.inside, PlanWord.PLACE_WORD_COUNT),
+            PlanWord.SIZE_WORDS: (plan.size_words, PlanWord.SIZE_WORD_COUNT),
+            PlanWord.PLACE_WORDS: (plan.arena_words, PlanWord.PLACE_WORD_COUNT),
             PlanWord.ELEMENTS: (plan.elements, PlanWord.ELEMENT_COUNT),
         }
         arrays = {

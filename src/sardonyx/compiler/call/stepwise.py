@@ -26,7 +26,8 @@ from sardonyx.compiler.executor.tape_player import Ended
 from sardonyx.compiler.executor.thread_pool import Pool
 from sardonyx.compiler.lower.launch import Launch
 from sardonyx.compiler.plan.segments import Segment, Step
-from sardonyx.compiler.plan.tape import UNLIMITED, stored_shape
+from sardonyx.compiler.plan.stored_shapes import stored_shape
+from sardonyx.compiler.plan.tape import UNLIMITED
 from sardonyx.core.dim import evaluate
 from sardonyx.core.eval.interpreter import Sizes
 from sardonyx.core.eval.run_context import RunContext, running
@@ -108,9 +109,9 @@ class Call:
                 if not isinstance(step, Segment):
                     with record_span(recorder, step):
                         self.interpret(step)
-                elif step.settling is not None:
+                elif step.stability is not None:
                     with record_span(recorder, step.launches[0]):
-                        self._play_settled(number, step, step.settling)
+                        self._play_settled(number, step, step.stability)
                 else:
                     self._play_segment(number, step)
             if recorder is not None:
@@ -240,7 +241,7 @@ class Call:
         """Execute a host function that has kernels: results are contiguous, in room for the maximum."""
         env, sizes = self._env, self._sizes
         (result,) = segment.launches[-1].makes
-        self._play(number, segment, {**sizes, segment.symbol: evaluate(segment.most, sizes)}, None)
+        self._play(number, segment, {**sizes, segment.symbol: evaluate(segment.max_results, sizes)}, None)
         sizes[segment.symbol] = env.pop(picking)
         room = env[result].reshape(-1)
         shape = stored_shape(result, self.program.blocks, sizes)

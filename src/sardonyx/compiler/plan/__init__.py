@@ -1,1 +1,1 @@
-"""The tape of launches, its segments, and the constants that kernels read."""
+"""Plans: steps of a program, the tape and arena of each segment, and prepared constants."""

@@ -1,4 +1,4 @@
-"""The record of a compiled function: everything that a program is, and what a program image holds."""
+"""The record of a compiled function: the contents of a program and of a program image."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sardonyx.compiler.llvm.elf_loader import Code, MappedCode
 from sardonyx.compiler.llvm.object_code import LoadedCode
 from sardonyx.compiler.lower.context import Whole
 from sardonyx.compiler.lower.launch import Launch
-from sardonyx.compiler.plan.reweight import Meaning
-from sardonyx.compiler.plan.segments import Step, is_of_constants, launches_of
+from sardonyx.compiler.plan.reweight import Substitution
+from sardonyx.compiler.plan.segments import Step, depends_on_constants, launches_of
 from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.ir.graph import Function, Value
@@ -47,23 +47,23 @@ class CompiledFunction:
     """A compiled function.
 
     Attributes:
-        function: Inputs and results; with all values in between where ``whole`` is not None.
-        around: The size symbols that come from outside of the function.
-        steps: Segments of kernels, and values that the interpreter computes, in order.
-        blocks: Channels per block, of values that are images in blocked layout.
-        host: The values that the interpreter computes, each with the reason.
-        reads: The values in memory that the interpreter reads for each of these.
-        inner: All values that the interpreter computes on its way, these among them.
+        function: Inputs and results, and all values in between unless ``whole`` is None.
+        around: Size symbols of the enclosing function.
+        steps: Segments of kernels, and interpreted values, in order.
+        blocks: Channels per block, of values in blocked layout.
+        host: Interpreted values, each with the reason.
+        reads: For each value of ``host``, the values in memory to read.
+        inner: All interpreted values: ``host`` and intermediate values.
         guards: Sizes that must be equal in a call.
-        bodies: Compiled bodies of control flow that the interpreter executes.
+        bodies: Compiled bodies of interpreted control flow.
         kernels: The machine code.
-        prepared: What kernels read of constants.
-        target: The processor that the code is for.
-        threads: Threads that share the work.
+        prepared: Constants in the form that kernels read.
+        target: The processor of the code.
+        threads: Number of threads that share the work.
         denormals: The treatment of denormal numbers, as an option.
-        has_denormals: True if constants that kernels read hold denormal numbers.
+        has_denormals: True if prepared constants contain denormal numbers.
         whole: Groups and layouts; None in a function that was read from an image.
-        meaning: What the function's values stand for, where weights were replaced; others stand for themselves.
+        substitution: For values of a function with replaced weights, the values of the new function.
         overrides: Fingerprint of the user's schedules that were active during compilation; None if these changed
             meanwhile, or for a function from an image.
     """
@@ -84,15 +84,15 @@ class CompiledFunction:
     denormals: Denormals
     has_denormals: bool
     whole: Whole | None = None
-    meaning: Meaning = field(default_factory=dict)
+    substitution: Substitution = field(default_factory=dict)
     overrides: str | None = None
 
     @property
     def launches(self) -> list[Launch]:
-        """The kernels, in the order of execution."""
+        """The launches, in the order of execution."""
         return launches_of(self.steps)
 
     @property
     def can_be_reweighted(self) -> bool:
-        """True if nothing but prepared constants depends on the elements of weights, as far as the form tells."""
-        return self.whole is not None and not (self.host or self.bodies or any(map(is_of_constants, self.steps)))
+        """True if, as far as the form shows, only prepared constants depend on the elements of weights."""
+        return self.whole is not None and not (self.host or self.bodies or any(map(depends_on_constants, self.steps)))

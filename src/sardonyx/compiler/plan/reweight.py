@@ -1,7 +1,8 @@
-"""The same program over other weights: what kernels read of constants is made anew, and nothing is compiled.
+"""Reweighting: reuse compiled code for a function with other weights.
 
-Two functions that differ in the elements of constants alone become the same kernels, unless one of these elements was
-looked at: a constant that is one number everywhere stands in the code, and integers may be places or sizes.
+Two functions that differ only in the elements of constants have the same kernels, unless the compiler has read one of
+these elements: a constant with a single repeated element is part of the code, and integers may be indices or sizes.
+Otherwise only the prepared constants are computed again.
 """
 
 from __future__ import annotations
@@ -20,94 +21,97 @@ from sardonyx.core.ir.graph import Function, Value, function
 from sardonyx.core.ir.types import TensorType, is_float
 
 _WEIGHT_INTEGERS = frozenset({"INT16", "INT8", "UINT8", "INT4", "UINT4", "INT2", "UINT2"})
-"""Integer types of which weights are, and neither places nor sizes."""
+"""Integer types of weights; indices and sizes have other types."""
 
 _BLOCK = 1 << 16
 """Bytes that are compared at a time."""
 
-Meaning = Mapping[Value, Value]
-"""What values stand for: those of a function that a program was made of, and the same of another."""
+Substitution = Mapping[Value, Value]
+"""The values of another function, by corresponding value of a compiled function; others are unchanged."""
 
 
-def matched(first: Function, second: Function) -> dict[Value, Value] | None:
-    """The values of the second function that stand where those of the first do; None where they differ in more than
-    the elements of constants.
+def match_values(first: Function, second: Function) -> dict[Value, Value] | None:
+    """Return the value of the second function that corresponds to each value of the first.
+
+    The result is None if the functions differ in more than the elements of constants.
     """
-    meaning: dict[Value, Value] = {}
-    return meaning if _match(first, second, meaning) else None
+    substitution: dict[Value, Value] = {}
+    return substitution if _match(first, second, substitution) else None
 
 
-def _match(first: Function, second: Function, meaning: dict[Value, Value]) -> bool:
+def _match(first: Function, second: Function, substitution: dict[Value, Value]) -> bool:
     if len(first.values) != len(second.values) or len(first.results) != len(second.results):
         return False
-    if not all(map(_alike, zip(first.inputs, second.inputs, strict=True))):
+    if any(a is not b for a, b in zip(first.inputs, second.inputs, strict=True)):
         return False
     for a, b in zip(first.values, second.values, strict=True):
-        if a is not b and not _same_place(a, b, meaning):
+        if a is not b and not _corresponds(a, b, substitution):
             return False
-        meaning[a] = b
-    return all(meaning.get(a) is b for a, b in zip(first.results, second.results, strict=True))
+        substitution[a] = b
+    return all(substitution.get(a) is b for a, b in zip(first.results, second.results, strict=True))
 
 
-def _alike(pair: tuple[Value, Value]) -> bool:
-    return pair[0] is pair[1]
-
-
-def _same_place(a: Value, b: Value, meaning: dict[Value, Value]) -> bool:
+def _corresponds(a: Value, b: Value, substitution: dict[Value, Value]) -> bool:
     if a.op != b.op or a.type != b.type or len(a.operands) != len(b.operands) or a.params.keys() != b.params.keys():
         return False
     if a.is_constant:
         return True
-    if any(meaning.get(x) is not y for x, y in zip(a.operands, b.operands, strict=True)):
+    if any(substitution.get(x) is not y for x, y in zip(a.operands, b.operands, strict=True)):
         return False
     for one, other in zip(a.params.values(), b.params.values(), strict=True):
         if isinstance(one, Function) and isinstance(other, Function):
-            if one is not other and not _match(one, other, meaning):
+            if one is not other and not _match(one, other, substitution):
                 return False
         elif one != other:
             return False
     return True
 
 
-def remade(
-    prepared: Mapping[Value | Prepared, np.ndarray], meaning: Meaning, before: Meaning, results: Sequence[Value]
+def rebuild_constants(
+    prepared: Mapping[Value | Prepared, np.ndarray],
+    substitution: Substitution,
+    before: Substitution,
+    results: Sequence[Value],
 ) -> dict[Value | Prepared, np.ndarray] | None:
-    """What kernels read of constants, made anew where these are others; None where one of them was looked at.
+    """Return the prepared constants for other weights.
+
+    The result is None if the code may depend on the elements of a changed constant.
 
     Args:
-        prepared: What kernels read of constants now.
-        meaning: What the values of the program's function stand for from now on; what is not in it stands for itself.
-        before: What they stood for.
-        results: What the function gives.
+        prepared: The current constants, in the form that kernels read.
+        substitution: The values of the new function, by the values of the compiled function.
+        before: The same for the current constants.
+        results: The results of the compiled function.
     """
-    new = _changed(meaning, before)
-    if new is None or not new.isdisjoint(results):
+    changed = _changed_constants(substitution, before)
+    if changed is None or not changed.isdisjoint(results):
         return None
     arrays = dict(prepared)
     for key in prepared:
         raise_if_cancelled()
         if isinstance(key, Value):
-            if key in new:
-                arrays[key] = np.asarray(meaning.get(key, key).known)
+            if key in changed:
+                arrays[key] = np.asarray(substitution.get(key, key).known)
         elif not is_closed(key.source):
             return None
-        elif not new.isdisjoint(function("closed", (), [key.source], 0).values):
-            arrays[key] = key.make(lambda value: _read(value, meaning))
+        elif not changed.isdisjoint(function("closed", (), [key.source], 0).values):
+            arrays[key] = key.make(lambda value: _elements(value, substitution))
     return arrays
 
 
-def _changed(meaning: Meaning, before: Meaning) -> set[Value] | None:
-    found = set()
-    for value in {**before, **meaning}:
+def _changed_constants(substitution: Substitution, before: Substitution) -> set[Value] | None:
+    """Return the constants with other elements; None if one of them may be part of the code."""
+    changed = set()
+    for value in {**before, **substitution}:
         if not value.is_constant:
             continue
-        was, now = before.get(value, value), meaning.get(value, value)
-        if now is was or _same_elements(was, now):
+        was, now = before.get(value, value), substitution.get(value, value)
+        if now is was or _has_same_elements(was, now):
             continue
         if not _is_weight(value) or is_splat(value) or is_splat(now):
             return None
-        found.add(value)
-    return found
+        changed.add(value)
+    return changed
 
 
 def _is_weight(value: Value) -> bool:
@@ -116,26 +120,26 @@ def _is_weight(value: Value) -> bool:
     )
 
 
-def _same_elements(a: Value, b: Value) -> bool:
+def _has_same_elements(a: Value, b: Value) -> bool:
     if not isinstance(a.type, TensorType):
         return False
-    first, second = (np.ascontiguousarray(each.known) for each in (a, b))
+    first, second = (np.ascontiguousarray(value.known) for value in (a, b))
     if first.dtype == object:
         return bool((first == second).all())
     if first.ctypes.data == second.ctypes.data:
         return True
-    # In blocks, and the bits: NaN is NaN, and other weights differ soon.
+    # Bits are compared, since NaN differs from NaN; in blocks, since other weights differ in the first one.
     one, other = first.reshape(-1).view(np.uint8), second.reshape(-1).view(np.uint8)
     return all(np.array_equal(one[at : at + _BLOCK], other[at : at + _BLOCK]) for at in range(0, one.size, _BLOCK))
 
 
-def _read(value: Value, meaning: Meaning) -> np.ndarray:
-    """The elements of a closed value, where those it is made of stand for others."""
-    if value in meaning:
-        return computed(meaning[value])
-    found: dict[Value, Value] = {}
+def _elements(value: Value, substitution: Substitution) -> np.ndarray:
+    """Return the elements of a closed value after substitution of its constants."""
+    if value in substitution:
+        return computed(substitution[value])
+    results: dict[Value, Value] = {}
     with running(RunContext()):
-        for each in function("closed", (), [value], 0).values:
-            operands = [found[operand] for operand in each.operands]
-            found[each] = meaning.get(each, each) if each.is_constant else compute(each, operands, {})
-    return np.asarray(found[value].known)
+        for member in function("closed", (), [value], 0).values:
+            operands = [results[operand] for operand in member.operands]
+            results[member] = substitution.get(member, member) if member.is_constant else compute(member, operands, {})
+    return np.asarray(results[value].known)

@@ -1,4 +1,4 @@
-"""What a program does, step by step: kernels that run in one native call, and values that the interpreter computes."""
+"""Steps of a program: segments of kernels for one native call, and interpreted values."""
 
 from __future__ import annotations
 
@@ -15,44 +15,46 @@ from sardonyx.core.ir.graph import Value
 
 @dataclass
 class Segment:
-    """Kernels that run in one native call.
+    """Launches that run in one native call.
 
     Attributes:
-        launches: The kernels.
-        counted: What is all of it and counts a size of what follows: a loop its iterations, a host its results.
-        symbol: That size.
-        most: The most results that a host may give.
-        settling: What must hold for the loop that is all of it to be native; else the interpreter has it.
+        launches: The launches.
+        counted: The loop or host function whose number of iterations or results is a size of later steps; the only
+            value of the segment.
+        symbol: The symbol of this size.
+        max_results: Maximum number of results of a host function.
+        stability: Conditions under which the only loop of the segment is native; otherwise the interpreter executes
+            the loop.
     """
 
     launches: list[Launch] = field(default_factory=list)
     counted: Value | None = None
     symbol: str = ""
-    most: Size = 0
-    settling: Settling | None = None
+    max_results: Size = 0
+    stability: Settling | None = None
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other kernels can be in it."""
-        return self.counted is not None or self.settling is not None
+        """True if the segment cannot have further launches."""
+        return self.counted is not None or self.stability is not None
 
     @property
-    def repeats(self) -> bool:
-        """Whether there may be loops in it, which take as long as they like."""
+    def has_control_flow(self) -> bool:
+        """True if the segment may contain loops, whose time has no bound."""
         return any(launch.bodies for launch in self.launches)
 
 
 Step = Segment | Value
-"""Kernels, or a value that the interpreter computes."""
+"""A segment, or a value that the interpreter computes."""
 
 
 def split_segments(order: Iterable[Value], launches: Sequence[Launch], host: Container[Value]) -> list[Step]:
     """Return the steps that compute a function.
 
     Args:
-        order: Its values, in the order in which launches and the interpreter can compute them.
-        launches: Its kernels, in order.
-        host: The values that the interpreter computes.
+        order: The values, in a valid order of computation.
+        launches: The launches, in order.
+        host: The interpreted values.
     """
     by_root: dict[Value, list[Launch]] = {}
     for launch in launches:
@@ -62,14 +64,14 @@ def split_segments(order: Iterable[Value], launches: Sequence[Launch], host: Con
         if value in by_root:
             last = steps[-1] if steps else None
             counting = value.operands[0] if value.op == "get" and has_kernel(value.operands[0]) else value
-            settles = settling(value) if value.op == "loop" else None
+            stability = settling(value) if value.op == "loop" else None
             if counting.op == "host":
                 (symbol,) = counting.params["symbols"]
-                steps.append(Segment(by_root[value], counting, symbol, most_results(counting), settles))
+                steps.append(Segment(by_root[value], counting, symbol, most_results(counting), stability))
             elif (symbol := counted(counting)) is not None:
-                steps.append(Segment(by_root[value], counting, symbol, settling=settles))
-            elif settles is not None:
-                steps.append(Segment(by_root[value], settling=settles))
+                steps.append(Segment(by_root[value], counting, symbol, stability=stability))
+            elif stability is not None:
+                steps.append(Segment(by_root[value], stability=stability))
             elif isinstance(last, Segment) and not last.is_alone:
                 last.launches += by_root[value]
             else:
@@ -80,45 +82,45 @@ def split_segments(order: Iterable[Value], launches: Sequence[Launch], host: Con
 
 
 def launches_of(steps: Iterable[Step]) -> list[Launch]:
-    """The kernels of steps, in the order in which they are played."""
+    """Return the launches of steps, in the order of execution."""
     return [launch for step in steps if isinstance(step, Segment) for launch in step.launches]
 
 
-def beneath(
+def find_interpreted(
     host: Iterable[Value], results: Iterable[Value], in_memory: Callable[[Value], bool]
 ) -> tuple[Mapping[Value, Sequence[Value]], frozenset[Value]]:
-    """What the interpreter reads from memory for each of its values, and all that it computes on its way.
+    """Return the memory reads of each interpreted value, and all interpreted values.
 
     Args:
-        host: The values that the interpreter computes.
-        results: What is read after all steps.
-        in_memory: Whether a value is in memory when the interpreter reads it.
+        host: The values interpreted as steps.
+        results: The results of the program, read after all steps.
+        in_memory: True for a value in memory at its time of reading.
     """
     inner = set(host)
 
-    def found(value: Value) -> list[Value]:
+    def reads_of(value: Value) -> list[Value]:
         if value.is_constant:
             return []
         if in_memory(value):
             return [value]
         inner.add(value)
-        return [each for operand in value.operands for each in found(operand)]
+        return [read for operand in value.operands for read in reads_of(operand)]
 
-    reads = {value: [each for operand in value.operands for each in found(operand)] for value in host}
+    reads = {value: [read for operand in value.operands for read in reads_of(operand)] for value in host}
     for result in results:
-        found(result)
+        reads_of(result)
     return reads, frozenset(inner)
 
 
-def last_readers(
+def find_last_readers(
     steps: Sequence[Step], results: Iterable[Value], reads: Mapping[Value, Sequence[Value]]
 ) -> dict[Value, int]:
-    """The step after which a value in memory is not read any more.
+    """Return the index of the last reading step of each value in memory; of results, the number of steps.
 
     Args:
         steps: The steps.
-        results: What is read after all of them.
-        reads: What the interpreter reads for its values, see :func:`beneath`.
+        results: The results of the program, read after all steps.
+        reads: Memory reads of interpreted values, see :func:`find_interpreted`.
     """
     last: dict[Value, int] = {}
     for number, step in enumerate(steps):
@@ -131,28 +133,35 @@ def last_readers(
     return last
 
 
-def is_of_constants(step: Step) -> bool:
-    """Whether more of a step than its kernels is made with the constants at hand."""
+def depends_on_constants(step: Step) -> bool:
+    """Return True if a step depends on constants outside of its kernels.
+
+    Such a step is a segment with a counted host function or with a shape-stable loop.
+    """
     counts = isinstance(step, Segment) and step.counted is not None and step.counted.op == "host"
-    return counts or (isinstance(step, Segment) and step.settling is not None)
+    return counts or (isinstance(step, Segment) and step.stability is not None)
 
 
-def not_native(steps: Iterable[Step], host: Mapping[Value, str]) -> list[str]:
-    """What of a program more than native code runs, in words: the interpreter, or a plan with sizes that were counted.
+def describe_interpreted(steps: Iterable[Step], host: Mapping[Value, str]) -> list[str]:
+    """Describe each part of a program outside of native code.
+
+    Parts are interpreted values, and segments whose sizes or state are known only at run time.
 
     Args:
         steps: The steps.
-        host: What the interpreter computes, and why.
+        host: The interpreted values, with reasons.
     """
     segments = [step for step in steps if isinstance(step, Segment)]
-    left = [f"{_named(value)} is left to the interpreter ({reason})" for value, reason in host.items()]
-    counting = [f"{_named(each.counted)} counts sizes while it runs" for each in segments if each.counted is not None]
-    return left + counting + [
-        f"{_named(each.launches[0].writes)} may change its state's sizes"
-        for each in segments if each.settling is not None and each.counted is None
+    interpreted = [f"{_name(value)} is left to the interpreter ({reason})" for value, reason in host.items()]
+    counting = [
+        f"{_name(segment.counted)} counts sizes at run time" for segment in segments if segment.counted is not None
+    ]
+    return interpreted + counting + [
+        f"{_name(segment.launches[0].writes)} may change the sizes of its state"
+        for segment in segments if segment.stability is not None and segment.counted is None
     ]  # fmt: skip
 
 
-def _named(value: Value) -> str:
+def _name(value: Value) -> str:
     name = f"host {value.params['function'].name}" if value.op == "host" else value.op
     return f"{name} ({value.origin})" if value.origin else name

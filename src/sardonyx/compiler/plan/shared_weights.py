@@ -1,4 +1,4 @@
-"""Weights as kernels read them, once in memory for all programs of the process that read the same."""
+"""Weights in the form that kernels read, in memory once for all programs of the process."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _arrays: weakref.WeakValueDictionary[tuple[str, bytes], np.ndarray] = weakref.We
 _lock = threading.Lock()
 
 
-def prepared(weight: Prepared) -> np.ndarray:
-    """A weight as kernels read it: one that another program made of the same elements, or a new one."""
+def prepare_weight(weight: Prepared) -> np.ndarray:
+    """Return a weight in the form that kernels read; programs with equal elements share the array."""
     if not is_closed(weight.source):
         return aligned(weight.make(computed))
-    key = weight.form, _contents(weight.source)
+    key = weight.form, _digest(weight.source)
     with _lock:
-        found = _arrays.get(key)
-    if found is None:
+        shared = _arrays.get(key)
+    if shared is None:
         array = aligned(weight.make(computed))
         with _lock:
-            found = _arrays.setdefault(key, array)
-    return found
+            shared = _arrays.setdefault(key, array)
+    return shared
 
 
-def _contents(value: Value) -> bytes:
-    """What a closed value is made of, by the elements of constants."""
+def _digest(value: Value) -> bytes:
+    """Return a digest of the graph of a closed value, including the elements of its constants."""
     digests: dict[Value, bytes] = {}
-    for each in function("closed", (), [value], 0).values:
-        sum = hashlib.blake2b(f"{each.op} {each.type}".encode(), digest_size=20)
-        if each.is_constant:
-            array = np.ascontiguousarray(each.known)
+    for member in function("closed", (), [value], 0).values:
+        sum = hashlib.blake2b(f"{member.op} {member.type}".encode(), digest_size=20)
+        if member.is_constant:
+            array = np.ascontiguousarray(member.known)
             sum.update(
                 repr(array.tolist()).encode() if array.dtype == object else array.reshape(-1).view(np.uint8).data
             )
         else:
-            sum.update(repr(sorted(each.params.items())).encode())
-            sum.update(b"".join(digests[operand] for operand in each.operands))
-        digests[each] = sum.digest()
+            sum.update(repr(sorted(member.params.items())).encode())
+            sum.update(b"".join(digests[operand] for operand in member.operands))
+        digests[member] = sum.digest()
     return digests[value]
