@@ -1,6 +1,6 @@
-"""What is measured in processes of their own: a crash is a row of the table, and every process starts clean.
+"""Measurements in processes of their own: a crash is a row of the table, and every process starts clean.
 
-`python children.py NAME` reads the arguments of one of the functions below as JSON and prints what it returns as JSON.
+`python children.py NAME` reads the arguments of one of the functions below as JSON and prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ import numpy as np
 import engines
 
 JUDGE = "onnxruntime"
-"""Whose error is allowed to all where it is larger than the tolerance."""
+"""The engine whose error is the tolerance if the error exceeds the default tolerance."""
 
 TIMEOUT_SECONDS = 1800.0
 
 REPEATED = 3
-"""Calls of a size that is not new any more."""
+"""Calls of a repeated size."""
 
 
 def call(name: str, cache: Path | None = None, **arguments: Any) -> dict[str, Any]:
-    """Run a function of this module in a process of its own; ``failure`` is why there is no result.
+    """Run a function of this module in a new process.
 
     Args:
         name: The function.
-        cache: The folder of Sardonyx's compiled code; that of the surroundings where None.
-        arguments: What it is given.
+        cache: The folder of Sardonyx's program cache; None for the folder of the environment.
+        arguments: The arguments of the function.
+
+    Returns:
+        The result, or ``failure`` with the reason.
     """
     surroundings = {**os.environ, **({} if cache is None else {"SARDONYX_CACHE": str(cache)})}
-    # Modules are compiled once, as those of installed packages are.
+    # Bytecode is cached, as for installed packages.
     surroundings.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, __file__, name]
     try:
@@ -60,54 +63,54 @@ def read_feeds(stored: str) -> dict[str, np.ndarray]:
 
 
 def latency(path: str, optimized: str | None, feeds: str, threads: int, seconds: float) -> dict[str, Any]:
-    """All engines on one model, peers on the optimized one too; the roofline of the compiled one."""
+    """Measure all engines on one model, peers also on the optimized model, and the roofline of the compiled model."""
     import suites
     from judge import TOLERANCE
     from sardonyx.report.alternation import alternate, ratio
 
-    given = read_feeds(feeds)
-    _, reference = suites.unoptimized_outputs(Path(path), given)
-    wanted = {engine: (engine, path) for engine in (engines.SUBJECT, *engines.PEERS)}
-    wanted |= {f"{engine}, optimized": (engine, optimized) for engine in engines.PEERS if optimized is not None}
+    inputs = read_feeds(feeds)
+    _, reference = suites.unoptimized_outputs(Path(path), inputs)
+    engine_files = {engine: (engine, path) for engine in (engines.SUBJECT, *engines.PEERS)}
+    engine_files |= {f"{engine}, optimized": (engine, optimized) for engine in engines.PEERS if optimized is not None}
     runs: dict[str, Any] = {}
     outputs: dict[str, list[Any]] = {}
     failures: dict[str, str] = {}
-    for name, (engine, file) in wanted.items():
+    for name, (engine, file) in engine_files.items():
         try:
             runs[name] = engines.load(engine, Path(str(file)), threads)
-            outputs[name] = runs[name](given)
+            outputs[name] = runs[name](inputs)
         except Exception as error:  # the engines' errors have no base class of their own
             failures[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    errors, faults = judged(outputs, reference, TOLERANCE)
+    errors, faults = compare_outputs(outputs, reference, TOLERANCE)
     judge = "ONNX Runtime without optimizations"
     if JUDGE in faults:
-        # What ONNX Runtime itself is that far off cannot be asked of anyone: the model amplifies rounding.
-        doubles = suites.double_outputs(Path(path), given)
+        # The model amplifies rounding: ONNX Runtime itself exceeds the tolerance.
+        doubles = suites.double_outputs(Path(path), inputs)
         reference, judge = (reference, judge) if doubles is None else (doubles, "the model in double precision")
-        own, _ = judged({JUDGE: outputs[JUDGE]}, reference, TOLERANCE)
-        errors, faults = judged(outputs, reference, max(TOLERANCE, own[JUDGE]))
-        judge += f", within {max(TOLERANCE, own[JUDGE]):.1e} as {JUDGE} is"
-    failures |= {name: f"other outputs: {fault}" for name, fault in faults.items()}
-    sides = {name: functools.partial(run, given) for name, run in runs.items() if name not in failures}
+        own, _ = compare_outputs({JUDGE: outputs[JUDGE]}, reference, TOLERANCE)
+        errors, faults = compare_outputs(outputs, reference, max(TOLERANCE, own[JUDGE]))
+        judge += f", tolerance {max(TOLERANCE, own[JUDGE]):.1e}, the difference of {JUDGE}"
+    failures |= {name: f"wrong outputs: {fault}" for name, fault in faults.items()}
+    sides = {name: functools.partial(run, inputs) for name, run in runs.items() if name not in failures}
     rounds = alternate(sides, seconds) if sides else {}
     ours = rounds.get(engines.SUBJECT)
     return {
         "seconds": {name: statistics.median(blocks) for name, blocks in rounds.items()},
         "ratios": {name: ratio(blocks, ours) for name, blocks in rounds.items()} if ours else {},
         "rounds": len(ours or ()), "failures": failures, "errors": errors, "judge": judge,
-        **(compiled(path, given, threads, statistics.median(ours)) if ours else {}),
+        **(kernel_figures(path, inputs, threads, statistics.median(ours)) if ours else {}),
     }  # fmt: skip
 
 
-def judged(
+def compare_outputs(
     outputs: Mapping[str, list[Any]], reference: list[Any], tolerance: float
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """How far the outputs of each side are off the reference, and what is wrong with those that are too far."""
+    """Return the difference of each engine's outputs from the reference, and the faults above the tolerance."""
     from judge import difference
 
     errors, faults = {}, {}
-    for name, found in outputs.items():
-        compared = [difference(new, old, tolerance) for new, old in zip(found, reference, strict=True)]
+    for name, values in outputs.items():
+        compared = [difference(new, old, tolerance) for new, old in zip(values, reference, strict=True)]
         errors[name] = max((error for error, _ in compared), default=0.0)
         wrong = [fault for _, fault in compared if fault]
         if wrong:
@@ -115,45 +118,45 @@ def judged(
     return errors, faults
 
 
-def compiled(path: str, feeds: Mapping[str, np.ndarray], threads: int, seconds: float) -> dict[str, Any]:
-    """Kernels, what is left to the interpreter, and the share of the roofline that a run's time is."""
+def kernel_figures(path: str, feeds: Mapping[str, np.ndarray], threads: int, seconds: float) -> dict[str, Any]:
+    """Return the number of kernels, the interpreted values, and the run's share of the roofline."""
     from sardonyx import Session
     from sardonyx.compiler.call.interpreted import sizes_in
     from sardonyx.compiler.explain import explain
     from sardonyx.compiler.machine_peak import measured_peak
 
     session = Session(path, compile="wait", threads=threads)
-    # Asked for first: the one from the store does not know what it was made of.
+    # The program of `native` comes from the store, without its graph.
     program = session.program
     native = session.native
     assert program is not None
     assert native is not None
-    found = explain(program, sizes_in(program.function.inputs, native.arrays(feeds)))
+    explanation = explain(program, sizes_in(program.function.inputs, native.arrays(feeds)))
     peak = measured_peak(program.target, program.pool)
-    costs = [(note.operations, note.bytes) for note in found.kernels]
+    costs = [(note.operations, note.bytes) for note in explanation.kernels]
     known = all(operations is not None and moved is not None for operations, moved in costs)
     least = sum(o / peak.operations + b / peak.bytes for o, b in costs) if known else None  # type: ignore[operator]
     return {
-        "kernels": len(found.kernels),
-        "interpreted": [f"{note.primitive}: {note.reason}" for note in found.interpreted],
-        "roofline": None if least is None or found.interpreted else least / seconds,
+        "kernels": len(explanation.kernels),
+        "interpreted": [f"{note.primitive}: {note.reason}" for note in explanation.interpreted],
+        "roofline": None if least is None or explanation.interpreted else least / seconds,
         "peak": {"operations": peak.operations, "bytes": peak.bytes},
     }
 
 
 def calls(path: str, feeds: str, threads: int, seconds: float, times: int) -> dict[str, Any]:
-    """What a call of a small model takes: many calls a sample, so that the clock does not count."""
+    """Measure a call of a small model: many calls per sample, so that the clock does not count."""
     from sardonyx import Session
     from sardonyx.report.alternation import alternate, ratio
 
-    given = read_feeds(feeds)
+    inputs = read_feeds(feeds)
     session = Session(path, compile="wait", threads=threads)
-    binding = session.bind(given)
+    binding = session.bind(inputs)
     peers = {engine: engines.load(engine, Path(path), threads) for engine in engines.PEERS}
     sides: dict[str, Any] = {
-        "sardonyx, run": lambda: session.run(None, given),
+        "sardonyx, run": lambda: session.run(None, inputs),
         "sardonyx, bind": binding,
-        **{name: (lambda run=run: run(given)) for name, run in peers.items()},
+        **{name: (lambda run=run: run(inputs)) for name, run in peers.items()},
     }
 
     def repeated(one: Any) -> Any:
@@ -171,26 +174,26 @@ def calls(path: str, feeds: str, threads: int, seconds: float, times: int) -> di
 
 
 def start(engine: str, path: str, feeds: str, threads: int, compile: str = "wait") -> dict[str, Any]:
-    """Loading and the first run, and the memory that they leave behind, in a process that has imported the engine."""
+    """Measure loading, the first run, and the growth of memory, in a process that has imported the engine."""
     import importlib
 
     from isolated import resident_bytes
 
-    # What a user imports; the package itself loads its parts when they are asked for.
+    # The package loads its parts on first use; this part is what a user needs.
     importlib.import_module({"sardonyx": "sardonyx.runtime"}.get(engine, engine))
-    given = read_feeds(feeds)
+    inputs = read_feeds(feeds)
     before = resident_bytes("VmRSS")
     begin = time.perf_counter()
     ours = engine == engines.SUBJECT
     run = engines.sardonyx(Path(path), threads, compile) if ours else engines.load(engine, Path(path), threads)
     loaded = time.perf_counter()
-    run(given)
+    run(inputs)
     ended = time.perf_counter()
     return {"load": loaded - begin, "first": ended - begin, "growth": resident_bytes("VmRSS") - before}
 
 
 def dynamic(path: str, sizes: list[str], threads: int) -> dict[str, Any]:
-    """Every engine on inputs of many sizes, each when it is new; ours then again. The engines take turns."""
+    """Run every engine, in alternation, on inputs of many sizes; Sardonyx repeats each size."""
     import sardonyx.compiler.llvm.parallel_build as build
     from judge import difference
     from sardonyx.report.alternation import REST_SECONDS, timed
@@ -198,37 +201,37 @@ def dynamic(path: str, sizes: list[str], threads: int) -> dict[str, Any]:
     runs = {name: engines.load(name, Path(path), threads) for name in (engines.SUBJECT, *engines.PEERS)}
     new: dict[str, list[float]] = {name: [] for name in runs}
     again: list[float] = []
-    compiled = counting(build, "compiled")
+    kernel_figures = count_calls(build, "compiled")
     worst, faults = 0.0, 0
     for number, stored in enumerate(sizes):
-        given = read_feeds(stored)
+        inputs = read_feeds(stored)
         outputs = {}
         for name in sorted(runs, key=lambda name: (list(runs).index(name) + number) % len(runs)):
             time.sleep(REST_SECONDS)
-            new[name].append(timed(lambda: outputs.update({name: runs[name](given)})))  # noqa: B023
+            new[name].append(timed(lambda: outputs.update({name: runs[name](inputs)})))  # noqa: B023
             if name == engines.SUBJECT:
-                again.append(statistics.median(timed(lambda: runs[name](given)) for _ in range(REPEATED)))  # noqa: B023
+                again.append(statistics.median(timed(lambda: runs[name](inputs)) for _ in range(REPEATED)))  # noqa: B023
         for ours, theirs in zip(outputs[engines.SUBJECT], outputs["onnxruntime"], strict=True):
             error, fault = difference(ours, theirs)
             worst, faults = max(worst, error), faults + (fault is not None)
         if not number:
-            compiled.clear()
-    # The first size of all compiles in some engines: it is no size like others.
+            kernel_figures.clear()
+    # The first size is not counted: some engines compile then.
     ratios = sorted(a / b for a, b in zip(new[engines.SUBJECT][1:], again[1:], strict=True))
     return {
-        "new": {name: sum(each[1:]) for name, each in new.items()},
+        "new": {name: sum(seconds[1:]) for name, seconds in new.items()},
         "again": sum(again[1:]),
-        "ratio": statistics.median(ratios), "ratios": ratios, "compilations": len(compiled),
+        "ratio": statistics.median(ratios), "ratios": ratios, "compilations": len(kernel_figures),
         "worst": worst, "faults": faults, "growth": growth_after_the_largest(path, sizes, threads),
     }  # fmt: skip
 
 
 def growth_after_the_largest(path: str, sizes: list[str], threads: int) -> int:
-    """Resident bytes that a new session gains over calls of all sizes, once it has had the largest."""
+    """Return the growth of resident bytes over calls of all sizes, after the largest size."""
     from isolated import resident_bytes
 
     run = engines.load(engines.SUBJECT, Path(path), threads)
-    largest = max(sizes, key=lambda stored: sum(each.size for each in read_feeds(stored).values()))
+    largest = max(sizes, key=lambda stored: sum(array.size for array in read_feeds(stored).values()))
     for _ in range(2):
         run(read_feeds(largest))
     before = resident_bytes("VmRSS")
@@ -237,8 +240,8 @@ def growth_after_the_largest(path: str, sizes: list[str], threads: int) -> int:
     return resident_bytes("VmRSS") - before
 
 
-def counting(module: Any, name: str) -> list[None]:
-    """A list that grows with every call of a function of a module."""
+def count_calls(module: Any, name: str) -> list[None]:
+    """Return a list that grows with every call of a function of a module."""
     function, calls = getattr(module, name), []
 
     def counted(*arguments: Any) -> Any:

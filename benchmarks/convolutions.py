@@ -1,7 +1,7 @@
-"""Convolutions and pooling against ONNX Runtime's: ``python benchmarks/convolutions.py``.
+"""Convolutions and pooling compared with ONNX Runtime: ``python benchmarks/convolutions.py``.
 
-Both run one layer (a convolution with a bias and Relu, or a pooling), in turns; the least time of each counts. ONNX
-Runtime's time is that of its kernel alone, by its own profiler: conversions of layout at the ends do not count.
+Both run one layer (a convolution with a bias and Relu, or a pooling) in alternation; the minimum time of each counts.
+ONNX Runtime's time is the time of its kernel by its own profiler, without conversions of layout at the ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: a transposed convolution dilates its input by ``up``; no filters make it a maximum pooling."""
+    """A layer: a transposed convolution dilates its input by ``up``; a layer without filters is a maximum pooling."""
 
     channels: int
     filters: int
@@ -64,8 +64,8 @@ class Layer:
 
     @property
     def operations(self) -> int:
-        places = self.extent if self.up > 1 else self.out
-        return 2 * self.filters * (self.channels // self.groups) * self.window**2 * places**2
+        positions = self.extent if self.up > 1 else self.out
+        return 2 * self.filters * (self.channels // self.groups) * self.window**2 * positions**2
 
     @property
     def text(self) -> str:
@@ -107,11 +107,11 @@ class Native:
     """A layer, compiled.
 
     Args:
-        layer: Which.
+        layer: The layer.
         weights: [filters, channels of a group, height, width].
-        biases: One a filter.
-        target: What for.
-        known: Whether the extent is in the code, or an argument.
+        biases: One for each filter.
+        target: The target of the code.
+        known: True if the extent is a constant of the code, False if the extent is an argument.
     """
 
     def __init__(self, layer: Layer, weights: Floats, biases: Floats, target: Target, known: bool) -> None:
@@ -127,30 +127,30 @@ class Native:
         image = Image(x, layer.channels, (extent, extent), blocked)
         epilogue = self._storing(kernel, b, y, filters, out, bool(layer.filters))
         packed: Floats = np.zeros(1, np.float32)
-        given = {"x": image, "batch": 1, "windows": windows, "out": (out, out), "epilogue": epilogue}
+        common = {"x": image, "batch": 1, "windows": windows, "out": (out, out), "epilogue": epilogue}
         if not layer.filters:
             problem = PoolingProblem(windows, (out, out), 32, True)
-            items = pooling(kernel, "max", schedule=choose_pooling(problem, target).schedule, **given)
+            items = pooling(kernel, "max", schedule=choose_pooling(problem, target).schedule, **common)
         elif layer.groups == layer.channels == layer.filters:
             packed = pack_depthwise_weights(weights[:, None], target)
             outputs = grouped_outputs(target, 1, layer.window)
-            items = depthwise(kernel, weights=w, outputs=outputs, **given)
+            items = depthwise(kernel, weights=w, outputs=outputs, **common)
         else:
             shape = {"channels": layer.channels, "filters": filters, "groups": layer.groups, "blocked": blocked}
             tile = choose_tile(target, **shape, width=out, taps=layer.window**2)
             packed = pack_weights(weights.reshape(layer.groups, -1, *weights.shape[1:]), tile)
             outputs = grouped_outputs(target, layer.channels // layer.groups, layer.window)
-            items = convolution(kernel, weights=w, tile=tile, outputs=outputs, **given)
+            items = convolution(kernel, weights=w, tile=tile, outputs=outputs, **common)
         self._function, self.compile_seconds = function(kernel, target)
         self.items = evaluate(items, symbols)
         self.lanes, self.blocked, self.filters = lanes, blocked, filters
-        places = (-(-layer.channels // lanes), layer.extent, layer.extent, lanes)
-        self.image = aligned(np.zeros(places if blocked else (layer.channels, *places[1:3]), np.float32))
+        blocks = (-(-layer.channels // lanes), layer.extent, layer.extent, lanes)
+        self.image = aligned(np.zeros(blocks if blocked else (layer.channels, *blocks[1:3]), np.float32))
         self.result = aligned(np.zeros((-(-filters // lanes), layer.out, layer.out, lanes), np.float32))
         padded = np.zeros(self.result.shape[0] * lanes, np.float32)
         padded[:filters] = biases
         self._held = [self.image, aligned(packed), aligned(padded), self.result]
-        slots = [each.ctypes.data for each in self._held] + [evaluate(size, symbols) for size in kernel.sizes]
+        slots = [array.ctypes.data for array in self._held] + [evaluate(size, symbols) for size in kernel.sizes]
         self._arguments = (ctypes.c_int64 * len(slots))(*slots)
         self._code = ctypes.cast(self._function, ctypes.c_void_p).value  # type: ignore[arg-type]
 
@@ -160,18 +160,18 @@ class Native:
         type = f"<{lanes} x float>"
 
         def epilogue(index: tuple[Index, ...], value: str, mask: str | None) -> None:
-            _, filter, y, x = (each.base for each in index)
+            _, filter, y, x = (axis.base for axis in index)
             if relu:
                 value = e.let(f"fadd {type} {value}, {e.load(type, e.address(bias, 'float', filter), 4)}")
                 value = e.call(type, f"llvm.maxnum.v{lanes}f32", [(type, value), (type, "zeroinitializer")])
             extent = kernel.size(out)
-            place = e.add(e.mul(e.add(e.mul(e.div(filter, lanes), extent), y), extent), x)
-            e.store(type, value, e.address(result, "float", e.mul(place, lanes)), 4 * lanes)
+            offset = e.add(e.mul(e.add(e.mul(e.div(filter, lanes), extent), y), extent), x)
+            e.store(type, value, e.address(result, "float", e.mul(offset, lanes)), 4 * lanes)
 
         return epilogue
 
     def __call__(self, x: Floats) -> Floats:
-        """The result for a plain image [1, C, H, W]."""
+        """Return the result for an unblocked image [1, C, H, W]."""
         channels, *sizes = x.shape[1:]
         if self.blocked:
             padded = np.zeros((self.image.shape[0] * self.lanes, *sizes), np.float32)
@@ -183,7 +183,7 @@ class Native:
         return np.moveaxis(self.result, 3, 1).reshape(-1, *self.result.shape[1:3])[None, : self.filters]
 
     def run(self, threads: int = 1) -> None:
-        """Compute."""
+        """Run the kernel."""
         arguments = ctypes.addressof(self._arguments)
         if threads == 1:
             self._function(arguments, 0, self.items, 0)
@@ -192,7 +192,7 @@ class Native:
             pool(threads).parallel(self._code, arguments, self.items, max(1, self.items // (threads * 8)))
 
     def seconds(self, threads: int) -> float:
-        """The time of one computation; of one thread, that of the processor."""
+        """Return the seconds of one run; with one thread, processor seconds."""
         if threads == 1:
             return seconds_of(self.run)
         begin = time.perf_counter()
@@ -201,7 +201,7 @@ class Native:
 
 
 class Peer:
-    """ONNX Runtime on the layer, under its profiler."""
+    """ONNX Runtime on the layer, with its profiler."""
 
     def __init__(self, layer: Layer, weights: Floats, biases: Floats, threads: int, folder: str) -> None:
         shape = (1, layer.channels, layer.extent, layer.extent)
@@ -235,13 +235,13 @@ class Peer:
         self._session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
     def __call__(self, x: Floats) -> Floats:
-        """The result for an image."""
+        """Return the result for an image."""
         return self._session.run(None, {"x": x})[0]
 
     def seconds(self) -> float:
-        """The least time of the kernels of all runs so far; there can be no more runs."""
+        """Return the minimum time of the kernels over all runs; no runs may follow."""
         path = Path(self._session.end_profiling())
-        events = [each for each in json.loads(path.read_text()) if each.get("cat") == "Node"]
+        events = [event for event in json.loads(path.read_text()) if event.get("cat") == "Node"]
         path.unlink()
         names = (self.operator, f"Fused{self.operator}")
         own = [e["dur"] for e in events if e["name"].endswith("_kernel_time") and e["args"]["op_name"] in names]
@@ -252,7 +252,7 @@ class Peer:
 def compare(
     layer: Layer, target: Target, known: bool, threads: int, seconds: float, peak: Callable[[], float], folder: str
 ) -> float:
-    """Print a row; returns how many times as fast as ONNX Runtime."""
+    """Print a row and return ONNX Runtime's time over Sardonyx's."""
     rng = np.random.default_rng(0)
     filters = layer.filters or layer.channels
     shape = (filters, layer.channels // layer.groups, layer.window, layer.window)
@@ -260,8 +260,8 @@ def compare(
     biases = rng.standard_normal(filters).astype(np.float32)
     x = rng.standard_normal((1, layer.channels, layer.extent, layer.extent)).astype(np.float32)
     native, peer = Native(layer, weights, biases, target, known), Peer(layer, weights, biases, threads, folder)
-    want = peer(x)
-    error = float(np.abs(native(x) - want).max() / np.abs(want).max())
+    expected = peer(x)
+    error = float(np.abs(native(x) - expected).max() / np.abs(expected).max())
     ours, best = np.inf, 0.0
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -283,12 +283,12 @@ def compare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", default=list(SUITES), help=f"of {', '.join(SUITES)}")
-    parser.add_argument("--target", choices=list(NAMED), help="what code is generated for; else the machine at hand")
-    parser.add_argument("--seconds", type=float, default=1.0, help="time for each layer")
-    parser.add_argument("--open", action="store_true", help="extents are arguments of the code")
+    parser.add_argument("suites", nargs="*", default=list(SUITES), help=f"some of {', '.join(SUITES)}")
+    parser.add_argument("--target", choices=list(NAMED), help="target of the code; by default this machine")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds for each layer")
+    parser.add_argument("--open", action="store_true", help="open extents: arguments of the code instead of constants")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--layers", help="only layers whose text has this in it")
+    parser.add_argument("--layers", help="only layers whose text contains LAYERS")
     arguments = parser.parse_args()
     target = NAMED[arguments.target] if arguments.target else host()
     peak = multiply_add_peak(target)
@@ -297,13 +297,13 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for suite in arguments.suites:
-            layers = [each for each in SUITES[suite] if arguments.layers is None or arguments.layers in each.text]
-            found = [
-                compare(each, target, not arguments.open, arguments.threads, arguments.seconds, peak, folder)
-                for each in layers
+            layers = [layer for layer in SUITES[suite] if arguments.layers is None or arguments.layers in layer.text]
+            ratios = [
+                compare(layer, target, not arguments.open, arguments.threads, arguments.seconds, peak, folder)
+                for layer in layers
             ]
-            if found:
-                print(f"| *{suite}, geometric mean* | | | {np.exp(np.mean(np.log(found))):.2f} | | | | |", flush=True)
+            if ratios:
+                print(f"| *{suite}, geometric mean* | | | {np.exp(np.mean(np.log(ratios))):.2f} | | | | |", flush=True)
 
 
 if __name__ == "__main__":

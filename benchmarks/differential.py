@@ -1,4 +1,4 @@
-"""Random models of one operator: how many were compared with each evaluator, and the first that differ.
+"""Random models of one operator: the number of comparisons with each evaluator, and the first differences.
 
 Run from the root of the repository: ``python benchmarks/differential.py --graphs 5000 --operator Conv --json FILE``.
 """
@@ -17,16 +17,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.ops.differential import GENERATORS, run_many
 
 SHOWN = 5
-"""Differences of an operator that are printed."""
+"""Limit of printed differences of an operator."""
 
 
 def main() -> int:
-    """Compare the operators asked for; 1 if any differs without a recorded reason."""
+    """Compare the selected operators; return 1 if any differs without a recorded reason."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--graphs", type=int, default=5000, help="graphs of each operator")
-    parser.add_argument("--operator", action="append", choices=sorted(GENERATORS), help="all when not given")
+    parser.add_argument("--graphs", type=int, default=5000, help="number of graphs for each operator")
+    parser.add_argument(
+        "--operator", action="append", choices=sorted(GENERATORS), help="an operator (repeatable); by default all"
+    )
     parser.add_argument("--seed", type=int, default=0, help="first seed")
-    parser.add_argument("--json", type=Path, help="file to write the counts into")
+    parser.add_argument("--json", type=Path, help="file for the counts")
     arguments = parser.parse_args()
     report = {}
     for operator in arguments.operator or GENERATORS:
@@ -39,7 +41,7 @@ def main() -> int:
             print(f"  {failure}")
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    return int(any(found["failures"] for found in report.values()))
+    return int(any(counts["failures"] for counts in report.values()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Models in double precision: what single precision cannot say is asked of them."""
+"""Models in double precision, as references for single precision."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import onnx
 
 
 def in_doubles(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, changed in place, with all numbers of 32 bits in its main graph in 64."""
+    """Return the model, changed in place, with all float32 tensors of its main graph as float64."""
     tensors = [*proto.graph.initializer, *(a.t for node in proto.graph.node for a in node.attribute if a.HasField("t"))]
     for tensor in tensors:
         if tensor.data_type == onnx.TensorProto.FLOAT:

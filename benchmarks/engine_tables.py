@@ -1,4 +1,4 @@
-"""The figures of `latency.py` as tables: what was asked, what was reached, and every exception by name."""
+"""The figures of `latency.py` as tables: goals, measurements, and every exception by name."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ Result = dict[str, Any]
 
 VARIANTS = [name for peer in PEERS for name in (peer, f"{peer}, optimized")]
 LARGE_SECONDS = 5e-3
-"""From here on, of ONNX Runtime's time, a network has to be fast by itself."""
+"""Time in ONNX Runtime from which the criterion of single networks applies."""
 
 MIB = 1 << 20
 FLAT_BYTES = MIB
-"""What memory that is flat may differ by: heaps keep a few pages."""
+"""Tolerance of flat memory: heaps retain a few pages."""
 
 
-def tables(found: Mapping[str, Sequence[Result]], sections: Sequence[str]) -> list[Table]:
-    """The table of the criteria, then those of the sections."""
+def tables(results: Mapping[str, Sequence[Result]], sections: Sequence[str]) -> list[Table]:
+    """Return the table of the criteria, and the tables of the sections."""
     builders: dict[str, Callable[[], tuple[Table, list[list[str]]]]] = {
-        "latency": lambda: compared(found["latency"], "Latency"),
-        "call": lambda: called(found["call"]),
-        "load": lambda: loaded(found["load"]),
-        "memory": lambda: remembered(found["load"]),
-        "dynamic": lambda: of_many_sizes(found["dynamic"]),
-        "trees": lambda: generated(found["trees"]),
-        "recurrent": lambda: of_recurrent_layers(found["recurrent"]),
+        "latency": lambda: compared(results["latency"], "Latency"),
+        "call": lambda: called(results["call"]),
+        "load": lambda: loaded(results["load"]),
+        "memory": lambda: remembered(results["load"]),
+        "dynamic": lambda: of_many_sizes(results["dynamic"]),
+        "trees": lambda: generated(results["trees"]),
+        "recurrent": lambda: of_recurrent_layers(results["recurrent"]),
     }
     built = [builders[section]() for section in sections]
-    criteria = [each for _, lines in built for each in lines]
-    summary = Table("Compiled models: summary", "", ["Criterion", "Asked", "Reached", "Holds"], criteria)
+    criteria = [criterion for _, lines in built for criterion in lines]
+    summary = Table("Compiled models: summary", "", ["Criterion", "Goal", "Measured", "Met"], criteria)
     return [summary, *(table for table, _ in built)]
 
 
@@ -44,22 +44,22 @@ def tables(found: Mapping[str, Sequence[Result]], sections: Sequence[str]) -> li
 
 
 def best_of(row: Result, peer: str) -> float | None:
-    """The better of a peer's two times over ours."""
+    """Return the better of a peer's two times over ours."""
     ratios = [row["ratios"][name] for name in (peer, f"{peer}, optimized") if name in row.get("ratios", {})]
     return min(ratios, default=None)
 
 
 def best(row: Result) -> float | None:
-    """The fastest peer's time over ours."""
+    """Return the fastest peer's time over ours."""
     return min((ratio for peer in PEERS if (ratio := best_of(row, peer)) is not None), default=None)
 
 
 def compared(rows: Sequence[Result], title: str) -> tuple[Table, list[list[str]]]:
     table = Table(
         title,
-        "Milliseconds, median of alternating blocks. Ratios are a peer's time over ours, of its better graph; above 1 "
-        "Sardonyx is faster. The roofline is what operations at the measured peak of multiply-adds and bytes at the "
-        "measured bandwidth take, over our time.",
+        "Milliseconds, median of alternating blocks. Ratios are a peer's time over Sardonyx's, with the peer's better "
+        "graph; above 1, Sardonyx is faster. The roofline is the time of operations at the measured peak of "
+        "multiply-adds plus the time of bytes at the measured bandwidth, over Sardonyx's time.",
         ["Model", SUBJECT, *VARIANTS, *(f"× {peer}" for peer in PEERS), "× best", "of roofline", "kernels"],
         [],
     )
@@ -79,13 +79,13 @@ def compared(rows: Sequence[Result], title: str) -> tuple[Table, list[list[str]]
 
 
 def notes(row: Result) -> list[str]:
-    """What keeps a row from being whole."""
+    """Return the failures and remarks of a row."""
     said = [f"{row['name']}: {row['failure']}"] if "failure" in row else []
     said += [f"{row['name']}: {name}: {reason}" for name, reason in row.get("failures", {}).items()]
     if "within" in row.get("judge", ""):
         said.append(f"{row['name']}: compared with {row['judge']}")
     left = row.get("interpreted")
-    return [*said, *([f"{row['name']}: {len(left)} values on the interpreter: {', '.join(left[:3])}"] if left else [])]
+    return [*said, *([f"{row['name']}: {len(left)} interpreted values: {', '.join(left[:3])}"] if left else [])]
 
 
 def times_as(ratio: float | None) -> str:
@@ -98,7 +98,7 @@ def latency_lines(rows: Sequence[Result]) -> list[list[str]]:
     over_best = [best(row) for row in usable]
     slower = [row["name"] for row in rows if (best(row) or 0) < 1]
     large = [row for row in usable if row["seconds"].get("onnxruntime", 0) > LARGE_SECONDS]
-    short = [
+    missed = [
         row["name"] for row in large
         if (best_of(row, "onnxruntime") or 0) < 2 and (row.get("roofline") or 0) < 0.8
     ]  # fmt: skip
@@ -114,8 +114,8 @@ def latency_lines(rows: Sequence[Result]) -> list[list[str]]:
              all_there and geomean(over_best) >= 1.5),
         line("latency, each", "no model slower than the better peer", f"slower or missing: {listed(slower)}",
              not slower),
-        line("networks above 5 ms", "≥ 2.0 × ONNX Runtime or ≥ 0.8 of the roofline", f"short of it: {listed(short)}",
-             all_there and not short),
+        line("networks above 5 ms", "≥ 2.0 × ONNX Runtime or ≥ 0.8 of the roofline", f"not met by: {listed(missed)}",
+             all_there and not missed),
     ]  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def listed(names: Sequence[str]) -> str:
 
 def called(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
     table = Table(
-        "Calls of a small model", "Microseconds a call from Python; shares are of ONNX Runtime's time.",
+        "Calls of a small model", "Microseconds per call from Python; shares are relative to ONNX Runtime's time.",
         ["Model", "call", "µs", "share"], [],
     )  # fmt: skip
     lines = []
@@ -146,13 +146,13 @@ def called(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
 
 
 def middle(row: Result, kind: str, figure: str) -> float | None:
-    """The median of a figure over the processes; None where one failed."""
-    found = [each.get(figure) for each in row["starts"][kind]]
-    return None if None in found else statistics.median(found)
+    """Return the median of a figure over the processes; None if one failed."""
+    figures = [run.get(figure) for run in row["starts"][kind]]
+    return None if None in figures else statistics.median(figures)
 
 
 def started(row: Result, peer: str, figure: str) -> float | None:
-    """A peer's figure over ours, in processes with a warm cache."""
+    """Return a peer's figure over ours, in processes with a warm cache."""
     ours, theirs = middle(row, "warm", figure), middle(row, peer, figure)
     return theirs / ours if ours and theirs else None
 
@@ -164,15 +164,16 @@ def loaded(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
     ]  # fmt: skip
     table = Table(
         "Loading",
-        "Milliseconds in a fresh process that has imported the engine. Cold: with an empty cache, all compiled. First "
-        "answer: likewise, while it compiles. Warm: with the cache. `first` is loading and the first run.",
+        "Milliseconds in a new process that has imported the engine. Cold: with an empty cache, until all is compiled. "
+        "First answer: with an empty cache, until the first result. Warm: with the cache. `first` is loading and the "
+        "first run.",
         ["Model", "cold", "first answer", "warm", "ONNX Runtime", "ONNX Runtime, first", "OpenVINO"],
         [],
     )
     late, slow = [], []
     for row in rows:
         figures = [middle(row, *column) for column in columns]
-        table.rows.append([row["name"], *("—" if each is None else f"{each * 1e3:.1f}" for each in figures)])
+        table.rows.append([row["name"], *("—" if seconds is None else f"{seconds * 1e3:.1f}" for seconds in figures)])
         table.notes += start_notes(row)
         _, answer, warm, theirs, first, _ = figures
         if warm is None or (theirs is not None and warm > theirs):
@@ -195,14 +196,15 @@ def loaded(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
 def remembered(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
     table = Table(
         "Memory",
-        "MiB of resident memory more after a run than after the import, in a fresh process; ours with a warm cache.",
+        "Growth of resident memory in MiB from the import to the end of a run, in a new process; Sardonyx with a warm "
+        "cache.",
         ["Model", SUBJECT, "ONNX Runtime", "OpenVINO"],
         [],
     )
     more = []
     for row in rows:
         figures = [middle(row, kind, "growth") for kind in ("warm", *PEERS)]
-        table.rows.append([row["name"], *("—" if each is None else f"{each / MIB:.1f}" for each in figures)])
+        table.rows.append([row["name"], *("—" if bytes_ is None else f"{bytes_ / MIB:.1f}" for bytes_ in figures)])
         ours, theirs, _ = figures
         if ours is None or (theirs is not None and ours > theirs):
             more.append(row["name"])
@@ -211,8 +213,8 @@ def remembered(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
 
 def start_notes(row: Result) -> list[str]:
     return [
-        f"{row['name']}: {kind}: {each['failure']}"
-        for kind, starts in row["starts"].items() for each in starts[:1] if "failure" in each
+        f"{row['name']}: {kind}: {run['failure']}"
+        for kind, starts in row["starts"].items() for run in starts[:1] if "failure" in run
     ]  # fmt: skip
 
 
@@ -222,11 +224,10 @@ def start_notes(row: Result) -> list[str]:
 def of_many_sizes(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
     table = Table(
         "Many input sizes",
-        "Seconds for all sizes but the first: each when it is new, and, ours, when it comes again (the median of three "
-        "calls). "
-        "The ratio is new over repeated, ours: the median over all sizes, and what nine of ten are below. Growth is "
-        "that of resident memory over all sizes, in a session that had the largest first.",
-        ["Model", "sizes", "engine", "new", "again", "new / again", "of nine in ten", "growth, MiB"], [],
+        "Seconds for all sizes but the first: the first call of each size, and for Sardonyx a repeated call (median of "
+        "three). The ratio is new over repeated: median and 90th percentile over all sizes. Growth is that of resident "
+        "memory over all sizes, in a session that ran the largest size first.",
+        ["Model", "sizes", "engine", "new", "repeated", "new / repeated", "90th percentile", "growth, MiB"], [],
     )  # fmt: skip
     lines = []
     for row in rows:
@@ -248,7 +249,7 @@ def of_many_sizes(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
             line(f"sizes of {row['name']}", "memory flat after the largest", f"{row['growth'] / MIB:.1f} MiB",
                  row["growth"] <= FLAT_BYTES),
             line(f"sizes of {row['name']}", "faster in total than both peers", f"{share:.2f} ×", share > 1),
-            line(f"sizes of {row['name']}", "equal outputs", f"{row['faults']} others", row["faults"] == 0),
+            line(f"sizes of {row['name']}", "equal outputs", f"{row['faults']} differences", row["faults"] == 0),
         ]  # fmt: skip
     return table, lines
 
@@ -260,10 +261,10 @@ def generated(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]:
     table, _ = compared(rows, "Tree ensembles, recurrent layers, a loop")
     lines = []
     for row in rows:
-        asked = 10.0 if row["name"].startswith("Loop") else 1.5 if row["name"] in ("LSTM", "GRU") else 5.0
+        goal = 10.0 if row["name"].startswith("Loop") else 1.5 if row["name"] in ("LSTM", "GRU") else 5.0
         ratio = best_of(row, "onnxruntime")
         lines.append(
-            line(row["name"], f"≥ {asked} × ONNX Runtime", times_as(ratio), ratio is not None and ratio >= asked)
+            line(row["name"], f"≥ {goal} × ONNX Runtime", times_as(ratio), ratio is not None and ratio >= goal)
         )
     return table, lines
 
@@ -272,26 +273,26 @@ def of_recurrent_layers(rows: Sequence[Result]) -> tuple[Table, list[list[str]]]
     table, _ = compared(rows, "Recurrent layers")
     ratios = [best_of(row, "onnxruntime") for row in rows]
     known = [ratio for ratio in ratios if ratio is not None]
-    short = [row["name"] for row, ratio in zip(rows, ratios, strict=True) if ratio is None or ratio < 1.5]
-    reached = f"{geomean(known):.2f}; short of it: {listed(short)}" if known else "none"
-    return table, [line("recurrent layers", "each ≥ 1.5 × ONNX Runtime", reached, not short)]
+    missed = [row["name"] for row, ratio in zip(rows, ratios, strict=True) if ratio is None or ratio < 1.5]
+    measured = f"{geomean(known):.2f}; not met by: {listed(missed)}" if known else "none"
+    return table, [line("recurrent layers", "each ≥ 1.5 × ONNX Runtime", measured, not missed)]
 
 
-def plot(path: Path, found: Mapping[str, Sequence[Result]]) -> None:
-    """The ratios of the models, a panel for each section that has them."""
+def plot(path: Path, results: Mapping[str, Sequence[Result]]) -> None:
+    """Draw the ratios of the models, a panel for each measured section."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     panels: list[tuple[str, Sequence[Result], Callable[[Result, str], float | None]]] = [
-        (f"{name}: a peer's time over Sardonyx's, above 1 is faster", found[name], best_of)
-        for name in ("latency", "trees") if found.get(name)
+        (f"{name}: a peer's time over Sardonyx's, above 1 is faster", results[name], best_of)
+        for name in ("latency", "trees") if results.get(name)
     ]  # fmt: skip
     for figure_name, title in (("load", "loading, warm: a peer's time"), ("growth", "memory after a run: a peer's")):
-        if found.get("load"):
+        if results.get("load"):
             beside = functools.partial(started, figure=figure_name)
-            panels.append((f"{title} over Sardonyx's, above 1 is less", found["load"], beside))
+            panels.append((f"{title} over Sardonyx's, above 1 is less", results["load"], beside))
     if not panels:
         return
     figure, axes = plt.subplots(len(panels), 1, figsize=(14, 5 * len(panels)), squeeze=False, layout="constrained")

@@ -1,6 +1,6 @@
-"""The engines whose latency is compared: each loads a model file and runs it on feeds, with what makes it fastest.
+"""The engines whose latency is compared: each loads a model file and runs feeds, with its fastest settings.
 
-Imports stand inside the functions, so that a process loads only what it measures.
+The imports are inside the functions, so that a process loads only the measured engine.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any
 import numpy as np
 
 Run = Callable[[Mapping[str, np.ndarray]], list[Any]]
-"""From feeds to the outputs, in the model's order."""
+"""A function from feeds to outputs, in the model's order."""
 
 SUBJECT = "sardonyx"
 PEERS = ("onnxruntime", "openvino")
 
 
 class NotCompiled(Exception):
-    """Sardonyx would answer from its interpreter: that is nobody's latency."""
+    """Sardonyx has no compiled model, so that its interpreter would be measured."""
 
 
 def load(engine: str, path: Path, threads: int) -> Run:
-    """The engine with the model loaded, ready to run.
+    """Return the engine with the model loaded, ready to run.
 
     Raises:
-        Exception: Whatever the engine raises on a model that it cannot load.
+        Exception: The engine cannot load the model.
     """
     return {"sardonyx": sardonyx, "onnxruntime": onnxruntime, "openvino": openvino}[engine](path, threads)
 
 
 def sardonyx(path: Path, threads: int, compile: str = "wait") -> Run:
-    """Compiled first, or as ``compile`` says."""
+    """Return a session of Sardonyx; by default after compilation."""
     from sardonyx import Session
 
     session = Session(path, compile=compile, threads=threads)
@@ -43,7 +43,7 @@ def sardonyx(path: Path, threads: int, compile: str = "wait") -> Run:
 
 
 def onnxruntime(path: Path, threads: int) -> Run:
-    """All optimizations, which is the default; its workers spin while it runs, as they do by default."""
+    """Return a session of ONNX Runtime with its defaults: all optimizations, spinning workers."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -69,12 +69,12 @@ def openvino(path: Path, threads: int) -> Run:
     outputs = list(compiled.outputs)
 
     def run(feeds: Mapping[str, np.ndarray]) -> list[Any]:
-        found = request.infer(dict(feeds))
-        return [found[output] for output in outputs]
+        results = request.infer(dict(feeds))
+        return [results[output] for output in outputs]
 
     return run
 
 
 def versions() -> dict[str, str]:
-    """Of all engines."""
+    """Return the versions of all engines."""
     return {name: importlib.metadata.version(name) for name in (SUBJECT, *PEERS)}

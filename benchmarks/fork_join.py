@@ -1,7 +1,7 @@
-"""What it costs to share work among threads: ``python benchmarks/fork_join.py``.
+"""The cost of sharing work among threads: ``python benchmarks/fork_join.py``.
 
-A job whose items wait for each other needs all threads at once: its time is that of a fork and a join, while workers
-spin and after they slept. A job of additions shows what the second thread brings, by the length of the job.
+A job whose items wait for each other needs all threads at once: its time is the time of a fork and a join, while
+workers spin and after they slept. A job of additions shows the gain of further threads by the length of the job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sardonyx.compiler.target.description import host
 
 
 def meeting(threads: int) -> str:
-    """Each item waits until the others of its round have begun."""
+    """Return a kernel in which each item waits until the other items of its round have begun."""
     kernel = Kernel(host())
     arrived = kernel.buffer()
     e = kernel.emitter
@@ -40,7 +40,7 @@ def meeting(threads: int) -> str:
 
 
 def adding() -> str:
-    """Each item is a chain of 100 additions."""
+    """Return a kernel in which each item is a chain of 100 additions."""
     kernel = Kernel(host())
     sums = kernel.buffer()
     e = kernel.emitter
@@ -62,10 +62,10 @@ def driver() -> tuple[str, list[str]]:
 
 
 class Jobs:
-    """The kernels, and a pool to run them on.
+    """The kernels, compiled, with their arguments.
 
     Args:
-        threads: How many threads work.
+        threads: Number of threads.
     """
 
     def __init__(self, threads: int) -> None:
@@ -79,7 +79,7 @@ class Jobs:
         self.threads = threads
 
     def seconds(self, pool: Pool, kernel: str, items: int, grain: int, times: int) -> float:
-        """What a job takes, of so many in a row."""
+        """Return the seconds of a job, averaged over consecutive runs."""
         data: npt.NDArray[np.generic] = self._arrived if kernel == "meeting" else self._sums
         arguments = np.array([data.ctypes.data])
         address = self._code.address(kernel)
@@ -90,24 +90,25 @@ class Jobs:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--threads", type=int, default=2, help="number of threads")
     threads = options.parse_args().threads
     jobs, several, one = Jobs(threads), pool(threads), pool(1)
 
     hot = [jobs.seconds(several, "meeting", threads, 1, 100) for _ in range(300)]
-    print(f"fork and join, workers spinning: {min(hot) * 1e6:.2f} us least, {statistics.median(hot) * 1e6:.2f} median")
+    least, median = min(hot) * 1e6, statistics.median(hot) * 1e6
+    print(f"fork and join, workers spinning: {least:.2f} us minimum, {median:.2f} us median")
     for gap in (0.001, 0.02):
         cold = []
         for _ in range(60):
             time.sleep(gap)
             cold.append(jobs.seconds(several, "meeting", threads, 1, 1))
         name = f"after {gap * 1e3:.0f} ms of sleep"
-        print(f"fork and join, {name}: {min(cold) * 1e6:.0f} us least, {statistics.median(cold) * 1e6:.0f} median")
+        print(f"fork and join, {name}: {min(cold) * 1e6:.0f} us minimum, {statistics.median(cold) * 1e6:.0f} us median")
     for items in (8, 32, 128, 1024, 16384):
         grain = -(-items // (4 * threads))
         alone = min(jobs.seconds(one, "adding", items, grain, 20) for _ in range(50))
         shared = min(jobs.seconds(several, "adding", items, grain, 20) for _ in range(50))
-        print(f"a job of {alone * 1e6:8.2f} us: {shared * 1e6:8.2f} on {threads} threads, {alone / shared:.2f} x")
+        print(f"a job of {alone * 1e6:8.2f} us: {shared * 1e6:8.2f} us on {threads} threads, {alone / shared:.2f} x")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Optimizer runs in processes of their own: a crash, a hang or a full memory is a row of the table, not its end.
+"""Optimizer runs in processes of their own: a crash, a hang or full memory is a row of the table, not its end.
 
-A `Worker` is a child process that has imported one tool and optimizes a file each time it is asked to. Several workers
-asked in turn give alternating runs, each with its own heap and its own peak.
+A `Worker` is a child process that has imported one tool and optimizes one file per request. Alternating requests to
+several workers give alternating runs, each with its own heap and its own peak.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import peers
 TIMEOUT_SECONDS = 120.0
 ADDRESS_SPACE_BYTES = 12 << 30
 RESET_PEAK = "5"
-"""Written to clear_refs, it lowers the recorded peak of the process to what it holds."""
+"""Text for clear_refs that resets the recorded peak of the process to its current memory."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,11 @@ class Run:
     """One optimization from file to file.
 
     Attributes:
-        seconds: Wall time, import left out.
-        processor_seconds: What the process took of processors meanwhile, whatever else the machine did.
-        peak_bytes: The most memory the worker ever held, above what it held once the tool was imported.
-        children_peak_bytes: The most memory that one of the worker's own child processes ever held, or the worker
-            itself when it started that child.
-        failure: Why there is no result.
+        seconds: Wall time, without the import.
+        peak_bytes: Maximum memory of the worker, above its memory after the import.
+        children_peak_bytes: Maximum memory of one of the worker's child processes, which starts with the worker's own.
+        failure: The reason for a missing result.
+        processor_seconds: Processor time of the process.
     """
 
     seconds: float | None = None
@@ -51,7 +50,7 @@ class Run:
 
 
 class Worker:
-    """A child process with one tool imported; the first run in it is the warm-up."""
+    """A child process with one tool imported; its first run is the warm-up."""
 
     def __init__(self, tool: str, timeout: float = TIMEOUT_SECONDS) -> None:
         self.command = [sys.executable, __file__, tool]
@@ -93,7 +92,7 @@ class Worker:
         return run if run.failure or result.exists() else Run(failure="wrote no model")
 
     def last_words(self) -> str:
-        """Why the process ended by itself: the signal, or the last line it wrote."""
+        """Return the reason for the end of the process: the signal, or the last line of its output."""
         code = self.child.wait()
         if code < 0:
             return f"crashed: {signal.Signals(-code).name}"
@@ -102,47 +101,47 @@ class Worker:
 
 
 class Workers:
-    """One worker a tool, kept from model to model, and another in place of one that fails. A context manager."""
+    """One worker for each tool, reused for all models; a failing worker is replaced. A context manager."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, Worker] = {}
+        self.idle: dict[str, Worker] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for worker in self.kept.values():
+        for worker in self.idle.values():
             worker.__exit__(*exception)
-        self.kept.clear()
+        self.idle.clear()
 
     def run(self, tool: str, source: Path, result: Path) -> Run:
-        """One run in the tool's worker."""
-        worker = self.kept.pop(tool, None) or Worker(tool).__enter__()
+        """Run the tool once in its worker."""
+        worker = self.idle.pop(tool, None) or Worker(tool).__enter__()
         run = worker.run(source, result)
         if run.failure:
             worker.__exit__(None, None, None)
         else:
-            self.kept[tool] = worker
+            self.idle[tool] = worker
         return run
 
 
 def run_once(tool: str, source: Path, result: Path, timeout: float = TIMEOUT_SECONDS) -> Run:
-    """One run in a fresh process."""
+    """Run the tool once in a new process."""
     with Worker(tool, timeout) as worker:
         return worker.run(source, result)
 
 
 def resident_bytes(field: str) -> int:
-    """A field of Linux's account of this process's memory: VmRSS, held now, or VmHWM, the most ever held.
+    """Return a field of Linux's memory statistics of this process: VmRSS (current) or VmHWM (peak).
 
-    `getrusage` would not do: its peak passes from the parent to the child through exec.
+    The peak of `getrusage` includes the parent's, which exec passes on to the child.
     """
     status = Path("/proc/self/status").read_text()
     return int(re.search(rf"^{field}:\s*(\d+) kB", status, re.MULTILINE).group(1)) * 1024
 
 
 def serve(tool: str) -> None:
-    """The child's side: a request is a line with two paths, the reply a line with a `Run`."""
+    """Serve requests, lines with two paths, by lines with a `Run`, in the child process."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))

@@ -1,4 +1,4 @@
-"""What an optimized model is worth: how many nodes it has, whether it is standard, valid, and right."""
+"""The quality of an optimized model: number of nodes, standard operators, validity, equality of outputs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import onnx
 import suites
 
 TOLERANCE = 1e-4
-"""Of the largest magnitude of an output."""
+"""Relative to the largest magnitude of an output."""
 STANDARD_DOMAINS = {"ai.onnx", "ai.onnx.ml"}
 
 
 @dataclass
 class Verdict:
-    """The properties of one model beside its original.
+    """The properties of one model, compared with its original.
 
     Attributes:
-        nodes: Nodes left, those of bodies and functions and Constant nodes included.
-        ops: The same by operator.
+        nodes: Number of nodes, including bodies, functions and Constant nodes.
+        ops: Number of nodes by operator.
         bytes: Size of the file and of its external data.
-        foreign: Operators of other than the standard domains which the original did not have.
-        worst_error: Largest difference from the reference outputs, relative to the largest value of each.
-        signature: How inputs and outputs are declared otherwise than before without being wrong (a size that was open
-            is stated now, or has another name).
+        foreign: Operators outside of the standard domains that the original does not have.
+        worst_error: Largest difference from the reference outputs, relative to the largest element of each.
+        signature: Changes of the declared inputs and outputs that are not wrong (an open size that is known now, or has
+            another name).
         inherited: Findings of the checker that the original has too.
-        faults: Why the model is wrong.
+        faults: The reasons why the model is wrong.
     """
 
     nodes: int = 0
@@ -45,12 +45,12 @@ class Verdict:
 
     @property
     def countable(self) -> bool:
-        """Whether its nodes may be compared: the model is right and standard ONNX."""
+        """True if the number of nodes can be compared: the model is correct and standard ONNX."""
         return not self.faults and not self.foreign
 
     @property
     def reason(self) -> str:
-        """Why its nodes may not be compared."""
+        """The reasons why the number of nodes cannot be compared."""
         foreign = [f"not standard ONNX: {count} {name}" for name, count in self.foreign.items()]
         return "; ".join(self.faults + foreign)
 
@@ -71,7 +71,7 @@ def judge(path: Path, case: suites.Case, samples: Sequence[suites.Sample]) -> Ve
 
 
 def census(model: onnx.ModelProto, path: Path) -> Verdict:
-    """Nodes by operator, bodies and functions included, and those outside of the standard domains."""
+    """Count nodes by operator, including bodies and functions, and nodes outside of the standard domains."""
     counts = collections.Counter(qualified(node, model) for node in all_nodes(model))
     foreign = {name: count for name, count in counts.items() if ":" in name}
     data = path.with_suffix(path.suffix + ".data")
@@ -80,7 +80,7 @@ def census(model: onnx.ModelProto, path: Path) -> Verdict:
 
 
 def qualified(node: onnx.NodeProto, model: onnx.ModelProto) -> str:
-    """The operator's name, with its domain in front where that is neither standard nor the model's own."""
+    """Return the operator's name, with its domain unless standard or a domain of the model's functions."""
     domain = node.domain or "ai.onnx"
     own = {function.domain for function in model.functions}
     return node.op_type if domain in STANDARD_DOMAINS | own else f"{domain}:{node.op_type}"
@@ -103,7 +103,7 @@ def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def signature_changes(model: onnx.ModelProto, original: onnx.ModelProto) -> tuple[list[str], list[str]]:
-    """Faults (another name, order, type, rank or fixed size) and other differences of the inputs and outputs."""
+    """Return faults (name, order, type, rank or fixed size) and other changes of inputs and outputs."""
     faults, changes = [], []
     for side in ("input", "output"):
         before, after = values(original, side), values(model, side)
@@ -113,19 +113,19 @@ def signature_changes(model: onnx.ModelProto, original: onnx.ModelProto) -> tupl
         for old, new in zip(before, after, strict=True):
             if old.type == new.type:
                 continue
-            found = faults if contradicts(old.type, new.type) else changes
-            found.append(f"{side} {old.name}: {shown(old.type)} became {shown(new.type)}")
+            messages = faults if contradicts(old.type, new.type) else changes
+            messages.append(f"{side} {old.name}: {type_text(old.type)} became {type_text(new.type)}")
     return faults, changes
 
 
 def values(model: onnx.ModelProto, side: str) -> list[onnx.ValueInfoProto]:
-    """The graph's inputs without initializers, or its outputs."""
+    """Return the graph's inputs without initializers, or its outputs."""
     weights = {tensor.name for tensor in model.graph.initializer}
     return [value for value in getattr(model.graph, side) if side == "output" or value.name not in weights]
 
 
 def contradicts(old: onnx.TypeProto, new: onnx.TypeProto) -> bool:
-    """Whether a value of the old type may be no value of the new one, or its fixed sizes were given up."""
+    """Return True if the new type excludes values of the old type, or leaves a fixed size open."""
     if not (old.HasField("tensor_type") and new.HasField("tensor_type")):
         return without_shapes(old) != without_shapes(new)
     if old.tensor_type.elem_type != new.tensor_type.elem_type:
@@ -139,7 +139,7 @@ def contradicts(old: onnx.TypeProto, new: onnx.TypeProto) -> bool:
 
 
 def without_shapes(kind: onnx.TypeProto) -> onnx.TypeProto:
-    """The type with the shapes of all tensors inside left out."""
+    """Return the type without the shapes of the tensors inside."""
     bare = onnx.TypeProto()
     bare.CopyFrom(kind)
     case = bare.WhichOneof("value")
@@ -153,7 +153,7 @@ def without_shapes(kind: onnx.TypeProto) -> onnx.TypeProto:
     return bare
 
 
-def shown(kind: onnx.TypeProto) -> str:
+def type_text(kind: onnx.TypeProto) -> str:
     if not kind.HasField("tensor_type"):
         return str(kind.WhichOneof("value"))
     sizes = [str(getattr(dim, dim.WhichOneof("value") or "", "?")) for dim in kind.tensor_type.shape.dim]
@@ -161,7 +161,7 @@ def shown(kind: onnx.TypeProto) -> str:
 
 
 def opset_faults(model: onnx.ModelProto, original: onnx.ModelProto) -> list[str]:
-    """Tools are compared at the opset that the model came with."""
+    """Return changes of the operator sets: tools are compared at the original's operator set."""
     before = {entry.domain or "ai.onnx": entry.version for entry in original.opset_import}
     after = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
     return [
@@ -180,7 +180,7 @@ def checker_findings(path: Path) -> list[str]:
 
 
 def output_faults(path: Path, samples: Sequence[suites.Sample]) -> tuple[float | None, list[str]]:
-    """The worst relative error over `samples`, and what is wrong with the outputs."""
+    """Return the worst relative error over `samples`, and the faults of the outputs."""
     worst = 0.0
     for feeds, expected in samples:
         try:
@@ -189,16 +189,16 @@ def output_faults(path: Path, samples: Sequence[suites.Sample]) -> tuple[float |
             return None, [f"ONNX Runtime: {reason(error, path)}"]
         if len(outputs) != len(expected):
             return None, [f"{len(outputs)} outputs instead of {len(expected)}"]
-        for place, (new, old) in enumerate(zip(outputs, expected, strict=True)):
+        for index, (new, old) in enumerate(zip(outputs, expected, strict=True)):
             error, fault = difference(new, old)
             worst = max(worst, error)
             if fault:
-                return worst, [f"output {place}: {fault}"]
+                return worst, [f"output {index}: {fault}"]
     return worst, []
 
 
 def difference(new: Any, old: Any, tolerance: float = TOLERANCE) -> tuple[float, str | None]:
-    """Relative error of one output, and the fault if it is not the same value up to the tolerance."""
+    """Return the relative error of one output, and a fault if the error exceeds the tolerance."""
     if isinstance(old, (list, tuple)):
         if len(new) != len(old):
             return 0.0, f"{len(new)} elements instead of {len(old)}"
@@ -219,7 +219,7 @@ def difference(new: Any, old: Any, tolerance: float = TOLERANCE) -> tuple[float,
         return 0.0, None
     largest = float(np.abs(old[finite]).max())
     error = float(np.abs(new[finite].astype(np.float64) - old[finite]).max()) / (largest or 1.0)
-    return error, None if error <= tolerance else f"differs by {error:.1e} of the largest value"
+    return error, None if error <= tolerance else f"difference {error:.1e} of the largest element"
 
 
 def worst_of(pairs: Iterable[tuple[Any, Any]], tolerance: float) -> tuple[float, str | None]:
@@ -233,13 +233,13 @@ def worst_of(pairs: Iterable[tuple[Any, Any]], tolerance: float) -> tuple[float,
 
 
 def reason(error: BaseException, path: Path) -> str:
-    """The first line of the message, without the folder of the model."""
+    """Return the first line of the message, without the folder of the model."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return line.replace(f"{path.parent}/", "")[:300]
 
 
 def changes(first: Path, second: Path) -> str:
-    """The difference of two model files, by operators where those differ."""
+    """Return the difference of two model files, by operators if these differ."""
     before, after = (census(onnx.load(path), path) for path in (first, second))
     differing = [
         f"{name} {before.ops.get(name, 0)} → {after.ops.get(name, 0)}"

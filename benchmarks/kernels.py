@@ -1,7 +1,8 @@
-"""Matrix products and attention against ONNX Runtime: ``python benchmarks/kernels.py``.
+"""Matrix products and attention compared with ONNX Runtime: ``python benchmarks/kernels.py``.
 
-Each kernel and a model of the one operator run in turns; the least time of each counts. The share of the peak is of the
-multiply-adds that as many cores did in registers just before. `--constants` measures the constants of the cost models.
+A kernel and a model of the one operator run in alternation; the minimum time of each counts. The share of the peak is
+relative to multiply-adds in registers on as many cores, measured before. `--constants` measures the constants of the
+cost models.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Bench:
 
 def bench(kernel: Kernel, items: Size, buffers: list[np.ndarray], result: np.ndarray) -> Bench:
     call, seconds = function(kernel, kernel.target)
-    slots = [each.ctypes.data for each in buffers] + [evaluate(each, {}) for each in kernel.sizes]
+    slots = [entry.ctypes.data for entry in buffers] + [evaluate(entry, {}) for entry in kernel.sizes]
     address = ctypes.cast(call, ctypes.c_void_p).value  # type: ignore[arg-type]
     assert address is not None
     return Bench(address, (ctypes.c_int64 * len(slots))(*slots), evaluate(items, {}), result, buffers, seconds, call)
@@ -115,7 +116,7 @@ def attentive(
     target: Target, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: int,
     schedule: AttentionSchedule | None = None,
 ) -> Bench:  # fmt: skip
-    """Operands [1, heads, rows, columns]."""
+    """Return the attention kernel for operands [1, heads, rows, columns]."""
     _, heads, queries, depth = q.shape
     keys = k.shape[2]
     kernel = Kernel(target)
@@ -129,8 +130,8 @@ def attentive(
         load_store.store(e, FLOAT, value, out, Index(e.add(e.mul(row, depth), column.base), 1), lanes, mask)
 
     operands = [
-        Heads(pointer, FLOAT, 0, each.shape[2] * depth, depth, 1)
-        for pointer, each in zip(pointers, (q, k, v), strict=True)
+        Heads(pointer, FLOAT, 0, array.shape[2] * depth, depth, 1)
+        for pointer, array in zip(pointers, (q, k, v), strict=True)
     ]
     problem = AttentionProblem(queries, keys, depth, depth)
     schedule = schedule or choose_attention(problem, target).schedule
@@ -140,32 +141,32 @@ def attentive(
     )  # fmt: skip
     result = aligned(np.zeros(q.shape, np.float32))
     room = aligned(np.zeros(threads * evaluate(attention_scratch(schedule, keys, depth, depth), {}) // 4, np.float32))
-    return bench(kernel, items, [*(aligned(each) for each in (q, k, v)), result, room], result)
+    return bench(kernel, items, [*(aligned(array) for array in (q, k, v)), result, room], result)
 
 
 def session(nodes: list, feeds: dict[str, np.ndarray], constants: dict[str, np.ndarray], threads: int):
-    """ONNX Runtime on a graph that gives ``out``."""
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, each.shape) for name, each in feeds.items()]
-    held = [numpy_helper.from_array(each, name) for name, each in constants.items()]
+    """Return ONNX Runtime on a graph with the output ``out``: a run, and the result of the last run."""
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in feeds.items()]
+    held = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
     graph = helper.make_graph(nodes, "one", inputs, outputs, held)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    made = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    binding = made.io_binding()
-    for name, each in feeds.items():
-        binding.bind_cpu_input(name, each)
+    peer = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    binding = peer.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
     binding.bind_output("out")
-    return lambda: made.run_with_iobinding(binding), lambda: binding.copy_outputs_to_cpu()[0]
+    return lambda: peer.run_with_iobinding(binding), lambda: binding.copy_outputs_to_cpu()[0]
 
 
 def alternate(
     first: Callable[[], None], second: Callable[[], None], seconds: float, threads: int
 ) -> tuple[float, float]:
-    """The least times of two calls that take turns, some at a time: one's threads rest while the other's work.
+    """Return the minimum times of two calls that alternate in short series, so that one's threads rest meanwhile.
 
-    Of one thread it is the processor's time that counts, so that other programs disturb less.
+    With one thread, processor time counts, which other programs disturb less.
     """
     clock = time.thread_time if threads == 1 else time.perf_counter
     best, end = [np.inf, np.inf], time.perf_counter() + seconds
@@ -178,17 +179,17 @@ def alternate(
     return best[0], best[1]
 
 
-def row(name: str, made: Bench, peer: tuple, operations: int, moved: int, peak: float, threads: int, seconds: float):
-    made(threads)
+def row(name: str, kernel: Bench, peer: tuple, operations: int, moved: int, peak: float, threads: int, seconds: float):
+    kernel(threads)
     run, outputs = peer
     run()
-    want = outputs()
-    error = float(np.abs(made.result.reshape(want.shape) - want).max() / np.abs(want).max())
-    ours, theirs = alternate(lambda: made(threads), run, seconds, threads)
+    expected = outputs()
+    error = float(np.abs(kernel.result.reshape(expected.shape) - expected).max() / np.abs(expected).max())
+    ours, theirs = alternate(lambda: kernel(threads), run, seconds, threads)
     print(
         f"| {name} | {ours * 1e6:.1f} | {operations / ours / 1e9:.0f} | {operations / ours / 1e9 / peak:.0%}"
         f" | {moved / ours / 1e9:.0f} | {theirs * 1e6:.1f} | {theirs / ours:.2f} | {error:.0e}"
-        f" | {made.compile_seconds * 1e3:.0f} |",
+        f" | {kernel.compile_seconds * 1e3:.0f} |",
         flush=True,
     )  # fmt: skip
 
@@ -203,8 +204,8 @@ def products(
         feeds, constants = ({"a": a}, {"b": b}) if packed else ({"a": a, "b": b}, {})
         peer = session(node, feeds, constants, threads)
         name = f"{m} x {n} x {k}" + ("" if packed else ", B computed")
-        made = product(target, a, b, packed, threads)
-        row(name, made, peer, 2 * m * n * k, 4 * (m * k + k * n + m * n), peak, threads, seconds)
+        kernel = product(target, a, b, packed, threads)
+        row(name, kernel, peer, 2 * m * n * k, 4 * (m * k + k * n + m * n), peak, threads, seconds)
 
 
 def attentions(target: Target, threads: int, peak: float, seconds: float) -> None:
@@ -223,10 +224,10 @@ def attentions(target: Target, threads: int, peak: float, seconds: float) -> Non
         ]
         constants = {"scale": np.float32(depth**-0.5)}
         peer = session(nodes, {"q": q, "k": k, "v": v}, {k: np.asarray(v) for k, v in constants.items()}, threads)
-        made = attentive(target, q, k, v, threads)
+        kernel = attentive(target, q, k, v, threads)
         operations = 4 * heads * queries * keys * depth
         moved = 8 * heads * (queries + keys) * depth
-        row(f"{heads} heads, {queries} x {keys} x {depth}", made, peer, operations, moved, peak, threads, seconds)
+        row(f"{heads} heads, {queries} x {keys} x {depth}", kernel, peer, operations, moved, peak, threads, seconds)
 
 
 @dataclass(frozen=True)
@@ -235,8 +236,8 @@ class Sweep:
 
     Attributes:
         name: The constant.
-        values: The values that are compared.
-        build: Gives the kernel for a value, which is in `costs` meanwhile.
+        values: The compared values.
+        build: Builds the kernel for a value, while the constant has this value.
     """
 
     name: str
@@ -245,7 +246,7 @@ class Sweep:
 
 
 def sweeps(target: Target) -> list[Sweep]:
-    """The constants of products and attention; those of convolutions need `convolutions.py` and `winograd.py`."""
+    """Return the constants of products and attention; `convolutions.py` and `winograd.py` measure the others."""
     rng = np.random.default_rng(0)
 
     def multiply(m: int, n: int, k: int, packed: bool = True, **changes: Any) -> Bench:
@@ -275,7 +276,7 @@ def sweeps(target: Target) -> list[Sweep]:
 
 
 def measure_load(target: Target, seconds: float) -> float:
-    """Vector FMAs in the time of one load of a vector of B from L2: one row of A, and a B of half of L2."""
+    """Return the vector FMAs in the time of one vector load of B from L2: one row of A, a B of half of L2."""
     n, rng = 256, np.random.default_rng(0)
     k = target.l2 // 2 // 4 // n
     a, b = rng.standard_normal((1, k), np.float32), rng.standard_normal((k, n), np.float32)
@@ -289,9 +290,9 @@ def measure_load(target: Target, seconds: float) -> float:
 
 
 def measure_constants(target: Target, seconds: float) -> None:
-    """Print the time of each value of each constant, and the fastest beside the value in the file.
+    """Print the time of each value of each constant, and the fastest next to the value in the file.
 
-    One thread; the least processor time counts. A constant that no value of which changes the kernel's text does not
+    One thread; the minimum processor time counts. A constant whose values do not change the kernel's text does not
     matter for the problem of its sweep on this target. Differences below 3 % are noise: repeat before changing a value.
     """
     print("| constant | in tiling/costs.py | measured optimum | times by value |\n|---|---|---|---|")
@@ -313,18 +314,20 @@ def measure_constants(target: Target, seconds: float) -> None:
                 kernel(1)
                 best[value] = min(best[value], time.thread_time() - begin)
         fastest = min(best, key=best.__getitem__)
-        times = ", ".join(f"{value}: {each * 1e6:.1f} µs" for value, each in best.items())
+        times = ", ".join(f"{value}: {seconds_of_run * 1e6:.1f} µs" for value, seconds_of_run in best.items())
         near = "" if best.get(current, 0) > 1.03 * best[fastest] else " (within 3 %)"
         print(f"| {sweep.name} | {current} | {fastest}{near} | {times} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each row")
-    parser.add_argument("--target", choices=sorted(NAMED), help="another than the machine's own")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds for each row")
+    parser.add_argument("--target", choices=sorted(NAMED), help="target of the code; by default this machine")
     parser.add_argument("--constants", action="store_true", help="measure the constants of tiling/costs.py instead")
-    parser.add_argument("--only", choices=["products", "computed", "vectors", "attention"])
+    parser.add_argument(
+        "--only", choices=["products", "computed", "vectors", "attention"], help="only the rows of this kind"
+    )
     arguments = parser.parse_args()
     target = NAMED[arguments.target] if arguments.target else host()
     threads, seconds = arguments.threads, arguments.seconds

@@ -1,11 +1,11 @@
-"""Measure Sardonyx's compiled models beside ONNX Runtime and OpenVINO: float32, batch 1, two threads.
+"""Measure Sardonyx's compiled models next to ONNX Runtime and OpenVINO: float32, batch 1, two threads.
 
     SARDONYX_SUITES=… python benchmarks/latency.py --json out.json --plot out.png --markdown docs/benchmarks.md
 
 All engines run one model in one process, in short blocks that alternate, peers also on the graph after `sardonyx
-optimize`; outputs must be equal within 1e-4 of the largest. Sections: latency (39 networks), call (the overhead of a
-call), load and memory (from a fresh process), dynamic (many input sizes), trees (tree ensembles, recurrent layers, a
-loop), recurrent (recurrent layers of many sizes). A quiet machine is needed.
+optimize`; outputs must be equal within 1e-4 of the largest element. Sections: latency (39 networks), call (the overhead
+of a call), load and memory (in new processes), dynamic (many input sizes), trees (tree ensembles, recurrent layers, a
+loop), recurrent (recurrent layers of many sizes). Run on a quiet machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import suites
 
 SECTIONS = ("latency", "call", "load", "memory", "dynamic", "trees", "recurrent")
 STARTS = {"answer": 1, "cold": 1, "warm": 3, "onnxruntime": 3, "openvino": 1}
-"""Fresh processes for figures of loading and of memory: few where they are dear, or nothing is asked beside them."""
+"""New processes for the figures of loading and memory: few of slow starts, and of figures without a criterion."""
 
 CALLS = 1000
 SMALL = "mlp"
@@ -43,13 +43,13 @@ Result = dict[str, Any]
 
 
 class Bench:
-    """Measures sections; models, inputs and compiled code lie under ``work``.
+    """The measurements by section; models, inputs and compiled code are stored under ``work``.
 
     Args:
-        work: A folder that is kept between calls.
-        threads: Of every engine.
-        seconds: To spend on the rounds of a model.
-        patterns: Names of models; all where empty.
+        work: A folder that is reused by later runs.
+        threads: Number of threads of every engine.
+        seconds: Duration of the rounds of a model.
+        patterns: Names of models; all if empty.
     """
 
     def __init__(self, work: Path, threads: int, seconds: float, patterns: Sequence[str]) -> None:
@@ -62,9 +62,9 @@ class Bench:
             (work / name).mkdir(parents=True, exist_ok=True)
 
     def cases(self) -> list[suites.Case]:
-        """The real models, and the networks of fixed sizes."""
-        found = suites.cases(self.work / "models", self.patterns)
-        return [case for case in found if not case.name.endswith(".dyn")]
+        """Return the models of the suite `real`, and the networks of fixed sizes."""
+        cases = suites.cases(self.work / "models", self.patterns)
+        return [case for case in cases if not case.name.endswith(".dyn")]
 
     def stored(self, name: str, feeds: suites.Feeds) -> str:
         path = self.work / "feeds" / f"{name}.npz"
@@ -75,7 +75,7 @@ class Bench:
         return self.stored(case.name, case.feeds(suites.LATENCY_SIZES))
 
     def optimized(self, path: Path) -> str | None:
-        """The graph after ``sardonyx optimize``; None where it is refused."""
+        """Return the path of the result of ``sardonyx optimize``; None if the model is refused."""
         import sardonyx
 
         result = self.work / "optimized" / path.name
@@ -88,13 +88,13 @@ class Bench:
         return str(result)
 
     def compared(self, name: str, path: Path, feeds: str) -> Result:
-        found = children.call(
+        figures = children.call(
             "latency", self.cache, path=str(path), optimized=self.optimized(path), feeds=feeds, threads=self.threads,
             seconds=self.seconds,
         )  # fmt: skip
-        return {"name": name, **found}
+        return {"name": name, **figures}
 
-    # Sections: each gives its rows one by one.
+    # Sections: generators of rows.
 
     def latency(self) -> Iterator[Result]:
         for case in progress(self.cases(), "latency"):
@@ -102,14 +102,14 @@ class Bench:
 
     def call(self) -> Iterator[Result]:
         (case,) = suites.cases(self.work / "models", [f"models/{SMALL}"])
-        found = children.call(
+        figures = children.call(
             "calls", self.cache, path=str(case.path), feeds=self.feeds(case), threads=self.threads,
             seconds=self.seconds, times=CALLS,
         )  # fmt: skip
-        yield {"name": case.name, **found}
+        yield {"name": case.name, **figures}
 
     def load(self) -> Iterator[Result]:
-        """Loading and memory come from the same processes."""
+        """Measure loading and memory in the same processes."""
         for case in progress(self.cases(), "load"):
             feeds = self.feeds(case)
             common = {"path": str(case.path), "feeds": feeds, "threads": self.threads}
@@ -130,11 +130,11 @@ class Bench:
         for name, count in (("models/minilm.dyn", 200), ("real/yunet_n_dynamic", 100)):
             for case in suites.cases(self.work / "models", [name]):
                 sizes = [self.stored(f"dynamic-{case.name}-{i}", self.drawn(case, random)) for i in range(count)]
-                found = children.call("dynamic", self.cache, path=str(case.path), sizes=sizes, threads=self.threads)
-                yield {"name": case.name, "count": count, **found}
+                figures = children.call("dynamic", self.cache, path=str(case.path), sizes=sizes, threads=self.threads)
+                yield {"name": case.name, "count": count, **figures}
 
     def drawn(self, case: suites.Case, random: np.random.Generator) -> suites.Feeds:
-        """Inputs of sizes drawn at random: a batch and a sequence, or an image in steps of 32 pixels."""
+        """Return inputs of random sizes: a batch and a sequence, or an image in steps of 32 pixels."""
         if case.suite == "models":
             sizes = {"batch": int(random.integers(1, 9)), "seq": int(random.integers(4, 129))}
             return suites.drawn_feeds(case.path, {**suites.LATENCY_SIZES, **sizes})
@@ -144,14 +144,14 @@ class Bench:
 
     def trees(self) -> Iterator[Result]:
         folder = self.work / "generated"
-        made = [*generated.trees(folder), *generated.recurrent(folder), *generated.loop(folder)]
-        yield from self.of_generated(made, "trees")
+        models = [*generated.trees(folder), *generated.recurrent(folder), *generated.loop(folder)]
+        yield from self.of_generated(models, "trees")
 
     def recurrent(self) -> Iterator[Result]:
         yield from self.of_generated(generated.recurrent_sizes(self.work / "generated"), "recurrent")
 
-    def of_generated(self, made: Sequence[generated.Made], title: str) -> Iterator[Result]:
-        for name, path, feeds in progress(made, title):
+    def of_generated(self, models: Sequence[generated.GeneratedModel], title: str) -> Iterator[Result]:
+        for name, path, feeds in progress(models, title):
             yield self.compared(
                 name, path, self.stored(f"generated-{path.stem}-{len(next(iter(feeds.values())))}", feeds)
             )
@@ -165,44 +165,47 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sections", default=",".join(SECTIONS), help=f"some of {','.join(SECTIONS)}")
     parser.add_argument("--models", nargs="*", default=[], metavar="PATTERN", help="names, or suite/name; * matches")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=6.0, help="to spend on the rounds of a model")
-    parser.add_argument("--json", type=Path, help="write every figure here")
-    parser.add_argument("--plot", type=Path, help="write a plot here")
-    parser.add_argument("--markdown", type=Path, help="rewrite the marked section of this page")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "sardonyx-benchmarks")
+    parser.add_argument("--threads", type=int, default=2, help="threads of every engine")
+    parser.add_argument("--seconds", type=float, default=6.0, help="duration of the rounds of a model")
+    parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--plot", type=Path, help="file for a plot")
+    parser.add_argument("--markdown", type=Path, help="page whose marked section is rewritten")
+    parser.add_argument(
+        "--work", type=Path, default=Path(tempfile.gettempdir()) / "sardonyx-benchmarks",
+        help="folder for models, inputs and compiled code, reused by later runs",
+    )  # fmt: skip
     chosen = parser.parse_args()
-    asked = chosen.sections.split(",")
-    if unknown := set(asked) - set(SECTIONS):
-        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    sections = chosen.sections.split(",")
+    if unknown := set(sections) - set(SECTIONS):
+        parser.error(f"unknown section {', '.join(sorted(unknown))}; expected some of {', '.join(SECTIONS)}")
     # Loading and memory are measured together.
-    chosen.sections = [name for name in SECTIONS if name in asked]
+    chosen.sections = [name for name in SECTIONS if name in sections]
     return chosen
 
 
 def main() -> None:
     chosen = arguments()
     bench = Bench(chosen.work, chosen.threads, chosen.seconds, chosen.models)
-    facts = {**engines.versions(), "threads": str(chosen.threads), **report.place()}
-    found: dict[str, list[Result]] = {}
+    facts = {**engines.versions(), "threads": str(chosen.threads), **report.machine_and_date()}
+    measurements: dict[str, list[Result]] = {}
     for section in chosen.sections:
         measured = "load" if section == "memory" else section
-        if measured in found:
+        if measured in measurements:
             continue
-        rows = found[measured] = []
+        rows = measurements[measured] = []
         try:
             for row in getattr(bench, measured)():
                 rows.append(row)
                 if chosen.json:
-                    chosen.json.write_text(json.dumps({"surroundings": facts, **found}, indent=1))
+                    chosen.json.write_text(json.dumps({"surroundings": facts, **measurements}, indent=1))
         except suites.MaterialMissing as reason:
             sys.exit(str(reason))
-    tables = engine_tables.tables(found, chosen.sections)
+    tables = engine_tables.tables(measurements, chosen.sections)
     report.show(tables)
     if chosen.plot:
-        engine_tables.plot(chosen.plot, found)
+        engine_tables.plot(chosen.plot, measurements)
     if chosen.markdown:
-        # Processes are slow to measure, and are measured alone: what was measured of latency then stays as it is.
+        # Loading and memory take long and may be measured alone: the section of latency is unchanged then.
         part = "loading" if set(chosen.sections) <= {"load", "memory"} else "latency"
         report.rewrite_section(chosen.markdown, report.markdown(tables, facts), part)
 

@@ -1,4 +1,4 @@
-"""What is measured on one model: every tool's result, ONNX Runtime's latency on them, time and memory of the tools."""
+"""The measurements on one model: the tools' results, their latency in ONNX Runtime, time and memory of the tools."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ import suites
 
 ROUNDS = 3
 SLOW_SECONDS = 2.0
-"""A tool whose warm-up takes longer is not run again."""
+"""Limit of the warm-up: slower tools run once."""
 LARGE_BYTES = 200 << 20
-"""Workers on larger files run one after the other: all heaps at once would not fit beside each other."""
+"""Size from which workers run one after another, because all heaps would not fit into memory."""
 
 
 @dataclass
 class Outcome:
-    """One tool on one model: the `verdict` on the result at `path`, or `failure`; time and memory where measured."""
+    """One tool on one model: the `verdict` on the result at `path`, or `failure`; time and memory if measured."""
 
     path: str = ""
     verdict: judge.Verdict | None = None
@@ -43,13 +43,13 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """Why it cannot be compared by nodes."""
+        """The reason why the number of nodes cannot be compared."""
         return self.failure or (self.verdict.reason if self.verdict else "not measured")
 
 
 @dataclass
 class Row:
-    """Everything measured on one model; `again` says what a second run of Sardonyx changed."""
+    """All measurements on one model; `again` lists the changes of a second run of Sardonyx."""
 
     name: str
     suite: str
@@ -64,7 +64,7 @@ class Row:
         return self.tools[peers.SUBJECT.name]
 
     def counted(self) -> dict[str, int]:
-        """Nodes of every peer whose result is right and standard."""
+        """Return the nodes of every peer whose result is correct and standard."""
         return {
             tool.name: self.tools[tool.name].verdict.nodes
             for tool in peers.PEERS
@@ -118,22 +118,22 @@ class Bench:
         return self.work / "results" / f"{tool.module}-{tool.version}" / f"{case.name}.onnx"
 
     def outcome(self, tool: peers.Tool, case: suites.Case, samples: Sequence[suites.Sample]) -> Outcome:
-        """The tool's result and the verdict on it; a peer's is taken from the last call when nothing has changed."""
+        """Return the tool's result and verdict; an unchanged peer's from the last call."""
         path = self.result_path(tool, case)
-        kept = path.with_suffix(".json")
+        stored = path.with_suffix(".json")
         key = fingerprint(tool, case)
-        if tool != peers.SUBJECT and kept.exists():
-            known = json.loads(kept.read_text())
+        if tool != peers.SUBJECT and stored.exists():
+            known = json.loads(stored.read_text())
             if known["key"] == key:
                 verdict = judge.Verdict(**known["verdict"]) if known["verdict"] else None
                 return Outcome(str(path), verdict, known["failure"])
         run = self.workers.run(tool.name, case.path, path)
         verdict = None if run.failure else judge.judge(path, case, samples)
-        kept.write_text(json.dumps({"key": key, "verdict": verdict and asdict(verdict), "failure": run.failure}))
+        stored.write_text(json.dumps({"key": key, "verdict": verdict and asdict(verdict), "failure": run.failure}))
         return Outcome(str(path), verdict, run.failure)
 
     def second_run(self, first: Path) -> str | None:
-        """What Sardonyx changes when it gets its own result."""
+        """Return the changes of Sardonyx's own result by Sardonyx; None for none."""
         second = first.with_suffix(".again.onnx")
         run = isolated.run_once(peers.SUBJECT.name, first, second)
         if run.failure:
@@ -141,7 +141,7 @@ class Bench:
         return None if first.read_bytes() == second.read_bytes() else judge.changes(first, second)
 
     def compared_latency(self, case: suites.Case, row: Row) -> paired.Latency:
-        """Beside the input, the fastest right and standard peer result, and every one with fewer nodes."""
+        """Compare with the input, the fastest correct and standard result, and all with fewer nodes."""
         nodes = row.counted()
         paths = {name: Path(row.tools[name].path) for name in nodes}
         fewer = {name: paths[name] for name in nodes if nodes[name] < row.subject.verdict.nodes}
@@ -149,7 +149,7 @@ class Bench:
         return paired.compare(Path(row.subject.path), {"input": case.path, **fewer}, paths, feeds)
 
     def add_effort(self, case: suites.Case, row: Row, rounds: int) -> None:
-        """Time and peak memory of every tool that has a result; rounds go over all tools in turn."""
+        """Measure time and peak memory of every tool with a result; rounds alternate over all tools."""
         able = [tool.name for tool in self.tools if row.tools[tool.name].failure is None]
         groups = [[name] for name in able] if row.bytes > LARGE_BYTES else [able]
         for group in groups:
@@ -158,7 +158,7 @@ class Bench:
                 outcome.seconds, outcome.peak_bytes, outcome.failure = effort.seconds, effort.peak_bytes, effort.failure
 
     def efforts(self, names: Sequence[str], case: suites.Case, rounds: int) -> dict[str, isolated.Run]:
-        """Each tool's peak in its first run, and the median seconds of the rounds after it."""
+        """Return each tool's peak in its first run, and the median seconds of the rounds after this run."""
         with contextlib.ExitStack() as stack:
             workers = {name: stack.enter_context(isolated.Worker(name)) for name in names}
             first = {name: worker.run(case.path, self.scratch(name)) for name, worker in workers.items()}
@@ -174,7 +174,7 @@ class Bench:
 
 
 def summed_up(first: isolated.Run, runs: Sequence[isolated.Run]) -> isolated.Run:
-    """The peak of the first run with the median time of `runs`; the first failure if there is one."""
+    """Return the peak of the first run with the median time of `runs`; the first failure if any."""
     failure = next((run.failure for run in (first, *runs) if run.failure), None)
     if failure:
         return isolated.Run(failure=failure)
@@ -183,7 +183,7 @@ def summed_up(first: isolated.Run, runs: Sequence[isolated.Run]) -> isolated.Run
 
 
 def fingerprint(tool: peers.Tool, case: suites.Case) -> str:
-    """Changes when the tool, the model, ONNX Runtime or the way of judging does."""
+    """Return a digest of the tool, the model, ONNX Runtime and the code of the verdict."""
     digest = hashlib.sha256(f"{tool.distribution} {tool.version} {onnxruntime.__version__}".encode())
     for path in (case.path, Path(judge.__file__), Path(suites.__file__), Path(peers.__file__)):
         digest.update(path.read_bytes())

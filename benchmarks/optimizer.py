@@ -1,8 +1,8 @@
-"""Measure Sardonyx's optimizer beside its peers: results, correctness, latency of the results, time, memory, scale.
+"""Measure Sardonyx's optimizer next to its peers: results, correctness, latency of the results, time, memory, scale.
 
     SARDONYX_SUITES=… python benchmarks/optimizer.py --json out.json --plot out.png --markdown docs/benchmarks.md
 
-Every tool runs in processes of its own. Peers come with the `bench` extra; one that is missing is a named column.
+Every tool runs in processes of its own. The `bench` extra installs the peers; a missing peer is a named column.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ SECTIONS = ("nodes", "latency", "time", "memory", "scale")
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default=",".join(SECTIONS), help=f"sections, from {','.join(SECTIONS)}")
+    parser.add_argument("--only", default=",".join(SECTIONS), help=f"some of {','.join(SECTIONS)}")
     parser.add_argument(
         "--models", nargs="*", default=[], metavar="PATTERN", help="names, or suite/name; * and ? match"
     )
-    parser.add_argument("--json", type=Path, help="write every figure here")
-    parser.add_argument("--plot", type=Path, help="write a plot here")
-    parser.add_argument("--markdown", type=Path, help="rewrite the marked section of this page")
+    parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--plot", type=Path, help="file for a plot")
+    parser.add_argument("--markdown", type=Path, help="page whose marked section is rewritten")
     parser.add_argument(
         "--work",
         type=Path,
         default=Path(tempfile.gettempdir()) / "sardonyx-benchmarks",
-        help="folder for built models and results; peers' results are kept there between calls",
+        help="folder for models and results; later runs reuse the peers' results",
     )
     chosen = parser.parse_args()
     chosen.sections = [section for section in SECTIONS if section in chosen.only.split(",")]
     unknown = set(chosen.only.split(",")) - set(SECTIONS)
     if unknown:
-        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+        parser.error(f"unknown section {', '.join(sorted(unknown))}; expected some of {', '.join(SECTIONS)}")
     return chosen
 
 
@@ -63,14 +63,14 @@ def main() -> None:
                     report.write_json(chosen.json, rows, scalings, facts)
     if "scale" in chosen.sections:
         scalings += scale.measure(chosen.work / "scale")
-    found = tables.tables(rows, scalings, chosen.sections)
-    report.show(found)
+    results = tables.tables(rows, scalings, chosen.sections)
+    report.show(results)
     if chosen.json:
         report.write_json(chosen.json, rows, scalings, facts)
     if chosen.plot:
         report.plot(chosen.plot, rows, scalings, chosen.sections)
     if chosen.markdown:
-        report.rewrite_section(chosen.markdown, report.markdown(found, facts))
+        report.rewrite_section(chosen.markdown, report.markdown(results, facts))
 
 
 if __name__ == "__main__":

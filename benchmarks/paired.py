@@ -1,9 +1,9 @@
-"""How fast ONNX Runtime runs one model file beside others: paired, alternating runs in one process.
+"""Latency of one model file in ONNX Runtime compared with other files: paired, alternating runs in one process.
 
-Each comparison alternates single runs of the two models, the order swapped every time, and takes the median of the
-ratios of neighbouring runs: drift of the machine falls out. Sessions are made anew a few times in swapped order, since
-where a session's memory happens to lie is worth some percent. Workers do not spin: an idle session's spinning threads
-would take the cores from the other one.
+A comparison alternates single runs of two models, in alternating order, and takes the median of the ratios of adjacent
+runs, which excludes drift of the machine. New sessions in swapped order are created a few times, because the addresses
+of a session's memory change its time by some percent. Workers do not spin: the spinning threads of an idle session
+would occupy the cores.
 
 `python paired.py FEEDS RESULT NAME=OTHER… ?NAME=CANDIDATE…` is the child process that measures one model; it prints
 JSON.
@@ -29,10 +29,10 @@ from sardonyx.rewrite.measure import median_interval
 
 THREADS = 2
 SESSIONS = 3
-"""How often the two sessions of a comparison are made anew."""
+"""Number of times that a comparison creates its two sessions."""
 PAIR_SECONDS = 1.5
 UNDECIDED_SECONDS = 4.5
-"""A comparison goes on up to here while the confidence interval of its median holds the limit."""
+"""Limit of a comparison while the confidence interval of its median contains the limit."""
 FEWEST_PAIRS = 12
 SCREEN_SECONDS = 1.5
 MOST_SCREENS = 500
@@ -42,7 +42,7 @@ TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Comparison:
-    """Latency of a result over that of another model; `low` and `high` hold the median ratio with 95 % confidence."""
+    """Latency of a result over that of another model; `low` and `high` bound the median ratio with 95 % confidence."""
 
     other: str
     ratio: float
@@ -55,7 +55,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Latency:
-    """One result beside others: `comparisons` by name, `fastest` of the candidates, or `failure`."""
+    """One result compared with others: `comparisons` by name, `fastest` of the candidates, or `failure`."""
 
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     fastest: str | None = None
@@ -63,7 +63,7 @@ class Latency:
 
 
 def compare(result: Path, compared: Mapping[str, Path], candidates: Mapping[str, Path], feeds: suites.Feeds) -> Latency:
-    """Measure `result` in a child process beside each model of `compared` and the fastest of `candidates`."""
+    """Compare `result` in a child process with each model of `compared` and the fastest of `candidates`."""
     with tempfile.TemporaryDirectory() as folder:
         stored = Path(folder) / "feeds.npz"
         np.savez(stored, **feeds)
@@ -77,9 +77,9 @@ def compare(result: Path, compared: Mapping[str, Path], candidates: Mapping[str,
     if child.returncode:
         last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         return Latency(failure=last[:300])
-    found = json.loads(child.stdout.splitlines()[-1])
-    comparisons = {name: Comparison(**fields) for name, fields in found["comparisons"].items()}
-    return Latency(comparisons, found["fastest"])
+    reply = json.loads(child.stdout.splitlines()[-1])
+    comparisons = {name: Comparison(**fields) for name, fields in reply["comparisons"].items()}
+    return Latency(comparisons, reply["fastest"])
 
 
 def run_seconds(session: onnxruntime.InferenceSession, feeds: suites.Feeds) -> float:
@@ -89,7 +89,7 @@ def run_seconds(session: onnxruntime.InferenceSession, feeds: suites.Feeds) -> f
 
 
 def fastest(paths: Mapping[str, Path], feeds: suites.Feeds) -> str:
-    """The name of the model with the least median latency, runs of all taken in turn."""
+    """Return the name of the model with the smallest median latency, in alternating runs."""
     if len(paths) == 1:
         return next(iter(paths))
     sessions = {name: suites.session(path, "ORT_ENABLE_ALL", THREADS) for name, path in paths.items()}
@@ -106,19 +106,19 @@ def fastest(paths: Mapping[str, Path], feeds: suites.Feeds) -> str:
 
 
 def paired(result: Path, name: str, other: Path, feeds: suites.Feeds) -> Comparison:
-    """The median of the ratios of alternating runs."""
+    """Return the median of the ratios of alternating runs."""
     ratios: list[float] = []
     ours: list[float] = []
     theirs: list[float] = []
     for round_number in range(SESSIONS):
         paths = [result, other] if round_number % 2 == 0 else [other, result]
-        made = {path: suites.session(path, "ORT_ENABLE_ALL", THREADS) for path in paths}
-        first, second = made[result], made[other]
+        sessions = {path: suites.session(path, "ORT_ENABLE_ALL", THREADS) for path in paths}
+        first, second = sessions[result], sessions[other]
         for session in (first, second, first, second):
             session.run(None, feeds)
         share = (round_number + 1) / SESSIONS
         begin = time.perf_counter()
-        while wanted(ratios, time.perf_counter() - begin, share):
+        while is_unfinished(ratios, time.perf_counter() - begin, share):
             if len(ratios) % 2:
                 mine, its = run_seconds(first, feeds), run_seconds(second, feeds)
             else:
@@ -126,15 +126,15 @@ def paired(result: Path, name: str, other: Path, feeds: suites.Feeds) -> Compari
             ours.append(mine)
             theirs.append(its)
             ratios.append(mine / its)
-        del made, first, second
+        del sessions, first, second
     low, high = interval(ratios)
     return Comparison(
         name, statistics.median(ratios), low, high, statistics.median(ours), statistics.median(theirs), len(ratios)
     )
 
 
-def wanted(ratios: Sequence[float], seconds: float, share: float) -> bool:
-    """Whether the sessions at hand should go on: `share` is the part of all pairs due by their end."""
+def is_unfinished(ratios: Sequence[float], seconds: float, share: float) -> bool:
+    """Return True if the current sessions need more runs: `share` is the part of all pairs due by their end."""
     if len(ratios) < FEWEST_PAIRS * share or seconds < PAIR_SECONDS / SESSIONS:
         return True
     low, high = interval(ratios)
@@ -142,9 +142,9 @@ def wanted(ratios: Sequence[float], seconds: float, share: float) -> bool:
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Where the true median lies with 95 % confidence."""
-    found = median_interval(sorted(ratios))
-    return found if found is not None else (min(ratios), max(ratios))
+    """Return the 95 % confidence interval of the median."""
+    limits = median_interval(sorted(ratios))
+    return limits if limits is not None else (min(ratios), max(ratios))
 
 
 def main() -> None:
@@ -157,8 +157,8 @@ def main() -> None:
     best = fastest(candidates, feeds) if candidates else None
     if best:
         compared[best] = candidates[best]
-    found = {name: asdict(paired(Path(result), name, path, feeds)) for name, path in compared.items()}
-    print(json.dumps({"comparisons": found, "fastest": best}))
+    figures = {name: asdict(paired(Path(result), name, path, feeds)) for name, path in compared.items()}
+    print(json.dumps({"comparisons": figures, "fastest": best}))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""What a session adds to the provider's own run call, for each part of a cut.
+"""The time that a session adds to the providers' own run calls, for each partition.
 
     python benchmarks/partition.py [--rounds 4000] [--elements 8]
 
-A chain of additions is cut between providers after every node; calls of the session and of what its parts were made to
-by their providers alternate. The difference, over the parts, is our share of a cut: what is checked and passed on, and
-what gives the provider its inputs and takes its results. The provider's own call is the least that it can be asked:
+A chain of additions is cut between providers after every node; calls of the session alternate with the providers' own
+calls of its partitions. The difference, divided by the number of partitions, is the session's share: checks, and the
+transfer of inputs and results. The provider's own call is the cheapest call of its interface:
 
-- ONNX Runtime: ``InferenceSession.run`` on a dict of arrays, without the checks that its Python class puts before;
-- OpenVINO: ``InferRequest.infer`` of a request whose inputs and outputs are bound to arrays that stay;
+- ONNX Runtime: ``InferenceSession.run`` on a dict of arrays, without the checks of its Python class;
+- OpenVINO: ``InferRequest.infer`` of a request whose inputs and outputs are bound to fixed arrays;
 - native code and numpy: the runner's ``run``.
 """
 
@@ -31,7 +31,7 @@ PARTS = 6
 
 
 def chain(first: str, second: str, elements: int) -> Session:
-    """Additions that fall to one provider and the other in turn."""
+    """Return a session of additions that run on the two providers alternately."""
     lines = " ".join(f"v{i + 1} = Add(v{i}, v{i})" for i in range(PARTS))
     shape = f"float[{elements}]"
     text = f'<ir_version: 9, opset_import: ["": 18]> chain ({shape} v0) => ({shape} v{PARTS}) {{ {lines} }}'
@@ -40,7 +40,7 @@ def chain(first: str, second: str, elements: int) -> Session:
 
 
 def own_call(part: Part, x: np.ndarray) -> Callable[[], object]:
-    """The provider's own call of a part of one input and one output, on an array."""
+    """Return the provider's own call of a partition with one input and one output, on an array."""
     runner: Any = part.runner
     if part.provider == "onnxruntime":
         (name,) = part.inputs
@@ -49,7 +49,7 @@ def own_call(part: Part, x: np.ndarray) -> Callable[[], object]:
         import openvino
 
         request = runner._compiled.create_infer_request()
-        arrays = x, np.empty_like(x)  # The request knows their memory alone.
+        arrays = x, np.empty_like(x)  # The request holds addresses without references.
         request.set_input_tensor(0, openvino.Tensor(arrays[0], shared_memory=True))
         request.set_output_tensor(0, openvino.Tensor(arrays[1], shared_memory=True))
         return lambda: (arrays, request.infer(share_outputs=True))
@@ -58,7 +58,7 @@ def own_call(part: Part, x: np.ndarray) -> Callable[[], object]:
 
 
 def share(session: Session, elements: int, rounds: int) -> tuple[float, float]:
-    """Microseconds a part that the providers' own calls take, and that the session takes above that."""
+    """Return the microseconds per partition of the providers' own calls, and the session's share."""
     partitioned = session._live.version.partitioned
     assert partitioned is not None and len(partitioned.parts) == PARTS
     x = np.ones(elements, np.float32)
@@ -83,19 +83,19 @@ def share(session: Session, elements: int, rounds: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure every pair of providers that are there."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=4000)
-    parser.add_argument("--elements", type=int, default=8)
+    """Measure every pair of installed providers."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=4000, help="number of calls")
+    parser.add_argument("--elements", type=int, default=8, help="number of elements of each value")
     options = parser.parse_args()
     rounds, elements = options.rounds, options.elements
     names = installed()
-    print(f"{'providers':28}{'their own (µs a part)':>24}{'ours (µs a part)':>20}")
+    print(f"{'providers':28}{'provider (µs per part)':>24}{'session (µs per part)':>24}")
     for i, first in enumerate(names):
         for second in names[i + 1 :]:
             few = rounds // (10 if "reference" in (first, second) else 1)
             own, ours = share(chain(first, second, elements), elements, few)
-            print(f"{first + ', ' + second:28}{own:24.1f}{ours:20.1f}")
+            print(f"{first + ', ' + second:28}{own:24.1f}{ours:24.1f}")
 
 
 if __name__ == "__main__":

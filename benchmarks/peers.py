@@ -1,7 +1,7 @@
-"""The optimizers that are measured: each one as a function from file to file, with its defaults.
+"""The measured optimizers: functions from file to file, with their defaults.
 
-The import stands inside the function that returns the tool, so that a child process loads only the tool it measures
-and a tool that is not installed becomes a named row.
+The import is inside the function that returns the tool, so that a child process loads only the measured tool, and a
+missing tool becomes a named row.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Optimizer = Callable[[Path, Path], None]
-"""Reads the model at the first path, writes the optimized one at the second."""
+"""A function that reads the model at the first path and writes the optimized model to the second path."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """One optimizer: `name` in tables, the `distribution` it comes from, and `load`, which imports it."""
+    """One optimizer: its `name` in tables, its `distribution`, and `load`, which imports the optimizer."""
 
     name: str
     distribution: str
@@ -36,7 +36,7 @@ class Tool:
 
 
 def sardonyx(verify: bool = False) -> Optimizer:
-    # By name, which imports all of it: the package itself imports nothing until it is asked for something.
+    # The package imports its parts on first use, so the import belongs here, not into the timed run.
     from sardonyx import optimize
 
     def run(source: Path, result: Path) -> None:

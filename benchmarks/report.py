@@ -1,4 +1,4 @@
-"""The tables on the terminal, in a marked section of a Markdown page, as JSON, and as a plot."""
+"""Output of the tables: on the terminal, in a marked section of a Markdown page, as JSON, and as a plot."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PIPED_WIDTH = 180
 
 
 def surroundings() -> dict[str, str]:
-    """Versions of the tools, the machine, and the day."""
-    return {**{tool.distribution: tool.version for tool in (peers.SUBJECT, *peers.PEERS)}, **place()}
+    """Return the versions of the tools, the machine, and the date."""
+    return {**{tool.distribution: tool.version for tool in (peers.SUBJECT, *peers.PEERS)}, **machine_and_date()}
 
 
-def place() -> dict[str, str]:
-    """The machine, and the day."""
+def machine_and_date() -> dict[str, str]:
+    """Return the machine and the date."""
     machine = f"{processor()}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
     return {"machine": machine, "date": datetime.date.today().isoformat()}
 
@@ -40,12 +40,12 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def show(found: Sequence[tables.Table]) -> None:
+def show(results: Sequence[tables.Table]) -> None:
     console = rich.console.Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    for table in found:
+    for table in results:
         shown = rich.table.Table(title=table.title, caption=table.lead, title_justify="left")
-        for place, column in enumerate(table.columns):
-            shown.add_column(column, justify="right" if table.numeric(place) else "left", overflow="fold")
+        for index, column in enumerate(table.columns):
+            shown.add_column(column, justify="right" if table.numeric(index) else "left", overflow="fold")
         for row in table.rows:
             shown.add_row(*(rich.markup.escape(text) for text in row))
         console.print(shown)
@@ -53,14 +53,14 @@ def show(found: Sequence[tables.Table]) -> None:
             console.print(f"  {note}", markup=False, highlight=False)
 
 
-def markdown(found: Sequence[tables.Table], facts: dict[str, str]) -> str:
+def markdown(results: Sequence[tables.Table], facts: dict[str, str]) -> str:
     lines = ["; ".join(f"{name} {value}" for name, value in facts.items() if name not in ("machine", "date")) + "."]
     lines += [f"Measured on {facts['date']} on {facts['machine']}.", ""]
-    for table in found:
+    for table in results:
         lines += [f"### {table.title}", "", table.lead, ""]
         lines += [
             f"| {' | '.join(table.columns)} |",
-            f"|{'|'.join('--:' if table.numeric(place) else '---' for place in range(len(table.columns)))}|",
+            f"|{'|'.join('--:' if table.numeric(index) else '---' for index in range(len(table.columns)))}|",
         ]
         lines += [f"| {' | '.join(text.replace('|', '∣') for text in row)} |" for row in table.rows]
         lines += ["", *(f"- {note}" for note in table.notes), *([""] if table.notes else [])]
@@ -68,7 +68,7 @@ def markdown(found: Sequence[tables.Table], facts: dict[str, str]) -> str:
 
 
 def rewrite_section(page: Path, text: str, name: str = "optimizer") -> None:
-    """Put `text` between the two marks of the section; a page without them gets them at its end."""
+    """Replace the text between the marks of a section; a page without marks gets the section at its end."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     before = page.read_text() if page.exists() else "# Benchmarks\n"
     if begin not in before:
@@ -91,7 +91,7 @@ def write_json(
 
 
 def plot(path: Path, rows: Sequence[measure.Row], scalings: Sequence[scale.Scaling], sections: Sequence[str]) -> None:
-    """One panel for each measured section."""
+    """Draw one panel for each measured section."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -118,23 +118,23 @@ def node_panel(axis, rows: Sequence[measure.Row]) -> None:
         axis.plot(range(len(rows)), shares, ".", alpha=0.6, label=name)
     ours = [tables.nodes_of(row, tables.SUBJECT) / row.before.nodes for row in rows]
     axis.plot(range(len(rows)), ours, "kD", markersize=4, label=tables.SUBJECT)
-    axis.set_title("Nodes left, of the input's")
+    axis.set_title("Remaining nodes, as a share of the input's")
 
 
 def latency_panel(axis, rows: Sequence[measure.Row]) -> None:
-    for place, row in enumerate(rows):
-        found = row.latency.comparisons if row.latency else {}
+    for position, row in enumerate(rows):
+        comparisons = row.latency.comparisons if row.latency else {}
         for name, shift, colour in (
             ("input", -0.15, "tab:blue"),
             (row.latency and row.latency.fastest, 0.15, "tab:red"),
         ):
-            if name in found:
-                one = found[name]
+            if name in comparisons:
+                one = comparisons[name]
                 axis.errorbar(
-                    place + shift, one.ratio, [[one.ratio - one.low], [one.high - one.ratio]], fmt=".", c=colour
+                    position + shift, one.ratio, [[one.ratio - one.low], [one.high - one.ratio]], fmt=".", c=colour
                 )
-    axis.plot([], [], ".", c="tab:blue", label="beside the input")
-    axis.plot([], [], ".", c="tab:red", label="beside the fastest peer")
+    axis.plot([], [], ".", c="tab:blue", label="over the input")
+    axis.plot([], [], ".", c="tab:red", label="over the fastest peer")
     axis.axhline(1.02, color="grey", linewidth=0.8, label="1.02")
     axis.set_title("Latency in ONNX Runtime, ratio of paired runs")
 
@@ -154,12 +154,12 @@ def memory_panel(axis, rows: Sequence[measure.Row]) -> None:
         style = {"marker": "D", "color": "black"} if name == tables.SUBJECT else {"marker": ".", "alpha": 0.6}
         values = [float("nan") if value is None else value / 2**20 for value in peaks]
         axis.plot(range(len(rows)), values, linestyle="", label=name, **style)
-    axis.step(range(len(rows)), [tables.allowed_bytes(row) / 2**20 for row in rows], where="mid", label="allowed")
+    axis.step(range(len(rows)), [tables.allowed_bytes(row) / 2**20 for row in rows], where="mid", label="limit")
     axis.set_yscale("log")
     axis.set_title("Peak memory above the imported tool, MiB")
 
 
 def scale_panel(axis, scalings: Sequence[scale.Scaling]) -> None:
-    for found in scalings:
-        axis.loglog(found.nodes, found.seconds, "o-", label=f"{found.model}: exponent {found.exponent:.2f}")
+    for scaling in scalings:
+        axis.loglog(scaling.nodes, scaling.seconds, "o-", label=f"{scaling.model}: exponent {scaling.exponent:.2f}")
     axis.set_title("Seconds by number of nodes")

@@ -1,7 +1,7 @@
-"""Whether optimizing takes time linear in the nodes: generated models of growing size, and the exponent of the time.
+"""The time of optimizing by the number of nodes: generated models of growing size, and the exponent of the time.
 
-The chain is a list of element-wise operators of which a third vanishes; the net has the layers of an exported
-convolutional network, with its shape arithmetic in nodes. Both hold work for the optimizer at every node.
+The chain is a list of element-wise operators, of which the optimizer removes a third; the net has the layers of an
+exported convolutional network, with its shape arithmetic in nodes. The optimizer has work at every node of both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPSET = 17
 
 @dataclass(frozen=True)
 class Scaling:
-    """Processor seconds by number of nodes for one generated model."""
+    """Processor seconds by number of nodes of one generated model."""
 
     model: str
     nodes: list[int]
@@ -39,7 +39,7 @@ class Scaling:
 
     @property
     def exponent(self) -> float:
-        """The power of the nodes with which the time grows over the three largest sizes."""
+        """The exponent of the time as a power of the nodes, over the three largest sizes."""
         if self.failure:
             return math.inf
         return math.log(self.seconds[-1] / self.seconds[-3]) / math.log(self.nodes[-1] / self.nodes[-3])
@@ -71,7 +71,7 @@ def scaling(name: str, build: Callable[[int], onnx.ModelProto], sizes: tuple[int
 
 
 def chain(length: int) -> onnx.ModelProto:
-    """`length` nodes in a row: Add, Relu, Identity, Sigmoid, and pairs of Transpose that cancel."""
+    """Return `length` nodes in a row: Add, Relu, Identity, Sigmoid, and pairs of Transpose that cancel."""
     nodes, weights = [], []
     value = "x"
     for index in range(length):
@@ -88,7 +88,7 @@ def chain(length: int) -> onnx.ModelProto:
 
 
 def net(layers: int) -> onnx.ModelProto:
-    """`layers` of Conv, BatchNormalization, Relu and a residual sum, every tenth with a Reshape to a computed shape."""
+    """Return a residual net of Conv, BatchNormalization and Relu; every tenth layer has a computed Reshape."""
     random = np.random.default_rng(0)
     nodes, weights = [], []
     value = "x"
@@ -104,7 +104,7 @@ def net(layers: int) -> onnx.ModelProto:
     for layer in range(layers):
         kernel = random.standard_normal((CHANNELS, CHANNELS, 3, 3), dtype=np.float32) / 6
         statistics = [np.full(CHANNELS, level, np.float32) for level in (1.0, 0.1, 0.0, 1.0)]
-        normalization = [weight(f"bn_{layer}_{place}", array) for place, array in enumerate(statistics)]
+        normalization = [weight(f"bn_{layer}_{index}", array) for index, array in enumerate(statistics)]
         convolved = add("Conv", [value, weight(f"kernel_{layer}", kernel)], f"value_{layer}_conv", pads=[1, 1, 1, 1])
         normal = add("BatchNormalization", [convolved, *normalization], f"value_{layer}_bn")
         active = add("Relu", [normal], f"value_{layer}_relu")

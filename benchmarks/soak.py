@@ -2,15 +2,15 @@
 
     python benchmarks/soak.py --minutes 60 [--pause 0] [model.onnx ...]
 
-Every answer is compared with numpy's, or with the first one to the same feeds. First comes what fills all that has a
-bound: the threads do each thing together at the largest sizes, so that what calls side by side need is there, then
-many things at random without a pause. These are counts, not times: a busy machine warms up as an idle one does.
+Every result is compared with numpy's, or with the first result for the same inputs. The warm-up fills everything that
+has a bound: all threads run each act at the largest sizes concurrently, which allocates the memory of concurrent calls;
+then each thread runs random acts without pause. The warm-up is a number of acts, not a time, so that a busy machine
+warms up as far as an idle one.
 
-Then resident memory is read once a second, after the C library gave back what is free: it has an arena for each thread,
-and keeps what calls left there for as long as it likes, which may be a tenth of all, now less and now more. After the
-first third of the time (of an hour, after 10 minutes) it must stay flat. `--pause` has each thread wait between calls,
-so that a run costs a part of a processor: the tests run three minutes of it beside others. The last line is JSON; the
-exit code tells whether all held.
+Then resident memory is read once a second, after the C library returned its free memory: its arenas, one for each
+thread, retain a varying amount of up to a tenth. After the first third of the time (of an hour: after 10 minutes),
+memory must be flat. `--pause` lets each thread wait between calls, so that a run uses a part of a processor: the tests
+run three minutes of it beside others. The last line is JSON; the exit code is 0 if no check failed.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from sardonyx.runtime.compiled.memory_usage import give_back
 
 THREADS = 8
 LARGEST = 6
-"""How often each thread does each thing at its largest, while all do it, before memory is read."""
+"""Number of concurrent runs of each act at its largest size in each thread, before memory is read."""
 
 MIXED = 200
-"""How many things each thread does at random after that, before memory is read."""
+"""Number of random acts of each thread after these runs, before memory is read."""
 
 GROWTH = 0.02
-"""What resident memory may grow by, of what it is once all is warm."""
+"""Limit of the growth of resident memory, relative to the memory after the warm-up."""
 
 Act = Callable[[random.Random], None]
-"""Something that a caller does, once; it raises where an answer is wrong."""
+"""One action of a thread; raises if a result is wrong."""
 
 
 class Largest(random.Random):
-    """Draws the greatest of numbers in a range, all else at random."""
+    """A generator that draws the largest number of a range, and anything else at random."""
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
         return range(start)[-1] if stop is None else range(start, stop, step)[-1]
@@ -60,9 +60,9 @@ ROWS = """<ir_version: 8, opset_import: ["": 18]> rows (float[N, C] x, float[C] 
     h = Add(x, b)  e = Exp(h)  axis = Constant <value_ints = [1]> ()  s = ReduceSum(e, axis)  y = Div(e, s)
 }"""
 
-# As many rows come out as the trip count says; of these, those whose sum is above zero.
+# The loop gives a row for each iteration; `indices` lists the rows with a positive sum.
 ROLLED = """<ir_version: 8, opset_import: ["": 18]>
-rolled (int64 count, float[N] x) => (float[M, N] y, int64[K] found) {
+rolled (int64 count, float[N] x) => (float[M, N] y, int64[K] indices) {
     stay = Constant <value = bool {1}> ()
     last, y = Loop <body = step (int64 i, bool go, float[N] state) => (bool on, float[N] next, float[N] row) {
         half = Constant <value = float {0.5}> ()  scaled = Mul(state, half)  next = Sub(x, scaled)
@@ -70,7 +70,7 @@ rolled (int64 count, float[N] x) => (float[M, N] y, int64[K] found) {
     }> (count, stay, x)
     axis = Constant <value_ints = [1]> ()  sums = ReduceSum <keepdims = 0> (y, axis)
     zero = Constant <value = float {0.0}> ()  above = Greater(sums, zero)
-    places = NonZero(above)  first = Constant <value_ints = [0]> ()  found = Squeeze(places, first)
+    rows = NonZero(above)  first = Constant <value_ints = [0]> ()  indices = Squeeze(rows, first)
 }"""
 
 NEIGHBOURS = """<ir_version: 8, opset_import: ["": 18]>
@@ -78,8 +78,8 @@ graph (float[N, F] x, int64[2, E] edges) => (float[N, F] y) {
     zero = Constant <value_int = 0> ()  one = Constant <value_int = 1> ()
     sources = Gather(edges, zero)  targets = Gather(edges, one)  sent = Gather(x, sources)
     none = Sub(x, x)  axis = Constant <value_ints = [1]> ()  column = Unsqueeze(targets, axis)
-    shape = Shape(sent)  places = Expand(column, shape)
-    got = ScatterElements <axis = 0, reduction = "add"> (none, places, sent)
+    shape = Shape(sent)  indices = Expand(column, shape)
+    got = ScatterElements <axis = 0, reduction = "add"> (none, indices, sent)
     both = Add(x, got)  y = Relu(both)
 }"""
 
@@ -102,8 +102,8 @@ def parsed(text: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(text)
 
 
-def close(found: Any, wanted: Any) -> None:
-    np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
+def close(result: Any, expected: Any) -> None:
+    np.testing.assert_allclose(result, expected, rtol=2e-4, atol=2e-5)
 
 
 def numbers(draw: random.Random, *shape: int) -> np.ndarray:
@@ -111,6 +111,8 @@ def numbers(draw: random.Random, *shape: int) -> np.ndarray:
 
 
 def row_by_row(session: Session, most: int = 300) -> Act:
+    """Return calls of a row-wise softmax at random sizes, compared with numpy."""
+
     def call(draw: random.Random) -> None:
         n, c = draw.randint(0, most), draw.randint(1, most)
         x, b = numbers(draw, n, c), numbers(draw, c)
@@ -120,7 +122,7 @@ def row_by_row(session: Session, most: int = 300) -> Act:
     return call
 
 
-def rolled() -> Act:
+def loop_rows() -> Act:
     session = Session(parsed(ROLLED), compile="wait", threads=1)
 
     def call(draw: random.Random) -> None:
@@ -128,15 +130,15 @@ def rolled() -> Act:
         rows, state = [], x
         for _ in range(count):
             rows.append(state := x - np.float32(0.5) * state)
-        wanted = np.stack(rows) if rows else np.zeros((0, len(x)), np.float32)
-        y, found = session.run(None, {"count": np.int64(count), "x": x})
-        close(y, wanted)
-        np.testing.assert_array_equal(found, np.flatnonzero(y.sum(1) > 0))
+        expected = np.stack(rows) if rows else np.zeros((0, len(x)), np.float32)
+        y, indices = session.run(None, {"count": np.int64(count), "x": x})
+        close(y, expected)
+        np.testing.assert_array_equal(indices, np.flatnonzero(y.sum(1) > 0))
 
     return call
 
 
-def neighbours() -> Act:
+def scatter_sums() -> Act:
     session = Session(parsed(NEIGHBOURS), compile="wait", threads=1)
 
     def call(draw: random.Random) -> None:
@@ -154,15 +156,17 @@ def words() -> Act:
 
     def call(draw: random.Random) -> None:
         a, b = ([f"{draw.random():.3f}" for _ in range(40)] for _ in range(2))
-        (found,) = session.run(None, {"a": np.array(a, object), "b": np.array(b, object)})
-        assert [str(each.item()) for each in found] == [one + other for one, other in zip(a, b, strict=True)]
+        (parts,) = session.run(None, {"a": np.array(a, object), "b": np.array(b, object)})
+        assert [str(part.item()) for part in parts] == [one + other for one, other in zip(a, b, strict=True)]
 
     return call
 
 
-def shipped(name: str) -> Act:
-    """A model that ships with the package: batches of the images that it came with; of images cut to other sizes, the
-    answer is numpy's."""
+def package_model(name: str) -> Act:
+    """Return calls of a model of the package on batches of its own images.
+
+    For images of other sizes, the expected result is the interpreter's.
+    """
     session = Session(demo.path(name), compile="wait", threads=1)
     images = demo.inputs(name)["image"]
     height, width = images.shape[2:]
@@ -175,41 +179,41 @@ def shipped(name: str) -> Act:
     )
     pool = [np.ascontiguousarray(images[:n, :, :h, :w]) for n, h, w in sizes]
     reference = Session(demo.path(name), compile="off")
-    wanted = [reference.run(None, {"image": image}) for image in pool]
+    expected = [reference.run(None, {"image": image}) for image in pool]
 
     def call(draw: random.Random) -> None:
         number = draw.randrange(len(pool))
-        for one, other in zip(session.run(None, {"image": pool[number]}), wanted[number], strict=True):
+        for one, other in zip(session.run(None, {"image": pool[number]}), expected[number], strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-2)
 
     return call
 
 
-def given(path: str) -> Act:
-    """A model from a file, at random sizes where it has open ones: the same feeds have the same answer, to the bit."""
+def model_file(path: str) -> Act:
+    """Return calls of a model from a file at random sizes: equal inputs must give equal bits."""
     session = Session(path, compile="wait", threads=1)
     draw = random.Random(0)
     pool: list[dict[str, np.ndarray]] = []
     for _ in range(4):
         sizes: dict[Any, int] = {}
         feeds = {}
-        for each in session.get_inputs():
-            shape = [d if isinstance(d, int) else sizes.setdefault(d, draw.randint(1, 4)) for d in each.shape or ()]
-            is_float = "float" in each.type
-            feeds[each.name] = numbers(draw, *shape) if is_float else np.ones(shape, np.int64)
+        for info in session.get_inputs():
+            shape = [d if isinstance(d, int) else sizes.setdefault(d, draw.randint(1, 4)) for d in info.shape or ()]
+            is_float = "float" in info.type
+            feeds[info.name] = numbers(draw, *shape) if is_float else np.ones(shape, np.int64)
         pool.append(feeds)
-    wanted = [session.run(None, feeds) for feeds in pool]
+    expected = [session.run(None, feeds) for feeds in pool]
 
     def call(draw: random.Random) -> None:
         number = draw.randrange(len(pool))
-        for one, other in zip(session.run(None, pool[number]), wanted[number], strict=True):
+        for one, other in zip(session.run(None, pool[number]), expected[number], strict=True):
             np.testing.assert_array_equal(one, other)
 
     return call
 
 
 def limited() -> Act:
-    """A session that may have 60 % of what a large call needs: that fails, and a small one is answered."""
+    """Return calls of a session limited to 60 % of a large call's memory: a large call fails, a small one succeeds."""
     model = parsed(ROWS)
     large = {"x": np.ones((2000, 300), np.float32), "b": np.ones(300, np.float32)}
     free = Session(model, compile="wait", threads=1)
@@ -223,13 +227,13 @@ def limited() -> Act:
         except ResourceError:
             small(draw)
         else:
-            raise AssertionError("a call took more memory than it may")
+            raise AssertionError("a call exceeded its memory limit without an error")
 
     return call
 
 
-def ended() -> Act:
-    """A loop without an end, whose time is soon over."""
+def endless_loop() -> Act:
+    """Return calls of a loop without end under a time limit."""
     session = Session(parsed(ENDLESS), compile="wait", threads=1)
 
     def call(draw: random.Random) -> None:
@@ -237,21 +241,21 @@ def ended() -> Act:
             session.run(None, {"x": np.ones(8, np.float32)}, RunOptions(timeout=0.005))
         except ResourceError:
             return
-        raise AssertionError("a loop without an end ended")
+        raise AssertionError("an endless loop ended without an error")
 
     return call
 
 
 def edits() -> Act:
-    """Calls of a session that others edit, and edits: weights, nodes, outputs, reloads, refused ones, undone ones."""
+    """Return calls of a session that other threads edit, and edits of all kinds, including refused and undone ones."""
     session = Session(parsed(EDITED), compile="wait", threads=1)
 
     def is_answer(draw: random.Random, name: str | None) -> None:
         x = numbers(draw, draw.randint(1, 100), 16)
-        found = session.run(None if name is None else [name], {"x": x})[0]
+        result = session.run(None if name is None else [name], {"x": x})[0]
         h = np.tanh(x)
         factors = (1, 2, 3, -1, -2, -3) if name is None else (1,)
-        assert any(np.allclose(found, factor * h, rtol=2e-4, atol=2e-5) for factor in factors)
+        assert any(np.allclose(result, factor * h, rtol=2e-4, atol=2e-5) for factor in factors)
 
     def once(kind: str, draw: random.Random) -> None:
         match kind:
@@ -278,7 +282,7 @@ def edits() -> Act:
             session.insert_after("h", "Transpose", perm=[0])
         except SardonyxError:
             return
-        raise AssertionError("a matrix was transposed along one axis")
+        raise AssertionError("a transposition of a matrix along one axis was accepted")
 
     def call(draw: random.Random) -> None:
         kinds = ("call", "call", "inside", "weight", "node", "output", "refused", "reload", "undo")
@@ -288,7 +292,7 @@ def edits() -> Act:
             case "inside":
                 is_answer(draw, "h")
             case kind:
-                # Another thread may have taken away what this one adds or is about to change: that is refused.
+                # Another thread may have removed the nodes of this edit, which is then refused.
                 try:
                     once(kind, draw)
                 except EditError:
@@ -297,12 +301,12 @@ def edits() -> Act:
     return call
 
 
-def loaded(draw: random.Random) -> None:
-    """A session that is made, called and dropped."""
+def short_session(draw: random.Random) -> None:
+    """Create, call and drop a session."""
     row_by_row(Session(parsed(ROWS), compile="wait", threads=1))(draw)
 
 
-def bound() -> Act:
+def bindings() -> Act:
     session = Session(parsed(ROWS), compile="wait", threads=1)
 
     def call(draw: random.Random) -> None:
@@ -325,34 +329,34 @@ def shared_between_providers() -> Act:
 def acts(paths: list[str]) -> dict[str, Act]:
     return {
         "rows": row_by_row(Session(parsed(ROWS), compile="wait", threads=1)),
-        "rolled": rolled(),
-        "neighbours": neighbours(),
+        "loop rows": loop_rows(),
+        "scatter sums": scatter_sums(),
         "words": words(),
-        "classifier": shipped("digits_classifier"),
-        "detector": shipped("digits_detector"),
+        "classifier": package_model("digits_classifier"),
+        "detector": package_model("digits_detector"),
         "limited": limited(),
-        "ended": ended(),
+        "endless loop": endless_loop(),
         "edited": edits(),
-        "loaded": loaded,
-        "bound": bound(),
+        "short session": short_session,
+        "bindings": bindings(),
         "providers": shared_between_providers(),
-        **{Path(path).name: given(path) for path in paths},
+        **{Path(path).name: model_file(path) for path in paths},
     }
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory, those that are free left out."""
+    """Return the bytes of this process in memory, without free ones."""
     give_back()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * 4096
 
 
 class Soak:
-    """Threads that act at random until the time is over.
+    """Threads that run random acts until the time is over.
 
     Args:
-        acts: What they do.
-        pause: Seconds that each waits after an act.
+        acts: The acts.
+        pause: Seconds that a thread waits after an act.
     """
 
     def __init__(self, acts: dict[str, Act], pause: float) -> None:
@@ -364,7 +368,7 @@ class Soak:
         self._together = threading.Barrier(THREADS + 1)
 
     def run(self, seconds: float) -> Iterator[int]:
-        """Resident memory, second by second."""
+        """Yield the resident memory once a second."""
         threads = [threading.Thread(target=self._act, args=(number,)) for number in range(THREADS)]
         for thread in threads:
             thread.start()
@@ -401,7 +405,7 @@ class Soak:
 
 
 def growth(samples: list[int]) -> tuple[float, float]:
-    """Megabytes once warm and at the end, medians of a tenth of the time each."""
+    """Return the megabytes after the warm-up and at the end, each the median over a tenth of the time."""
     warm = min(len(samples) // 3, 600)
     window = max(len(samples) // 10, 1)
     return statistics.median(samples[warm : warm + window]) / 1e6, statistics.median(samples[-window:]) / 1e6
@@ -409,8 +413,8 @@ def growth(samples: list[int]) -> tuple[float, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help="models that take part, beside those of the program")
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("models", nargs="*", help="further models")
+    parser.add_argument("--minutes", type=float, default=60, help="duration after the warm-up")
     parser.add_argument("--pause", type=float, default=0, help="seconds that each thread waits between calls")
     options = parser.parse_args()
     soak = Soak(acts(options.models), options.pause)
@@ -422,11 +426,11 @@ def main() -> int:
             print(f"{number // 60:3} min  {sample / 1e6:8.1f} MB  {sum(soak.counts.values()):>9,} acts", flush=True)
     warm, last = growth(samples)
     flat = last <= warm * (1 + GROWTH)
-    found = {
+    report = {
         "acts": dict(soak.counts), "errors": soak.errors, "warm_mb": round(warm, 1), "last_mb": round(last, 1),
         "growth": round(last / warm - 1, 4), "flat": flat,
     }  # fmt: skip
-    print(json.dumps(found))
+    print(json.dumps(report))
     return 0 if flat and not soak.errors else 1
 
 

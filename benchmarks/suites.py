@@ -1,6 +1,6 @@
-"""The models that are measured, with inputs and reference outputs: `real` (26 trained) and `models` (26 graphs).
+"""The measured models, with inputs and reference outputs: `real` (26 trained models) and `models` (26 graphs).
 
-All of it is read from the folder that SARDONYX_SUITES names; nothing of it is part of the project.
+The models are in the folder that SARDONYX_SUITES names; they are not part of the project.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Sample = tuple[Feeds, list[Any]]
 EVALUATION_SIZES = {"batch": 2, "seq": 19, "h": 3, "w": 4}
 LATENCY_SIZES = {"batch": 1, "seq": 64, "h": 7, "w": 7}
 PIXEL_SIZES = {"super_resolution.dyn": {"h": 120, "w": 96}}
-"""Sizes of symbols; `h` and `w` count blocks of 32 pixels, except where a model has them in pixels."""
+"""Sizes of symbols; `h` and `w` count blocks of 32 pixels, except for these models, which count pixels."""
 SMALLEST_VOCABULARY = 1000
-"""Drawn token indices stay below it: every embedding of the suites is larger."""
+"""Limit of random token indices: every embedding of the suites is larger."""
 
 
 class MaterialMissing(Exception):
-    """The folder of the suites is not there; the message says how to name it."""
+    """The folder of the suites is missing; the message names the variable."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Case:
     path: Path
 
     def feeds(self, sizes: Mapping[str, int] = EVALUATION_SIZES) -> Feeds:
-        """Inputs: those that came with the model, or seeded ones with its symbols bound to `sizes`."""
+        """Return the inputs of the model's `.npz` file, or seeded inputs with the symbols bound to `sizes`."""
         stored = self.path.with_suffix(".npz")
         if stored.exists():
             with np.load(stored) as arrays:
@@ -54,7 +54,7 @@ class Case:
         return drawn_feeds(self.path, {**sizes, **PIXEL_SIZES.get(self.name, {})})
 
     def reference(self, feeds: Feeds) -> list[Any]:
-        """The outputs, in the model's order: the stored ones, else ONNX Runtime's on the model as it came."""
+        """Return the outputs in the model's order: stored outputs, else ONNX Runtime's."""
         names, outputs = unoptimized_outputs(self.path, feeds)
         stored = self.path.with_suffix(".npz")
         if not stored.exists():
@@ -67,7 +67,7 @@ class Case:
 
 
 def cases(cache: Path, patterns: Sequence[str] = ()) -> list[Case]:
-    """Every model of both suites whose name, or `suite/name`, matches one of `patterns`.
+    """Return every model of both suites whose name, or `suite/name`, matches one of `patterns`.
 
     The graphs of `models` are built into `cache` once.
 
@@ -86,10 +86,10 @@ def cases(cache: Path, patterns: Sequence[str] = ()) -> list[Case]:
 def suites_folder() -> Path:
     named = os.environ.get("SARDONYX_SUITES")
     if not named:
-        raise MaterialMissing("SARDONYX_SUITES is not set: name the folder that holds real/*.onnx with it")
+        raise MaterialMissing("SARDONYX_SUITES is not set: set it to the folder that contains real/*.onnx")
     root = Path(named).resolve()
     if not (root / "real").is_dir():
-        raise MaterialMissing(f"SARDONYX_SUITES names {root}, which holds no folder `real`")
+        raise MaterialMissing(f"SARDONYX_SUITES is {root}: expected a folder `real` in it")
     return root
 
 
@@ -101,7 +101,7 @@ def matches(case: Case, patterns: Sequence[str]) -> bool:
 
 
 def materialize(root: Path, cache: Path, missing: Sequence[Case]) -> None:
-    """Build the models of `missing` from their skeletons, each under a temporary name until it is whole."""
+    """Build the models of `missing` from their skeletons, each under a temporary name until complete."""
     if not missing:
         return
     partial = cache / "partial"
@@ -125,20 +125,20 @@ def session(path: Path, level: str = "ORT_DISABLE_ALL", threads: int = 2) -> onn
 
 
 def samples(case: Case) -> list[Sample]:
-    """Inputs with reference outputs: the model's own, and a second size along its symbolic axes if it takes one."""
+    """Return inputs with reference outputs: the model's own, and a second size of its symbolic axes if possible."""
     feeds = case.feeds()
-    found = [(feeds, case.reference(feeds))]
+    pairs = [(feeds, case.reference(feeds))]
     other = repeated_along_symbols(case.path, feeds)
     if other is not None:
         try:
-            found.append((other, unoptimized_outputs(case.path, other)[1]))
+            pairs.append((other, unoptimized_outputs(case.path, other)[1]))
         except Exception as refusal:  # onnxruntime's errors have no base class of their own
-            print(f"{case.name}: takes no second size ({str(refusal).splitlines()[0][:120]})", file=sys.stderr)
-    return found
+            print(f"{case.name}: no second size ({str(refusal).splitlines()[0][:120]})", file=sys.stderr)
+    return pairs
 
 
 def repeated_along_symbols(path: Path, feeds: Feeds) -> Feeds | None:
-    """The inputs twice along every axis that has no fixed size; None where all are fixed."""
+    """Return the inputs, repeated twice along every open axis; None if all axes are fixed."""
     changed = False
     larger = {}
     for value in onnx.load(path, load_external_data=False).graph.input:
@@ -151,29 +151,29 @@ def repeated_along_symbols(path: Path, feeds: Feeds) -> Feeds | None:
 
 
 def unoptimized_outputs(path: Path, feeds: Feeds) -> tuple[list[str], list[Any]]:
-    """Names and values of the outputs, computed by ONNX Runtime without any optimization."""
+    """Return names and values of the outputs, computed by ONNX Runtime without optimizations."""
     plain = session(path)
     return [output.name for output in plain.get_outputs()], plain.run(None, feeds)
 
 
 def double_outputs(path: Path, feeds: Feeds) -> list[Any] | None:
-    """The outputs of the model with all floating-point numbers in double precision, rounded to single in the end.
+    """Return the outputs of the model in double precision, rounded to single precision at the end.
 
-    None where the model has no such form: operators for which the standard knows no doubles.
+    None if an operator of the model has no double type in the standard.
     """
     import sardonyx
 
     wide = {name: array.astype(np.float64) if array.dtype == np.float32 else array for name, array in feeds.items()}
     try:
-        found = sardonyx.Session(in_doubles(onnx.load(path)), providers=["reference"]).run(None, wide)
+        outputs = sardonyx.Session(in_doubles(onnx.load(path)), providers=["reference"]).run(None, wide)
     except sardonyx.SardonyxError as error:
-        print(f"{path.name}: not in double precision: {error.problem[:120]}", file=sys.stderr)
+        print(f"{path.name}: no double precision: {error.problem[:120]}", file=sys.stderr)
         return None
-    return [each.astype(np.float32) if each.dtype == np.float64 else each for each in found]
+    return [output.astype(np.float32) if output.dtype == np.float64 else output for output in outputs]
 
 
 def drawn_feeds(path: Path, sizes: Mapping[str, int], seed: int = 0) -> Feeds:
-    """Seeded inputs for every graph input: normal floats, token indices for integers."""
+    """Return seeded inputs for every graph input: normal floats, token indices for integers."""
     random = np.random.default_rng(seed)
     graph = onnx.load(path, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
@@ -192,6 +192,6 @@ def drawn_feeds(path: Path, sizes: Mapping[str, int], seed: int = 0) -> Feeds:
 
 
 def bound(symbol: str, sizes: Mapping[str, int]) -> int:
-    """The value of `symbol` or of `factor*symbol`."""
+    """Return the value of `symbol` or of `factor*symbol`."""
     factor, name = re.fullmatch(r"(?:(\d+)\*)?(\w+)", symbol).groups()
     return int(factor or 1) * sizes[name]

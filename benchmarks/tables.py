@@ -1,4 +1,4 @@
-"""The measured figures as tables: what was asked, what was reached, and every exception by name."""
+"""The figures of `optimizer.py` as tables: goals, measurements, and every exception by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PEER_NAMES = [peer.name for peer in peers.PEERS]
 
 @dataclass
 class Table:
-    """A title, a sentence on how to read it, columns, rows of text, and notes below."""
+    """A title, a sentence that explains the table, columns, rows of text, and notes below."""
 
     title: str
     lead: str
@@ -31,12 +31,12 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def numeric(self, column: int) -> bool:
-        """Whether the column holds figures, here and there a word instead of one."""
+        """Return True if the column has figures, with an occasional word instead."""
         return any(re.fullmatch(r"\d[\d.e–() +✗-]*", row[column]) for row in self.rows)
 
 
 def tables(rows: Sequence[measure.Row], scalings: Sequence[scale.Scaling], sections: Sequence[str]) -> list[Table]:
-    """Every table of the chosen sections, the summary of the criteria first."""
+    """Return the summary of the criteria, and every table of the chosen sections."""
     builders: dict[str, Callable[[], list[Table]]] = {
         "nodes": lambda: [nodes(rows), correctness(rows)],
         "latency": lambda: [latencies(rows)],
@@ -49,7 +49,7 @@ def tables(rows: Sequence[measure.Row], scalings: Sequence[scale.Scaling], secti
 
 
 def geomean(values: Iterable[float]) -> float:
-    """NaN for no values."""
+    """Return the geometric mean; NaN for no values."""
     logs = [math.log(value) for value in values]
     return math.exp(statistics.fmean(logs)) if logs else math.nan
 
@@ -68,17 +68,17 @@ def summary(rows: Sequence[measure.Row], scalings: Sequence[scale.Scaling], sect
         lines += [memory_line(rows)]
     if "scale" in sections:
         lines += [growth_line(scaling) for scaling in scalings]
-    return Table("Summary", f"{len(rows)} models.", ["Criterion", "Asked", "Reached", "Holds"], lines)
+    return Table("Summary", f"{len(rows)} models.", ["Criterion", "Goal", "Measured", "Met"], lines)
 
 
-def line(criterion: str, asked: str, reached: str, holds: bool) -> list[str]:
-    return [criterion, asked, reached, "yes" if holds else "NO"]
+def line(criterion: str, goal: str, measured: str, met: bool) -> list[str]:
+    return [criterion, goal, measured, "yes" if met else "NO"]
 
 
 def correctness_line(rows: Sequence[measure.Row]) -> list[str]:
     right = sum(not exceptions(row) for row in rows)
-    asked = "right, valid, same inputs and outputs, second run changes nothing"
-    return line("1 correct", asked, f"{right} of {len(rows)} models", right == len(rows))
+    goal = "correct, valid, same inputs and outputs, a second run changes nothing"
+    return line("1 correct", goal, f"{right} of {len(rows)} models", right == len(rows))
 
 
 def fewest_line(rows: Sequence[measure.Row]) -> list[str]:
@@ -97,13 +97,13 @@ def geomean_line(real: Sequence[measure.Row]) -> list[str]:
 
 
 def nodes_of(row: measure.Row, name: str) -> int:
-    """Nodes of a right and standard result, else those of the input: a tool that fails has gained nothing."""
+    """Return the nodes of a correct and standard result, else of the input: a failing tool gains nothing."""
     outcome = row.tools.get(name)
     return outcome.verdict.nodes if outcome and outcome.countable else row.before.nodes
 
 
 def leads(row: measure.Row) -> bool:
-    """Whether no peer's right and standard result has fewer nodes, but for those that are slower to run."""
+    """Return True if no peer's correct and standard result has fewer nodes, unless slower to run."""
     if not row.subject.countable:
         return False
     nodes = row.subject.verdict.nodes
@@ -111,15 +111,15 @@ def leads(row: measure.Row) -> bool:
 
 
 def slower(row: measure.Row, name: str) -> bool:
-    """Whether ONNX Runtime needs longer for the peer's result than for ours, beyond the noise."""
-    found = row.latency.comparisons.get(name) if row.latency else None
-    return found is not None and found.high < 1 / paired.LIMIT
+    """Return True if ONNX Runtime needs longer for the peer's result than for ours, beyond the noise."""
+    comparison = row.latency.comparisons.get(name) if row.latency else None
+    return comparison is not None and comparison.high < 1 / paired.LIMIT
 
 
 def nodes(rows: Sequence[measure.Row]) -> Table:
     table = Table(
-        "Nodes left",
-        "Bodies, functions and Constant nodes are counted. ✗: not counted as a result, see below.",
+        "Remaining nodes",
+        "Nodes of bodies and functions and Constant nodes are counted. ✗: not counted as a result, see below.",
         ["Model", "Input", SUBJECT, *PEER_NAMES, "Best peer", "Ratio"],
         [],
     )
@@ -141,8 +141,8 @@ def nodes_cell(row: measure.Row, name: str) -> str:
 
 
 def node_notes(row: measure.Row) -> list[str]:
-    """Every result that is not counted, and every peer that leaves fewer nodes than we do."""
-    found = [
+    """Return notes on every result that is not counted, and on every peer with fewer nodes."""
+    notes = [
         f"{row.name}: {name}{'' if outcome.verdict is None else f' ({outcome.verdict.nodes} nodes)'}: {outcome.reason}"
         for name, outcome in row.tools.items()
         if name in (SUBJECT, *PEER_NAMES) and not outcome.countable
@@ -151,13 +151,13 @@ def node_notes(row: measure.Row) -> list[str]:
     for name, count in row.counted().items():
         if count < ours:
             measured = row.latency.comparisons.get(name) if row.latency else None
-            pace = f"; its result runs in {1 / measured.ratio:.3f} of our time" if measured else ""
-            found.append(f"{row.name}: {name} leaves {count} nodes, {SUBJECT} {ours}{pace}")
-    return found
+            pace = f"; its result takes {1 / measured.ratio:.3f} of our time" if measured else ""
+            notes.append(f"{row.name}: {name} leaves {count} nodes, {SUBJECT} {ours}{pace}")
+    return notes
 
 
 def exceptions(row: measure.Row) -> list[str]:
-    """What keeps our result from being right, valid, declared as before, and final."""
+    """Return the reasons why our result is not correct, valid, standard, unchanged in its interface, and final."""
     verdict = row.subject.verdict
     if verdict is None:
         return [row.subject.reason]
@@ -169,7 +169,7 @@ def exceptions(row: measure.Row) -> list[str]:
 def correctness(rows: Sequence[measure.Row]) -> Table:
     table = Table(
         "Correctness",
-        "Outputs of the optimized model in ONNX Runtime without its optimizations, relative to the largest value.",
+        "Outputs of the optimized model in ONNX Runtime without its optimizations, relative to the largest element.",
         ["Model", "Worst error", "Exceptions"],
         [],
     )
@@ -183,9 +183,9 @@ def correctness(rows: Sequence[measure.Row]) -> Table:
 def latencies(rows: Sequence[measure.Row]) -> Table:
     table = Table(
         "Latency in ONNX Runtime",
-        f"All optimizations of ONNX Runtime on, {paired.THREADS} threads. Median ratio of paired runs, with the 95 % "
-        "interval of the median; below 1 ours is faster.",
-        ["Model", "Ours, ms", "Beside the input", "Fastest peer", "Beside it"],
+        f"All optimizations of ONNX Runtime, {paired.THREADS} threads. Median ratio of paired runs, with the 95 % "
+        "confidence interval; below 1, Sardonyx's result is faster.",
+        ["Model", "Sardonyx, ms", "Over the input", "Fastest peer", "Over the fastest peer"],
         [],
     )
     for row in rows:
@@ -194,11 +194,10 @@ def latencies(rows: Sequence[measure.Row]) -> Table:
             table.rows.append([row.name, "—", "—", "—", "—"])
             table.notes.append(f"{row.name}: {reason}")
             continue
-        found, best = row.latency.comparisons, row.latency.fastest
-        beside = interval(found[best]) if best else "—"
-        table.rows.append(
-            [row.name, f"{found['input'].seconds * 1e3:.3f}", interval(found["input"]), best or "none", beside]
-        )
+        comparisons, best = row.latency.comparisons, row.latency.fastest
+        beside = interval(comparisons[best]) if best else "—"
+        own = comparisons["input"]
+        table.rows.append([row.name, f"{own.seconds * 1e3:.3f}", interval(own), best or "none", beside])
     return table
 
 
@@ -207,19 +206,19 @@ def interval(comparison: paired.Comparison) -> str:
 
 
 def latency_line(rows: Sequence[measure.Row]) -> list[str]:
-    asked = f"≤ {paired.LIMIT} × the input and the best peer on every model"
+    goal = f"≤ {paired.LIMIT} × the input and the best peer on every model"
     held = [row for row in rows if row.latency and not row.latency.failure and paces(row)]
     worst = max((ratio for row in held for ratio in paces(row)), default=math.nan)
     within = sum(max(paces(row)) <= paired.LIMIT for row in held)
     inputs = geomean(row.latency.comparisons["input"].ratio for row in held)
-    text = f"{within} of {len(rows)} models; worst {worst:.3f}; geometric mean beside the input {inputs:.3f}"
-    return line("3 latency", asked, text, within == len(rows))
+    text = f"{within} of {len(rows)} models; worst {worst:.3f}; geometric mean over the input {inputs:.3f}"
+    return line("3 latency", goal, text, within == len(rows))
 
 
 def paces(row: measure.Row) -> list[float]:
-    """Our latency over the input's and over the fastest peer's."""
-    found = row.latency.comparisons
-    return [found[name].ratio for name in ("input", row.latency.fastest) if name in found]
+    """Return our latency over the input's and over the fastest peer's."""
+    comparisons = row.latency.comparisons
+    return [comparisons[name].ratio for name in ("input", row.latency.fastest) if name in comparisons]
 
 
 def times(rows: Sequence[measure.Row]) -> Table:
@@ -237,7 +236,7 @@ def times(rows: Sequence[measure.Row]) -> Table:
 
 
 def effort_failures(rows: Sequence[measure.Row]) -> list[str]:
-    """Tools that had a result at first and failed when they were timed."""
+    """Return the tools that had a result at first and failed when they were timed."""
     return [
         f"{row.name}: {name}: {outcome.failure}"
         for row in rows
@@ -253,7 +252,7 @@ def cell(row: measure.Row, name: str, quantity: str, unit: float, digits: int) -
 
 
 def time_line(rows: Sequence[measure.Row], peer: str) -> list[str]:
-    """Over the models on which both have a result."""
+    """Return the criterion of time over the models on which both tools have a result."""
     both = [(row.subject.seconds, row.tools[peer].seconds) for row in rows if peer in row.tools]
     ratios = [ours / theirs for ours, theirs in both if ours and theirs]
     ratio = geomean(ratios)
@@ -270,9 +269,9 @@ def memory(rows: Sequence[measure.Row]) -> Table:
     verified = peers.VERIFYING.name
     table = Table(
         "Peak memory",
-        "MiB above the imported tool in the first run of a process. The last two columns are with verification: the "
-        "process itself, and in full the larger of it and its largest child.",
-        ["Model", "File", "Allowed", *names, verified, "its child"],
+        "MiB above the memory after the import, in the first run of a process. The last two columns are with "
+        "verification: the process itself, and the larger of the process and its largest child.",
+        ["Model", "File", "Limit", *names, verified, "child"],
         [
             [
                 row.name,
@@ -292,7 +291,7 @@ def memory_line(rows: Sequence[measure.Row]) -> list[str]:
     measured = [row for row in rows if row.subject.peak_bytes is not None]
     within = sum(row.subject.peak_bytes <= allowed_bytes(row) for row in measured)
     worst = max((row.subject.peak_bytes / allowed_bytes(row) for row in measured), default=math.nan)
-    text = f"{within} of {len(rows)} models; worst {worst:.2f} of the allowed"
+    text = f"{within} of {len(rows)} models; worst {worst:.2f} of the limit"
     return line("4 memory", f"≤ {MEMORY_FACTOR} × file + {MEMORY_BYTES >> 20} MiB", text, within == len(rows))
 
 
@@ -300,20 +299,21 @@ def growth(scalings: Sequence[scale.Scaling]) -> Table:
     table = Table(
         "Time by size",
         "Generated models, each size in a process of its own after a warm-up on the smallest.",
-        ["Model", "Nodes", "Nodes left", "Seconds", "µs a node", "Peak, MiB"],
+        ["Model", "Nodes", "Remaining nodes", "Seconds", "µs per node", "Peak, MiB"],
         [],
     )
-    for found in scalings:
-        measured = zip(found.nodes, found.nodes_left, found.seconds, found.peak_bytes, strict=True)
+    for scaling in scalings:
+        measured = zip(scaling.nodes, scaling.nodes_left, scaling.seconds, scaling.peak_bytes, strict=True)
         for count, left, seconds, peak in measured:
             rate = f"{seconds / count * 1e6:.1f}"
-            table.rows.append([found.model, f"{count}", f"{left}", f"{seconds:.2f}", rate, f"{peak / 2**20:.0f}"])
-        if found.failure:
-            table.notes.append(f"{found.model}: {found.failure}")
+            table.rows.append([scaling.model, f"{count}", f"{left}", f"{seconds:.2f}", rate, f"{peak / 2**20:.0f}"])
+        if scaling.failure:
+            table.notes.append(f"{scaling.model}: {scaling.failure}")
     return table
 
 
-def growth_line(found: scale.Scaling) -> list[str]:
-    asked = f"{found.model}: time linear in nodes (exponent ≤ {scale.STEEPEST})"
-    text = found.failure or f"exponent {found.exponent:.2f}, {found.seconds[-1]:.1f} s for {found.nodes[-1]} nodes"
-    return line("4 scale", asked, text, found.exponent <= scale.STEEPEST)
+def growth_line(scaling: scale.Scaling) -> list[str]:
+    goal = f"{scaling.model}: time linear in nodes (exponent ≤ {scale.STEEPEST})"
+    largest = f"{scaling.seconds[-1]:.1f} s for {scaling.nodes[-1]} nodes"
+    text = scaling.failure or f"exponent {scaling.exponent:.2f}, {largest}"
+    return line("4 scale", goal, text, scaling.exponent <= scale.STEEPEST)

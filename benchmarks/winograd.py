@@ -1,7 +1,8 @@
-"""Winograd's convolution against ONNX Runtime's, one thread: ``python benchmarks/winograd.py``.
+"""Winograd convolution compared with ONNX Runtime, one thread: ``python benchmarks/winograd.py``.
 
-Both run one 3x3 convolution with a bias and Relu, in turns; the least time of each counts. ONNX Runtime's layout is its
-own: its time is of a chain of convolutions less that of a shorter chain, so that conversions at the ends do not count.
+Both run one 3x3 convolution with a bias and Relu in alternation; the minimum time of each counts. ONNX Runtime uses a
+layout of its own: its time is the time of a chain of convolutions minus that of a shorter chain, so that conversions at
+the ends do not count.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ Floats = npt.NDArray[np.float32]
 SHAPES = ((64, 56), (128, 28), (256, 14), (512, 7), (32, 256))
 loaded: list[LoadedCode] = []
 held: list[Floats] = []
-"""What compiled calls read and write stays in memory while these do."""
+"""References to the memory of compiled calls."""
 SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 3)
 
 
 def aligned(values: Floats) -> Floats:
-    """A copy at a multiple of 64 bytes."""
+    """Return a copy at a multiple of 64 bytes."""
     room = np.empty(values.size + 16, np.float32)
     start = -room.ctypes.data % 64 // 4
     copy = room[start : start + values.size].reshape(values.shape)
@@ -50,7 +51,7 @@ def aligned(values: Floats) -> Floats:
 
 
 def function(kernel: Kernel, target: Target) -> tuple[Callable[..., None], float]:
-    """The compiled kernel, and the seconds that it took."""
+    """Return the compiled kernel, and the seconds of its compilation."""
     begin = time.perf_counter()
     text = module_text(target, [kernel.definition("kernel")], kernel.emitter.declarations)
     loaded.append(LoadedCode([compiled(text, target)], target))
@@ -58,7 +59,7 @@ def function(kernel: Kernel, target: Target) -> tuple[Callable[..., None], float
 
 
 def chain(weights: Floats, biases: Floats, extent: int, length: int) -> onnxruntime.InferenceSession:
-    """ONNX Runtime on so many convolutions."""
+    """Return ONNX Runtime on a chain of convolutions."""
     nodes, at = [], "x"
     for i in range(length):
         nodes += [
@@ -124,38 +125,38 @@ class Layer:
         type = f"<{plan.lanes} x float>"
 
         def relu(index: tuple[Index, ...], value: str, mask: str | None) -> None:
-            _, filter, y, x = (each.base for each in index)
+            _, filter, y, x = (axis.base for axis in index)
             value = e.let(f"fadd {type} {value}, {e.load(type, e.address(bias, 'float', filter), 4)}")
             value = e.call(type, f"llvm.maxnum.v{plan.lanes}f32", [(type, value), (type, "zeroinitializer")])
-            height, width = (kernel.size(each) for each in plan.out)
-            place = e.add(e.mul(e.add(e.mul(e.div(filter, plan.lanes), height), y), width), x)
-            e.store(type, value, e.address(result, "float", e.mul(place, plan.lanes)), 4)
+            height, width = (kernel.size(axis) for axis in plan.out)
+            offset = e.add(e.mul(e.add(e.mul(e.div(filter, plan.lanes), height), y), width), x)
+            e.store(type, value, e.address(result, "float", e.mul(offset, plan.lanes)), 4)
 
         return relu
 
     def _add(self, kernel: Kernel, items: Size, buffers: list[Floats]) -> None:
         run, seconds = function(kernel, self.plan.target)
         self.compile_seconds += seconds
-        slots = [each.ctypes.data for each in buffers] + [evaluate(each, {}) for each in kernel.sizes]
+        slots = [entry.ctypes.data for entry in buffers] + [evaluate(entry, {}) for entry in kernel.sizes]
         arguments, last = (ctypes.c_int64 * len(slots))(*slots), evaluate(items, {})
         held.extend(buffers)
         self._calls.append(lambda: run(ctypes.addressof(arguments), 0, last, 0))
 
     def __call__(self, x: Floats) -> Floats:
-        """The result for a plain image [1, C, H, W]."""
+        """Return the result for an unblocked image [1, C, H, W]."""
         height, width = x.shape[2:]
         self.image[...] = np.moveaxis(x.reshape(-1, self.plan.lanes, height, width), 1, 3)
         self.run()
         return np.moveaxis(self.result, 3, 1).reshape(1, -1, height, width)
 
     def run(self) -> None:
-        """Compute."""
+        """Run the kernels."""
         for call in self._calls:
             call()
 
 
 def multiply_add_peak(target: Target) -> Callable[[], float]:
-    """What measures GFLOP/s of multiply-adds in registers."""
+    """Return a function that measures the GFLOP/s of multiply-adds in registers."""
     kernel, count = Kernel(target), 200_000
     e: Emitter = kernel.emitter
     result = kernel.buffer()
@@ -164,10 +165,10 @@ def multiply_add_peak(target: Target) -> Callable[[], float]:
     sums = [e.variable(type, e.load(type, e.address(result, "float", i * lanes), 4)) for i in range(12)]
     factor = e.load(type, e.address(result, "float", 12 * lanes), 4)
     with e.loop(0, count):
-        for each in sums:
-            each.set(e.multiply_add(type, factor, factor, each.get()))
-    for i, each in enumerate(sums):
-        e.store(type, each.get(), e.address(result, "float", i * lanes), 4)
+        for total in sums:
+            total.set(e.multiply_add(type, factor, factor, total.get()))
+    for i, total in enumerate(sums):
+        e.store(type, total.get(), e.address(result, "float", i * lanes), 4)
     run, _ = function(kernel, target)
     room = np.zeros(13 * lanes, np.float32)
     arguments = (ctypes.c_int64 * 1)(room.ctypes.data)
@@ -179,27 +180,27 @@ def multiply_add_peak(target: Target) -> Callable[[], float]:
 
 
 def seconds_of(call: Callable[[], object]) -> float:
-    """Processor seconds of one call: waiting for other programs does not count."""
+    """Return the processor seconds of one call, which other programs disturb less."""
     begin = time.thread_time()
     call()
     return time.thread_time() - begin
 
 
 def compare(channels: int, extent: int, tiles: list[tuple[int, int]], rounds: int) -> None:
-    """Print a row for each size of a tile: in stages too where tiles are few, weights transformed before and fresh."""
+    """Print a row for each tile: staged too if tiles are few, weights transformed before and at run time."""
     few = extent < 28
     rng = np.random.default_rng(0)
     weights = (rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
     biases = rng.standard_normal(channels).astype(np.float32)
     x = rng.standard_normal((1, channels, extent, extent)).astype(np.float32)
     short, long = (chain(weights, biases, extent, length) for length in (1, 4))
-    want = short.run(None, {"x": x})[0]
+    expected = short.run(None, {"x": x})[0]
     ways = [
         (tile, staged, fresh)
         for tile in tiles for staged in ((False, True) if few else (False,)) for fresh in (False, True)
     ]  # fmt: skip
     layers = [Layer(weights, biases, extent, tile, staged=staged, fresh=fresh) for tile, staged, fresh in ways]
-    errors = [float(np.abs(layer(x) - want).max() / np.abs(want).max()) for layer in layers]
+    errors = [float(np.abs(layer(x) - expected).max() / np.abs(expected).max()) for layer in layers]
     ours, theirs = [np.inf] * len(layers), [np.inf, np.inf]
     for _ in range(rounds):
         for i, layer in enumerate(layers):
@@ -224,11 +225,11 @@ def compare(channels: int, extent: int, tiles: list[tuple[int, int]], rounds: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=60, help="runs of each")
-    parser.add_argument("--tiles", nargs="+", default=["2x2", "4x2", "4x4", "6x6"], help="rows x columns of tiles")
-    parser.add_argument("--shapes", type=int, nargs="+", help="which rows of the table, counted from 0")
+    parser.add_argument("--rounds", type=int, default=60, help="number of runs of each layer")
+    parser.add_argument("--tiles", nargs="+", default=["2x2", "4x2", "4x4", "6x6"], help="tiles, rows x columns")
+    parser.add_argument("--shapes", type=int, nargs="+", help="indices of the shapes, from 0")
     arguments = parser.parse_args()
-    tiles = [(int(rows), int(columns)) for rows, columns in (each.split("x") for each in arguments.tiles)]
+    tiles = [(int(rows), int(columns)) for rows, columns in (text.split("x") for text in arguments.tiles)]
     peak = multiply_add_peak(host())
     print(f"multiply-add peak {max(peak() for _ in range(20)):.0f} GFLOP/s, {host().name}\n")
     print("| layer | algorithm | µs (direct GFLOP/s) | ONNX Runtime | ratio | error | compile ms |")

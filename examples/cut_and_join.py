@@ -1,4 +1,4 @@
-"""Cut the shipped classifier in two, rename what lies between, and join the halves again.
+"""Cut the classifier of the package in two, rename the tensor between the parts, and join the parts again.
 
 python examples/cut_and_join.py
 """

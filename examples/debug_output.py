@@ -1,4 +1,4 @@
-"""A session that grows debug outputs while it serves: which layer makes of a bright image what no image should give?
+"""Add debug outputs to a running session: the growth of each layer's magnitudes for an image of invalid brightness.
 
 python examples/debug_output.py
 """
@@ -12,12 +12,12 @@ from sardonyx import Node, demo
 
 
 def main() -> dict[str, float]:
-    """Watch the largest magnitude behind every convolution; returns how much more each is for the bright image."""
+    """Return the factor by which the largest magnitude after each convolution grows for the bright image."""
     session = sardonyx.Session(demo.path("digits_classifier"), compile="wait")
     image = demo.inputs("digits_classifier")["image"][:16]
     served = session.run(None, {"image": image})[0]
     watched = [str(node.outputs[0].name) for node in session.model.graph if node.op_type == "Conv"]
-    # One edit: all outputs are there for the next call, none for a call that is under way.
+    # One edit: the next call has all of the outputs, a running call has none of them.
     with session.edit() as g:
         for number, tensor in enumerate(watched):
             g.add_node(Node("Abs", inputs=[tensor], outputs=[f"magnitude_{number}"]))
@@ -25,17 +25,17 @@ def main() -> dict[str, float]:
             g.add_output(f"largest_{number}")
     usual = session.run(None, {"image": image})
     bright = session.run(None, {"image": image * 20})
-    np.testing.assert_allclose(usual[0], served, rtol=1e-4, atol=1e-6)  # What was served before is served still.
+    np.testing.assert_allclose(usual[0], served, rtol=1e-4, atol=1e-6)  # The first output is unchanged.
     grown = {
         tensor: float(after / before) for tensor, before, after in zip(watched, usual[1:], bright[1:], strict=True)
     }
     for tensor, factor in grown.items():
-        print(f"{factor:7.1f} times  {tensor}")
-    # A tensor is seen once without any edit, by its name.
+        print(f"{factor:7.1f} × {tensor}")
+    # A single request by name needs no edit.
     (features,) = session.run([watched[-1]], {"image": image})
-    print(f"{len(session.get_outputs())} outputs; the last watched one is {features.dtype}{list(features.shape)}")
+    print(f"{len(session.get_outputs())} outputs; the last watched tensor is {features.dtype}{list(features.shape)}")
     session.undo()
-    print(f"after undo: {[each.name for each in session.get_outputs()]}")
+    print(f"after undo: {[output.name for output in session.get_outputs()]}")
     return grown
 
 

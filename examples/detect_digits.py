@@ -1,9 +1,9 @@
-"""Find objects on photos of many sizes with one session: OpenCV reads, resizes and draws, the shipped detector finds.
+"""Detect objects on photos of many sizes with one session: OpenCV reads, resizes and draws the photos.
 
     python examples/detect_digits.py [--out FOLDER]
 
-The photos are composed of real handwritten digits that no training saw, three times as large as the detector wants.
-Needs `opencv-python-headless`.
+The photos are composed of handwritten digits that were not used in training, enlarged to three times the detector's
+size. Needs `opencv-python-headless`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sardonyx
 from sardonyx import demo
 
 INK = 16.0
-"""The detector's pixels: from 0, paper, to 16, ink. A photo has 255 for paper and 0 for ink."""
+"""Value of ink in the detector's images, whose paper is 0; a photo has 255 for paper and 0 for ink."""
 
 ZOOM = 3
 SIZES = ((64, 64), (96, 128), (75, 101), (128, 80), (110, 57), (160, 200), (57, 143), (240, 320))
@@ -28,7 +28,7 @@ SIZES = ((64, 64), (96, 128), (75, 101), (128, 80), (110, 57), (160, 200), (57, 
 
 @dataclass(frozen=True)
 class Photo:
-    """A file, and what it shows: boxes (count, 4) as x1, y1, x2, y2 in its pixels, and labels (count,)."""
+    """A file with its ground truth: boxes (count, 4) as x1, y1, x2, y2 in pixels, and labels (count,)."""
 
     path: Path
     boxes: np.ndarray
@@ -36,20 +36,20 @@ class Photo:
 
 
 def compose(path: Path, height: int, width: int, rng: np.random.Generator) -> Photo:
-    """A photo of held-out digits, of 15 to 30 pixels (times the zoom) each, that do not overlap."""
+    """Write a photo of held-out digits, each 15 to 30 pixels (times the zoom), without overlap."""
     digits, labels = demo.inputs("digits_classifier")["image"][:, 0], demo.truth("digits_classifier")["labels"]
     scene = 2 + rng.normal(0, 0.5, (height, width)).astype(np.float32)
-    taken = np.zeros((height, width), bool)
+    occupied = np.zeros((height, width), bool)
     boxes, shown = [], []
     for _ in range(height * width // 600):
         size, index = int(rng.integers(15, 31)), int(rng.integers(len(digits)))
         glyph = cv2.resize(np.pad(digits[index], 1), (size, size), interpolation=cv2.INTER_LINEAR)
         top, left = int(rng.integers(0, height - size + 1)), int(rng.integers(0, width - size + 1))
-        place = slice(top, top + size), slice(left, left + size)
-        if taken[place].any():
+        region = slice(top, top + size), slice(left, left + size)
+        if occupied[region].any():
             continue
-        taken[place] = True
-        scene[place] = np.maximum(scene[place], glyph)
+        occupied[region] = True
+        scene[region] = np.maximum(scene[region], glyph)
         rows, columns = np.nonzero(glyph > INK / 4)
         boxes.append((left + columns.min(), top + rows.min(), left + columns.max() + 1, top + rows.max() + 1))
         shown.append(labels[index])
@@ -59,7 +59,7 @@ def compose(path: Path, height: int, width: int, rng: np.random.Generator) -> Ph
 
 
 def detect(session: sardonyx.Session, photo: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Boxes (found, 4) in the photo's pixels, scores (found,) and labels (found,) of a grey photo (height, width)."""
+    """Return boxes (detections, 4) in pixels, scores and labels (detections,) of a grey photo (height, width)."""
     height, width = (size // ZOOM for size in photo.shape)
     small = cv2.resize(photo, (width, height), interpolation=cv2.INTER_AREA)
     image = (255 - small.astype(np.float32)) * (INK / 255)
@@ -68,7 +68,7 @@ def detect(session: sardonyx.Session, photo: np.ndarray) -> tuple[np.ndarray, np
 
 
 def overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Intersection over union of each box with each other one, (boxes, others)."""
+    """Return the intersection over union of each pair of boxes, (boxes, others)."""
     a, b = boxes[:, None], others[None]
     sides = np.clip(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0, None)
     common = sides.prod(-1)
@@ -76,7 +76,7 @@ def overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def draw(photo: np.ndarray, boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The photo in colours, with what was found on it."""
+    """Return the photo in colours with the detections."""
     drawn = cv2.cvtColor(photo, cv2.COLOR_GRAY2BGR)
     for (x1, y1, x2, y2), score, label in zip(boxes.round().astype(int).tolist(), scores, labels, strict=True):
         cv2.rectangle(drawn, (x1, y1), (x2, y2), (0, 160, 0), 2)
@@ -85,30 +85,30 @@ def draw(photo: np.ndarray, boxes: np.ndarray, scores: np.ndarray, labels: np.nd
 
 
 def main(folder: Path) -> float:
-    """Detect on all photos; returns the F1 score at an overlap of a half, with the right digit."""
+    """Detect on all photos; return the F1 score at an overlap of 0.5 with the correct digit."""
     session = sardonyx.Session(demo.path("digits_detector"), compile="wait")
     rng = np.random.default_rng(0)
-    hits = found = there = 0
+    hits = detections = total = 0
     for number, (height, width) in enumerate(SIZES):
         shown = compose(folder / f"photo_{number}.png", height, width, rng)
         photo = cv2.imread(str(shown.path), cv2.IMREAD_GRAYSCALE)
         boxes, scores, labels = detect(session, photo)
         cv2.imwrite(str(folder / f"found_{number}.png"), draw(photo, boxes, scores, labels))
         right = (overlap(boxes, shown.boxes) >= 0.5) & (labels[:, None] == shown.labels[None])
-        hits, found, there = hits + int(right.any(0).sum()), found + len(labels), there + len(shown.labels)
-        print(f"{photo.shape[1]:4} x {photo.shape[0]:3}: {len(labels):3} found of {len(shown.labels):3}")
-    score = 2 * hits / (found + there)
-    print(f"F1 {score:.3f} on {there} digits; one session, {len(SIZES)} sizes, drawn to {folder}")
+        hits, detections, total = hits + int(right.any(0).sum()), detections + len(labels), total + len(shown.labels)
+        print(f"{photo.shape[1]:4} x {photo.shape[0]:3}: {len(labels):3} detections, {len(shown.labels):3} digits")
+    score = 2 * hits / (detections + total)
+    print(f"F1 {score:.3f} on {total} digits; one session, {len(SIZES)} sizes, drawings in {folder}")
     return score
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="folder for the photos and what is drawn (default: a temporary one)")
-    given = parser.parse_args().out
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        main(given)
+    parser.add_argument("--out", type=Path, help="folder for the photos and drawings (default: a temporary folder)")
+    folder = parser.parse_args().out
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        main(folder)
     else:
         with tempfile.TemporaryDirectory() as temporary:
             main(Path(temporary))

@@ -2,7 +2,7 @@
 
     python examples/graph_network.py
 
-Nodes are handwritten digits, edges lead from each to the ones that look most like it. The network takes the mean over
+Nodes are handwritten digits; edges lead from each digit to the most similar ones. The network computes the mean over
 neighbours twice (simple graph convolution, Wu et al. 2019) and classifies; its weights are a logistic regression of the
 same features on other digits. Needs `scikit-learn`.
 """
@@ -36,26 +36,26 @@ Mean (x, edge_index) => (mean) {
     sent = Gather(x, source)
     shape = Shape(sent)
     rows = Unsqueeze(target, column)
-    places = Expand(rows, shape)
-    sum = ScatterElements <axis = 0, reduction = "add"> (x, places, sent)
+    indices = Expand(rows, shape)
+    sum = ScatterElements <axis = 0, reduction = "add"> (x, indices, sent)
     nothing = Sub(x, x)
-    each = Constant <value_float = 1.0> ()
-    oneself = Add(nothing, each)
-    arrived = Expand(each, shape)
-    degree = ScatterElements <axis = 0, reduction = "add"> (oneself, places, arrived)
+    unit = Constant <value_float = 1.0> ()
+    own = Add(nothing, unit)
+    counts = Expand(unit, shape)
+    degree = ScatterElements <axis = 0, reduction = "add"> (own, indices, counts)
     mean = Div(sum, degree)
 }"""
-"""Messages are gathered along edges and added up at their ends, as exporters of graph libraries write it."""
+"""Messages are gathered along edges and added at the targets, as in exports of graph libraries."""
 
 
 def graph_of(images: np.ndarray, neighbours: int) -> np.ndarray:
-    """Edges (2, count) int64, from and to: each node hears from the ones nearest to it."""
+    """Return edges (2, count) int64, source and target: each node receives from its nearest nodes."""
     towards, source = kneighbors_graph(images, neighbours).nonzero()
     return np.stack([source, towards]).astype(np.int64)
 
 
 def mean_of_neighbours(x: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """What `graph.Mean` computes, for training."""
+    """Return the result of `graph.Mean`, for training."""
     total, degree = x.copy(), np.ones(len(x), np.float32)
     np.add.at(total, edges[1], x[edges[0]])
     np.add.at(degree, edges[1], 1)
@@ -63,7 +63,7 @@ def mean_of_neighbours(x: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def trained(images: np.ndarray, labels: np.ndarray) -> onnx.ModelProto:
-    """The network, with weights that fit these digits."""
+    """Return the network with weights fitted to these digits."""
     x, edges = images, graph_of(images, 5)
     for _ in range(HOPS):
         x = mean_of_neighbours(x, edges)
@@ -75,7 +75,7 @@ def trained(images: np.ndarray, labels: np.ndarray) -> onnx.ModelProto:
 
 
 def main() -> list[float]:
-    """Classify graphs of many sizes; returns the share of nodes that each has right."""
+    """Classify graphs of many sizes; return the share of correct nodes of each graph."""
     digits = load_digits()
     images, labels = (digits.images.reshape(-1, 64) / 16).astype(np.float32), digits.target
     session = sardonyx.Session(trained(images[:600], labels[:600]), compile="wait")
@@ -86,7 +86,7 @@ def main() -> list[float]:
         edges = graph_of(images[chosen], neighbours) if neighbours else np.zeros((2, 0), np.int64)
         _, label = session.run(None, {"x": images[chosen], "edge_index": edges})
         right.append(float((label == labels[chosen]).mean()))
-        print(f"{nodes:5} nodes, {edges.shape[1]:5} edges: {right[-1]:.1%} right")
+        print(f"{nodes:5} nodes, {edges.shape[1]:5} edges: {right[-1]:.1%} correct")
     print(f"{len(session.native.program.launches) if session.native else 0} kernels, compiled once")
     return right
 

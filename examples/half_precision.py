@@ -1,4 +1,4 @@
-"""Convert the shipped classifier to float16, and find what must stay in float32 for a tolerance.
+"""Convert the classifier of the package to float16, with the nodes in float32 that a tolerance needs.
 
 python examples/half_precision.py
 """

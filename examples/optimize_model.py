@@ -1,8 +1,8 @@
-"""Optimize a model with proof, and look at what was done.
+"""Optimize a model with proof, and print the changes.
 
     python examples/optimize_model.py [MODEL.onnx]
 
-Works on the shipped digit detector when no model is given.
+Without an argument, the model is the digit detector of the package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A rule of your own: Relu of Relu is Relu. `sardonyx optimize model.onnx --rules examples/own_rule.py` uses it too.
+"""A user-defined rule, Relu(Relu(x)) == Relu(x), also for `sardonyx optimize model.onnx --rules examples/own_rule.py`.
 
 python examples/own_rule.py
 """
@@ -14,7 +14,7 @@ from sardonyx.rewrite.notation import Relu
 
 @sardonyx.rule("eliminate_repeated_relu", exactness=EXACT)
 def relu_of_relu(x: V) -> Rewrite:
-    """Relu of Relu is Relu."""
+    """Replace Relu of Relu by Relu."""
     return Relu(Relu(x)) >> Relu(x)
 
 

@@ -1,10 +1,10 @@
-"""A PointNet++-style network from PyTorch to answer: trained, exported with its loop, run on clouds of any size.
+"""A PointNet++-style network from PyTorch to results: trained, exported with its loop, run on clouds of any size.
 
     python examples/point_cloud.py
 
-Farthest point sampling takes as the next centre what is farthest from all before: a loop in which each iteration needs
-the last (Qi et al. 2017, "PointNet++"). Scripted, it is exported as one ONNX `Loop`; traced, as the same nodes over and
-over. Both files give the same answers. Needs `torch`.
+Farthest point sampling selects as the next centre the point that is farthest from all centres before: a loop in which
+each iteration depends on the last (Qi et al. 2017, "PointNet++"). A scripted function is exported as one ONNX `Loop`, a
+traced function as repeated nodes. Both files give the same results. Needs `torch`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ CENTRES, NEIGHBOURS = 16, 12
 
 
 def farthest_points(points: Tensor, count: int) -> Tensor:
-    """Indices (batch, count) of points (batch, n, 3) of which each is the farthest from those before it."""
+    """Return indices (batch, count) of points (batch, n, 3), each the farthest from the points before."""
     chosen = torch.zeros(points.shape[0], count, dtype=torch.int64)
-    places = torch.arange(count).unsqueeze(0)
+    positions = torch.arange(count).unsqueeze(0)
     distance = torch.full_like(points[:, :, 0], 1e10)
     latest = torch.zeros(points.shape[0], 1, dtype=torch.int64)
     for i in range(count):
-        chosen = torch.where(places == i, latest, chosen)
+        chosen = torch.where(positions == i, latest, chosen)
         centre = points.gather(1, latest.unsqueeze(-1).expand(-1, -1, 3))
         distance = torch.minimum(distance, (points - centre).pow(2).sum(-1))
         latest = distance.argmax(-1, keepdim=True)
@@ -42,7 +42,7 @@ scripted_farthest_points = torch.jit.script(farthest_points)
 
 
 class PointNet(nn.Module):
-    """Points (batch, n, 3) to scores (batch, 4): centres, what lies around each, and the whole of it."""
+    """A network from points (batch, n, 3) to scores (batch, 4): centres, their neighbourhoods, and a summary."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class PointNet(nn.Module):
 
 
 def clouds(count: int, points: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Points (count, points, 3) on shapes, turned about their axis and stretched, and which shape each is (count,)."""
+    """Return points (count, points, 3) on rotated and stretched shapes, and the shapes' labels (count,)."""
     label = torch.arange(count) % len(SHAPES)
     u, v, w = torch.rand(3, count, points, generator=generator)
     angle, height = 2 * math.pi * u, 2 * v - 1
@@ -74,9 +74,9 @@ def clouds(count: int, points: int, generator: torch.Generator) -> tuple[Tensor,
     cube = torch.stack([flat.gather(-1, ((side + k) % 3).unsqueeze(-1)).squeeze(-1) for k in range(3)], -1)
     cylinder = torch.cat([ring, height.unsqueeze(-1)], -1)
     cone = torch.cat([ring * v.sqrt().unsqueeze(-1), 1 - 2 * v.sqrt().unsqueeze(-1)], -1)
-    made = torch.stack([sphere, cube, cylinder, cone])[label, torch.arange(count)]
+    points_on_shape = torch.stack([sphere, cube, cylinder, cone])[label, torch.arange(count)]
     turn = 2 * math.pi * torch.rand(count, 1, generator=generator)
-    x, y, z = (made * (0.8 + 0.4 * torch.rand(count, 1, 3, generator=generator))).unbind(-1)
+    x, y, z = (points_on_shape * (0.8 + 0.4 * torch.rand(count, 1, 3, generator=generator))).unbind(-1)
     return torch.stack([x * turn.cos() - y * turn.sin(), x * turn.sin() + y * turn.cos(), z], -1), label
 
 
@@ -97,7 +97,7 @@ def trained(steps: int) -> PointNet:
 
 
 def exported(model: PointNet, unrolled: bool) -> onnx.ModelProto:
-    """The model as PyTorch's tracing exporter writes it, for any number of clouds and points."""
+    """Return the model as PyTorch's tracing exporter writes it, for any number of clouds and points."""
     model.unrolled = unrolled
     written = io.BytesIO()
     sizes = {"points": {0: "clouds", 1: "points"}, "scores": {0: "clouds"}}
@@ -111,24 +111,24 @@ def exported(model: PointNet, unrolled: bool) -> onnx.ModelProto:
 
 
 def main(steps: int = 160) -> float:
-    """Train, export and run; returns the share of right answers on clouds of many sizes."""
+    """Train, export and run; return the share of correct results on clouds of many sizes."""
     torch.set_num_threads(1)
     model = trained(steps)
     files = {name: exported(model, unrolled=name == "unrolled") for name in ("loop", "unrolled")}
     sessions = {name: sardonyx.Session(file, compile="wait") for name, file in files.items()}
     for name, file in files.items():
         loops = sum(node.op_type == "Loop" for node in file.graph.node)
-        print(f"{name:8} {len(file.graph.node):4} nodes, {loops} of them a loop")
+        print(f"{name:8} {len(file.graph.node):4} nodes, {loops} of them Loop")
     generator, hits, answered = torch.Generator().manual_seed(1), 0, 0
     for count, points in ((8, 96), (1, 500), (40, 64), (3, 1000), (16, 257)):
-        given, label = clouds(count, points, generator)
+        cloud, label = clouds(count, points, generator)
         with torch.no_grad():
-            wanted = model(given).numpy()
+            expected = model(cloud).numpy()
         for session in sessions.values():
-            (scores,) = session.run(None, {"points": given})  # A tensor of PyTorch's, which is not copied.
-            np.testing.assert_allclose(scores, wanted, rtol=1e-3, atol=1e-3)
+            (scores,) = session.run(None, {"points": cloud})  # PyTorch's memory is read without a copy.
+            np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
         hits, answered = hits + int((scores.argmax(1) == label.numpy()).sum()), answered + count
-    print(f"{hits} of {answered} clouds are right, with and without the loop as with PyTorch")
+    print(f"{hits} of {answered} clouds are correct, with and without the loop as in PyTorch")
     return hits / answered
 
 

@@ -1,12 +1,12 @@
-"""Train the two models that ship in `sardonyx.demo`, and export them raw.
+"""Train the two models in `sardonyx.demo`, and export both without optimization.
 
     python examples/train_digits.py [--out FOLDER] [--only classifier|detector]
 
-Needs `torch`, `onnx`, `onnxruntime` and `scikit-learn`. Both models learn from scikit-learn's copy of the
-UCI Optical Recognition of Handwritten Digits data (1,797 images of 8x8 pixels, values 0..16); one fifth of
-the digits is held out and never seen in training. The detector's scenes are composed from those digits.
-The export keeps everything as PyTorch's tracing exporter writes it: BatchNormalization nodes, Constant
-nodes, shape arithmetic. One thread, seeded: the same versions give the same models.
+Needs `torch`, `onnx`, `onnxruntime` and `scikit-learn`. Both models learn from scikit-learn's copy of the UCI Optical
+Recognition of Handwritten Digits data (1,797 images of 8x8 pixels, values 0..16); one fifth of the digits is held out
+and never used in training. The detector's scenes are composed from these digits. The export has all patterns of
+PyTorch's tracing exporter: BatchNormalization nodes, Constant nodes, shape arithmetic. One thread, seeded: the same
+versions give the same models.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Classifier(nn.Module):
 
 
 class Probabilities(nn.Module):
-    """What is exported: the classifier with its softmax."""
+    """The exported classifier, with its softmax."""
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class Scene:
 
 
 class SceneComposer:
-    """Pastes real digits, each 12 to 32 pixels tall, at random places on a noisy background."""
+    """A composer of scenes: digits, each 12 to 32 pixels tall, at random positions on a noisy background."""
 
     def __init__(self, digits: Digits, seed: int, *, augment: bool) -> None:
         self.digits = digits
@@ -221,7 +221,7 @@ class SceneComposer:
 
     def compose(self, height: int, width: int) -> Scene:
         image = self.background(height, width)
-        taken = np.zeros((height, width), bool)
+        occupied = np.zeros((height, width), bool)
         boxes, labels = [], []
         for _ in range(max(3, height * width // 1100)):
             index = int(self.rng.integers(len(self.digits.labels)))
@@ -232,9 +232,9 @@ class SceneComposer:
             top, left = (int(self.rng.integers(0, extent - size + 1)) for extent in (height, width))
             rows, columns = np.nonzero(ink > PIXEL_MAX / 4)
             x1, y1, x2, y2 = left + columns.min(), top + rows.min(), left + columns.max() + 1, top + rows.max() + 1
-            if taken[y1:y2, x1:x2].any():
+            if occupied[y1:y2, x1:x2].any():
                 continue
-            taken[y1:y2, x1:x2] = True
+            occupied[y1:y2, x1:x2] = True
             region = image[top : top + size, left : left + size]
             np.maximum(region, ink * self.rng.uniform(0.6, 1.0), out=region)
             boxes.append((x1, y1, x2, y2))
@@ -321,7 +321,7 @@ def generalized_iou(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def detection_loss(model: Detector, scenes: list[Scene]) -> Tensor:
-    """Generalized IoU and cross entropy on the cells near a digit's middle; box score learns the IoU everywhere."""
+    """Return generalized IoU and cross entropy near the digits' centres, plus the loss of all cells' scores."""
     boxes, score_logits, class_logits, centres = model(torch.from_numpy(np.stack([s.image for s in scenes]))[:, None])
     target_score = torch.zeros_like(score_logits[..., 0])
     losses = []
@@ -367,24 +367,24 @@ class NonMaxSuppression(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: object, boxes: Tensor, scores: Tensor) -> Tensor:
-        kept = [
+        selected = [
             (image, category, cell)
             for image in range(scores.shape[0])
             for category in range(scores.shape[1])
             for cell in NonMaxSuppression.survivors(boxes[image], scores[image, category])
         ]
-        return torch.tensor(kept, dtype=torch.int64).view(-1, 3)
+        return torch.tensor(selected, dtype=torch.int64).view(-1, 3)
 
     @staticmethod
     def survivors(boxes: Tensor, scores: Tensor) -> list[int]:
         candidates = torch.nonzero(scores > SCORE_THRESHOLD)[:, 0]
         candidates = candidates[scores[candidates].argsort(descending=True, stable=True)]
         overlap = pairwise_iou(boxes[candidates], boxes[candidates])
-        kept: list[int] = []
+        survivors: list[int] = []
         for rank in range(len(candidates)):
-            if len(kept) < MAX_DETECTIONS and not any(overlap[rank, other] > IOU_THRESHOLD for other in kept):
-                kept.append(rank)
-        return [int(candidates[rank]) for rank in kept]
+            if len(survivors) < MAX_DETECTIONS and not any(overlap[rank, other] > IOU_THRESHOLD for other in survivors):
+                survivors.append(rank)
+        return [int(candidates[rank]) for rank in survivors]
 
     @staticmethod
     def symbolic(graph: Any, boxes: Any, scores: Any) -> Any:
@@ -394,10 +394,10 @@ class NonMaxSuppression(torch.autograd.Function):
 
 
 class Detections(nn.Module):
-    """What is exported: the detector with decoding and suppression.
+    """The exported detector, with decoding and suppression.
 
-    Returns boxes (found, 4) as x1, y1, x2, y2 in pixels, scores (found,), labels (found,) int64 and the index
-    (found,) int64 in the batch of the image each was found in.
+    Returns boxes (detections, 4) as x1, y1, x2, y2 in pixels, scores (detections,), labels (detections,) int64 and the
+    index (detections,) int64 of each detection's image in the batch.
     """
 
     def __init__(self, detector: Detector) -> None:
@@ -408,8 +408,8 @@ class Detections(nn.Module):
         boxes, score_logits, class_logits, _ = self.detector(image)
         confidence, label = torch.softmax(class_logits, dim=-1).max(dim=-1)
         scores = torch.sigmoid(score_logits.squeeze(-1)) * confidence
-        kept = NonMaxSuppression.apply(boxes, scores.unsqueeze(1))
-        image_index, cell = kept[:, 0], kept[:, 2]
+        selected = NonMaxSuppression.apply(boxes, scores.unsqueeze(1))
+        image_index, cell = selected[:, 0], selected[:, 2]
         return boxes[image_index, cell], scores[image_index, cell], label[image_index, cell], image_index
 
 
@@ -418,20 +418,20 @@ class Quality:
     """Counts at IoU 0.5 with the right class."""
 
     hits: int
-    found: int
+    detections: int
     digits: int
 
     def __str__(self) -> str:
-        precision, recall = self.hits / max(self.found, 1), self.hits / self.digits
-        f1 = 2 * self.hits / (self.found + self.digits)
+        precision, recall = self.hits / max(self.detections, 1), self.hits / self.digits
+        f1 = 2 * self.hits / (self.detections + self.digits)
         return f"precision {precision:.4f}  recall {recall:.4f}  F1 {f1:.4f}  ({self.digits} digits)"
 
 
 @torch.no_grad()
 def detection_quality(model: Detections, digits: Digits, scenes: int = 40) -> Quality:
-    """Score `scenes` fresh scenes at each of five sizes, among them odd ones and one larger than any trained on."""
+    """Score `scenes` new scenes at each of five sizes, including odd ones and one larger than in training."""
     composer = SceneComposer(digits, SEED + 1, augment=False)
-    hits = found = total = 0
+    hits = detections = total = 0
     for height, width in ((64, 64), (96, 128), (75, 101), (128, 80), (160, 200)):
         for _ in range(scenes):
             scene = composer.compose(height, width)
@@ -440,9 +440,9 @@ def detection_quality(model: Detections, digits: Digits, scenes: int = 40) -> Qu
                 labels[:, None] == torch.from_numpy(scene.labels)[None]
             )
             hits += int(match.any(0).sum())
-            found += len(labels)
+            detections += len(labels)
             total += len(scene.labels)
-    return Quality(hits, found, total)
+    return Quality(hits, detections, total)
 
 
 # --- export
@@ -456,7 +456,7 @@ def export(
     image_axes: dict[int, str],
     opset: int,
 ) -> dict[str, np.ndarray]:
-    """Write the model raw, and return its own outputs on `image` after comparing ONNX Runtime's with them."""
+    """Write the model without optimization; return its outputs on `image`, after a comparison with ONNX Runtime."""
     sample = torch.from_numpy(image)
     torch.onnx.export(
         model,
@@ -484,7 +484,7 @@ def export(
 
 def ship_classifier(train: Digits, held_out: Digits, folder: Path) -> None:
     model = train_classifier(train)
-    print(f"classifier: accuracy {accuracy(model, train):.4f} trained on, {accuracy(model, held_out):.4f} held out")
+    print(f"classifier: accuracy {accuracy(model, train):.4f} in training, {accuracy(model, held_out):.4f} held out")
     image = held_out.images[:, None]
     outputs = export(
         Probabilities(model).eval(),
@@ -499,17 +499,17 @@ def ship_classifier(train: Digits, held_out: Digits, folder: Path) -> None:
 
 def ship_detector(train: Digits, held_out: Digits, folder: Path) -> None:
     model = Detections(train_detector(train)).eval()
-    print(f"detector: {detection_quality(model, train)} trained on")
+    print(f"detector: {detection_quality(model, train)} in training")
     print(f"detector: {detection_quality(model, held_out)} held out")
     composer = SceneComposer(held_out, SEED + 2, augment=False)
     scenes = [composer.compose(96, 128) for _ in range(8)]
     image = np.stack([scene.image for scene in scenes])[:, None]
-    found = {0: "detections"}
+    detections = {0: "detections"}
     outputs = export(
         model,
         folder / "digits_detector.onnx",
         image,
-        {"boxes": found, "scores": found, "labels": found, "image_index": found},
+        {"boxes": detections, "scores": detections, "labels": detections, "image_index": detections},
         {0: "batch", 2: "height", 3: "width"},
         opset=16,
     )
@@ -533,8 +533,8 @@ SHIP: dict[str, Callable[[Digits, Digits, Path], None]] = {"classifier": ship_cl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=SHIPPED, help="folder to write to (default: the package's own)")
-    parser.add_argument("--only", choices=sorted(SHIP), help="train one of the two")
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="folder of the files (default: the package's own)")
+    parser.add_argument("--only", choices=sorted(SHIP), help="train only this model")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)

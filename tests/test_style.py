@@ -31,9 +31,6 @@ PENDING_PACKAGES = frozenset(("(top)", "compiler", *(f"compiler/{name}" for name
 """Packages whose prose is not rewritten yet; a package leaves the list with its prose."""
 
 PENDING_NAMES = (
-    "benchmarks",
-    "examples",
-    "tools",
     "tests/benchmarks",
     "tests/compiler",
     "tests/runtime",

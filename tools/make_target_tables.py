@@ -1,12 +1,11 @@
-"""Writes the tables of what a runtime can run, by asking the runtime.
+"""Write the tables of the operators that a runtime supports, by queries of the installed runtime.
 
     python tools/make_target_tables.py onnxruntime
     python tools/make_target_tables.py openvino
 
-asks the installed package and adds, or replaces, its version in ``src/sardonyx/model/check/targets/<target>.json``.
-Run it once for each version that is to be known (``PYTHONPATH`` may point to another installation). The tables of
-targets that cannot be asked here (TensorRT, CoreML, the pre-built mobile package) are kept by hand, from the documents
-that their ``source`` names.
+adds or replaces the installed version in ``src/sardonyx/model/check/targets/<target>.json``. Run the tool once for each
+supported version (``PYTHONPATH`` may select another installation). The tables of targets without an installable package
+(TensorRT, CoreML, the pre-built mobile package) are maintained by hand, from the documents in their ``source``.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _NO_RULE = re.compile("No conversion rule found|OpenVINO does not support the fo
 
 
 def main() -> None:
-    """Asks the installed runtime and writes its version into its table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target", choices=["onnxruntime", "openvino"])
+    """Write the table of the installed version."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", choices=["onnxruntime", "openvino"], help="an installed runtime")
     target = parser.parse_args().target
     version, table = _onnxruntime() if target == "onnxruntime" else _openvino()
     path = TABLES / f"{target}.json"
@@ -78,7 +77,7 @@ def _onnxruntime() -> tuple[str, dict[str, Any]]:
         return True
 
     newest = _newest_opset(loads)
-    # A Constant becomes a weight before any kernel is looked for.
+    # A Constant becomes a weight before kernels are selected.
     operators["Constant"] = [{"opsets": [1, newest], "types": {}}]
     minor = ".".join(onnxruntime.__version__.split(".")[:2])
     table = {
@@ -132,7 +131,7 @@ def _openvino() -> tuple[str, dict[str, Any]]:
 
 
 def _has_rule(complaint: Callable[[onnx.ModelProto], str], model: onnx.ModelProto) -> bool:
-    """Whether the frontend has a rule for a probe, asked in a child: some rules crash on too few inputs."""
+    """Return True if the frontend has a rule for a probe; a child process asks, because some rules crash."""
     child = os.fork()
     if child == 0:
         os._exit(1 if _NO_RULE.search(complaint(model)) else 0)
@@ -145,12 +144,12 @@ def _schemas() -> Iterator[tuple[str, str, list[int]]]:
     for schema in defs.get_all_schemas_with_history():
         if not schema.deprecated and schema.domain in ("", "ai.onnx.ml"):
             versions.setdefault((schema.name, schema.domain), set()).add(schema.since_version)
-    for (name, domain), found in sorted(versions.items()):
-        yield name, domain, sorted(found)
+    for (name, domain), since in sorted(versions.items()):
+        yield name, domain, sorted(since)
 
 
 def _contributed() -> list[str]:
-    """The operators that onnxruntime defines in its own domain; from its table, as both do not load in one process."""
+    """Return the operators of onnxruntime's own domain, from its table: the packages conflict in one process."""
     versions = json.loads((TABLES / "onnxruntime.json").read_text())["versions"].values()
     names = {name for table in versions for name in table["operators"] if name.startswith("com.microsoft::")}
     return sorted(name.removeprefix("com.microsoft::") for name in names)
@@ -212,7 +211,7 @@ def _short(text: str) -> str:
 
 
 def _compact(content: dict[str, Any]) -> str:
-    """JSON with one operator a line: small, and readable in a diff."""
+    """Return JSON with one operator per line: small, and readable in a diff."""
     lines = ["{", f' "target": {json.dumps(content["target"])},', ' "versions": {']
     versions = list(content["versions"].items())
     for index, (version, table) in enumerate(versions):

@@ -1,11 +1,11 @@
-/* Tell handwritten digits apart, in C alone, with a model compiled ahead of time.
+/* Classify handwritten digits in C, with a model compiled ahead of time.
  *
  *   sardonyx compile digits_classifier.onnx --shared libdigits.so --header digits.h
  *   cc main.c -L. -ldigits -Wl,-rpath,'$ORIGIN' -o digits
  *   ./digits < images.txt
  *
- * Standard input holds images of 8x8 numbers each, from 0 (paper) to 16 (ink); for each a line is printed. The size of
- * the batch is open in the model: it is as many images as there are, up to BATCH at a time.
+ * Standard input has images of 8x8 numbers each, from 0 (paper) to 16 (ink); a line is printed for each image. The size
+ * of the batch is open in the model: all remaining images, up to BATCH at a time.
  */
 #include <stdio.h>
 #include <stdlib.h>
