@@ -22,8 +22,8 @@ from sardonyx.base.artifact_store import store
 from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.base.cpu_count import thread_count
 from sardonyx.compiler.analysis.control_flow import CONTROL, is_of_tensors
-from sardonyx.compiler.analysis.shape_guards import required
-from sardonyx.compiler.analysis.shape_stable_loops import settling
+from sardonyx.compiler.analysis.shape_guards import collect_guards
+from sardonyx.compiler.analysis.shape_stable_loops import shape_stability
 from sardonyx.compiler.llvm.elf_loader import Code, loaded
 from sardonyx.compiler.llvm.object_code import module_text
 from sardonyx.compiler.llvm.parallel_build import Build
@@ -244,7 +244,7 @@ def compile_function(
         host=host,
         reads=reads,
         inner=inner,
-        guards=required(function),
+        guards=collect_guards(function),
         bodies=bodies,
         kernels=kernels,
         prepared=prepared,
@@ -345,10 +345,12 @@ class _Bodies:
         lowering = _lower(function, self._target, self._threads, self, function.inputs[0] if repeats else None)
         if lowering.schedule.host:
             return f"in {function.name}: {next(iter(lowering.schedule.host.values()))}"
-        if any(launch.writes.op == "loop" and settling(launch.writes) is not None for launch in lowering.launches):
+        if any(
+            launch.writes.op == "loop" and shape_stability(launch.writes) is not None for launch in lowering.launches
+        ):
             return f"in {function.name}: a loop may carry what changes its size"
         launches = order_concurrent_loops(lowering.launches, self._target, self._threads)
-        return Body(function, tuple(launches), lowering.blocks, required(function))
+        return Body(function, tuple(launches), lowering.blocks, collect_guards(function))
 
 
 def _module(launch: Launch, target: Target) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler import pipeline
-from sardonyx.compiler.analysis.shape_guards import known
+from sardonyx.compiler.analysis.shape_guards import select_known
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.call import interpreted
 from sardonyx.compiler.call.call_context import Linked
@@ -232,7 +232,7 @@ class Program:
             self.blocks,
             lambda value: value in outside or value.op == "dims",
             (*inputs, *results),
-            known(self._compiled.guards, names),
+            select_known(self._compiled.guards, names),
             names,
             told,
         )
@@ -256,7 +256,7 @@ class Program:
                 self.blocks,
                 lambda value: self._is_outside(value, number, segment),
                 self.function.inputs if number == 0 and self.symbols is not None else (),
-                known(self._compiled.guards, told),
+                select_known(self._compiled.guards, told),
                 told,
             )
             kernels = self._compiled.kernels

@@ -21,7 +21,7 @@ import numpy as np
 from sardonyx.base.cpu_count import thread_count
 from sardonyx.compiler.analysis.control_flow import CONTROL
 from sardonyx.compiler.analysis.shape_guards import Equal
-from sardonyx.compiler.analysis.shape_stable_loops import Settling
+from sardonyx.compiler.analysis.shape_stable_loops import ShapeStability
 from sardonyx.compiler.llvm.elf_loader import Code, linked, loaded
 from sardonyx.compiler.lower.launch import FAULT, Body, Buffer, Count, Launch, Prepared, Relaid, Scratch, Stage, every
 from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
@@ -341,7 +341,7 @@ class Writer:
                 return {"index": value.params["index"]}
         return None
 
-    def _settling(self, settling: Settling) -> dict[str, Any]:
+    def _settling(self, settling: ShapeStability) -> dict[str, Any]:
         return {
             "sizes": {symbol: self._size(size) for symbol, size in settling.sizes.items()},
             "same": [*map(self._pair, settling.same)],
@@ -604,9 +604,9 @@ class _Reader:
                 return dict(params)
         return {}
 
-    def _settling(self, written: dict[str, Any]) -> Settling:
+    def _settling(self, written: dict[str, Any]) -> ShapeStability:
         sizes = {symbol: self._read(size) for symbol, size in written["sizes"].items()}
-        return Settling(sizes, tuple(map(self._pair, written["same"])), frozenset(written["rows"]))
+        return ShapeStability(sizes, tuple(map(self._pair, written["same"])), frozenset(written["rows"]))
 
     def _read(self, size: int | list[int]) -> Size:
         return self._sizes[size[0]] if isinstance(size, list) else size

@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.live.test_transaction import parsed
 
 from sardonyx import Session
-from sardonyx.compiler.analysis.shape_guards import required
+from sardonyx.compiler.analysis.shape_guards import collect_guards
 from sardonyx.errors import SardonyxError, ShapeError
 from sardonyx.model import from_proto
 from sardonyx.runtime.compiled.frontend import trace_model
@@ -127,7 +127,7 @@ def test_a_branch_that_is_taken_is_refused_where_its_sizes_do_not_fit() -> None:
 
 def test_what_is_proven_is_not_looked_at() -> None:
     model = from_proto(parsed("g (float[N, 4] x, float[4, M] w) => (float[N, M] y) { h = MatMul(x, w) y = Add(h, h) }"))
-    assert required(trace_model(model)) == []
+    assert collect_guards(trace_model(model)) == []
 
 
 CACHED = {

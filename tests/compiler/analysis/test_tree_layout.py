@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sardonyx.compiler.analysis.tree_layout import arrivals, by_level, column_bits, looks
+from sardonyx.compiler.analysis.tree_layout import arrival_shares, column_bits, completion_tests, nodes_by_level
 from sardonyx.compiler.analysis.tree_predicates import Branches
 
 
@@ -31,27 +31,27 @@ def whole(depth: int) -> Branches:
 @pytest.mark.parametrize(("found", "expected"), [(whole(3), [0, 0, 0, 1]), (chain(3), [0, 0.25, 0.5, 1])])
 def test_arrivals_are_parts_of_the_leaves(found: Branches, expected: list[float]) -> None:
     roots = np.zeros(1, np.int64)
-    np.testing.assert_array_equal(arrivals(roots[:, None], found, by_level(roots, found)), [expected])
+    np.testing.assert_array_equal(arrival_shares(roots[:, None], found, nodes_by_level(roots, found)), [expected])
 
 
 def test_arrivals_are_counted_from_several_nodes_of_a_tree() -> None:
     found, roots = whole(3), np.zeros(1, np.int64)
-    below = arrivals(np.array([[1, 5, 6, -1]]), found, by_level(roots, found))
+    below = arrival_shares(np.array([[1, 5, 6, -1]]), found, nodes_by_level(roots, found))
     np.testing.assert_array_equal(below, [[0, 0.5, 1]])
 
 
 def test_balanced_trees_are_never_looked_at() -> None:
-    np.testing.assert_array_equal(looks(np.array([[0, 0, 0, 0, 0.2, 1]]), np.array([5]), 2), [[5, 5]])
+    np.testing.assert_array_equal(completion_tests(np.array([[0, 0, 0, 0, 0.2, 1]]), np.array([5]), 2), [[5, 5]])
 
 
 def test_a_look_finds_what_is_likely() -> None:
     arrived = np.array([[0, 0, 0, 0.4, 0.6, 0.7, 0.8, 0.9, 1]])
     # Two steps after the third tell whether the fourth was the last that anyone took.
-    np.testing.assert_array_equal(looks(arrived, np.array([8]), 2), [[3, 8]])
+    np.testing.assert_array_equal(completion_tests(arrived, np.array([8]), 2), [[3, 8]])
 
 
 def test_trees_without_leaves_of_their_own_are_looked_at_from_the_start() -> None:
-    np.testing.assert_array_equal(looks(np.zeros((1, 4)), np.array([9]), 2), [[0, 9]])
+    np.testing.assert_array_equal(completion_tests(np.zeros((1, 4)), np.array([9]), 2), [[0, 9]])
 
 
 @pytest.mark.parametrize(("columns", "bits"), [(1, 8), (255, 8), (256, 9), (4000, 12)])

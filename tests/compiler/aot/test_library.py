@@ -20,7 +20,7 @@ import sardonyx
 from sardonyx.compiler.aot import cpu_check, instance_code
 from sardonyx.compiler.aot.c_interface import Status
 from sardonyx.compiler.aot.writer import LinkError
-from sardonyx.compiler.executor.fork_join import architecture, has_futex
+from sardonyx.compiler.executor.fork_join import has_futex
 from sardonyx.compiler.target.description import NAMED, host
 from sardonyx.errors import MissingDependencyError, ModelFileError, OptionError, UnsupportedError
 
@@ -410,7 +410,7 @@ def test_threads_end_with_their_instance(product: tuple[Library, sardonyx.Sessio
 
 
 def test_a_lesser_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if architecture(host()) != "x86_64":
+    if host().architecture != "x86_64":
         pytest.skip("only x86-64 has levels")
     reserved = {(1, 2): 1 << 16}
     for wanting in (cpu_check.Needs(reserved, 0), cpu_check.Needs({(1, 2): 1 << 27}, 1 << 30)):
@@ -419,7 +419,7 @@ def test_a_lesser_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert library.create(1, ctypes.byref(ctypes.c_void_p())) == Status.WRONG_PROCESSOR
 
 
-@pytest.mark.parametrize("name", [name for name in NAMED if architecture(NAMED[name]) == "x86_64"])
+@pytest.mark.parametrize("name", [name for name in NAMED if NAMED[name].architecture == "x86_64"])
 def test_what_every_target_needs_is_known(name: str) -> None:
     found = cpu_check.needs(NAMED[name])
     assert bool(found.saved) == ("+avx" in NAMED[name].features)

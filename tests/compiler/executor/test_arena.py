@@ -57,38 +57,38 @@ def poison(pool: Blocks) -> None:
     for block in list(pool._blocks):
         if SEIZE(block.address):
             block._memory[:] = 0xFF
-            block.leave()
+            block.release()
 
 
 def test_a_block_is_one_call_s_at_a_time() -> None:
     block = Block()
     block.resize(1000)
     assert block.capacity == 1000
-    assert block.place % ALIGNMENT == 0
+    assert block.memory_address % ALIGNMENT == 0
     assert not SEIZE(block.address)
-    block.leave()
+    block.release()
     assert SEIZE(block.address)
     assert not SEIZE(block.address)
 
 
 def test_the_smallest_that_is_enough_is_given_else_the_largest_grows() -> None:
     pool = Blocks()
-    made = [pool.take(size, size, SEIZE) for size in (300, 100, 200)]
+    made = [pool.claim(size, size, SEIZE) for size in (300, 100, 200)]
     assert len(set(made)) == 3
     for block in made:
-        block.leave()
-    assert pool.take(150, 150, SEIZE) is made[2]
-    assert pool.take(150, 150, SEIZE) is made[0]
-    assert pool.take(150, 400, SEIZE) is made[1]
+        block.release()
+    assert pool.claim(150, 150, SEIZE) is made[2]
+    assert pool.claim(150, 150, SEIZE) is made[0]
+    assert pool.claim(150, 400, SEIZE) is made[1]
     assert made[1].capacity == 400
-    assert pool.take(10, 10, SEIZE) not in made
+    assert pool.claim(10, 10, SEIZE) not in made
 
 
 def test_memory_that_is_not_there_leaves_the_block_to_others() -> None:
     pool = Blocks()
     with pytest.raises(MemoryError):
-        pool.take(1 << 60, 1 << 60, SEIZE)
-    block = pool.take(64, 64, SEIZE)
+        pool.claim(1 << 60, 1 << 60, SEIZE)
+    block = pool.claim(64, 64, SEIZE)
     assert block.capacity == 64
 
 
@@ -121,10 +121,10 @@ def test_what_lies_in_a_block_is_never_read(blocks: Blocks) -> None:
 def test_a_session_that_shrinks_takes_nothing_from_the_others(blocks: Blocks) -> None:
     first, second = (Session(net(seed, 64), compile="wait") for seed in (0, 1))
     wanted = [[session.run(None, {"x": X})[0] for _ in range(3)][-1] for session in (first, second)]
-    held = blocks.take(1, 1, SEIZE)
+    held = blocks.claim(1, 1, SEIZE)
     first.shrink()
     assert held.capacity, "who has it keeps it"
-    held.leave()
+    held.release()
     first.run(None, {"x": X})
     first.shrink()
     gc.collect()

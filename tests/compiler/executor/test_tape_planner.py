@@ -104,7 +104,7 @@ def test_equal_parts_are_computed_once() -> None:
 
 def test_constants_are_computed_before() -> None:
     table = SizeTable()
-    assert table.number(table.up(table.product([table.register(3), table.register(7)]), 8)) == 24
+    assert table.number(table.round_up(table.product([table.register(3), table.register(7)]), 8)) == 24
 
 
 def test_sizes_that_do_not_broadcast_are_refused_and_others_go_on() -> None:
@@ -168,7 +168,7 @@ def test_buffers_are_placed_largest_first_in_the_lowest_gap(
     def registers(given: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         return [(table.register(size * N if size % 2 else size), first, last) for size, first, last in given]
 
-    bytes_, total = table.reserved(), table.reserved()
+    bytes_, total = table.reserve(), table.reserve()
     buffers = [*registers(inner), (bytes_, 3, 5), *registers(outer)]
     layouts = [[0, len(inner), bytes_, len(inner)], [len(inner), len(buffers), total, 0]]
     planned = context(table, buffers, layouts)
@@ -183,7 +183,7 @@ def test_buffers_are_placed_largest_first_in_the_lowest_gap(
 
 def test_the_arena_grows_and_stays() -> None:
     table = SizeTable()
-    planned = context(table, [(table.register(1000 * N), 0, 0)], [[0, 1, table.reserved(), 0]], inside=[(1, 0)])
+    planned = context(table, [(table.register(1000 * N), 0, 0)], [[0, 1, table.reserve(), 0]], inside=[(1, 0)])
     planned.prepare({"N": 10})
     first = planned.buffer_address(0)
     assert first % ALIGNMENT == 0

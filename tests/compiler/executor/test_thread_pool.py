@@ -19,7 +19,8 @@ import pytest
 from sardonyx.base.call_once import once
 from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.executor import fork_join
-from sardonyx.compiler.executor.fork_join import call_parallel, flushing, has_futex, set_float_mode
+from sardonyx.compiler.executor.float_mode import flush_denormals, read_float_mode, set_float_mode
+from sardonyx.compiler.executor.fork_join import call_parallel, has_futex
 from sardonyx.compiler.executor.thread_pool import Pool, functions, pool
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.llvm.object_code import LoadedCode, assembly, compiled, module_text
@@ -72,9 +73,9 @@ def halving() -> str:
 def driver() -> tuple[str, list[str]]:
     """A driver of many jobs: ``void (pool, kernel, arguments, items, grain, times, flush)``, and what it declares."""
     e = Emitter()
-    mode = fork_join.float_mode(e, host())
+    mode = read_float_mode(e, host())
     with e.when("%flush"):
-        set_float_mode(e, host(), flushing(e, host(), mode))
+        set_float_mode(e, host(), flush_denormals(e, host(), mode))
     with e.loop(0, "%times"):
         call_parallel(e, "%pool", "%kernel", "%arguments", "%items", "%grain")
     set_float_mode(e, host(), mode)

@@ -1,1 +1,1 @@
-"""Read-only questions about Core graphs: views, constants, patterns, control flow, loops of stable shape."""
+"""Read-only analyses of Core graphs: views, constants, patterns, control flow, shape stability."""

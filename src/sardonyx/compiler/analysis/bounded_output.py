@@ -1,7 +1,7 @@
-"""Host functions that have kernels: those whose results are so many as the data say, up to a number known before.
+"""Host functions with kernels: data-dependent numbers of results, up to a known maximum.
 
-A kernel writes its results one behind the other into memory for the most there can be, and how many there are into a
-:class:`.Count`, from which the size of the result is read.
+A kernel writes its results contiguously into memory for the maximum, and their number into a :class:`.Count`, from
+which the size of the result is read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Suppression(NamedTuple):
     Attributes:
         boxes: ``[images, boxes, 4]``.
         scores: ``[images, categories, boxes]``.
-        limit: Most boxes of a category; None for 0.
-        overlap: From which share on a box takes away another; None for 0.
-        threshold: What scores have to be above; None for nothing.
+        limit: Maximum number of selected boxes of a category; None for 0.
+        overlap: Overlap (intersection over union) above which a box suppresses another; None for 0.
+        threshold: Lower bound of the score of a selected box; None for no bound.
     """
 
     boxes: Value
@@ -36,37 +36,37 @@ class Suppression(NamedTuple):
     threshold: Value | None
 
 
-def suppression(value: Value) -> Suppression:
-    """The operands of a ``host`` of ``NonMaxSuppression``, with None for those left out."""
-    given = iter(value.operands)
+def suppression_operands(value: Value) -> Suppression:
+    """Return the operands of a ``host`` of ``NonMaxSuppression``, with None for absent operands."""
+    remaining = iter(value.operands)
     present: tuple[bool, ...] = value.params["function"].present
-    operands = [next(given) if there else None for there in present]
+    operands = [next(remaining) if is_present else None for is_present in present]
     boxes, scores, limit, overlap, threshold = operands + [None] * (5 - len(operands))
     assert boxes is not None and scores is not None
     return Suppression(boxes, scores, limit, overlap, threshold)
 
 
-def chosen_of_category(value: Value) -> Size:
-    """Most boxes that a ``NonMaxSuppression`` gives of a category of an image."""
-    found = suppression(value)
-    boxes = shape_of(found.boxes)[1]
-    if found.limit is None:
+def most_per_category(value: Value) -> Size:
+    """Return the maximum number of boxes that a ``NonMaxSuppression`` selects for a category of an image."""
+    operands = suppression_operands(value)
+    boxes = shape_of(operands.boxes)[1]
+    if operands.limit is None:
         return 0
-    return dim_min(boxes, max(int(found.limit.known.item()), 0)) if found.limit.is_constant else boxes
+    return dim_min(boxes, max(int(operands.limit.known.item()), 0)) if operands.limit.is_constant else boxes
 
 
-def _suppresses(value: Value) -> bool:
-    operands = suppression(value)
+def _accepts_suppression(value: Value) -> bool:
+    operands = suppression_operands(value)
     floats = (operands.boxes, operands.scores, operands.overlap, operands.threshold)
-    return all(_dtype(each) == t.FLOAT for each in floats if each is not None)
+    return all(_dtype(operand) == t.FLOAT for operand in floats if operand is not None)
 
 
-def _most_chosen(value: Value) -> Size:
-    images, categories, _ = shape_of(suppression(value).scores)
-    return images * categories * chosen_of_category(value)
+def _most_selected(value: Value) -> Size:
+    images, categories, _ = shape_of(suppression_operands(value).scores)
+    return images * categories * most_per_category(value)
 
 
-def _is_known_array(value: Value) -> bool:
+def _accepts_non_zero(value: Value) -> bool:
     (source,) = value.operands
     return _dtype(source) in DTYPES and len(shape_of(source)) > 0
 
@@ -75,27 +75,27 @@ def _dtype(value: Value) -> t.DType | None:
     return value.type.dtype if isinstance(value.type, TensorType) else None
 
 
-class _Known(NamedTuple):
-    takes: Callable[[Value], bool]
+class _HostKernel(NamedTuple):
+    accepts: Callable[[Value], bool]
     most: Callable[[Value], Size]
 
 
-_KNOWN = {
-    "NonMaxSuppression": _Known(_suppresses, _most_chosen),
-    "NonZero": _Known(_is_known_array, lambda value: math.prod(shape_of(value.operands[0]))),
+_HOST_KERNELS = {
+    "NonMaxSuppression": _HostKernel(_accepts_suppression, _most_selected),
+    "NonZero": _HostKernel(_accepts_non_zero, lambda value: math.prod(shape_of(value.operands[0]))),
 }
 
 
 def has_kernel(value: Value) -> bool:
-    """Whether a ``host`` is computed by a kernel."""
+    """Return True if a ``host`` is computed by a kernel."""
     if value.op != "host":
         return False
     function = value.params["function"]
-    # Definitions of operators say which inputs they are given; a function of somebody's own may have any name.
+    # Only operator definitions record which inputs are present; a function of the user may have any name.
     is_operator = function.domain == "" and function.present is not None
-    return is_operator and function.name in _KNOWN and _KNOWN[function.name].takes(value)
+    return is_operator and function.name in _HOST_KERNELS and _HOST_KERNELS[function.name].accepts(value)
 
 
 def most_results(value: Value) -> Size:
-    """How many results a ``host`` with a kernel gives at most."""
-    return _KNOWN[value.params["function"].name].most(value)
+    """Return the maximum number of results of a ``host`` that has a kernel."""
+    return _HOST_KERNELS[value.params["function"].name].most(value)

@@ -1,4 +1,4 @@
-"""Values that depend on no input: computed once, when a program is made."""
+"""Values that depend on no input: evaluated once, at compile time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from sardonyx.core.ir.graph import CLOSED, Value, function
 
 
 def is_closed(value: Value) -> bool:
-    """Whether a value is of constants alone, with sizes that are numbers."""
+    """Return True if a value depends on constants alone and all its sizes are integers."""
     if value.is_constant:
         return True
     if value.level != CLOSED:
         return False
-    made = function("closed", (), [value], 0)
-    return not made.free_symbols and all(each.level == CLOSED and each.op != "random" for each in made.values)
+    graph = function("closed", (), [value], 0)
+    return not graph.free_symbols and all(member.level == CLOSED and member.op != "random" for member in graph.values)
 
 
-def computed(value: Value) -> np.ndarray:
-    """The elements of a closed value."""
+def evaluate_closed(value: Value) -> np.ndarray:
+    """Return the elements of a closed value."""
     if value.is_constant:
         return np.asarray(value.known)
     with running(RunContext()):
-        (found,) = evaluate(function("closed", (), [value], 0), [])
-    return np.asarray(found.known)
+        (result,) = evaluate(function("closed", (), [value], 0), [])
+    return np.asarray(result.known)

@@ -1,4 +1,4 @@
-"""Element types that kernels compute in, hold, or only convert."""
+"""Element types that kernels compute in, move, or only convert."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ DTYPES = (
 """Element types of the values that kernels compute."""
 
 MOVED_DTYPES = (*DTYPES, t.COMPLEX64)
-"""Element types of the values that kernels hold; a ``complex64`` is 64 bits that are moved, never computed with."""
+"""Element types of the values that kernels load and store.
+
+A ``complex64`` is only moved, as 64 bits.
+"""
 
 SMALL_DTYPES = frozenset((*PACKED_BITS, *MINIFLOATS))
-"""Types of 8 bits and less without processor support: kernels move and convert them, and hardly compute in them."""
+"""Types of at most 8 bits without processor support.
+
+Kernels move and convert their elements, and rarely compute in these types.
+"""

@@ -1,7 +1,7 @@
-"""Products of which the columns are gates: ``[..., gates * units]``, cut into parts that are combined unit by unit.
+"""Products whose columns are gates, ``[..., gates * units]``, combined unit by unit.
 
-The steps of recurrent layers are such products, and gated linear units: what is computed from all gates of a unit
-follows in the product's own kernel. Its weights lie so that a register tile holds all gates of the same units.
+Examples are the steps of recurrent layers and gated linear units. The computation from all gates of a unit becomes the
+epilogue of the product's kernel. The weights are packed so that a register tile holds all gates of the same units.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
 MOST_GATES = 4
-"""As many vectors of sums as a tile may have."""
+"""Maximum number of gates: a tile holds one vector of sums for each gate."""
 
 _MOST_RESULTS = 3
 
 
 @dataclass(frozen=True)
 class Gates:
-    """A product of gates, and what is computed of them.
+    """A product of gates and the computation from the gates.
 
     Attributes:
         product: The ``contract``, ``[..., gates * units]``.
         units: Columns of a gate.
-        parts: The slices that are gates, and their numbers.
-        results: What is computed of them unit by unit and read elsewhere, in order.
-        members: All values between, with these.
+        parts: The slices that are gates, with the gate's index.
+        results: The values computed from gates unit by unit and read elsewhere, in order.
+        members: The product and all values from there to the results.
     """
 
     product: Value
@@ -41,39 +41,42 @@ class Gates:
 
     @property
     def count(self) -> int:
-        """How many gates there are."""
+        """Number of gates."""
         columns = shape_of(self.product)[-1]
         assert isinstance(columns, int)
         return columns // self.units
 
 
-def gates(
-    product: Value, order: Sequence[Value], users: Mapping[Value, Sequence[Value]], kept: Callable[[Value], bool]
+def find_gates(
+    product: Value, order: Sequence[Value], users: Mapping[Value, Sequence[Value]], is_stored: Callable[[Value], bool]
 ) -> Gates | None:
-    """A ``contract`` as a product of gates; None where its columns are none.
+    """Match a ``contract`` as a product of gates; return None if the columns are not gates.
 
     Args:
         product: The ``contract``.
-        order: All values, operands first, from the product on.
-        users: Who reads a value.
-        kept: Whether a value has to be in memory.
+        order: All values from the product on, operands first.
+        users: The readers of a value.
+        is_stored: Returns True if a value must be in memory.
     """
     if not _is_plain(product) or not any(user.op == "slice" or is_elementwise(user) for user in users[product]):
         return None
-    found = _Search(product)
+    search = _Search(product)
     for value in order:
-        found.take(value)
-    inside = found.inside
-    ends = [v for v in found.narrow if kept(v) or any(user not in inside for user in users[v])]
-    others = [v for v in (*found.wide, *found.parts) if kept(v) or any(user not in inside for user in users[v])]
-    several = len(frozenset().union(*(found.reads[end] for end in ends))) > 1
-    if others or not several or len(ends) > _MOST_RESULTS:
+        search.add(value)
+    members = search.members
+
+    def is_read_outside(value: Value) -> bool:
+        return is_stored(value) or any(user not in members for user in users[value])
+
+    results = [value for value in search.narrow if is_read_outside(value)]
+    several = len(frozenset().union(*(search.reads[result] for result in results))) > 1
+    if any(map(is_read_outside, (*search.wide, *search.parts))) or not several or len(results) > _MOST_RESULTS:
         return None
-    return Gates(product, found.units, found.parts, tuple(ends), frozenset(inside))
+    return Gates(product, search.units, search.parts, tuple(results), frozenset(members))
 
 
 def _is_plain(product: Value) -> bool:
-    """Whether a product is one of rows by a matrix of weights."""
+    """Return True if a product multiplies rows by a constant matrix of weights."""
     params, weights = product.params, product.operands[1]
     return (
         not params["batch"]
@@ -86,17 +89,17 @@ def _is_plain(product: Value) -> bool:
 
 
 class _Search:
-    """What is computed of a product place by place, value by value.
+    """The elementwise computation from the columns of a product, collected value by value.
 
     Args:
         product: The product.
 
     Attributes:
-        units: Columns of a gate; 0 as long as no part was met.
+        units: Columns of a gate; 0 before the first part.
         wide: Values of all columns.
-        parts: Slices of these, and which gate they are.
-        narrow: Values of a gate's columns.
-        reads: The gates that each of those needs.
+        parts: Slices of ``wide`` values, with the index of the gate.
+        narrow: Values with the columns of one gate.
+        reads: The gates that a part or a ``narrow`` value depends on.
     """
 
     def __init__(self, product: Value) -> None:
@@ -108,24 +111,24 @@ class _Search:
         self._outside: set[Value] = set()
 
     @property
-    def inside(self) -> set[Value]:
-        """All that was found."""
+    def members(self) -> set[Value]:
+        """The values collected so far."""
         return {*self.wide, *self.parts, *self.narrow}
 
-    def take(self, value: Value) -> None:
-        """Look at a value, after its operands."""
+    def add(self, value: Value) -> None:
+        """Classify a value whose operands are already classified."""
         if value in self.wide:
             return
         operands = value.operands
         wide, narrow = [v for v in operands if v in self.wide], [v for v in operands if v in self.reads]
-        outside = any(v in self._outside for v in operands)
-        if not wide and not narrow and not outside:
+        is_outside = any(v in self._outside for v in operands)
+        if not wide and not narrow and not is_outside:
             return
-        if outside or (wide and narrow):
+        if is_outside or (wide and narrow):
             self._outside.add(value)
         elif wide and is_elementwise(value):
             self.wide[value] = None
-        elif wide and (gate := self._gate(value)) is not None:
+        elif wide and (gate := self._gate_index(value)) is not None:
             self.parts[value] = gate
             self.reads[value] = frozenset((gate,))
         elif narrow and is_elementwise(value):
@@ -134,8 +137,7 @@ class _Search:
         else:
             self._outside.add(value)
 
-    def _gate(self, value: Value) -> int | None:
-        """Which gate a value is."""
+    def _gate_index(self, value: Value) -> int | None:
         if value.op != "slice":
             return None
         shape = shape_of(value.operands[0])

@@ -1,6 +1,7 @@
-"""Anchors: the contractions that a kernel is built around, as the templates want them.
+"""Patterns of contractions that have kernel templates: convolutions of images, and attention.
 
-Core writes a convolution over ``[G, N, C, spatial]``; the movements that bring an image there and back are part of it.
+Core writes a convolution over ``[G, N, C, spatial]``; the movements between the image and this form belong to the
+pattern.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ class Convolution:
 
     Attributes:
         core: The ``convolve`` value.
-        result: The image that it gives, ``[N, G * M, spatial]``.
-        image: The image that it reads, ``[N, G * C, spatial]``.
+        result: The result image, ``[N, G * M, spatial]``.
+        image: The input image, ``[N, G * C, spatial]``.
         weights: ``[G, M, C, kernel]``.
-        groups: How many groups.
-        ends: Whether no other convolution and no pooling reads what is computed from the result place by place.
+        groups: Number of groups.
+        ends: True if no other convolution and no pooling reads a value computed elementwise from the result.
         absorbed: The movements between the images and the ``convolve``.
     """
 
@@ -38,8 +39,8 @@ class Convolution:
     absorbed: tuple[Value, ...]
 
 
-def convolution(core: Value, users: Mapping[Value, list[Value]]) -> Convolution | None:
-    """A ``convolve`` as a convolution of images; None where it stands among other movements."""
+def match_convolution(core: Value, users: Mapping[Value, list[Value]]) -> Convolution | None:
+    """Match a ``convolve`` as a convolution of images; return None if its movements differ."""
     operand, weights = core.operands
     groups = shape_of(core)[0]
     rank = len(shape_of(core))
@@ -62,18 +63,18 @@ def convolution(core: Value, users: Mapping[Value, list[Value]]) -> Convolution 
         return None
     if not _is_image(result, n, m * groups, shape_of(core)[3:]):
         return None
-    ends = not _meets_windows(result, users)
+    ends = not _reaches_windows(result, users)
     return Convolution(core, result, image, weights, groups, ends, (before, operand, core, after))
 
 
-def _meets_windows(image: Value, users: Mapping[Value, list[Value]]) -> bool:
-    """Whether windows move over an image, or over what is computed from it place by place."""
+def _reaches_windows(image: Value, users: Mapping[Value, list[Value]]) -> bool:
+    """Return True if windows slide over an image, or over a value computed elementwise from the image."""
     seen = {image}
     waiting = [image]
     while waiting:
         value = waiting.pop()
         for user in users[value]:
-            if user.op == "reduce_window" or (user.op == "reshape" and _is_convolved(user, users)):
+            if user.op == "reduce_window" or (user.op == "reshape" and _is_split_for_convolve(user, users)):
                 return True
             if user not in seen and (is_elementwise(user) or user.op in ("concat", "pad")):
                 seen.add(user)
@@ -81,20 +82,21 @@ def _meets_windows(image: Value, users: Mapping[Value, list[Value]]) -> bool:
     return False
 
 
-def _is_convolved(split: Value, users: Mapping[Value, list[Value]]) -> bool:
-    """Whether an image with its channels split is brought into the form of a ``convolve``."""
-    return any(user.op == "permute" and any(each.op == "convolve" for each in users[user]) for user in users[split])
+def _is_split_for_convolve(split: Value, users: Mapping[Value, list[Value]]) -> bool:
+    """Return True if an image with split channels is permuted to the operand of a ``convolve``."""
+    readers = [reader for user in users[split] if user.op == "permute" for reader in users[user]]
+    return any(reader.op == "convolve" for reader in readers)
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Two products with a softmax between them.
+    """Two products with a softmax between.
 
     Attributes:
         scores: The first ``contract``, ``[batch, queries, keys]``.
-        masked: What the softmax is taken of: the scores, scaled and masked.
+        masked: The operand of the softmax: the scores, scaled and masked.
         result: The second ``contract``.
-        interior: All values between the operands of the first and the result.
+        interior: All values between the operands of the first product and the result.
     """
 
     scores: Value
@@ -103,8 +105,8 @@ class Attention:
     interior: frozenset[Value]
 
 
-def attention(result: Value, users: Mapping[Value, list[Value]]) -> Attention | None:
-    """A ``contract`` as the second product of an attention; None where it is none."""
+def match_attention(result: Value, users: Mapping[Value, list[Value]]) -> Attention | None:
+    """Match a ``contract`` as the second product of an attention; return None if the pattern differs."""
     weights = result.operands[0]
     rank = len(shape_of(weights))
     pairs = tuple((axis, axis) for axis in range(rank - 2))
@@ -112,14 +114,14 @@ def attention(result: Value, users: Mapping[Value, list[Value]]) -> Attention | 
         return None
     if dtype_of(result) != t.FLOAT or weights.op != "div":
         return None
-    exponential, spread = weights.operands
-    sums = beneath(spread)
-    if exponential.op != "exp" or exponential.operands[0].op != "sub" or not _is_last(sums, "add", rank):
+    exponential, broadcast_sums = weights.operands
+    sums = skip_broadcasts(broadcast_sums)
+    if exponential.op != "exp" or exponential.operands[0].op != "sub" or not _reduces_last(sums, "add", rank):
         return None
     difference = exponential.operands[0]
-    masked, spread_most = difference.operands
-    most = beneath(spread_most)
-    if sums.operands[0] is not exponential or not _is_last(most, "max", rank) or most.operands[0] is not masked:
+    masked, broadcast_most = difference.operands
+    most = skip_broadcasts(broadcast_most)
+    if sums.operands[0] is not exponential or not _reduces_last(most, "max", rank) or most.operands[0] is not masked:
         return None
     between = _path(masked)
     products = [value for value in between if value.op == "contract"]
@@ -128,43 +130,47 @@ def attention(result: Value, users: Mapping[Value, list[Value]]) -> Attention | 
     (scores,) = products
     if shape_of(scores) != shape_of(masked) or len(scores.params["left"]) != 1:
         return None
-    interior = {*between, difference, exponential, weights, sums, most, *_chain(spread), *_chain(spread_most)}
+    movements = [*_broadcasts(broadcast_sums), *_broadcasts(broadcast_most)]
+    interior = {*between, difference, exponential, weights, sums, most, *movements}
     if any(user not in interior and user is not result for value in interior for user in users[value]):
         return None
     return Attention(scores, masked, result, frozenset(interior))
 
 
-def beneath(value: Value) -> Value:
-    """What a value is, without the movements that repeat it along the last axis."""
+def skip_broadcasts(value: Value) -> Value:
+    """Return the value below broadcasts, reshapes and stopped gradients."""
     while value.op in ("broadcast", "reshape", "stop_gradient"):
         value = value.operands[0]
     return value
 
 
-def _chain(value: Value) -> list[Value]:
-    found = []
+def _broadcasts(value: Value) -> list[Value]:
+    movements = []
     while value.op in ("broadcast", "reshape", "stop_gradient"):
-        found.append(value)
+        movements.append(value)
         value = value.operands[0]
-    return found
+    return movements
 
 
-def _is_last(value: Value, kind: str, rank: int) -> bool:
+def _reduces_last(value: Value, kind: str, rank: int) -> bool:
     return value.op == "reduce" and value.params == {"kind": kind, "axes": (rank - 1,)}
 
 
 def _path(value: Value) -> list[Value]:
-    """The value and, through elementwise primitives of equal sizes, what leads to a ``contract``."""
+    """Return a ``contract`` and the elementwise values from there to ``value``, operands first.
+
+    The result is empty if no such path exists.
+    """
     if value.op == "contract":
         return [value]
     if not is_elementwise(value):
         return []
-    below = [found for operand in value.operands for found in _path(operand)]
+    below = [member for operand in value.operands for member in _path(operand)]
     return [*dict.fromkeys(below), value] if below else []
 
 
 def _is_image(value: Value, batch: Size, channels: Size, spatial: tuple[Size, ...]) -> bool:
-    wanted = (batch, channels, *spatial)
-    return len(shape_of(value)) == len(wanted) and all(
-        a == b or equal(a, b) for a, b in zip(shape_of(value), wanted, strict=True)
+    expected = (batch, channels, *spatial)
+    return len(shape_of(value)) == len(expected) and all(
+        a == b or equal(a, b) for a, b in zip(shape_of(value), expected, strict=True)
     )

@@ -17,39 +17,42 @@ from sardonyx.core.ir.types import TensorType
 ELEMENTWISE = frozenset(
     name for name, row in PRIMITIVES.items() if row.kind in ("unary", "binary", "ternary")
 ) | {"convert", "bitcast"}  # fmt: skip
-"""Primitives whose element is computed from the operands' elements at the same place; but for some of ``bitcast``."""
+"""Primitives whose elements depend on the operands' elements at the same index.
+
+The exception is a ``bitcast`` between widths, see :func:`changes_width`.
+"""
 
 ORDERED = frozenset({"scan", "sort", "top_k", "determinant", "fft"})
-"""Primitives that go along a row in order, and read each element once."""
+"""Primitives that process a row in order, and read each element once."""
 
 EXTREMA = frozenset({"argmax", "argmin"})
-"""Reductions that give indices."""
+"""Reductions that return indices."""
 
 REGIONS = frozenset({"concat", "pad", "scatter"})
-"""Written part by part."""
+"""Primitives whose result is written part by part."""
 
 WHOLE = CONTROL | {"call", "host"}
-"""With several results: one kernel, or several, that nothing is fused with."""
+"""Primitives, most with several results, that become one or more kernels without fusion."""
 
 
 def is_elementwise(value: Value) -> bool:
-    """Whether an element is computed from the operands' elements at the same place."""
+    """Return True if each element depends on the operands' elements at the same index only."""
     return value.op in ELEMENTWISE and not changes_width(value)
 
 
 def changes_width(value: Value) -> bool:
-    """Whether elements are put together, or taken apart, along a last axis."""
+    """Return True for a ``bitcast`` that combines or splits elements along a last axis."""
     return value.op == "bitcast" and len(shape_of(value)) != len(shape_of(value.operands[0]))
 
 
 def dtype_of(value: Value) -> t.DType:
-    """The element type of a tensor value."""
+    """Return the element type of a tensor value."""
     assert isinstance(value.type, TensorType)
     return value.type.dtype
 
 
 def is_splat(value: Value) -> bool:
-    """Whether a constant is one number everywhere."""
+    """Return True if all elements of a constant are equal to the bit."""
     return value.is_constant and value.known.size >= 1 and (value.known.size == 1 or _all_same(value.known))
 
 
@@ -59,17 +62,17 @@ def _all_same(array: np.ndarray) -> bool:
 
 @dataclass
 class Rows:
-    """What the reductions of a group share.
+    """The shape and axes shared by the reductions of a group.
 
     Attributes:
-        shape: The sizes of what is reduced.
-        axes: The axes that go away.
+        shape: Shape of the reduced values.
+        axes: The reduced axes.
     """
 
     shape: tuple[Size, ...]
     axes: tuple[int, ...]
 
     @property
-    def kept(self) -> tuple[Size, ...]:
-        """The sizes of the result."""
+    def result_shape(self) -> tuple[Size, ...]:
+        """Shape of the result."""
         return tuple(size for axis, size in enumerate(self.shape) if axis not in self.axes)

@@ -1,9 +1,9 @@
-"""Loops of which only the sizes met in a run tell that their state keeps its sizes.
+"""Shape stability: conditions on run-time sizes under which a loop's state keeps its sizes.
 
-A body may give its state other sizes than it takes, as far as expressions tell (a recurrence whose initial state has
-one row, and whose later ones have as many as a batch of which nothing is known). Where the numbers are the same, the
-loop is native for this call: the body's own sizes are those of the initial state, and stay so. Where they are not, the
-interpreter repeats the body.
+As far as expressions tell, a body may return a state of other sizes than it receives: e.g. a recurrence whose initial
+state has one row, and whose later states have as many rows as an unknown batch. If the numbers are equal in a run, the
+loop is native for this call: the body's sizes are equal to the sizes of the initial state in every iteration. If the
+numbers differ, the interpreter repeats the body.
 """
 
 from __future__ import annotations
@@ -20,83 +20,86 @@ from sardonyx.errors import ShapeError
 
 
 @dataclass(frozen=True)
-class Settling:
-    """What must hold for a loop's state to keep its sizes.
+class ShapeStability:
+    """The conditions under which a loop's state keeps its sizes.
 
     Attributes:
-        sizes: The sizes that symbols of the body and of the results then stand for.
+        sizes: Under the conditions, the size that each symbol of the body and of the results is equal to.
         same: Pairs of sizes that must be equal.
-        rows: The symbols among those that only iterations tell: of what is collected in none, they are 0.
+        rows: Symbols in ``sizes`` that depend on iterations only; 0 if rows are collected in no iteration.
     """
 
     sizes: Mapping[str, Size]
     same: tuple[tuple[Size, Size], ...]
     rows: frozenset[str]
 
-    def settled(self, sizes: Mapping[str, int]) -> dict[str, int] | None:
-        """The numbers of its symbols; None where the state changes its sizes.
+    def resolve(self, sizes: Mapping[str, int]) -> dict[str, int] | None:
+        """Return the values of the symbols, or None if the state changes its sizes.
 
         Args:
-            sizes: Numbers for the symbols around.
+            sizes: Values of the symbols of the enclosing graph.
         """
         try:
             if all(evaluate(a, sizes) == evaluate(b, sizes) for a, b in self.same):
                 return {symbol: evaluate(size, sizes) for symbol, size in self.sizes.items()}
         except ShapeError:
-            # The interpreter says where.
+            # The interpreter computes the call and reports the node.
             return None
         return None
 
 
-_found: weakref.WeakKeyDictionary[Value, Settling | str] = weakref.WeakKeyDictionary()
+_analyzed: weakref.WeakKeyDictionary[Value, ShapeStability | str] = weakref.WeakKeyDictionary()
 
 
-def settling(loop: Value) -> Settling | None:
-    """What must hold for a loop's state to keep its sizes; None where it surely does, surely not, or cannot be told."""
-    if loop not in _found:
-        _found[loop] = _settling(loop) or "nothing"
-    found = _found[loop]
-    return found if isinstance(found, Settling) else None
+def shape_stability(loop: Value) -> ShapeStability | None:
+    """Return the conditions under which a loop's state keeps its sizes.
+
+    The result is None if the sizes are proven stable, proven unstable, or not analyzable.
+    """
+    if loop not in _analyzed:
+        _analyzed[loop] = _analyze(loop) or "nothing"
+    stability = _analyzed[loop]
+    return stability if isinstance(stability, ShapeStability) else None
 
 
-def _settling(loop: Value) -> Settling | None:
+def _analyze(loop: Value) -> ShapeStability | None:
     body, carried = loop.params["body"], loop.params["carried"]
     results = loop.params["results"]
     if body.defined_symbols or not all(isinstance(type, TensorType) for type in (*results, *_types(loop))):
         return None
     known: dict[str, Size] = {}
     same: list[tuple[Size, Size]] = []
-    around = {symbol for operand in loop.operands for size in shape_of(operand) for symbol in _symbols(size)}
+    outer_symbols = {symbol for operand in loop.operands for size in shape_of(operand) for symbol in _symbols(size)}
 
-    def stands_for(size: Size, meant: Size) -> None:
-        """A symbol of the loop's own stands for a size; any other size must be equal to it."""
-        if size == meant:
+    def unify(size: Size, target: Size) -> None:
+        """Define a symbol of the loop as ``target``; require any other size to be equal to ``target``."""
+        if size == target:
             return
         atom = size.atom if isinstance(size, Dim) else None
-        if atom is not None and atom.kind == "symbol" and atom.name not in around and atom.name not in known:
-            known[atom.name] = meant
+        if atom is not None and atom.kind == "symbol" and atom.name not in outer_symbols and atom.name not in known:
+            known[atom.name] = target
         else:
-            same.append((substitute(size, known), meant))
+            same.append((substitute(size, known), target))
 
     for slot in range(carried):
         shapes = [shape_of(v) for v in (loop.operands[2 + slot], body.inputs[2 + slot], body.results[1 + slot])]
         if len({len(shape) for shape in shapes}) > 1:
             return None
         for before, during in zip(*shapes[:2], strict=True):
-            stands_for(during, before)
+            unify(during, before)
     for slot in range(carried):
         before, after = shape_of(loop.operands[2 + slot]), shape_of(body.results[1 + slot])
         same += [(substitute(a, known), b) for a, b in zip(after, before, strict=True)]
         for declared, b in zip(results[slot].shape or (), before, strict=True):
-            stands_for(declared, b)
+            unify(declared, b)
     of_state = frozenset(known)
     for row, stacked in zip(body.results[1 + carried :], results[carried:], strict=True):
         for declared, size in zip((stacked.shape or ())[1:], shape_of(row), strict=True):
-            stands_for(declared, substitute(size, known))
-    open_ones = [(a, b) for a, b in same if a != b and not equal(a, b)]
-    if not (known or open_ones) or any(equal(a, b) is False for a, b in open_ones):
+            unify(declared, substitute(size, known))
+    unproven = [(a, b) for a, b in same if a != b and not equal(a, b)]
+    if not (known or unproven) or any(equal(a, b) is False for a, b in unproven):
         return None
-    return Settling(known, tuple(dict.fromkeys(open_ones)), frozenset(known) - of_state)
+    return ShapeStability(known, tuple(dict.fromkeys(unproven)), frozenset(known) - of_state)
 
 
 def _types(loop: Value) -> list[object]:

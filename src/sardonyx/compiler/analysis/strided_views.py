@@ -1,6 +1,6 @@
-"""Views: values that are only another way to look at the elements of another value in memory.
+"""Views: values that address the elements of another value in memory with an offset and strides.
 
-A permutation, a reversal, a slice, a broadcast, and most reshapes move nothing: the reader's addresses do it.
+Permutations, reversals, slices, broadcasts and most reshapes move no elements: the reader computes the addresses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType
 
 MOVEMENTS = frozenset({"reshape", "permute", "broadcast", "slice", "reverse", "stop_gradient"})
-"""Primitives that only rename the places of one operand's elements."""
+"""Primitives that only change the indices of one operand's elements."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class View:
     """Elements of a value in memory, at ``offset + sum(index * stride)``.
 
     Attributes:
-        base: The value that is in memory, row-major and contiguous.
-        offset: Of the first element, in elements.
+        base: The value in memory, row-major and contiguous.
+        offset: Offset of the first element, in elements.
         shape: Sizes of the view.
-        strides: Elements between neighbours, an axis each; 0 where an axis repeats.
+        strides: For each axis, the elements between neighbours; 0 if the axis repeats.
     """
 
     base: Value
@@ -38,13 +38,13 @@ class View:
 
 @dataclass
 class Memory:
-    """Where a value is in memory.
+    """The location of a value in memory.
 
     Attributes:
-        pointer: Its first element.
-        dtype: Its element type.
-        shape: Its sizes.
-        block: Channels in a block, of an image in blocked layout; 0 for plain row-major order.
+        pointer: Pointer to the first element.
+        dtype: Element type.
+        shape: Sizes.
+        block: Channels of a block for an image in blocked layout; 0 for row-major order.
     """
 
     pointer: str
@@ -54,19 +54,19 @@ class Memory:
 
 
 def shape_of(value: Value) -> tuple[Size, ...]:
-    """The sizes of a tensor value."""
+    """Return the sizes of a tensor value."""
     assert isinstance(value.type, TensorType)
     assert value.type.shape is not None
     return value.type.shape
 
 
 def may_repeat(size: Size, wide: Size) -> bool:
-    """Whether only a run tells that an axis is repeated: its size is open, and may be 1 where the other is not."""
+    """Return True if an axis of open size may turn out to be 1, and so be repeated to the size ``wide``."""
     return isinstance(size, Dim) and size != wide and not equal(size, wide)
 
 
 def contiguous(shape: Sequence[Size]) -> tuple[Size, ...]:
-    """Row-major strides."""
+    """Return the row-major strides of a shape."""
     strides: list[Size] = []
     step: Size = 1
     for size in reversed(shape):
@@ -76,14 +76,14 @@ def contiguous(shape: Sequence[Size]) -> tuple[Size, ...]:
 
 
 def view(value: Value, stop: frozenset[Value] | set[Value] | dict[Value, object] = frozenset()) -> View:
-    """The value as a view of what it is made of by movements.
+    """Return a value as a view of the value from which movements derive it.
 
     Args:
         value: A tensor.
         stop: Values that are in memory anyway: the view ends there.
 
     Returns:
-        The view; of ``value`` itself where it is no movement, or one that has to copy.
+        The view; a view of ``value`` itself if no movement, or a movement that must copy, computes ``value``.
     """
     shape = shape_of(value)
     itself = View(value, 0, shape, contiguous(shape))
@@ -122,23 +122,23 @@ def view(value: Value, stop: frozenset[Value] | set[Value] | dict[Value, object]
 
 
 def factor_groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
-    """Split the axes of two shapes of equal element counts into the smallest runs whose products are known to be equal.
+    """Split the axes of two shapes of equal element counts into the smallest runs of equal products.
 
     Returns:
-        Pairs of axis lists, in order; axes of size 1 may be left with an empty other side.
+        Pairs of axis lists, in order; the other side of an axis of size 1 may be empty.
     """
-    # Where the last axes are the same, so is what is left of the counts, also where nothing tells their factors apart.
+    # If the last axes are equal, so are the products of the others, even if their factors cannot be compared.
     last = 0
     while last < min(len(first), len(second)) and _same(first[-1 - last], second[-1 - last]):
         last += 1
     groups = _groups(first[: len(first) - last], second[: len(second) - last])
     if groups is None:
         groups = [([*range(len(first) - last)], [*range(len(second) - last)])]
-    return groups + [([len(first) - each], [len(second) - each]) for each in range(last, 0, -1)]
+    return groups + [([len(first) - i], [len(second) - i]) for i in range(last, 0, -1)]
 
 
 def _groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
-    """Split axes from the first one on; None where sizes cannot be told apart."""
+    """Split axes from the first axis on; return None if sizes cannot be compared."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(first) or j < len(second):
@@ -167,7 +167,7 @@ def _groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[in
             if (i >= len(first) and j >= len(second)) and not _same(a, b):
                 return None
         if not mine and not theirs:
-            # What is left over on one side alone has size 1.
+            # All remaining axes of one side have size 1.
             groups += [([axis], []) for axis in range(i, len(first))] + [([], [axis]) for axis in range(j, len(second))]
             break
         groups.append((mine, theirs))
@@ -175,51 +175,51 @@ def _groups(first: Sequence[Size], second: Sequence[Size]) -> list[tuple[list[in
 
 
 def common_factors(first: Sequence[Size], second: Sequence[Size]) -> tuple[list[list[Size]], list[list[Size]]] | None:
-    """The sizes of two shapes of equal element counts as products of the same factors in the same order.
+    """Factor the sizes of two shapes of equal element counts into one common sequence.
 
-    A place along the axes of one is then told along those of the other factor by factor: [32, h, w] and [8, 4 * h * w]
-    are [8, 4, h, w] both.
+    An index along the axes of one shape then maps to the axes of the other factor by factor: [32, h, w] and
+    [8, 4 * h * w] are both [8, 4, h, w].
 
     Returns:
-        The factors of each axis of the first, and of each of the second; None where none are known.
+        The factors of each axis of the first shape, and of each axis of the second; None if no factors are known.
     """
     mine, theirs = list(first), list(second)
-    found: list[list[Size]] = [[] for _ in first]
-    other: list[list[Size]] = [[] for _ in second]
+    my_factors: list[list[Size]] = [[] for _ in first]
+    their_factors: list[list[Size]] = [[] for _ in second]
     i = j = 0
     while i < len(mine) and j < len(theirs):
         a, b = mine[i], theirs[j]
         if run := _run(mine[i:], b):
-            for at in range(i, i + run):
-                found[at].append(mine[at])
-            other[j] += mine[i : i + run]
+            for axis in range(i, i + run):
+                my_factors[axis].append(mine[axis])
+            their_factors[j] += mine[i : i + run]
             i, j = i + run, j + 1
         elif run := _run(theirs[j:], a):
-            for at in range(j, j + run):
-                other[at].append(theirs[at])
-            found[i] += theirs[j : j + run]
+            for axis in range(j, j + run):
+                their_factors[axis].append(theirs[axis])
+            my_factors[i] += theirs[j : j + run]
             i, j = i + 1, j + run
         elif _is_factor(a, b):
-            found[i].append(a)
-            other[j].append(a)
+            my_factors[i].append(a)
+            their_factors[j].append(a)
             i, theirs[j] = i + 1, floor_div(b, a)
         elif _is_factor(b, a):
-            found[i].append(b)
-            other[j].append(b)
+            my_factors[i].append(b)
+            their_factors[j].append(b)
             mine[i], j = floor_div(a, b), j + 1
         else:
             return None
     whole = all(size == 1 for size in (*mine[i:], *theirs[j:]))
-    return (found, other) if whole else None
+    return (my_factors, their_factors) if whole else None
 
 
 def _is_factor(size: Size, product: Size) -> bool:
-    """Whether a size is a number that divides another in every run."""
+    """Return True if ``size`` is a number that divides ``product`` in every run."""
     return isinstance(size, int) and size > 0 and divides(size, product) is True
 
 
 def _run(sizes: Sequence[Size], product: Size) -> int:
-    """How many of the first sizes have this product; 0 where none are known to."""
+    """Return the number of leading sizes whose product is known to be ``product``, or 0."""
     so_far: Size = 1
     for count, size in enumerate(sizes, 1):
         so_far = so_far * size
@@ -229,28 +229,28 @@ def _run(sizes: Sequence[Size], product: Size) -> int:
 
 
 def repeats_one(value: Value) -> bool:
-    """Whether a value is one number everywhere, wherever it is read."""
+    """Return True if a value is a constant, or the broadcast of a single element."""
     return value.op == "constant" or (
         value.op == "broadcast" and all(size == 1 for size in shape_of(value.operands[0]))
     )
 
 
 def _same(a: Size, b: Size) -> bool:
-    """Whether two sizes are known to be equal."""
+    """Return True if two sizes are known to be equal."""
     return a == b or equal(a, b) is True
 
 
 def _smaller(a: Size, b: Size) -> bool:
-    """Whether ``a`` is the one to multiply on: the lesser of numbers, a number before an open size."""
+    """Return True if ``a`` is the smaller number, or a number compared with an open size."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
     return isinstance(a, int)
 
 
 def reshaped_strides(shape: Sequence[Size], strides: Sequence[Size], target: Sequence[Size]) -> tuple[Size, ...] | None:
-    """The strides of a view after a reshape; None where elements would have to move."""
+    """Return the strides of a view after a reshape; None if elements would have to move."""
     groups = factor_groups(shape, target)
-    found: list[Size] = [0] * len(target)
+    target_strides: list[Size] = [0] * len(target)
     for mine, theirs in groups:
         wide = [axis for axis in mine if shape[axis] != 1]
         for axis, following in itertools.pairwise(wide):
@@ -258,13 +258,17 @@ def reshaped_strides(shape: Sequence[Size], strides: Sequence[Size], target: Seq
                 return None
         step: Size = strides[wide[-1]] if wide else 0
         for axis in reversed(theirs):
-            found[axis] = step
+            target_strides[axis] = step
             step = step * target[axis]
-    return tuple(found)
+    return tuple(target_strides)
 
 
-def merged(shape: Sequence[Size], *strides: Sequence[Size]) -> tuple[list[Size], list[list[Size]]] | None:
-    """Axes as one, where every stride list lets them: the size and a stride of each list, in lists of length one."""
+def merge_axes(shape: Sequence[Size], *strides: Sequence[Size]) -> tuple[list[Size], list[list[Size]]] | None:
+    """Merge all axes into one if every list of strides permits.
+
+    Returns:
+        The size of the merged axis and its stride for each list, in lists of length one; None if axes cannot be merged.
+    """
     wide = [axis for axis in range(len(shape)) if shape[axis] != 1]
     for steps in strides:
         for axis, following in itertools.pairwise(wide):

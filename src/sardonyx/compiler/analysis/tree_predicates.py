@@ -1,9 +1,9 @@
-"""Comparisons of tree ensembles in one form: a node goes to its first child where a key is at most a limit.
+"""Normalization of tree comparisons: a node goes to the first child if a key is at most a limit.
 
-Keys are unsigned 32-bit integers in the order of the float32 numbers, -0 and 0 being one. A missing feature (NaN) has
-the key below all or above all others, as the node has it; so every ordered comparison is one of this form. Where nodes
-ask whether a feature is equal to something, or one of a set, they and all such nodes below that look at the same
-feature are a search among intervals of keys, halved at each step.
+Keys are unsigned 32-bit integers in the order of the float32 numbers, with equal keys for -0 and 0. A missing feature
+(NaN) has a key below or above all others, as the node demands: every ordered comparison has this form. Nodes that test
+for equality or set membership become a binary search among intervals of keys, together with all such descendants on
+the same feature.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER, _LEAF = range(8)
 
 
 def keys(numbers: np.ndarray) -> np.ndarray:
-    """The keys of float32 numbers, as int64."""
+    """Return the keys of float32 numbers, as int64."""
     bits = numbers.astype(np.float32).view(np.int32).astype(np.int64)
     size = bits & 0x7FFFFFFF
     return np.where(bits < 0, -size, size) + (1 << 31)
@@ -28,16 +28,18 @@ def keys(numbers: np.ndarray) -> np.ndarray:
 
 @dataclass(eq=False)
 class Branches:
-    """Nodes of an ensemble; those that other than a tree's leads to may be reached by several ways.
+    """The nodes of an ensemble.
+
+    A node other than a root may have several parents.
 
     Attributes:
-        inner: Which have children; the other columns tell nothing of leaves.
-        features: What each looks at.
-        limits: Up to which key it goes to its first child; below that of minus infinity where only a missing feature
-            does.
+        inner: True for a node with children; the other attributes are undefined for leaves.
+        features: The compared feature.
+        limits: The largest key for the first child; one less than the key of minus infinity if only a missing feature
+            goes there.
         firsts: The first child.
-        others: The other one.
-        low: Whether the key of a missing feature is below all others.
+        others: The second child.
+        low: True if the key of a missing feature is below all others.
     """
 
     inner: np.ndarray
@@ -48,65 +50,65 @@ class Branches:
     low: np.ndarray
 
 
-def branches(
+def normalize_branches(
     roots: np.ndarray, features: np.ndarray, splits: np.ndarray, modes: np.ndarray, yes: np.ndarray, no: np.ndarray,
     missing: np.ndarray, sets: np.ndarray, members: np.ndarray,
 ) -> Branches:  # fmt: skip
-    """The nodes of an ensemble, from the tables of its operator."""
+    """Return the nodes of an ensemble from the tables of its operator."""
     upward, before = (modes == _GTE) | (modes == _GT), (modes == _LT) | (modes == _GTE)
     limits = keys(splits) - before
-    # Nothing compares with NaN: all go to `no`.
+    # Comparisons with a NaN split are false: all keys go to `no`.
     limits[np.isnan(splits)] = LEAST - 1
     limits[np.isnan(splits) & upward] = MOST
-    found = Branches(
+    branches = Branches(
         modes != _LEAF, features.copy(), limits, np.where(upward, no, yes), np.where(upward, yes, no), missing ^ upward
     )
     if np.isin(modes, (_EQ, _NEQ, _MEMBER)).any():
-        _Searches(found, splits, modes, yes, no, missing, sets, members).put(roots.tolist())
-    return found
+        _Searches(branches, splits, modes, yes, no, missing, sets, members).insert(roots.tolist())
+    return branches
 
 
 class _Searches:
-    """Replaces nodes that ask for equality by searches."""
+    """Replaces equality and membership tests by binary searches."""
 
     def __init__(
-        self, found: Branches, splits: np.ndarray, modes: np.ndarray, yes: np.ndarray, no: np.ndarray,
+        self, branches: Branches, splits: np.ndarray, modes: np.ndarray, yes: np.ndarray, no: np.ndarray,
         missing: np.ndarray, sets: np.ndarray, members: np.ndarray,
     ) -> None:  # fmt: skip
-        self.found = found
-        self.modes, self.yes, self.no, self.missing = (each.tolist() for each in (modes, yes, no, missing))
-        self.features = found.features.tolist()
-        self._asked = [frozenset[int]()] * len(modes)
+        self.branches = branches
+        self.modes, self.yes, self.no, self.missing = (table.tolist() for table in (modes, yes, no, missing))
+        self.features = branches.features.tolist()
+        self._accepted = [frozenset[int]()] * len(modes)
         for node in np.flatnonzero(np.isin(modes, (_EQ, _NEQ, _MEMBER))).tolist():
-            asked = members[sets[node]] if modes[node] == _MEMBER else splits[node : node + 1]
-            self._asked[node] = frozenset(keys(asked[~np.isnan(asked)]).tolist())
+            numbers = members[sets[node]] if modes[node] == _MEMBER else splits[node : node + 1]
+            self._accepted[node] = frozenset(keys(numbers[~np.isnan(numbers)]).tolist())
         self._limits: dict[int, int] = {}
         self._children: dict[int, tuple[int, int]] = {}
         self._low: dict[int, bool] = {}
-        self._made: list[int] = []
+        self._new_features: list[int] = []
 
-    def put(self, roots: Sequence[int]) -> None:
-        """Replace all that roots lead to."""
+    def insert(self, roots: Sequence[int]) -> None:
+        """Replace all equality and membership tests below the roots."""
         seen, waiting = set(roots), list(roots)
         while waiting:
             node = waiting.pop()
             if self.modes[node] == _LEAF:
                 continue
-            following = self._searched(node) if self._asks(node) else (self.yes[node], self.no[node])
+            following = self._build_search(node) if self._tests_equality(node) else (self.yes[node], self.no[node])
             fresh = set(following) - seen
             seen |= fresh
             waiting += fresh
         self._write()
 
-    def _asks(self, node: int) -> bool:
+    def _tests_equality(self, node: int) -> bool:
         return self.modes[node] in (_EQ, _NEQ, _MEMBER)
 
-    def _searched(self, node: int) -> list[int]:
-        """Make a node the first of a search; returns where it ends."""
+    def _build_search(self, node: int) -> list[int]:
+        """Make a node the root of a search; return the nodes to which the search leads."""
         exits: dict[int, int] = {}
-        general = self._followed(node, exits)
-        missing = self._of_missing(node)
-        # Up to which key, and where to.
+        general = self._trace_keys(node, exits)
+        missing = self._trace_missing(node)
+        # Pairs of the largest key of an interval and its target node.
         ends: list[tuple[int, int]] = []
         for key in sorted(exits):
             ends += [(key - 1, general), (key, exits[key])]
@@ -122,41 +124,41 @@ class _Searches:
         low = missing == merged[0][1]
         if not low and missing != merged[-1][1]:
             merged.append((MOST + 1, missing))
-        self._halved(node, self.features[node], merged, low)
+        self._write_search(node, self.features[node], merged, low)
         return [end for _, end in merged]
 
-    def _followed(self, node: int, exits: dict[int, int]) -> int:
-        """Where the keys that some node asks for go, and all the others (returned)."""
+    def _trace_keys(self, node: int, exits: dict[int, int]) -> int:
+        """Store the target of each key that a test names in ``exits``; return the target of all other keys."""
         feature = self.features[node]
-        wanted: set[int] | None = None
-        waiting: list[tuple[int, set[int] | None]] = [(node, wanted)]
-        general, asked = node, set[int]()
+        # Keys that reach a node; None for all keys that no earlier test has accepted.
+        reaching: set[int] | None = None
+        waiting: list[tuple[int, set[int] | None]] = [(node, reaching)]
+        general, accepted = node, set[int]()
         while waiting:
-            at, wanted = waiting.pop()
-            if not self._asks(at) or self.features[at] != feature:
-                if wanted is None:
-                    general = at
+            current, reaching = waiting.pop()
+            if not self._tests_equality(current) or self.features[current] != feature:
+                if reaching is None:
+                    general = current
                 else:
-                    exits.update(dict.fromkeys(wanted, at))
+                    exits.update(dict.fromkeys(reaching, current))
                 continue
-            # Keys that went another way before are not here any more.
-            hits = self._asked[at] - asked if wanted is None else self._asked[at] & wanted
-            equal, other = (self.no, self.yes) if self.modes[at] == _NEQ else (self.yes, self.no)
-            waiting.append((other[at], None if wanted is None else wanted - hits))
-            waiting.append((equal[at], set(hits)))
-            if wanted is None:
-                asked |= hits
+            hits = self._accepted[current] - accepted if reaching is None else self._accepted[current] & reaching
+            equal, other = (self.no, self.yes) if self.modes[current] == _NEQ else (self.yes, self.no)
+            waiting.append((other[current], None if reaching is None else reaching - hits))
+            waiting.append((equal[current], set(hits)))
+            if reaching is None:
+                accepted |= hits
         return general
 
-    def _of_missing(self, node: int) -> int:
+    def _trace_missing(self, node: int) -> int:
         feature = self.features[node]
-        while self._asks(node) and self.features[node] == feature:
+        while self._tests_equality(node) and self.features[node] == feature:
             holds = self.missing[node] or self.modes[node] == _NEQ
             node = self.yes[node] if holds else self.no[node]
         return node
 
-    def _halved(self, node: int, feature: int, ends: list[tuple[int, int]], low: bool) -> None:
-        """Write the search among intervals of keys as ``node``, and new nodes below it."""
+    def _write_search(self, node: int, feature: int, ends: list[tuple[int, int]], low: bool) -> None:
+        """Write a binary search among intervals of keys, with ``node`` as its root and new nodes below."""
         half = max(1, len(ends) // 2)
         parts = ends[:half], ends[half:] or ends
         self._limits[node], self._low[node] = parts[0][-1][0], low
@@ -165,21 +167,21 @@ class _Searches:
             if len(part) == 1:
                 children.append(part[0][1])
                 continue
-            fresh = len(self.modes) + len(self._made)
-            self._made.append(feature)
+            fresh = len(self.modes) + len(self._new_features)
+            self._new_features.append(feature)
             children.append(fresh)
-            self._halved(fresh, feature, part, low)
+            self._write_search(fresh, feature, part, low)
         self._children[node] = children[0], children[1]
 
     def _write(self) -> None:
-        found, more = self.found, len(self._made)
-        found.inner = np.concatenate([found.inner, np.ones(more, bool)])
-        found.features = np.concatenate([found.features, np.array(self._made, np.int64)])
+        branches, more = self.branches, len(self._new_features)
+        branches.inner = np.concatenate([branches.inner, np.ones(more, bool)])
+        branches.features = np.concatenate([branches.features, np.array(self._new_features, np.int64)])
         for name in ("limits", "firsts", "others", "low"):
-            column = getattr(found, name)
-            setattr(found, name, np.concatenate([column, np.zeros(more, column.dtype)]))
+            column = getattr(branches, name)
+            setattr(branches, name, np.concatenate([column, np.zeros(more, column.dtype)]))
         nodes = np.array(list(self._limits), np.int64)
-        found.limits[nodes] = list(self._limits.values())
-        found.low[nodes] = [self._low[node] for node in self._limits]
+        branches.limits[nodes] = list(self._limits.values())
+        branches.low[nodes] = [self._low[node] for node in self._limits]
         children = np.array([self._children[node] for node in self._limits], np.int64)
-        found.firsts[nodes], found.others[nodes] = children[:, 0], children[:, 1]
+        branches.firsts[nodes], branches.others[nodes] = children[:, 0], children[:, 1]

@@ -14,7 +14,7 @@ from dataclasses import replace
 from sardonyx.compiler.aot.c_interface import MESSAGES, Status, Tensor
 from sardonyx.compiler.aot.cpu_check import lacks, needs
 from sardonyx.compiler.aot.instance_layout import COUNTS, POOL, TRUE, Address, InTape, Parts, State, planning_rows
-from sardonyx.compiler.executor.fork_join import MASK_BYTES, Field, architecture
+from sardonyx.compiler.executor.fork_join import MASK_BYTES, Field
 from sardonyx.compiler.executor.tape_planner import FAULT, PlanWord
 from sardonyx.compiler.executor.thread_pool import PATIENCE_SECONDS, SPIN_SECONDS
 from sardonyx.compiler.llvm.ir_builder import Emitter, Variable
@@ -33,7 +33,7 @@ def module(parts: Parts) -> tuple[str, Target]:
 
     That is every processor of the architecture, so that the library can tell on which its kernels run.
     """
-    least = {"x86_64": "x86-64"}.get(architecture(parts.target), "generic")
+    least = {"x86_64": "x86-64"}.get(parts.target.architecture, "generic")
     tables = _Tables(parts)
     writing = _Functions(parts, tables)
     definitions = [
@@ -177,7 +177,7 @@ class _Functions:
         _status_when(e, e.let("icmp eq ptr %out, null"), Status.BAD_ARGUMENT)
         e.store("ptr", "null", "%out", 8)
         _status_when(e, e.let(f"icmp ugt i32 %threads, {parts.threads}"), Status.BAD_ARGUMENT)
-        if architecture(parts.target) == "x86_64":
+        if parts.target.architecture == "x86_64":
             _status_when(e, lacks(e, needs(parts.target)), Status.WRONG_PROCESSOR)
         made = e.call("ptr", "aligned_alloc", [("i64", str(ALIGNMENT)), ("i64", str(parts.bytes))])
         _status_when(e, e.let(f"icmp eq ptr {made}, null"), Status.NO_MEMORY)
@@ -306,7 +306,7 @@ class _Functions:
         """The function that threads run."""
         e = Emitter()
         pool, number = e.load("ptr", "%words", 8), e.load("i64", e.address("%words", "i64", 1), 8)
-        wide = e.let(f"call i64 (i64, ...) @syscall(i64 {_GET_THREAD_ID[architecture(self._parts.target)]})")
+        wide = e.let(f"call i64 (i64, ...) @syscall(i64 {_GET_THREAD_ID[self._parts.target.architecture]})")
         place = e.address(e.address(pool, "i8", Field.THREAD_IDS), "i32", number)
         e.line(f"store atomic i32 {e.let(f'trunc i64 {wide} to i32')}, ptr {place} release, align 4")
         e.call("void", "sardonyx_worker", [("ptr", pool), ("i64", number)])

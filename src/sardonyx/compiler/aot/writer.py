@@ -201,7 +201,7 @@ def _linked(
         files[-1].write_bytes(each)
     files.append(folder / "weights.o")
     with files[-1].open("wb") as file:
-        weights_object.write_object(file, arrays, fork_join.architecture(target))
+        weights_object.write_object(file, arrays, target.architecture)
     exports = folder / "exports"
     exports.write_text("{ global: " + " ".join(f"{name};" for name in parts.functions) + " local: *; };")
     arguments = folder / "arguments"

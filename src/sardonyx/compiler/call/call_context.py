@@ -249,13 +249,13 @@ class Context:
             # Frees the old arena first.
             self._memory = np.empty(0, np.uint8)
             self.table[PlanWord.CAPACITY] = 0
-            self._memory, self.table[PlanWord.ARENA] = arena.memory_of(room)
+            self._memory, self.table[PlanWord.ARENA] = arena.allocate_aligned(room)
             self.table[PlanWord.CAPACITY] = room
             return
         self._memory = np.empty(0, np.uint8)
         self.table[PlanWord.CAPACITY] = 0
-        self.block = arena.BLOCKS.take(required, room, self.linked.player.seize)
-        self.table[PlanWord.BLOCK], self.table[PlanWord.ARENA] = self.block.address, self.block.place
+        self.block = arena.BLOCKS.claim(required, room, self.linked.player.seize)
+        self.table[PlanWord.BLOCK], self.table[PlanWord.ARENA] = self.block.address, self.block.memory_address
 
     def words(self, value: Value) -> list[int]:
         """Return the addresses of the words that hold the address of a value outside of the arena."""
@@ -280,12 +280,12 @@ class Context:
     def leave(self) -> None:
         """Release the arena, if it is shared by the process."""
         if self.block is not None:
-            self.block.leave()
+            self.block.release()
 
     @property
     def arena(self) -> int:
         """Size of the arena for the current sizes, in bytes."""
-        return int(self.table[PlanWord.WANTED])
+        return int(self.table[PlanWord.REQUIRED])
 
     @property
     def capacity(self) -> int:
@@ -296,7 +296,7 @@ class Context:
     def needed(self) -> int:
         """Bytes of the values of a call with the sizes measured last, in the arena and in results."""
         results = ((value, self.shape(value)) for value in self.plan.makes)
-        return int(self.table[PlanWord.WANTED]) + sum(
+        return int(self.table[PlanWord.REQUIRED]) + sum(
             math.prod(shape) * dtype_of(value).numpy().itemsize for value, shape in results
         )
 

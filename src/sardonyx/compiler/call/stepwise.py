@@ -18,7 +18,7 @@ from sardonyx.base.signals import INTERRUPTS
 from sardonyx.base.span_recorder import record_span
 from sardonyx.compiler.analysis.control_flow import CONTROL
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
-from sardonyx.compiler.analysis.shape_stable_loops import Settling
+from sardonyx.compiler.analysis.shape_stable_loops import ShapeStability
 from sardonyx.compiler.call import interpreted
 from sardonyx.compiler.call.call_context import Context, Fault, Linked
 from sardonyx.compiler.call.native_entry import connect_entry
@@ -251,12 +251,12 @@ class Call:
 
     # Shape-stable loops.
 
-    def _play_settled(self, number: int, segment: Segment, settling: Settling) -> None:
+    def _play_settled(self, number: int, segment: Segment, settling: ShapeStability) -> None:
         """Execute a loop natively if its state keeps its sizes; otherwise interpret the loop over its body."""
         env, sizes = self._env, self._sizes
         (launch,) = segment.launches
         loop = launch.writes
-        settled = remembered(self.program.settlings, (number, *sizes.values()), lambda: settling.settled(sizes))
+        settled = remembered(self.program.settlings, (number, *sizes.values()), lambda: settling.resolve(sizes))
         if settled is not None:
             before = dict(sizes)
             sizes |= settled

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sardonyx.compiler.analysis.axis_collapsing import fused
+from sardonyx.compiler.analysis.axis_collapsing import visit_inlined
 from sardonyx.compiler.analysis.strided_views import Memory
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Reader
@@ -70,7 +70,7 @@ def blocks_of(
     *outer, inner = loops
     if _is_filled(inner.size, reader.lanes):
         # Blocks only pay if a permutation or a blocked image changes the order of axes.
-        if not any(source.op == "permute" if at is None else at.block for source, at in fused(value, memory)):
+        if not any(source.op == "permute" if at is None else at.block for source, at in visit_inlined(value, memory)):
             return None
         candidates = [Blocks(inner, axis) for axis in reversed(outer) if axis.size != 1]
     else:

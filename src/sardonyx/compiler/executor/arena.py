@@ -1,10 +1,10 @@
-"""Blocks: memory for large arenas, which belongs to the process; a call has one for as long as it runs.
+"""Shared arenas: *blocks* of memory that belong to the process and that one call at a time uses.
 
-Calls that do not run at the same time use the same block, whichever programs they are of: what many idle sessions hold
-is what the largest needs. A call finds nothing in it that it reads: kernels read what kernels of the same call wrote.
-Small arenas stay with their contexts, where a call has nothing to take.
+Calls that do not overlap use the same block, whichever programs they execute: many idle sessions hold as much memory as
+the largest of them needs. A call never reads memory that the same call has not written. Small arenas stay with their
+contexts: such a call claims nothing.
 
-Who seizes a block and who leaves it has Python's lock, generated code too; so nothing but the word needs to be atomic.
+A block is claimed and released under Python's lock, by generated code too: only the claim word is atomic.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from sardonyx.compiler.executor.tape_planner import BlockWord
 from sardonyx.compiler.target.alignment import ALIGNMENT
 
 SHARED = 1 << 20
-"""Bytes of an arena above which it is a block: to take one costs some nanoseconds, and to be given another the words of
-the tape are written anew, which is little beside a run that touches so much."""
+"""Size in bytes above which an arena is a shared block.
+
+A claim costs some nanoseconds. If the block is not the one of the call before, the words of the tape are rewritten:
+little beside a run that touches so much memory.
+"""
 
 Seize = Callable[[int], int]
-"""``i64 seize(ptr words)``: takes a block that nobody has; whether it did."""
+"""``i64 seize(ptr words)``: claim a block if it is free; return 1 if the claim succeeded."""
 
 
-def memory_of(capacity: int) -> tuple[np.ndarray, int]:
-    """Memory that is not written yet, and the first aligned address in it."""
+def allocate_aligned(capacity: int) -> tuple[np.ndarray, int]:
+    """Allocate uninitialized memory; return its owner and the first aligned address."""
     memory = np.empty(capacity + ALIGNMENT, np.uint8)
     return memory, -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
 
 
 class Block:
-    """Memory that one call at a time may use; it is made seized.
+    """Memory that one call at a time may use; a new block is claimed by its creator.
 
     Attributes:
-        address: Of its words, see :class:`.BlockWord`.
+        address: Address of the block's words, see :class:`.BlockWord`.
     """
 
     def __init__(self) -> None:
@@ -48,79 +51,79 @@ class Block:
 
     @property
     def capacity(self) -> int:
-        """Bytes that are there."""
+        """Size of the memory in bytes."""
         return int(self._words[BlockWord.CAPACITY])
 
     @property
-    def place(self) -> int:
-        """The address of the first byte."""
+    def memory_address(self) -> int:
+        """Address of the first byte of the memory."""
         return int(self._words[BlockWord.ADDRESS])
 
     def resize(self, capacity: int) -> None:
-        """Have so many bytes from now on; only who has seized it may ask for that.
+        """Replace the memory by new memory of another size; only the owner of the claim may call this.
 
         Raises:
-            MemoryError: There are not as many; it has none then.
+            MemoryError: The system has too little memory; the block is empty then.
         """
-        # What it replaces goes first.
+        # Frees the old memory first.
         self._memory = np.empty(0, np.uint8)
         self._words[BlockWord.ADDRESS :] = 0
         if capacity:
-            self._memory, self._words[BlockWord.ADDRESS] = memory_of(capacity)
+            self._memory, self._words[BlockWord.ADDRESS] = allocate_aligned(capacity)
             self._words[BlockWord.CAPACITY] = capacity
 
-    def leave(self) -> None:
-        """Let others seize it."""
+    def release(self) -> None:
+        """Release the claim."""
         self._busy.value = 0
 
 
 class Blocks:
-    """The blocks of the process; one goes when nothing that used it last is left."""
+    """The blocks of the process; a block is freed with the last context that used it."""
 
     def __init__(self) -> None:
         self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def take(self, wanted: int, room: int, seize: Seize) -> Block:
-        """Seize a block of at least so many bytes.
+    def claim(self, required: int, room: int, seize: Seize) -> Block:
+        """Claim a block of at least the required size.
 
         Args:
-            wanted: How many are needed.
-            room: How many to have where more memory is to be taken.
-            seize: Takes a block.
+            required: Minimum size in bytes.
+            room: Size in bytes if memory must be allocated.
+            seize: Claims a block.
 
         Raises:
-            MemoryError: There is no more memory.
+            MemoryError: The system has too little memory.
         """
         with self._lock:
             blocks = sorted(self._blocks, key=lambda block: block.capacity)
-            # The smallest that is enough, else the largest of the others.
-            enough = [block for block in blocks if block.capacity >= wanted]
-            for block in [*enough, *(block for block in reversed(blocks) if block.capacity < wanted)]:
+            # The smallest sufficient block, else the largest of the others.
+            enough = [block for block in blocks if block.capacity >= required]
+            for block in [*enough, *(block for block in reversed(blocks) if block.capacity < required)]:
                 if seize(block.address):
                     break
             else:
                 block = Block()
                 self._blocks.add(block)
-        if block.capacity < wanted:
+        if block.capacity < required:
             try:
                 block.resize(room)
             except MemoryError:
-                block.leave()
+                block.release()
                 raise
         return block
 
     def shrink(self, blocks: set[Block], seize: Seize) -> None:
-        """Give memory back that no call uses.
+        """Free the memory of the blocks that no call uses.
 
         Args:
-            blocks: Those of which.
-            seize: Takes a block.
+            blocks: The blocks to free.
+            seize: Claims a block.
         """
         for block in blocks:
             if seize(block.address):
                 block.resize(0)
-                block.leave()
+                block.release()
 
 
 BLOCKS = Blocks()

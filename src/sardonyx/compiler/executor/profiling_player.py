@@ -1,4 +1,4 @@
-"""Playing a tape with a clock: what each kernel takes, fork and join of threads among it, and what each thread does."""
+"""Profiled execution of a tape: times of launches, including fork and join, and of threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from sardonyx.base.call_once import once
 from sardonyx.base.span_recorder import Recorder
-from sardonyx.compiler.executor.fork_join import call_parallel, float_mode, flushing, set_float_mode
+from sardonyx.compiler.executor.float_mode import flush_denormals, read_float_mode, set_float_mode
+from sardonyx.compiler.executor.fork_join import call_parallel
 from sardonyx.compiler.executor.tape_player import WORDS
 from sardonyx.compiler.executor.thread_pool import Pool
 from sardonyx.compiler.llvm.elf_loader import Code, loaded
@@ -23,30 +24,32 @@ from sardonyx.compiler.target.description import Target
 
 
 class _Job(IntEnum):
-    """The words of what a kernel with a clock is called with."""
+    """The words of the argument of a timed kernel."""
 
     KERNEL = 0
     ARGUMENTS = 1
     CLOCK = 2
     WHICH = 3
-    STAMPS = 4  # of the kernel: for each thread two stamps
+    STAMPS = 4  # of the kernel: two timestamps for each thread
 
 
 _STAMP = 2
-"""Words of a stamp: seconds and nanoseconds, as ``clock_gettime`` writes them."""
+"""Words of a timestamp: seconds and nanoseconds, as ``clock_gettime`` writes them."""
 
 
 @once
 def _player(target: Target) -> Any:
-    """``void (ptr tape, i64 kernels, ptr pool, ptr stamps, ptr clock, i32 which, i1 flush, ptr own, i64 threads)``.
+    """Compile ``play_timed``: executes a tape and stores timestamps.
 
-    ``stamps`` has a stamp for the begin and one for the end of each kernel; ``own`` two for each thread and kernel,
-    zero before: its first begin and its last end. Where it is null, kernels are called without a clock of their own.
+    Its signature is ``void (ptr tape, i64 kernels, ptr pool, ptr stamps, ptr clock, i32 which, i1 flush, ptr own,
+    i64 threads)``. ``stamps`` has room for a timestamp before the first kernel and one after each kernel; ``own`` has
+    room for two timestamps of each thread and kernel, initially zero: first start and last end. Threads are not timed
+    if ``own`` is null.
     """
     e = Emitter()
-    mode = float_mode(e, target)
+    mode = read_float_mode(e, target)
     with e.when("%flush"):
-        set_float_mode(e, target, flushing(e, target, mode))
+        set_float_mode(e, target, flush_denormals(e, target, mode))
     stamp = "call i32 %clock(i32 %which, ptr {})"
     job = e.array("i64", len(_Job))
     e.store("ptr", "%clock", e.address(job, "i64", _Job.CLOCK), 8)
@@ -61,9 +64,9 @@ def _player(target: Target) -> Any:
         e.store("ptr", arguments, e.address(job, "i64", _Job.ARGUMENTS), 8)
         own = e.address("%own", "i64", e.mul(e.mul(i, "%threads"), 2 * _STAMP))
         e.store("ptr", own, e.address(job, "i64", _Job.STAMPS), 8)
-        called = e.let(f"select i1 {plain}, ptr {kernel}, ptr @timed")
-        given = e.let(f"select i1 {plain}, ptr {arguments}, ptr {job}")
-        call_parallel(e, "%pool", called, given, items, grain)
+        callee = e.let(f"select i1 {plain}, ptr {kernel}, ptr @timed")
+        argument = e.let(f"select i1 {plain}, ptr {arguments}, ptr {job}")
+        call_parallel(e, "%pool", callee, argument, items, grain)
         e.let(stamp.format(e.address("%stamps", "i64", e.add(e.mul(i, _STAMP), _STAMP))))
     set_float_mode(e, target, mode)
     e.line("ret void")
@@ -87,7 +90,7 @@ def _player(target: Target) -> Any:
 
 
 def _timed() -> Emitter:
-    """The kernel of a job, with a stamp before a thread's first work items and one after its last."""
+    """Write a kernel that calls a job's kernel and stores each thread's first start and last end."""
     e = Emitter()
     kernel, arguments, clock = (
         e.load("ptr", e.address("%job", "i64", word), 8) for word in (_Job.KERNEL, _Job.ARGUMENTS, _Job.CLOCK)
@@ -106,15 +109,15 @@ def _timed() -> Emitter:
 def play_timed(
     target: Target, tape: int, launches: Sequence[Launch], pool: Pool, recorder: Recorder, *, flush: bool
 ) -> None:
-    """Run the kernels of a tape, and record them.
+    """Execute the launches of a tape and record their times.
 
     Args:
-        target: What they are compiled for.
-        tape: The address of the tape.
-        launches: The kernels that it plays.
+        target: The processor.
+        tape: Address of the tape.
+        launches: The launches of the tape.
         pool: The threads.
-        recorder: What is told of each of them.
-        flush: Whether denormal numbers are taken for zero.
+        recorder: Receives the times.
+        flush: Treat denormal numbers as zero.
     """
     kernels = len(launches)
     stamps = np.zeros((kernels + 1, _STAMP), np.int64)
@@ -125,7 +128,7 @@ def play_timed(
         tape, kernels, pool.address, stamps.ctypes.data, clock, time.CLOCK_MONOTONIC, flush,
         own.ctypes.data if recorder.threads else None, pool.threads,
     )  # fmt: skip
-    # The clock of the stamps need not begin where Python's does.
+    # The epoch of this clock may differ from the epoch of Python's clock.
     shift = begin - int(_nanoseconds(stamps[0]))
     ends = (_nanoseconds(stamps) + shift).tolist()
     for number, launch in enumerate(launches):

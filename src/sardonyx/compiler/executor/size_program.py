@@ -1,8 +1,8 @@
-"""Size tables: all sizes that a plan needs, as one list of instructions in which nothing is computed twice.
+"""Size tables: the sizes that a plan needs, as instructions without common subexpressions.
 
-A size is the number of a *register*, a place in an array of 64-bit numbers. Registers of constants and symbols are
-filled by whoever has their numbers; each other is computed by the instruction at its place from registers before it.
-:mod:`.planning` has the machine code that does so.
+A size is the index of a *register*, an entry of an array of 64-bit integers. The caller fills the registers of
+constants and symbols; every other register is computed by the instruction with its index from earlier registers.
+:mod:`.tape_planner` has the machine code that executes the instructions.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from sardonyx.core.dim.polynomial import Atom
 from sardonyx.errors import UnsupportedError
 
 ROW_WORDS = 3
-"""Words of an instruction: what it does, and the registers of its operands."""
+"""Words of an instruction: the operation and the registers of its operands."""
 
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
 
 class Operation(IntEnum):
-    """What an instruction does."""
+    """Operation of an instruction."""
 
-    KEEP = 0  # what stands in the register stays
+    KEEP = 0  # the register is unchanged
     ADD = 1
     MULTIPLY = 2
-    DIVIDE = 3  # rounded down; by 0 is a fault
+    DIVIDE = 3  # rounded down; a fault if the divisor is 0
     LEAST = 4
     GREATEST = 5
-    BROADCAST = 6  # the one that is not 1; a fault where neither is and they differ
-    EQUAL = 7  # the first; a fault where they differ
-    DIFFER = 8  # 1 where they do, 0 where not
+    BROADCAST = 6  # the operand that is not 1; a fault if both are not 1 and differ
+    EQUAL = 7  # the first operand; a fault if the operands differ
+    DIFFER = 8  # 1 if the operands differ, else 0
 
 
 _OPERATIONS = {
@@ -53,11 +53,11 @@ _FOLDS: dict[Operation, Callable[..., int]] = {
 
 
 class SizeTable:
-    """Gives sizes their registers.
+    """Registers of sizes, and the instructions that compute them.
 
     Attributes:
         symbols: The registers of symbols, by name.
-        dims: The expressions that were asked for: who evaluates them finds what is wrong where instructions fail.
+        dims: The registers of size expressions; after a fault, evaluating the expressions gives the error.
     """
 
     def __init__(self) -> None:
@@ -70,10 +70,10 @@ class SizeTable:
         self._atoms: dict[Atom, int] = {}
 
     def register(self, size: Size) -> int:
-        """The register of a size.
+        """Return the register of a size.
 
         Raises:
-            UnsupportedError: A factor in it has more than 64 bits.
+            UnsupportedError: A constant factor has more than 64 bits.
         """
         if not isinstance(size, Dim):
             return self._constant(int(size))
@@ -83,25 +83,25 @@ class SizeTable:
             )
         return self.dims[size]
 
-    def reserved(self) -> int:
-        """A register whose number comes from elsewhere."""
+    def reserve(self) -> int:
+        """Add a register that no instruction computes."""
         return self._append((Operation.KEEP, 0, 0), 0)
 
     def sum(self, registers: Iterable[int]) -> int:
-        """The register of a sum."""
-        return self._folded(Operation.ADD, registers, 0)
+        """Return the register of a sum."""
+        return self._fold(Operation.ADD, registers, 0)
 
     def product(self, registers: Iterable[int]) -> int:
-        """The register of a product."""
-        return self._folded(Operation.MULTIPLY, registers, 1)
+        """Return the register of a product."""
+        return self._fold(Operation.MULTIPLY, registers, 1)
 
-    def up(self, register: int, step: int) -> int:
-        """The register of a number rounded up to a multiple of a step."""
+    def round_up(self, register: int, step: int) -> int:
+        """Return the register of a number rounded up to a multiple of ``step``."""
         whole = self.operation(Operation.DIVIDE, self.sum([register, self._constant(step - 1)]), self._constant(step))
         return self.product([whole, self._constant(step)])
 
     def operation(self, operation: Operation, a: int, b: int) -> int:
-        """The register of what an instruction computes."""
+        """Return the register of an operation's result."""
         numbers = self.number(a), self.number(b)
         fold = _FOLDS.get(operation)
         if fold is not None and numbers[0] is not None and numbers[1]:
@@ -112,24 +112,24 @@ class SizeTable:
         return self._computed[row]
 
     def require_equal(self, a: Size, b: Size) -> None:
-        """Have it found where two sizes differ."""
+        """Add an instruction that faults if two sizes differ."""
         self.operation(Operation.EQUAL, self.register(a), self.register(b))
 
     def misfits(self, pairs: Iterable[tuple[Size, Size]]) -> int:
-        """The register of how many of the pairs are of sizes that differ."""
+        """Return the register of the number of pairs whose sizes differ."""
         return self.sum([self.operation(Operation.DIFFER, self.register(a), self.register(b)) for a, b in pairs])
 
     def number(self, register: int) -> int | None:
-        """The number in a register, where it is a constant."""
+        """Return the number in a register if it is a constant, else None."""
         number = self._start[register]
         return number if self._constants.get(number) == register else None
 
     def rows(self) -> np.ndarray:
-        """The instructions, ``[registers, ROW_WORDS]``."""
+        """Return the instructions, ``[registers, ROW_WORDS]``."""
         return np.array(self._rows, np.int64).reshape(-1, ROW_WORDS)
 
     def start(self) -> np.ndarray:
-        """The registers before any is computed: constants are in their places."""
+        """Return the initial registers: constants are set, others are 0."""
         return np.array(self._start, np.int64)
 
     def _append(self, row: tuple[Operation, int, int], number: int) -> int:
@@ -140,25 +140,25 @@ class SizeTable:
     def _constant(self, number: int) -> int:
         if number not in self._constants:
             if not _LEAST <= number <= _GREATEST:
-                raise UnsupportedError(f"a size is computed with the number {number}, of more than 64 bits.")
+                raise UnsupportedError(f"a size expression has the factor {number}; expected at most 64 bits.")
             self._constants[number] = self._append((Operation.KEEP, 0, 0), number)
         return self._constants[number]
 
     def _atom(self, atom: Atom) -> int:
-        found = self._atoms.get(atom)
-        if found is None:
+        register = self._atoms.get(atom)
+        if register is None:
             if atom.kind == "symbol":
-                found = self.symbols[atom.name] = self.reserved()
+                register = self.symbols[atom.name] = self.reserve()
             else:
                 first, *others = [self.register(arg) for arg in atom.args]
                 for other in others:
                     first = self.operation(_OPERATIONS[atom.kind], first, other)
-                found = first
-            self._atoms[atom] = found
-        return found
+                register = first
+            self._atoms[atom] = register
+        return register
 
-    def _folded(self, operation: Operation, registers: Iterable[int], neutral: int) -> int:
-        """Constants are put together; what is neutral is left out."""
+    def _fold(self, operation: Operation, registers: Iterable[int], neutral: int) -> int:
+        """Chain a sum or product of registers; constants are folded, and the neutral element is omitted."""
         constant, others = neutral, []
         for register in registers:
             number = self.number(register)
@@ -170,7 +170,7 @@ class SizeTable:
             return self._constant(constant)
         if constant != neutral:
             others.append(self._constant(constant))
-        found = others[0]
+        result = others[0]
         for other in others[1:]:
-            found = self.operation(operation, found, other)
-        return found
+            result = self.operation(operation, result, other)
+        return result

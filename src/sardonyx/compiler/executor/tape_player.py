@@ -1,12 +1,12 @@
-"""Playing a tape: the native functions that run kernels one after the other, repeat them, and choose between them.
+"""Execution of a tape: native functions that execute launches, loops and choices.
 
-A tape is an array of machine words, four for each kernel: its address, its arguments, its work items, items a chunk.
-A loop is an entry of a tape like any other, whose function plays the tape of the loop's body again and again; a choice
-is one that plays the tape of one of two branches. What they need is written in their arguments, in the order of
-:class:`LoopWord` and :class:`ChoiceWord`. Lists in memory begin with their length.
+A tape is an array of machine words, four for each launch: the kernel's address, its arguments, its work items, and the
+items of a chunk. A loop is a launch whose function repeatedly executes the tape of the loop's body; a choice is a
+launch whose function executes the tape of one of two branches. Arguments have the order of :class:`LoopWord` and
+:class:`ChoiceWord`. Lists in memory begin with their length.
 
-An iteration reads the state from one set of buffers and writes it to another; even and odd ones have a tape each, in
-which the sets have changed places.
+An iteration reads the state from one set of buffers and writes it to another: even and odd iterations have a tape each,
+with the two sets exchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import NamedTuple
 from sardonyx.base.artifact_store import store
 from sardonyx.base.call_once import once
 from sardonyx.compiler.executor import tape_planner
-from sardonyx.compiler.executor.fork_join import call_parallel, float_mode, flushing, set_float_mode
+from sardonyx.compiler.executor.float_mode import flush_denormals, read_float_mode, set_float_mode
+from sardonyx.compiler.executor.fork_join import call_parallel
 from sardonyx.compiler.llvm.elf_loader import Code, MappedCode, loaded
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.llvm.object_code import LoadedCode, module_text
@@ -28,79 +29,79 @@ from sardonyx.compiler.llvm.parallel_build import objects
 from sardonyx.compiler.target.description import Target
 
 WORDS = 4
-"""Words of the tape for a kernel: address, arguments, work items, items a chunk."""
+"""Words of the tape for a launch: kernel, arguments, work items, items of a chunk."""
 
 COPY_WORDS = 4
-"""Words of a copy: to, from, bytes, and how much further to it goes with each iteration."""
+"""Words of a copy: destination, source, bytes, bytes between destinations of two iterations."""
 
 PATCH_WORDS = 3
-"""Words of a patch, a word that changes with each iteration: its address, its first value, how much it grows."""
+"""Words of a patch of a word in each iteration: address, first value, increment."""
 
 
 class Ended(IntEnum):
-    """Why a run ended before its end, in the word that loops read after each iteration."""
+    """Reasons to end a run early, in the fault word that loops read after each iteration."""
 
-    FAULT = 1  # data have no result, or a loop would pass the limit of iterations
-    STOPPED = 2  # another thread said so
+    FAULT = 1  # data without a result, or a loop at the limit of iterations
+    STOPPED = 2  # by another thread
 
 
 class LoopWord(IntEnum):
-    """The arguments of a loop. Those of an iteration are there twice, for even and for odd ones."""
+    """Arguments of a loop, followed by two sets of :class:`IterationWord`: even and odd iterations."""
 
     POOL = 0
-    COUNT = 1  # ptr to i64: most iterations
-    GO = 2  # ptr to i8: whether to begin
-    NUMBER = 3  # ptr to i64: where the body reads the iteration's number; after the loop, how many there were
+    COUNT = 1  # ptr to i64: maximum number of iterations
+    GO = 2  # ptr to i8: initial condition
+    NUMBER = 3  # ptr to i64: the iteration's number for the body; after the loop, the number of iterations
     FAULT = 4  # ptr to i32, see Ended; read after each iteration
-    LIMIT = 5  # ptr to i64: iterations that are allowed; more are a fault
+    LIMIT = 5  # ptr to i64: limit of iterations; to exceed it is a fault
     BEFORE = 6  # ptr: copies before the first iteration
     ITERATION = 7
 
 
 class IterationWord(IntEnum):
-    """What an iteration does."""
+    """Arguments of an iteration."""
 
     TAPE = 0
     KERNELS = 1
-    AGAIN = 2  # ptr to i8: whether to go on after it
-    PATCHES = 3  # ptr: before the tape is played
-    COPIES = 4  # ptr: afterwards
-    AFTER = 5  # ptr: copies at the end of the loop, where this would have been the next iteration
+    AGAIN = 2  # ptr to i8: condition of the next iteration
+    PATCHES = 3  # ptr: patches before the tape is executed
+    COPIES = 4  # ptr: copies afterwards
+    AFTER = 5  # ptr: copies at the end of the loop, if this would have been the next iteration
 
 
 class ChoiceWord(IntEnum):
-    """The arguments of a choice; those of a branch are there twice, where the condition holds first."""
+    """Arguments of a choice, followed by two sets of :class:`BranchWord`: true, then false."""
 
     POOL = 0
     CONDITION = 1  # ptr to i8
-    FAULT = 2  # ptr to i32: set where the sizes of the branch that is taken do not fit
+    FAULT = 2  # ptr to i32: set if the sizes of the selected branch do not match
     BRANCH = 3
 
 
 class BranchWord(IntEnum):
-    """What a branch does."""
+    """Arguments of a branch."""
 
     TAPE = 0
     KERNELS = 1
     COPIES = 2
-    MISFITS = 3  # how many sizes differ that must be equal
+    MISFITS = 3  # number of pairs of sizes that must be equal and differ
 
 
 class Player(NamedTuple):
-    """The functions, loaded.
+    """The loaded functions.
 
     Attributes:
         play: ``void (ptr tape, i64 kernels, ptr pool)``.
-        play_flushing: The same with denormal numbers taken for zero, by all threads, until it returns.
-        loop: The address of the function of loops, a kernel of one item.
-        loops: The address of the function of several that are played at the same time, each a work item.
-        choice: The address of the function of choices, a kernel of one item.
-        measure: ``i64 (ptr table)``, see :mod:`.planning`.
+        play_flushing: As ``play``, with denormal numbers flushed to zero in all threads until the function returns.
+        loop: Address of the function of loops, a kernel of one work item.
+        loops: Address of the function of concurrent loops, one work item each.
+        choice: Address of the function of choices, a kernel of one work item.
+        measure: ``i64 (ptr table)``, see :mod:`.tape_planner`.
         fill: ``void (ptr table)``.
         hold: ``i64 (ptr table)``.
         seize: ``i64 (ptr words)``.
-        code: Where they are.
-        target: What they are compiled for.
+        code: The loaded code.
+        target: The processor that the code is compiled for.
     """
 
     play: Callable[[int, int, int], None]
@@ -118,7 +119,7 @@ class Player(NamedTuple):
 
 @once
 def player(target: Target) -> Player:
-    """The functions for a target."""
+    """Compile or load the functions for a target."""
     code = loaded(Code(objects([text(target)], target, store(), jobs=1)), target)
     pointer = ctypes.c_void_p
     signature = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64, pointer)
@@ -138,7 +139,7 @@ def player(target: Target) -> Player:
 
 
 def text(target: Target) -> str:
-    """The module of all these functions."""
+    """Return the LLVM module of all functions."""
     play, flushed, copy, patch = _play(), _play_flushing(target), _copy(), _patch()
     texts = [
         f"define void @play(ptr %tape, i64 %count, ptr %pool) nounwind {{\n{play.text()}\n  ret void\n}}",
@@ -146,13 +147,13 @@ def text(target: Target) -> str:
         f"define internal void @copy(ptr %list, i64 %i) nounwind {{\n{copy.text()}\n  ret void\n}}",
         f"define internal void @patch(ptr %list, i64 %i) nounwind {{\n{patch.text()}\n  ret void\n}}",
         _CONTROL.substitute(
-            {f"{each.__name__}_{word.name}": int(word) for each in _LAYOUTS for word in each},
+            {f"{layout.__name__}_{word.name}": int(word) for layout in _LAYOUTS for word in layout},
             iteration_words=len(IterationWord), branch_words=len(BranchWord),
         ),
     ]  # fmt: skip
     planning_texts, declarations = tape_planner.definitions()
     texts += planning_texts
-    declarations += [line for each in (play, flushed, copy, patch) for line in each.declarations]
+    declarations += [line for function in (play, flushed, copy, patch) for line in function.declarations]
     return module_text(target, texts, declarations)
 
 
@@ -168,15 +169,15 @@ def _play() -> Emitter:
 
 def _play_flushing(target: Target) -> Emitter:
     e = Emitter()
-    mode = float_mode(e, target)
-    set_float_mode(e, target, flushing(e, target, mode))
+    mode = read_float_mode(e, target)
+    set_float_mode(e, target, flush_denormals(e, target, mode))
     e.line("call void @play(ptr %tape, i64 %count, ptr %pool)")
     set_float_mode(e, target, mode)
     return e
 
 
 def _copy() -> Emitter:
-    """Copies of a list; what they copy to begins ``i`` steps further on."""
+    """Write the copies of a list; destinations are advanced by ``i`` strides."""
     e = Emitter()
     with e.loop(0, e.load("i64", "%list", 8)) as number:
         record = e.address("%list", "i64", e.add(e.mul(number, COPY_WORDS), 1))
@@ -206,15 +207,15 @@ _LAYOUTS = (LoopWord, IterationWord, ChoiceWord, BranchWord)
 
 _CONTROL = Template("""
 define internal ptr @word(ptr %words, i64 %at) alwaysinline nounwind {
-  %place = getelementptr i64, ptr %words, i64 %at
-  %found = load ptr, ptr %place
-  ret ptr %found
+  %address = getelementptr i64, ptr %words, i64 %at
+  %value = load ptr, ptr %address
+  ret ptr %value
 }
 
 define internal i64 @number(ptr %words, i64 %at) alwaysinline nounwind {
-  %place = getelementptr i64, ptr %words, i64 %at
-  %found = load i64, ptr %place
-  ret i64 %found
+  %address = getelementptr i64, ptr %words, i64 %at
+  %value = load i64, ptr %address
+  ret i64 %value
 }
 
 define void @loop(ptr %words, i64 %first, i64 %last, i64 %worker) nounwind {
@@ -263,10 +264,10 @@ iterate:
   call void @copy(ptr %copies, i64 %i)
   %again.at = call ptr @word(ptr %iteration, i64 $IterationWord_AGAIN)
   %again = load i8, ptr %again.at
-  %asked = icmp ne i8 %again, 0
+  %continues = icmp ne i8 %again, 0
   %failed = load i32, ptr %fault
   %good = icmp eq i32 %failed, 0
-  %goes.on = and i1 %asked, %good
+  %goes.on = and i1 %continues, %good
   %next = add i64 %i, 1
   br label %check
 
@@ -276,7 +277,7 @@ done:
   ret void
 }
 
-; Loops side by side: the addresses of their arguments are a list.
+; Concurrent loops: the arguments are a list of the addresses of the loops' arguments.
 define void @loops(ptr %words, i64 %first, i64 %last, i64 %worker) nounwind {
 entry:
   br label %check
@@ -305,15 +306,15 @@ define void @choice(ptr %words, i64 %first, i64 %last, i64 %worker) nounwind {
   %from = add i64 %skipped, $ChoiceWord_BRANCH
   %branch = getelementptr i64, ptr %words, i64 %from
   %misfits = call i64 @number(ptr %branch, i64 $BranchWord_MISFITS)
-  %fits = icmp eq i64 %misfits, 0
-  br i1 %fits, label %taken, label %refused
+  %matches = icmp eq i64 %misfits, 0
+  br i1 %matches, label %selected, label %refused
 
 refused:
   %fault = call ptr @word(ptr %words, i64 $ChoiceWord_FAULT)
   store i32 1, ptr %fault
   ret void
 
-taken:
+selected:
   %tape = call ptr @word(ptr %branch, i64 $BranchWord_TAPE)
   %kernels = call i64 @number(ptr %branch, i64 $BranchWord_KERNELS)
   call void @play(ptr %tape, i64 %kernels, ptr %pool)

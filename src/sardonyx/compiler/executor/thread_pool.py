@@ -1,7 +1,7 @@
-"""Worker threads that sessions share: Python threads that wait inside generated code.
+"""Thread pools shared by sessions: Python threads that wait inside generated code.
 
-A pool starts its threads when there is first something for them to do, again in a process that was forked from this
-one. Sessions that ask for equally many threads have one pool.
+A pool starts its threads with its first job, and again in a forked process. Sessions with equal numbers of threads
+share a pool.
 """
 
 from __future__ import annotations
@@ -27,26 +27,29 @@ from sardonyx.compiler.target.description import host
 _log = logging.getLogger(__name__)
 
 SPIN_SECONDS = 100e-6
-"""How long a worker looks for a job before it sleeps: about what waking it costs."""
+"""Time in seconds that a worker spins before it sleeps: about the cost of waking a thread."""
 
 PATIENCE_SECONDS = 1e-3
-"""How long a caller looks for the end of its job before it sleeps. Workers leave its processor to it, and what it waits
-for is under way: to be woken late costs more than to spin. Where threads must share processors it is as for workers."""
+"""Time in seconds that a caller spins for the end of its job before it sleeps.
+
+Workers avoid the caller's processor, and the awaited chunks are in progress: to be woken late costs more than to spin.
+If threads must share processors, callers use ``SPIN_SECONDS`` too.
+"""
 
 _FAREWELL_SECONDS = 1.0
-"""How long the end of the process waits for a worker in the middle of a chunk."""
+"""Time in seconds that the end of the process waits for a worker in the middle of a chunk."""
 
 
 @dataclass(frozen=True)
 class Functions:
-    """The generated functions: their addresses, and how they wait.
+    """The addresses of the generated functions.
 
     Attributes:
         parallel: ``void (ptr pool, ptr kernel, ptr arguments, i64 items, i64 grain)``.
-        worker: ``void (ptr pool, i64 worker)``, returns when the pool is dismissed.
+        worker: ``void (ptr pool, i64 worker)``; returns when the pool is dismissed.
         dismiss: ``void (ptr pool)``.
         pauses: ``void (i64 count)``.
-        futex: Whether they wait by futex; by pthread's conditions otherwise.
+        futex: True if threads wait on futexes; False for pthread's conditions.
     """
 
     parallel: int
@@ -58,10 +61,10 @@ class Functions:
 
 @once
 def functions(futex: bool) -> Functions:
-    """The generated functions, loaded for as long as the process lives."""
+    """Compile or load the generated functions, until the end of the process."""
     target = host()
     code = loaded(Code(objects([fork_join.text(target, futex=futex)], target, store(), jobs=1)), target)
-    # Daemon threads may be in it when the interpreter takes its objects apart.
+    # Daemon threads may still execute the code when the interpreter destroys its objects.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))
     parallel, worker, dismiss, pauses = (
         code.address(f"sardonyx_{name}") for name in ("parallel", "worker", "dismiss", "pauses")
@@ -71,7 +74,7 @@ def functions(futex: bool) -> Functions:
 
 @functools.cache
 def _pause_seconds(pauses: int) -> float:
-    """What a look and a pause take; measured, since processors differ a hundredfold."""
+    """Measure the time of one test and one pause: processors differ a hundredfold."""
     count = 500
     call = ctypes.CFUNCTYPE(None, ctypes.c_int64)(pauses)
     seconds = []
@@ -83,15 +86,15 @@ def _pause_seconds(pauses: int) -> float:
 
 
 class Pool:
-    """Worker threads, and the memory by which generated code gives them work.
+    """Worker threads, and the memory through which generated code gives them jobs.
 
     Args:
-        threads: How many threads work, the caller among them.
+        threads: Number of threads, including the caller.
         code: The generated functions.
 
     Attributes:
-        threads: How many threads work, the caller among them.
-        address: Of the memory: what drivers are given (see :func:`sardonyx.compiler.executor.fork_join.call_parallel`).
+        threads: Number of threads, including the caller.
+        address: Address of the memory, see :func:`sardonyx.compiler.executor.fork_join.call_parallel`.
     """
 
     def __init__(self, threads: int, code: Functions) -> None:
@@ -100,38 +103,38 @@ class Pool:
         self._workers: list[threading.Thread] = []
         size = Field.THREAD_IDS + 4 * threads
         self._memory = ctypes.create_string_buffer(size + 64)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # As the code that works on it.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # Never freed, for the same reason as the code.
         self.address = (ctypes.addressof(self._memory) + 63) // 64 * 64
         self._size = size
         self._start_call = ctypes.CFUNCTYPE(None)(self._start)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._start_call))
-        self._write()
+        self._initialize()
 
     def parallel(self, kernel: int, arguments: int, items: int, grain: int) -> None:
-        """Do the work items of a kernel on all threads, from Python.
+        """Execute the work items of a kernel on all threads, from Python.
 
         Args:
-            kernel: Its address.
-            arguments: The address that it is given.
-            items: How many there are.
-            grain: Items a chunk, at least 1.
+            kernel: Address of the kernel.
+            arguments: Address of the kernel's arguments.
+            items: Number of work items.
+            grain: Items of a chunk, at least 1.
         """
         words = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         ctypes.CFUNCTYPE(None, *words)(self._code.parallel)(self.address, kernel, arguments, items, grain)
 
     def dismiss(self) -> None:
-        """Send the workers home: from here on callers work alone."""
+        """End the workers; later jobs are executed by their callers alone."""
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._code.dismiss)(self.address)
         for worker in self._workers:
             worker.join(_FAREWELL_SECONDS)
 
     def forget(self) -> None:
-        """In a forked process: there are no workers, and whatever others were doing here is not being done."""
+        """Reset the pool in a forked process, which has no workers and continues no job of other threads."""
         self._workers = []
-        self._write()
+        self._initialize()
 
-    def _write(self) -> None:
-        """The memory's first state: no workers, no job."""
+    def _initialize(self) -> None:
+        """Write the initial state of the memory: no workers, no job."""
         ctypes.memset(self.address, 0, self._size)
         self._set(Field.PARALLEL, self._code.parallel)
         self._set(Field.THREADS, self.threads)
@@ -164,7 +167,7 @@ class Pool:
             self._set(field, ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
 
     def _start(self) -> None:
-        """Start the workers; called by generated code, with the pool to itself, before its first job."""
+        """Start the workers; generated code that has claimed the pool calls this before the first job."""
         enter = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(self._code.worker)
         try:
             for number in range(1, self.threads):
@@ -174,7 +177,7 @@ class Pool:
                 self._workers.append(worker)
                 self._set(Field.THREAD_IDS + 4 * number, worker.native_id or 0, ctypes.c_int32)
         except RuntimeError as error:
-            # No job waits for a worker: those that did start do, and the caller.
+            # No job needs a particular worker: the started workers and the caller execute all chunks.
             _log.warning("only %d of %d threads could be started: %s", len(self._workers) + 1, self.threads, error)
         self._set(Field.STARTED, 1, ctypes.c_int32)
 
@@ -184,14 +187,14 @@ _lock = threading.Lock()
 
 
 def pool(threads: int | None = None) -> Pool:
-    """The pool of so many threads.
+    """Return the pool of a number of threads.
 
     Args:
-        threads: How many threads work, the caller among them; None for what
-            :func:`sardonyx.base.cpu_count.thread_count` says.
+        threads: Number of threads, including the caller; None for the default of
+            :func:`sardonyx.base.cpu_count.thread_count`.
 
     Raises:
-        OptionError: That is no number of threads.
+        OptionError: ``threads`` is invalid.
     """
     count = thread_count(threads)
     with _lock:
@@ -201,13 +204,13 @@ def pool(threads: int | None = None) -> Pool:
 
 
 def _dismiss_all() -> None:
-    for each in _pools.values():
-        each.dismiss()
+    for member in _pools.values():
+        member.dismiss()
 
 
 def _forget_all() -> None:
-    for each in _pools.values():
-        each.forget()
+    for member in _pools.values():
+        member.forget()
     _lock.release()
 
 

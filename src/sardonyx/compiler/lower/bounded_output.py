@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sardonyx.compiler.analysis.bounded_output import chosen_of_category, suppression
+from sardonyx.compiler.analysis.bounded_output import most_per_category, suppression_operands
 from sardonyx.compiler.analysis.control_flow import results_of
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
@@ -35,9 +35,9 @@ def lower_bounded_output(value: Value, begin: Callable[[], Writing], lanes: int)
 
 
 def _lower_suppression(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
-    operands = suppression(value)
+    operands = suppression_operands(value)
     images, categories, _ = shape_of(operands.scores)
-    box_limit = chosen_of_category(value)
+    box_limit = most_per_category(value)
     (result,) = results_of(value)
     # Layout of the stage: the number of selected boxes of each category, then the indices of the boxes.
     stage = Stage(value, 8 * images * categories * (1 + box_limit))
@@ -48,9 +48,9 @@ def _lower_suppression(value: Value, begin: Callable[[], Writing], lanes: int) -
 
 
 def _write_selection(value: Value, w: Writing, lanes: int, stage: Stage) -> Writing:
-    operands = suppression(value)
+    operands = suppression_operands(value)
     images, categories, boxes = shape_of(operands.scores)
-    box_limit = chosen_of_category(value)
+    box_limit = most_per_category(value)
     e, size = w.kernel.emitter, w.kernel.size
     bytes_ = ceil_div(scratch_bytes(boxes, box_limit, lanes), 64) * 64
     scratch, counts = w.pointer(Scratch(bytes_)), w.pointer(stage)
@@ -76,12 +76,12 @@ def _write_selection(value: Value, w: Writing, lanes: int, stage: Stage) -> Writ
 
 
 def _write_concatenation(value: Value, w: Writing, stage: Stage, result: Value) -> Writing:
-    operands = suppression(value)
+    operands = suppression_operands(value)
     images, categories, boxes = shape_of(operands.scores)
     e, size = w.kernel.emitter, w.kernel.size
     counts, out, number = w.pointer(stage), w.pointer(result), w.pointer(Count(value))
     overlap = _number(w, operands.overlap)
-    all_categories, box_limit = size(images * categories), size(chosen_of_category(value))
+    all_categories, box_limit = size(images * categories), size(most_per_category(value))
     picks = e.address(counts, "i64", all_categories)
     with e.loop("%first", "%last"):
         w.reader.require(e.let(f"icmp ult i64 {size(boxes)}, {1 << 32}"), 1)

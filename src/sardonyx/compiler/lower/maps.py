@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from sardonyx.compiler.analysis.axis_collapsing import fused, walked_alike
+from sardonyx.compiler.analysis.axis_collapsing import can_collapse, visit_inlined
 from sardonyx.compiler.analysis.strided_views import Memory, shape_of
 from sardonyx.compiler.codegen.element_reader import Place as Position
 from sardonyx.compiler.codegen.element_reader import Reader
@@ -101,7 +101,7 @@ def write_elements(
     if is_short and not operations(w.group.members) and not w.whole.target.has_masks:
         # Without masks, storing some lanes of a vector takes longer than storing elements one by one.
         w.reader.lanes = 1
-    gathers = any(operand.op == "gather" and source is None for operand, source in fused(value, w.memory))
+    gathers = any(operand.op == "gather" and source is None for operand, source in visit_inlined(value, w.memory))
     before = functools.partial(_load_row_indices, w.reader, loops, body) if loops and gathers else None
     return work_items(w.reader, loops, rank, work, True, body, again=True, before=before)
 
@@ -139,4 +139,4 @@ def mask_channels(w: Writing, channels: Size, body: Body) -> Body:
 
 
 def _is_collapsible(w: Writing, value: Value, axis: int) -> bool:
-    return walked_alike(value, axis, w.memory, ())
+    return can_collapse(value, axis, w.memory, ())

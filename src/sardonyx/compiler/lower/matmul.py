@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sardonyx.compiler.analysis.axis_collapsing import walked_alike
+from sardonyx.compiler.analysis.axis_collapsing import can_collapse
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.multi_gate_matmul import Gates
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
-from sardonyx.compiler.analysis.strided_views import View, contiguous, merged, shape_of
+from sardonyx.compiler.analysis.strided_views import View, contiguous, merge_axes, shape_of
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Reader
 from sardonyx.compiler.codegen.element_reader import Place as Position
@@ -68,7 +68,7 @@ class Contraction:
         k_shape = [a.shape[axis] for axis in self.left]
         constant = is_closed(b.base) and not self.pairs and all(isinstance(size, int) for size in b.shape)
         steps_a, steps_b = [a.strides[axis] for axis in self.left], [b.strides[axis] for axis in self.right]
-        inner = merged(k_shape, steps_a) if constant else merged(k_shape, steps_a, steps_b)
+        inner = merge_axes(k_shape, steps_a) if constant else merge_axes(k_shape, steps_a, steps_b)
         if inner is None:
             raise UnsupportedError(
                 f"no matrix product for summed axes of shape {k_shape}: expected axes with a common stride in memory."
@@ -168,7 +168,7 @@ class Contraction:
         """Return the free axes mergeable in memory, and the axes before, which join the batch."""
         for first in range(len(axes)):
             shape = [operand.shape[axis] for axis in axes[first:]]
-            if merged(shape, [operand.strides[axis] for axis in axes[first:]]) is not None:
+            if merge_axes(shape, [operand.strides[axis] for axis in axes[first:]]) is not None:
                 return axes[first:], axes[:first]
         return [], axes
 
@@ -211,7 +211,7 @@ class Contraction:
 
         def alike(start: int, count: int) -> bool:
             axes = range(start, start + count - 1)
-            return all(walked_alike(root, axis, w.memory, {value}) for root, _ in memories for axis in axes)
+            return all(can_collapse(root, axis, w.memory, {value}) for root, _ in memories for axis in axes)
 
         def spread(index: Index, axes: Sequence[int], start: int) -> list[Index]:
             """Split an index over several merged axes of the result into one index per axis."""
@@ -306,7 +306,7 @@ def strided(view: View, read: Read) -> np.ndarray:
 
 def _joined(operand: View, axes: Sequence[int]) -> tuple[Size, Size]:
     """Return size and stride of axes mergeable in memory."""
-    merged_axes = merged([operand.shape[axis] for axis in axes], [operand.strides[axis] for axis in axes])
+    merged_axes = merge_axes([operand.shape[axis] for axis in axes], [operand.strides[axis] for axis in axes])
     assert merged_axes is not None
     (size,), ((step,),) = merged_axes
     return size, step

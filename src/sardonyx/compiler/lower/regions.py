@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sardonyx.compiler.analysis.slice_scatter import box
+from sardonyx.compiler.analysis.slice_scatter import written_box
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.lower.context import Whole, Writing
@@ -64,7 +64,7 @@ def lower_scatter(whole: Whole, group: Group) -> list[Launch]:
         chain.insert(0, chain[0].operands[0])
     launches = [_write_region(whole, group, chain[0].operands[0], shape_of(group.root), {}, {})]
     for value in chain:
-        part = box(value)
+        part = written_box(value)
         if part is not None:
             lines = enumerate(zip(part.starts, part.steps, strict=True))
             targets = {axis: line for axis, line in lines if line != (0, 1)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.compiler.analysis.axis_collapsing import walked_alike
+from sardonyx.compiler.analysis.axis_collapsing import can_collapse
 from sardonyx.compiler.analysis.primitive_traits import EXTREMA, Rows
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.kernel_builder import Index
@@ -44,7 +44,7 @@ def lower_rows(whole: Whole, group: Group) -> Launch:
             return False
         read = [value.operands[0] for value in reductions] + ([root] if elementwise else [])
         fits = not memory.block or axis >= 2
-        return fits and all(walked_alike(value, axis, w.memory, reductions) for value in read)
+        return fits and all(can_collapse(value, axis, w.memory, reductions) for value in read)
 
     nest = RowNest(reader, rows, is_collapsible, channels)
     if not elementwise and len(nest.outer) > 0:
@@ -63,7 +63,7 @@ def lower_rows(whole: Whole, group: Group) -> Launch:
             passes.begin(len(levels), position)
             nest.elements(position, lambda here: stored(reader, root, memory, tuple(here)))
         else:
-            at = reader.reshaped(nest.result_position(position), rows.kept, shape_of(root))
+            at = reader.reshaped(nest.result_position(position), rows.result_shape, shape_of(root))
             stored(reader, root, memory, at)
 
     body = mask_channels(w, rows.shape[1], row) if channels and 1 not in rows.axes else row

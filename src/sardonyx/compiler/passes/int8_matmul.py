@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.analysis.constant_values import computed, is_closed
+from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.integer_dot import overflowing
@@ -143,7 +143,7 @@ def _constant_weights(value: Value, summed: tuple[int, ...]) -> _Weights | None:
     def replay(part: Value) -> np.ndarray:
         for movement in reversed(movements):
             part = part if movement.op == "stop_gradient" else apply(movement.op, part, **movement.params)
-        return computed(part)
+        return evaluate_closed(part)
 
     scale = None
     if inner.op == "mul" and dtype_of(value) == t.FLOAT:

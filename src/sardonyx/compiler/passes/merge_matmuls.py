@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.analysis.constant_values import computed, is_closed
+from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
 from sardonyx.compiler.analysis.multi_gate_matmul import MOST_GATES
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
@@ -113,7 +113,7 @@ def _columns(value: Value) -> np.ndarray | None:
         source = source.operands[0]
     if not is_closed(source):
         return None
-    array = computed(source)
+    array = evaluate_closed(source)
     rows = np.broadcast_to(array, (*array.shape[:-1], width)).reshape(-1, width)  # type: ignore[arg-type]
     return rows[0] if len(rows) and (rows == rows[:1]).all() else None
 

@@ -143,7 +143,7 @@ class ArenaLayouts:
     def _scratch(self, buffer: Scratch) -> int:
         """Return the register of the scratch bytes of all workers."""
         table = self._table
-        one = table.up(table.sum([table.register(buffer.bytes), table.register(1)]), ALIGNMENT)
+        one = table.round_up(table.sum([table.register(buffer.bytes), table.register(1)]), ALIGNMENT)
         return table.product([one, table.register(self._threads)])
 
     def _append(self, lifetimes: Mapping[Hashable, _Lifetime], bodies: dict[tuple[int, int], Layout]) -> Layout:
@@ -153,7 +153,7 @@ class ArenaLayouts:
         self.titles += map(_title, lifetimes)
         for key, body in bodies.items():
             self.rows[body.number][3] = buffers[key]
-        bytes_ = self._table.reserved()
+        bytes_ = self._table.reserve()
         self.rows.append([first, len(self.buffers), bytes_, 0])
         return Layout(buffers, bodies, len(self.rows) - 1, bytes_)
 

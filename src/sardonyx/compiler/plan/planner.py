@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from sardonyx.compiler.analysis.shape_guards import Equal, known
+from sardonyx.compiler.analysis.shape_guards import Equal, select_known
 from sardonyx.compiler.executor.size_program import Operation, SizeTable
 from sardonyx.compiler.executor.tape_planner import BUFFER_WORDS, ELEMENT_WORDS, LAYOUT_WORDS, WORD_WORDS
 from sardonyx.compiler.executor.tape_player import COPY_WORDS, PATCH_WORDS, WORDS, IterationWord
@@ -330,7 +330,7 @@ class Planner:
                 for slot, value in enumerate(body.function.results)
                 if in_place.get(value) != slot
             ]
-            misfits = RegisterValue(self._table.misfits(known(body.equal, self._known_symbols)))
+            misfits = RegisterValue(self._table.misfits(select_known(body.equal, self._known_symbols)))
             words += [tape, Literal(len(body.launches)), self._append_copies(copies), misfits]
         return self._append(words)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from sardonyx.base.cancellation import raise_if_cancelled
-from sardonyx.compiler.analysis.constant_values import computed, is_closed
+from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
 from sardonyx.compiler.analysis.primitive_traits import is_splat
 from sardonyx.compiler.lower.launch import Prepared
 from sardonyx.core.eval.interpreter import compute
@@ -136,7 +136,7 @@ def _has_same_elements(a: Value, b: Value) -> bool:
 def _elements(value: Value, substitution: Substitution) -> np.ndarray:
     """Return the elements of a closed value after substitution of its constants."""
     if value in substitution:
-        return computed(substitution[value])
+        return evaluate_closed(substitution[value])
     results: dict[Value, Value] = {}
     with running(RunContext()):
         for member in function("closed", (), [value], 0).values:

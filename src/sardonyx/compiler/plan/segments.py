@@ -6,8 +6,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.analysis.bounded_output import has_kernel, most_results
-from sardonyx.compiler.analysis.control_flow import counted
-from sardonyx.compiler.analysis.shape_stable_loops import Settling, settling
+from sardonyx.compiler.analysis.control_flow import iteration_symbol
+from sardonyx.compiler.analysis.shape_stable_loops import ShapeStability, shape_stability
 from sardonyx.compiler.lower.launch import Launch
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.graph import Value
@@ -31,7 +31,7 @@ class Segment:
     counted: Value | None = None
     symbol: str = ""
     max_results: Size = 0
-    stability: Settling | None = None
+    stability: ShapeStability | None = None
 
     @property
     def is_alone(self) -> bool:
@@ -64,11 +64,11 @@ def split_segments(order: Iterable[Value], launches: Sequence[Launch], host: Con
         if value in by_root:
             last = steps[-1] if steps else None
             counting = value.operands[0] if value.op == "get" and has_kernel(value.operands[0]) else value
-            stability = settling(value) if value.op == "loop" else None
+            stability = shape_stability(value) if value.op == "loop" else None
             if counting.op == "host":
                 (symbol,) = counting.params["symbols"]
                 steps.append(Segment(by_root[value], counting, symbol, most_results(counting), stability))
-            elif (symbol := counted(counting)) is not None:
+            elif (symbol := iteration_symbol(counting)) is not None:
                 steps.append(Segment(by_root[value], counting, symbol, stability=stability))
             elif stability is not None:
                 steps.append(Segment(by_root[value], stability=stability))

@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 
-from sardonyx.compiler.analysis.constant_values import computed, is_closed
+from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
 from sardonyx.compiler.lower.launch import Prepared
 from sardonyx.compiler.target.alignment import aligned
 from sardonyx.core.ir.graph import Value, function
@@ -20,12 +20,12 @@ _lock = threading.Lock()
 def prepare_weight(weight: Prepared) -> np.ndarray:
     """Return a weight in the form that kernels read; programs with equal elements share the array."""
     if not is_closed(weight.source):
-        return aligned(weight.make(computed))
+        return aligned(weight.make(evaluate_closed))
     key = weight.form, _digest(weight.source)
     with _lock:
         shared = _arrays.get(key)
     if shared is None:
-        array = aligned(weight.make(computed))
+        array = aligned(weight.make(evaluate_closed))
         with _lock:
             shared = _arrays.setdefault(key, array)
     return shared

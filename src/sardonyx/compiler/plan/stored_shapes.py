@@ -31,7 +31,7 @@ def stored_registers(table: SizeTable, value: Value, blocks: Mapping[Value, int]
     shape = [table.register(size) for size in shape_of(value)]
     block = blocks.get(value, 0)
     if block:
-        shape[1] = table.up(shape[1], block)
+        shape[1] = table.round_up(shape[1], block)
     return shape
 
 

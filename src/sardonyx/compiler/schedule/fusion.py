@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from sardonyx.compiler.analysis.bounded_output import has_kernel
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.control_flow import CONTROL, refusal
-from sardonyx.compiler.analysis.multi_gate_matmul import Gates, gates
-from sardonyx.compiler.analysis.patterns import Attention, Convolution, attention, convolution
+from sardonyx.compiler.analysis.multi_gate_matmul import Gates, find_gates
+from sardonyx.compiler.analysis.patterns import Attention, Convolution, match_attention, match_convolution
 from sardonyx.compiler.analysis.primitive_traits import ORDERED, REGIONS, WHOLE, Rows, dtype_of, is_elementwise
-from sardonyx.compiler.analysis.slice_scatter import box
+from sardonyx.compiler.analysis.slice_scatter import written_box
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
 from sardonyx.compiler.analysis.tree_ensembles import tree_sum
 from sardonyx.compiler.schedule.convolution_choice import choose
@@ -118,18 +118,18 @@ class Schedule:
                 self.host[value] = reason
 
     def _match_convolution(self, value: Value) -> None:
-        match = convolution(value, self.users)
+        match = match_convolution(value, self.users)
         if match is not None and not any(part in self._stored for part in match.absorbed):
             self.convolutions[match.result] = match
             self._absorbed.update(match.absorbed)
 
     def _match_attention(self, value: Value) -> None:
-        match = attention(value, self.users)
+        match = match_attention(value, self.users)
         if match is not None and not any(part in self._stored or part in self.host for part in match.interior):
             self.attentions[value] = match
 
     def _match_gates(self, value: Value, number: int) -> None:
-        match = gates(value, self.order[number:], self.users, self._stored.__contains__)
+        match = find_gates(value, self.order[number:], self.users, self._stored.__contains__)
         if match is None:
             return
         choice = self._choose_gates(match)
@@ -179,7 +179,7 @@ class Schedule:
             if (
                 candidates
                 and all(rows == candidates[0] for rows in candidates)
-                and has_same_count(shape_of(value), candidates[0].kept)
+                and has_same_count(shape_of(value), candidates[0].result_shape)
             ):
                 self._rows_of[value] = candidates[0]
 
@@ -211,7 +211,7 @@ class Schedule:
             return ["read by control flow"]
         if user.op in ("contract", "convolve") and value is user.operands[1] and self._is_prepared(user):
             return []
-        if user.op == "scatter" and value is user.operands[1] and box(user) is not None:
+        if user.op == "scatter" and value is user.operands[1] and written_box(user) is not None:
             return []
         if user in self.attentions and value in self.attentions[user].interior:
             return [self._by_value[user]]
@@ -326,7 +326,7 @@ class Schedule:
             if group.rows is not None:
                 return None if group.rows == rows else "the reader reduces other axes"
             if group.root.op in REGIONS or not (
-                has_same_shape(domain, rows.shape) or has_same_count(domain, rows.kept)
+                has_same_shape(domain, rows.shape) or has_same_count(domain, rows.result_shape)
             ):
                 return "the reader has other sizes than the reduction"
             return None

@@ -88,7 +88,7 @@ def _keeps_channels(group: Group) -> bool:
     """Return True if the reductions of a group leave an image with all channels."""
     rows = group.rows
     assert rows is not None
-    return 1 not in rows.axes and shape_of(group.root) == rows.kept and len(rows.kept) >= 3
+    return 1 not in rows.axes and shape_of(group.root) == rows.result_shape and len(rows.result_shape) >= 3
 
 
 def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
@@ -135,7 +135,7 @@ def _writes_blocks(schedule: Schedule, group: Group, target: Target, blocked: di
     if root.op == "pad":
         low, high, interior = (root.params[name] for name in ("low", "high", "interior"))
         return low[1] == high[1] == interior[1] == 0 and _reads_blocked(root.operands[0], root, blocked)
-    if group.rows is not None and shape_of(root) != group.rows.kept and not row_channels(group, blocked):
+    if group.rows is not None and shape_of(root) != group.rows.result_shape and not row_channels(group, blocked):
         return False
     return _reads_blocked(root, root, blocked)
 
@@ -174,7 +174,7 @@ def row_channels(group: Group, blocks: Mapping[Value, int]) -> int:
     assert rows is not None
     if 1 in rows.axes:
         return 0
-    if group.root in blocks and shape_of(group.root) == rows.kept:
+    if group.root in blocks and shape_of(group.root) == rows.result_shape:
         return blocks[group.root]
     images = {_whole_image(operand) for member in group.members for operand in member.operands} - {*group.members}
     sizes = {blocks[image] for image in images if image in blocks and _has_positions(image, rows.shape)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from sardonyx.compiler.analysis.axis_collapsing import joined_axes
+from sardonyx.compiler.analysis.axis_collapsing import find_axes_in_last
 from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.schedule.groups import operations
@@ -69,7 +69,7 @@ class Recomputation:
         The reader's last axis is several axes of the value, and an operand is broadcast along only some of these.
         """
         shapes = [shape_of(user) for user in self._users[value] if user.op == "reshape"]
-        joined = [axes for shape in shapes if len(axes := joined_axes(shape, shape_of(value))) > 1]
+        joined = [axes for shape in shapes if len(axes := find_axes_in_last(shape, shape_of(value))) > 1]
         parts = [value] if joined else []
         for part in parts:
             if part.op == "broadcast" and any(

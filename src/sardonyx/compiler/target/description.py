@@ -43,6 +43,12 @@ class Target:
         return max(1, self.vector_bits // bits)
 
     @property
+    def architecture(self) -> str:
+        """The first word of the triple, with one name for each architecture: ``x86_64``, ``aarch64``, …."""
+        word = self.triple.split("-")[0]
+        return {"arm64": "aarch64", "amd64": "x86_64"}.get(word, word)
+
+    @property
     def has_masks(self) -> bool:
         """True if masked loads and stores are as fast as whole ones."""
         return "+avx512vl" in self.features
