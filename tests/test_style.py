@@ -26,7 +26,7 @@ def load_tool() -> ModuleType:
 
 PROSE = load_tool()
 
-_COMPILER = ("aot",)
+_COMPILER = ()
 PENDING_PACKAGES = frozenset(("(top)", "compiler", *(f"compiler/{name}" for name in _COMPILER)))
 """Packages whose prose is not rewritten yet; a package leaves the list with its prose."""
 

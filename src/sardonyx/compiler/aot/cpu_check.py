@@ -1,4 +1,4 @@
-"""Whether an x86-64 processor has what code was compiled for, as generated code asks it."""
+"""Processor check of a C library: generated code compares ``cpuid`` with the target's features."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _BITS = {
     "avx512f": (7, _EBX, 16), "avx512dq": (7, _EBX, 17), "avx512bw": (7, _EBX, 30), "avx512vl": (7, _EBX, 31),
     "avx512vnni": (7, _ECX, 11),
 }  # fmt: skip
-"""Where ``cpuid`` tells of a feature: the leaf, the number of the register, the bit."""
+"""Bit of each feature in ``cpuid``: leaf, index of the register, bit."""
 
 _SAVING = (1, _ECX, 27)
-"""Where it tells whether the system says which registers it saves."""
+"""Bit in ``cpuid`` of OSXSAVE: the system reports its saved registers."""
 
 _SAVED = {"avx": 0x6, "avx512f": 0xE6}
-"""What the system must save (``xgetbv`` 0)."""
+"""Register states that the system must save, as bits of ``xgetbv`` 0."""
 
 
 class Needs(NamedTuple):
-    """What code needs of a processor.
+    """Requirements of code for a processor.
 
     Attributes:
-        bits: Of ``cpuid``, by the leaf and the number of the register; in the order in which to ask.
-        saved: Of what the system saves.
+        bits: Required bits of ``cpuid``, by leaf and index of the register, in the order of the checks.
+        saved: Required bits of ``xgetbv`` 0.
     """
 
     bits: dict[tuple[int, int], int]
@@ -37,40 +37,40 @@ class Needs(NamedTuple):
 
 
 def needs(target: Target) -> Needs:
-    """What code for a target needs of a processor."""
-    features = [each[1:] for each in target.features.split(",") if each.startswith("+")]
+    """Return the requirements of code for a target."""
+    features = [feature[1:] for feature in target.features.split(",") if feature.startswith("+")]
     saved = 0
-    for each in features:
-        saved |= _SAVED.get(each, 0)
+    for feature in features:
+        saved |= _SAVED.get(feature, 0)
     bits: dict[tuple[int, int], int] = {}
-    for leaf, register, bit in sorted([_BITS[each] for each in features] + [_SAVING] * bool(saved)):
+    for leaf, register, bit in sorted([_BITS[feature] for feature in features] + [_SAVING] * bool(saved)):
         bits[leaf, register] = bits.get((leaf, register), 0) | 1 << bit
     return Needs(bits, saved)
 
 
-def lacks(e: Emitter, needed: Needs) -> str:
-    """Write code that asks the processor; gives whether it lacks something, an ``i1``."""
+def emit_check(e: Emitter, requirements: Needs) -> str:
+    """Emit a check of the processor; return an ``i1``, true if a requirement is missing."""
     missing = e.variable("i1", "false")
 
-    def look(has: str, wanted: int) -> None:
-        found = e.let(f"and i32 {has}, {wanted}")
-        less = e.let(f"icmp ne i32 {found}, {wanted}")
-        missing.set(e.let(f"or i1 {missing.get()}, {less}"))
+    def require(actual: str, bits: int) -> None:
+        present = e.let(f"and i32 {actual}, {bits}")
+        differs = e.let(f"icmp ne i32 {present}, {bits}")
+        missing.set(e.let(f"or i1 {missing.get()}, {differs}"))
 
-    # Of a leaf that is none the processor tells what it likes.
-    too_old = e.let(f"icmp ult i32 {_identify(e, 0, 0)}, {max(leaf for leaf, _ in needed.bits)}")
+    # The result of cpuid is undefined beyond the last leaf.
+    too_old = e.let(f"icmp ult i32 {_identify(e, 0, 0)}, {max(leaf for leaf, _ in requirements.bits)}")
     missing.set(too_old)
-    for (leaf, register), wanted in needed.bits.items():
-        look(_identify(e, leaf, register), wanted)
-    if needed.saved:
+    for (leaf, register), bits in requirements.bits.items():
+        require(_identify(e, leaf, register), bits)
+    if requirements.saved:
         with e.when(e.let(f"xor i1 {missing.get()}, true")):
-            found = e.let('call { i32, i32 } asm "xgetbv", "={ax},={dx},{cx}"(i32 0) nounwind')
-            look(e.let(f"extractvalue {{ i32, i32 }} {found}, 0"), needed.saved)
+            states = e.let('call { i32, i32 } asm "xgetbv", "={ax},={dx},{cx}"(i32 0) nounwind')
+            require(e.let(f"extractvalue {{ i32, i32 }} {states}, 0"), requirements.saved)
     return missing.get()
 
 
 def _identify(e: Emitter, leaf: int, register: int) -> str:
-    """What ``cpuid`` leaves in a register: ``eax``, ``ebx``, ``ecx``, ``edx``."""
+    """Emit ``cpuid``; return one of the registers ``eax``, ``ebx``, ``ecx``, ``edx``, by index."""
     registers = '"={ax},={bx},={cx},={dx},{ax},{cx}"'
-    found = e.let(f'call {{ i32, i32, i32, i32 }} asm "cpuid", {registers}(i32 {leaf}, i32 0) nounwind')
-    return e.let(f"extractvalue {{ i32, i32, i32, i32 }} {found}, {register}")
+    values = e.let(f'call {{ i32, i32, i32, i32 }} asm "cpuid", {registers}(i32 {leaf}, i32 0) nounwind')
+    return e.let(f"extractvalue {{ i32, i32, i32, i32 }} {values}, {register}")

@@ -1,9 +1,9 @@
-"""The code of a C library around its kernels: instances, their threads, and the call.
+"""The code of a C library around its kernels: instances, threads, and the call.
 
-An instance is its state, the pool of its threads, its tape, and what planning writes; the arena is memory of its own.
-The tape is copied from the library's, and words that are places in the instance have its address added. Then it is made
-ready for sizes as a session's is, by the functions of :mod:`.planning`: once, or, where sizes are open, whenever the
-caller gives others.
+The memory of an instance holds its state, thread pool and tape, and the arrays that planning writes; the arena is
+allocated separately. The tape is a copy of the library's tape, with the address of the instance added to words that
+point into the instance. The functions of :mod:`sardonyx.compiler.executor.tape_planner` prepare the tape for sizes, as
+in a session: once, or, with open sizes, whenever the caller sets other sizes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sardonyx.compiler.aot.c_interface import MESSAGES, Status, Tensor
-from sardonyx.compiler.aot.cpu_check import lacks, needs
+from sardonyx.compiler.aot.cpu_check import emit_check, needs
 from sardonyx.compiler.aot.instance_layout import COUNTS, POOL, TRUE, Address, InTape, Parts, State, planning_rows
 from sardonyx.compiler.executor.fork_join import MASK_BYTES, Field
 from sardonyx.compiler.executor.tape_planner import FAULT, PlanWord
@@ -23,17 +23,21 @@ from sardonyx.compiler.target.alignment import ALIGNMENT
 from sardonyx.compiler.target.description import Target
 
 _GET_THREAD_ID = {"x86_64": 186, "aarch64": 178}
-"""Linux's numbers of the system call, by architecture."""
+"""Numbers of the Linux system call ``gettid``, by architecture."""
+
 _MONOTONIC = 1
+"""``CLOCK_MONOTONIC``."""
+
 _PAUSES = 500
+"""Pauses of a time measurement."""
 
 
 def module(parts: Parts) -> tuple[str, Target]:
-    """The module's text, and what to compile it for.
+    """Return the text of the module and its target.
 
-    That is every processor of the architecture, so that the library can tell on which its kernels run.
+    The target is every processor of the architecture: this code checks whether the processor can run the kernels.
     """
-    least = {"x86_64": "x86-64"}.get(parts.target.architecture, "generic")
+    baseline = {"x86_64": "x86-64"}.get(parts.target.architecture, "generic")
     tables = _Tables(parts)
     writing = _Functions(parts, tables)
     definitions = [
@@ -54,7 +58,7 @@ def module(parts: Parts) -> tuple[str, Target]:
             writing.function("i32", "input_shape", shape, lambda e: writing.shape(e, range(first))),
             writing.function("i32", "output_shape", shape, lambda e: writing.shape(e, range(first, len(parts.shapes)))),
         ]
-    target = replace(parts.target, cpu=least, features="")
+    target = replace(parts.target, cpu=baseline, features="")
     return module_text(target, [*tables.definitions, *definitions], writing.declarations), target
 
 
@@ -62,10 +66,12 @@ class _Tables:
     """The constants of the module.
 
     Args:
-        parts: What the library is made of.
+        parts: The contents of the library.
 
     Attributes:
-        definitions: Their text.
+        definitions: LLVM definitions of the constants.
+        bases: Number of words to which the address of the instance is added.
+        feeds: Number of words for addresses of inputs and outputs.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -78,11 +84,11 @@ class _Tables:
         bases: list[tuple[int, int]] = []
         for word, address in parts.links:
             if address.symbol == POOL:
-                bases.append((word, parts.pool_at + address.offset))
+                bases.append((word, parts.pool_offset + address.offset))
             else:
-                words[word] = f"i64 {_number(address)}"
+                words[word] = f"i64 {_address_text(address)}"
                 symbols[address.symbol] = None
-        bases += [(word, parts.tape_at + 8 * other) for word, other in plan.tape_words.tolist()]
+        bases += [(word, parts.tape_offset + 8 * other) for word, other in plan.tape_words.tolist()]
         self._list("tape", "i64", words)
         self.bases = self._rows("bases", bases)
         self.feeds = self._rows("feeds", parts.feeds)
@@ -90,7 +96,7 @@ class _Tables:
         self._list("start", "i64", [f"i64 {number}" for number in plan.start.tolist()])
         for name, array in planning_rows(plan).items():
             self._rows(f"plan.{name.name}", array.tolist())
-        messages = [self._text(f"message.{each.name}", MESSAGES[each]) for each in Status]
+        messages = [self._text(f"message.{status.name}", MESSAGES[status]) for status in Status]
         self._list("messages", "ptr", messages)
         self.definitions += [f"@{name} = external hidden global i8" for name in symbols if name != TRUE]
 
@@ -99,7 +105,7 @@ class _Tables:
         return len(items)
 
     def _rows(self, name: str, rows: Sequence[Sequence[int | str]]) -> int:
-        self._list(name, "i64", [f"i64 {each}" for row in rows for each in row])
+        self._list(name, "i64", [f"i64 {number}" for row in rows for number in row])
         return len(rows)
 
     def _text(self, name: str, text: str) -> str:
@@ -110,32 +116,32 @@ class _Tables:
 
     def _tensors(self, name: str, tensors: Sequence[Tensor]) -> None:
         rows = []
-        for number, each in enumerate(tensors):
-            named = self._text(f"{name}.{number}.name", each.name)
-            shape = [size if isinstance(size, int) else -1 for size in each.shape]
+        for number, tensor in enumerate(tensors):
+            title = self._text(f"{name}.{number}.name", tensor.name)
+            shape = [size if isinstance(size, int) else -1 for size in tensor.shape]
             self._list(f"{name}.{number}.shape", "i64", [f"i64 {size}" for size in shape])
             rows.append(
-                f"%tensor {{ {named}, i32 {each.dtype.value}, i32 {len(each.shape)}, ptr @{name}.{number}.shape, "
-                f"i64 {each.bytes or 0} }}"
+                f"%tensor {{ {title}, i32 {tensor.dtype.value}, i32 {len(tensor.shape)}, ptr @{name}.{number}.shape, "
+                f"i64 {tensor.bytes or 0} }}"
             )
         if name == "inputs":
             self.definitions.insert(0, "%tensor = type { ptr, i32, i32, ptr, i64 }")
         self._list(name, "%tensor", rows)
 
 
-def _number(address: Address) -> str:
+def _address_text(address: Address) -> str:
     return f"ptrtoint (ptr getelementptr (i8, ptr @{address.symbol}, i64 {address.offset}) to i64)"
 
 
 class _Functions:
-    """Writes the functions.
+    """Writer of the functions of the module.
 
     Args:
-        parts: What the library is made of.
-        tables: Its constants.
+        parts: The contents of the library.
+        tables: The constants of the module.
 
     Attributes:
-        declarations: What they call.
+        declarations: LLVM declarations of called functions.
     """
 
     def __init__(self, parts: Parts, tables: _Tables) -> None:
@@ -150,21 +156,21 @@ class _Functions:
         }
 
     def function(self, result: str, name: str, parameters: str, write: Callable[[Emitter], None]) -> str:
-        """The definition of a function that the header declares."""
+        """Return the definition of a function declared in the header."""
         e = Emitter()
         write(e)
         self.declarations.update(e.declarations)
         return f"define {result} @{self._parts.prefix}_{name}({parameters}) nounwind {{\n{e.text()}\n}}"
 
     def tensor(self, e: Emitter, table: str, count: int) -> None:
-        """``input`` and ``output``."""
+        """Write ``input`` or ``output``."""
         with e.when(e.let(f"icmp uge i32 %number, {count}")):
             _return(e, "ptr null")
         wide = e.let("zext i32 %number to i64")
         e.line(f"ret ptr {e.address(f'@{table}', '%tensor', wide)}")
 
     def message(self, e: Emitter) -> None:
-        """``message``."""
+        """Write ``message``."""
         known = e.let(f"icmp ult i32 %status, {len(Status)}")
         wide = e.let(f"zext i32 {e.let(f'select i1 {known}, i32 %status, i32 {Status.BAD_ARGUMENT}')} to i64")
         e.line(f"ret ptr {e.load('ptr', e.address('@messages', 'ptr', wide), 8)}")
@@ -172,57 +178,57 @@ class _Functions:
     # Instances.
 
     def create(self, e: Emitter) -> None:
-        """``create``."""
+        """Write ``create``."""
         parts = self._parts
         _status_when(e, e.let("icmp eq ptr %out, null"), Status.BAD_ARGUMENT)
         e.store("ptr", "null", "%out", 8)
         _status_when(e, e.let(f"icmp ugt i32 %threads, {parts.threads}"), Status.BAD_ARGUMENT)
         if parts.target.architecture == "x86_64":
-            _status_when(e, lacks(e, needs(parts.target)), Status.WRONG_PROCESSOR)
-        made = e.call("ptr", "aligned_alloc", [("i64", str(ALIGNMENT)), ("i64", str(parts.bytes))])
-        _status_when(e, e.let(f"icmp eq ptr {made}, null"), Status.NO_MEMORY)
-        e.call("ptr", "memset", [("ptr", made), ("i32", "0"), ("i64", str(parts.tape_at))])
-        tape = e.address(made, "i8", parts.tape_at)
+            _status_when(e, emit_check(e, needs(parts.target)), Status.WRONG_PROCESSOR)
+        instance = e.call("ptr", "aligned_alloc", [("i64", str(ALIGNMENT)), ("i64", str(parts.bytes))])
+        _status_when(e, e.let(f"icmp eq ptr {instance}, null"), Status.NO_MEMORY)
+        e.call("ptr", "memset", [("ptr", instance), ("i32", "0"), ("i64", str(parts.tape_offset))])
+        tape = e.address(instance, "i8", parts.tape_offset)
         e.call("ptr", "memcpy", [("ptr", tape), ("ptr", "@tape"), ("i64", str(8 * len(parts.plan.words)))])
-        base = e.let(f"ptrtoint ptr {made} to i64")
+        base = e.let(f"ptrtoint ptr {instance} to i64")
         with e.loop(0, self._tables.bases) as i:
             row = e.address("@bases", "i64", e.mul(i, 2))
             word, offset = (e.load("i64", e.address(row, "i64", at), 8) for at in (0, 1))
             e.store("i64", str(e.add(base, offset)), e.address(tape, "i64", word), 8)
-        self._begin_planning(e, made)
-        pool = e.address(made, "i8", parts.pool_at)
-        self._begin_pool(e, pool)
-        started = self._start(e, made, pool)
+        self._initialize_planning(e, instance)
+        pool = e.address(instance, "i8", parts.pool_offset)
+        self._initialize_pool(e, pool)
+        started = self._start_threads(e, instance, pool)
         with e.when(e.let(f"xor i1 {started}, true")):
-            e.line(f"call void @{parts.prefix}_destroy(ptr {made})")
+            e.line(f"call void @{parts.prefix}_destroy(ptr {instance})")
             _return(e, f"i32 {Status.NO_THREADS}")
         if not parts.sizes:
-            status = e.let(f"call i32 @prepare(ptr {made})")
+            status = e.let(f"call i32 @prepare(ptr {instance})")
             with e.when(e.let(f"icmp ne i32 {status}, {Status.OK}")):
-                e.line(f"call void @{parts.prefix}_destroy(ptr {made})")
+                e.line(f"call void @{parts.prefix}_destroy(ptr {instance})")
                 _return(e, f"i32 {status}")
-        e.store("ptr", made, "%out", 8)
+        e.store("ptr", instance, "%out", 8)
         e.line(f"ret i32 {Status.OK}")
 
-    def _begin_planning(self, e: Emitter, made: str) -> None:
-        """Write the table of planning, and what it begins with."""
+    def _initialize_planning(self, e: Emitter, instance: str) -> None:
+        """Initialize the table and the arrays of planning."""
         parts, plan = self._parts, self._parts.plan
-        table = e.address(made, "i8", parts.table_at)
+        table = e.address(instance, "i8", parts.table_offset)
         e.call("ptr", "memset", [("ptr", table), ("i32", "0"), ("i64", str(8 * len(PlanWord)))])
         for word, rows in planning_rows(plan).items():
             e.store("ptr", f"@plan.{word.name}", e.address(table, "i64", int(word)), 8)
             if word in COUNTS:
                 e.store("i64", str(len(rows)), e.address(table, "i64", int(COUNTS[word])), 8)
-        for word, at in {**parts.planned_at, PlanWord.TAPE: parts.tape_at}.items():
-            e.store("ptr", e.address(made, "i8", at), e.address(table, "i64", int(word)), 8)
-        registers = e.address(made, "i8", parts.planned_at[PlanWord.REGISTERS])
+        for word, at in {**parts.planner_offsets, PlanWord.TAPE: parts.tape_offset}.items():
+            e.store("ptr", e.address(instance, "i8", at), e.address(table, "i64", int(word)), 8)
+        registers = e.address(instance, "i8", parts.planner_offsets[PlanWord.REGISTERS])
         e.call("ptr", "memcpy", [("ptr", registers), ("ptr", "@start"), ("i64", str(8 * len(plan.start)))])
-        order = e.address(made, "i8", parts.planned_at[PlanWord.ORDER])
+        order = e.address(instance, "i8", parts.planner_offsets[PlanWord.ORDER])
         with e.loop(0, len(plan.buffers)) as i:
             e.store("i64", i, e.address(order, "i64", i), 8)
 
-    def _begin_pool(self, e: Emitter, pool: str) -> None:
-        """Write the first state of the pool, all but how many threads it has."""
+    def _initialize_pool(self, e: Emitter, pool: str) -> None:
+        """Initialize the thread pool, except the number of threads."""
 
         def put(field: Field, type: str, value: str) -> None:
             e.store(type, value, e.address(pool, "i8", field), 4 if type == "i32" else 8)
@@ -236,19 +242,19 @@ class _Functions:
         put(Field.AVOIDED, "i32", "-1")
         mask = e.address(pool, "i8", Field.ALLOWED)
         e.call("i32", "sched_getaffinity", [("i32", "0"), ("i64", str(MASK_BYTES)), ("ptr", mask)])
-        nanoseconds = self._pause_time(e)
+        nanoseconds = self._measure_pauses(e)
         for field, seconds in ((Field.SPINS, SPIN_SECONDS), (Field.PATIENCE, PATIENCE_SECONDS)):
             put(field, "i64", e.let(f"udiv i64 {round(seconds * 1e9) * _PAUSES}, {nanoseconds}"))
 
-    def _pause_time(self, e: Emitter) -> str:
-        """Nanoseconds that some looks and pauses take, at least 1: processors differ a hundredfold."""
+    def _measure_pauses(self, e: Emitter) -> str:
+        """Measure ``_PAUSES`` pauses in nanoseconds, at least 1: processors differ by a factor of a hundred."""
         least = e.variable("i64", str(1 << 40))
         stamps = e.array("i64", 4, 8)
 
         def clock(at: int) -> str:
-            place = e.address(stamps, "i64", at)
-            e.call("i32", "clock_gettime", [("i32", str(_MONOTONIC)), ("ptr", place)])
-            seconds, rest = (e.load("i64", e.address(place, "i64", word), 8) for word in (0, 1))
+            stamp = e.address(stamps, "i64", at)
+            e.call("i32", "clock_gettime", [("i32", str(_MONOTONIC)), ("ptr", stamp)])
+            seconds, rest = (e.load("i64", e.address(stamp, "i64", word), 8) for word in (0, 1))
             return str(e.add(e.mul(seconds, 1_000_000_000), rest))
 
         with e.loop(0, 4):
@@ -257,45 +263,45 @@ class _Functions:
             least.set(str(e.least(least.get(), e.sub(clock(2), before))))
         return str(e.most(least.get(), 1))
 
-    def _start(self, e: Emitter, made: str, pool: str) -> str:
-        """Start the threads; whether that could be done."""
-        wanted = e.variable("i64", e.let("zext i32 %threads to i64"))
+    def _start_threads(self, e: Emitter, instance: str, pool: str) -> str:
+        """Start the threads; return an ``i1`` that is true on success."""
+        threads = e.variable("i64", e.let("zext i32 %threads to i64"))
         with e.when(e.let("icmp eq i32 %threads, 0")):
-            wanted.set(str(e.most(1, e.least(self._parts.threads, self._processors(e, pool)))))
-        count = wanted.get()
-        begun = e.address(made, "i8", State.STARTED)
-        e.store("i64", "1", begun, 8)
+            threads.set(str(e.most(1, e.least(self._parts.threads, self._count_processors(e, pool)))))
+        count = threads.get()
+        started = e.address(instance, "i8", State.STARTED)
+        e.store("i64", "1", started, 8)
         e.store("i64", count, e.address(pool, "i8", Field.THREADS), 8)
-        # Signals are for the threads of the program.
-        every, had = e.array("i8", 128), e.array("i8", 128)
-        e.call("i32", "sigfillset", [("ptr", every)])
-        e.call("i32", "pthread_sigmask", [("i32", "2"), ("ptr", every), ("ptr", had)])
+        # Workers block all signals: the threads of the program handle signals.
+        blocked, before = e.array("i8", 128), e.array("i8", 128)
+        e.call("i32", "sigfillset", [("ptr", blocked)])
+        e.call("i32", "pthread_sigmask", [("i32", "2"), ("ptr", blocked), ("ptr", before)])
         with e.loop(1, count) as number:
-            words = e.address(made, "i8", e.add(State.THREADS + 8 * self._parts.threads, e.mul(number, 16)))
+            words = e.address(instance, "i8", e.add(State.THREADS + 8 * self._parts.threads, e.mul(number, 16)))
             e.store("ptr", pool, words, 8)
             e.store("i64", number, e.address(words, "i64", 1), 8)
-            thread = e.address(e.address(made, "i8", State.THREADS), "i64", number)
-            more = e.let(f"icmp eq i64 {e.load('i64', begun, 8)}, {number}")
-            with e.when(more):
-                given = [("ptr", each) for each in (thread, "null", "@worker", words)]
-                failed = e.call("i32", "pthread_create", given)
+            thread = e.address(e.address(instance, "i8", State.THREADS), "i64", number)
+            previous_started = e.let(f"icmp eq i64 {e.load('i64', started, 8)}, {number}")
+            with e.when(previous_started):
+                arguments = [("ptr", pointer) for pointer in (thread, "null", "@worker", words)]
+                failed = e.call("i32", "pthread_create", arguments)
                 with e.when(e.let(f"icmp eq i32 {failed}, 0")):
-                    e.store("i64", str(e.add(number, 1)), begun, 8)
-        e.call("i32", "pthread_sigmask", [("i32", "2"), ("ptr", had), ("ptr", "null")])
-        there = e.load("i64", begun, 8)
-        with e.loop(1, there) as number:
-            # By its number the system is told where it may run.
-            place = e.address(e.address(pool, "i8", Field.THREAD_IDS), "i32", number)
+                    e.store("i64", str(e.add(number, 1)), started, 8)
+        e.call("i32", "pthread_sigmask", [("i32", "2"), ("ptr", before), ("ptr", "null")])
+        running = e.load("i64", started, 8)
+        with e.loop(1, running) as number:
+            # Wait for the thread's id: the pool needs it to set the affinity of the thread.
+            thread_id = e.address(e.address(pool, "i8", Field.THREAD_IDS), "i32", number)
 
-            def absent(place: str = place) -> str:
-                return e.let(f"icmp eq i32 {e.let(f'load atomic i32, ptr {place} acquire, align 4')}, 0")
+            def absent(thread_id: str = thread_id) -> str:
+                return e.let(f"icmp eq i32 {e.let(f'load atomic i32, ptr {thread_id} acquire, align 4')}, 0")
 
             with e.repeat(absent):
                 e.call("i32", "sched_yield", [])
-        return e.let(f"icmp eq i64 {there}, {count}")
+        return e.let(f"icmp eq i64 {running}, {count}")
 
-    def _processors(self, e: Emitter, pool: str) -> str:
-        """How many processors the process may use."""
+    def _count_processors(self, e: Emitter, pool: str) -> str:
+        """Return the number of processors that the process may use."""
         total = e.variable("i64", "0")
         with e.loop(0, MASK_BYTES // 8) as i:
             word = e.load("i64", e.address(e.address(pool, "i8", Field.ALLOWED), "i64", i), 8)
@@ -303,21 +309,21 @@ class _Functions:
         return total.get()
 
     def worker(self) -> str:
-        """The function that threads run."""
+        """Return the definition of the function of worker threads."""
         e = Emitter()
         pool, number = e.load("ptr", "%words", 8), e.load("i64", e.address("%words", "i64", 1), 8)
         wide = e.let(f"call i64 (i64, ...) @syscall(i64 {_GET_THREAD_ID[self._parts.target.architecture]})")
-        place = e.address(e.address(pool, "i8", Field.THREAD_IDS), "i32", number)
-        e.line(f"store atomic i32 {e.let(f'trunc i64 {wide} to i32')}, ptr {place} release, align 4")
+        thread_id = e.address(e.address(pool, "i8", Field.THREAD_IDS), "i32", number)
+        e.line(f"store atomic i32 {e.let(f'trunc i64 {wide} to i32')}, ptr {thread_id} release, align 4")
         e.call("void", "sardonyx_worker", [("ptr", pool), ("i64", number)])
         self.declarations.update(e.declarations)
         return f"define internal ptr @worker(ptr %words) nounwind {{\n{e.text()}\n  ret ptr null\n}}"
 
     def destroy(self, e: Emitter) -> None:
-        """``destroy``."""
+        """Write ``destroy``."""
         with e.when(e.let("icmp eq ptr %instance, null")):
             _return(e, "void")
-        e.call("void", "sardonyx_dismiss", [("ptr", e.address("%instance", "i8", self._parts.pool_at))])
+        e.call("void", "sardonyx_dismiss", [("ptr", e.address("%instance", "i8", self._parts.pool_offset))])
         with e.loop(1, e.load("i64", e.address("%instance", "i8", State.STARTED), 8)) as number:
             thread = e.address(e.address("%instance", "i8", State.THREADS), "i64", number)
             e.call("i32", "pthread_join", [("i64", e.load("i64", thread, 8)), ("ptr", "null")])
@@ -328,25 +334,25 @@ class _Functions:
     # Sizes.
 
     def prepare(self) -> str:
-        """The function that makes the tape of an instance ready for the sizes in its registers."""
+        """Return the definition of a function to prepare the tape for the sizes in the registers."""
         e, parts = Emitter(), self._parts
-        table = e.address("%instance", "i8", parts.table_at)
+        table = e.address("%instance", "i8", parts.table_offset)
         ready = e.address("%instance", "i8", State.READY)
         e.store("i32", "0", ready, 4)
-        wanted = e.let(f"call i64 @measure(ptr {table})")
-        _status_when(e, e.let(f"icmp eq i64 {wanted}, {FAULT}"), Status.BAD_SIZES)
+        needed = e.let(f"call i64 @measure(ptr {table})")
+        _status_when(e, e.let(f"icmp eq i64 {needed}, {FAULT}"), Status.BAD_SIZES)
         for register in sorted({register for shape in parts.shapes for register in shape}):
             _status_when(e, e.let(f"icmp slt i64 {self._register(e, register)}, 0"), Status.BAD_SIZES)
         capacity = e.address(table, "i64", int(PlanWord.CAPACITY))
-        with e.when(e.let(f"icmp sgt i64 {wanted}, {e.load('i64', capacity, 8)}")):
+        with e.when(e.let(f"icmp sgt i64 {needed}, {e.load('i64', capacity, 8)}")):
             e.call("void", "free", [("ptr", self._arena(e, "%instance"))])
             arena = e.address(table, "i64", int(PlanWord.ARENA))
             e.store("ptr", "null", arena, 8)
             e.store("i64", "0", capacity, 8)
-            room = e.let(f"and i64 {e.add(wanted, ALIGNMENT - 1)}, {-ALIGNMENT}")
-            made = e.call("ptr", "aligned_alloc", [("i64", str(ALIGNMENT)), ("i64", room)])
-            _status_when(e, e.let(f"icmp eq ptr {made}, null"), Status.NO_MEMORY)
-            e.store("ptr", made, arena, 8)
+            room = e.let(f"and i64 {e.add(needed, ALIGNMENT - 1)}, {-ALIGNMENT}")
+            memory = e.call("ptr", "aligned_alloc", [("i64", str(ALIGNMENT)), ("i64", room)])
+            _status_when(e, e.let(f"icmp eq ptr {memory}, null"), Status.NO_MEMORY)
+            e.store("ptr", memory, arena, 8)
             e.store("i64", room, capacity, 8)
         e.line(f"call void @fill(ptr {table})")
         e.store("i32", "1", ready, 4)
@@ -355,20 +361,20 @@ class _Functions:
         return f"define internal i32 @prepare(ptr %instance) nounwind {{\n{e.text()}\n}}"
 
     def resize(self, e: Emitter) -> None:
-        """``resize``."""
-        for given in ("%instance", "%sizes"):
-            _status_when(e, e.let(f"icmp eq ptr {given}, null"), Status.BAD_ARGUMENT)
-        self._take(e)
-        registers = self._parts.planned_at[PlanWord.REGISTERS]
+        """Write ``resize``."""
+        for argument in ("%instance", "%sizes"):
+            _status_when(e, e.let(f"icmp eq ptr {argument}, null"), Status.BAD_ARGUMENT)
+        self._claim(e)
+        registers = self._parts.planner_offsets[PlanWord.REGISTERS]
         for number, register in enumerate(self._parts.sizes.values()):
             size = e.load("i64", e.address("%sizes", "i64", number), 8)
             e.store("i64", size, e.address("%instance", "i8", registers + 8 * register), 8)
         status = e.let("call i32 @prepare(ptr %instance)")
-        self._leave(e)
+        self._release(e)
         e.line(f"ret i32 {status}")
 
     def shape(self, e: Emitter, numbers: range) -> None:
-        """``input_shape`` and ``output_shape``."""
+        """Write ``input_shape`` or ``output_shape``."""
         _status_when(e, e.let("icmp eq ptr %instance, null"), Status.BAD_ARGUMENT)
         ready = e.load("i32", e.address("%instance", "i8", State.READY), 4)
         _status_when(e, e.let(f"icmp eq i32 {ready}, 0"), Status.BAD_SIZES)
@@ -383,88 +389,88 @@ class _Functions:
         e.line(f"ret i32 {Status.BAD_ARGUMENT}")
 
     def _register(self, e: Emitter, register: int) -> str:
-        at = self._parts.planned_at[PlanWord.REGISTERS] + 8 * register
+        at = self._parts.planner_offsets[PlanWord.REGISTERS] + 8 * register
         return e.load("i64", e.address("%instance", "i8", at), 8)
 
     def _bytes(self, e: Emitter, number: int) -> str:
-        """How much an input or output fills."""
-        tensor = self._parts.of_tensor(number)
+        """Return the bytes of an input or output; outputs are counted after inputs."""
+        tensor = self._parts.tensor(number)
         if tensor.bytes is not None:
             return str(tensor.bytes)
-        found: str | int = tensor.itemsize
+        bytes_: str | int = tensor.itemsize
         for register in self._parts.shapes[number]:
-            found = e.mul(found, self._register(e, register))
-        return str(found)
+            bytes_ = e.mul(bytes_, self._register(e, register))
+        return str(bytes_)
 
     def _arena(self, e: Emitter, instance: str) -> str:
-        return e.load("ptr", e.address(instance, "i8", self._parts.table_at + 8 * PlanWord.ARENA), 8)
+        return e.load("ptr", e.address(instance, "i8", self._parts.table_offset + 8 * PlanWord.ARENA), 8)
 
     # The call.
 
     def run(self, e: Emitter) -> None:
-        """``run``."""
+        """Write ``run``."""
         parts = self._parts
-        for given, tensors in (("%instance", ()), ("%inputs", parts.inputs), ("%outputs", parts.outputs)):
-            if given == "%instance" or tensors:
-                _status_when(e, e.let(f"icmp eq ptr {given}, null"), Status.BAD_ARGUMENT)
-        self._take(e)
+        for argument, tensors in (("%instance", ()), ("%inputs", parts.inputs), ("%outputs", parts.outputs)):
+            if argument == "%instance" or tensors:
+                _status_when(e, e.let(f"icmp eq ptr {argument}, null"), Status.BAD_ARGUMENT)
+        self._claim(e)
         status = e.variable("i32", str(int(Status.OK)))
         ready = e.load("i32", e.address("%instance", "i8", State.READY), 4)
         with e.when(e.let(f"icmp eq i32 {ready}, 0")):
             status.set(str(int(Status.BAD_SIZES)))
         with e.when(e.let(f"icmp eq i32 {status.get()}, {Status.OK}")):
             for number in range(len(parts.shapes)):
-                missing = e.let(f"icmp eq ptr {self._given(e, str(number))}, null")
+                missing = e.let(f"icmp eq ptr {self._address(e, str(number))}, null")
                 filled = e.let(f"icmp ne i64 {self._bytes(e, number)}, 0")
                 with e.when(e.let(f"and i1 {missing}, {filled}")):
                     status.set(str(int(Status.BAD_ARGUMENT)))
         with e.when(e.let(f"icmp eq i32 {status.get()}, {Status.OK}")):
             self._compute(e, status)
-        self._leave(e)
+        self._release(e)
         e.line(f"ret i32 {status.get()}")
 
-    def _take(self, e: Emitter) -> None:
-        """Return where another thread has the instance."""
+    def _claim(self, e: Emitter) -> None:
+        """Claim the instance; return from the function if another thread has it."""
         pair = e.let(f"cmpxchg ptr {e.address('%instance', 'i8', State.BUSY)}, i32 0, i32 1 acquire monotonic")
-        taken = e.let(f"extractvalue {{ i32, i1 }} {pair}, 1")
-        _status_when(e, e.let(f"xor i1 {taken}, true"), Status.BUSY)
+        claimed = e.let(f"extractvalue {{ i32, i1 }} {pair}, 1")
+        _status_when(e, e.let(f"xor i1 {claimed}, true"), Status.BUSY)
 
-    def _leave(self, e: Emitter) -> None:
+    def _release(self, e: Emitter) -> None:
         e.line(f"store atomic i32 0, ptr {e.address('%instance', 'i8', State.BUSY)} release, align 4")
 
     def _compute(self, e: Emitter, status: Variable) -> None:
         parts = self._parts
-        tape = e.address("%instance", "i8", parts.tape_at)
-        fault = e.address("%instance", "i8", parts.tape_at + 8 * parts.plan.fault)
+        tape = e.address("%instance", "i8", parts.tape_offset)
+        fault = e.address("%instance", "i8", parts.tape_offset + 8 * parts.plan.fault)
         e.store("i32", "0", fault, 4)
         with e.loop(0, self._tables.feeds) as i:
             row = e.address("@feeds", "i64", e.mul(i, 2))
             word, number = (e.load("i64", e.address(row, "i64", at), 8) for at in (0, 1))
-            e.store("ptr", self._given(e, number), e.address(tape, "i64", word), 8)
-        pool = e.address("%instance", "i8", parts.pool_at)
+            e.store("ptr", self._address(e, number), e.address(tape, "i64", word), 8)
+        pool = e.address("%instance", "i8", parts.pool_offset)
         play = "play_flushing" if parts.flushes else "play"
         e.call("void", play, [("ptr", tape), ("i64", str(parts.plan.kernels)), ("ptr", pool)])
         for copy in parts.copies:
             match copy.source:
                 case Address():
-                    source = e.let(f"inttoptr i64 {_number(copy.source)} to ptr")
+                    source = e.let(f"inttoptr i64 {_address_text(copy.source)} to ptr")
                 case InTape():
                     source = e.address(tape, "i64", copy.source.word)
-                case same:
-                    source = self._given(e, str(same))
+                case tensor:
+                    source = self._address(e, str(tensor))
             output = len(parts.inputs) + copy.output
-            to = self._given(e, str(output))
-            e.call("ptr", "memmove", [("ptr", to), ("ptr", source), ("i64", self._bytes(e, output))])
+            destination = self._address(e, str(output))
+            e.call("ptr", "memmove", [("ptr", destination), ("ptr", source), ("i64", self._bytes(e, output))])
         with e.when(e.let(f"icmp ne i32 {e.load('i32', fault, 4)}, 0")):
             status.set(str(int(Status.NO_RESULT)))
 
-    def _given(self, e: Emitter, number: str) -> str:
-        """The address of an input, or, behind the inputs, of an output."""
+    def _address(self, e: Emitter, number: str) -> str:
+        """Return the address of an input or output; outputs are counted after inputs."""
         count = len(self._parts.inputs)
         is_input = e.let(f"icmp slt i64 {number}, {count}")
         table = e.let(f"select i1 {is_input}, ptr %inputs, ptr %outputs")
-        place = e.let(f"select i1 {is_input}, i64 {number}, i64 {e.sub(number, count)}")
-        return e.load("ptr", e.address(table, "ptr", place), 8)
+        index = e.let(f"select i1 {is_input}, i64 {number}, i64 {e.sub(number, count)}")
+        return e.load("ptr", e.address(table, "ptr", index), 8)
 
 
 def _return(e: Emitter, value: str) -> None:

@@ -1,4 +1,4 @@
-"""What a C library is made of, and where in an instance everything is."""
+"""Contents of a C library, and the memory layout of an instance."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from sardonyx.compiler.target.alignment import ALIGNMENT
 from sardonyx.compiler.target.description import Target
 
 TRUE = "sardonyx_true"
-"""The name of a byte that is 1."""
+"""Symbol of a byte of value 1."""
 
 POOL = "sardonyx_pool"
-"""Stands for the pool of the instance's threads."""
+"""Placeholder symbol for the thread pool of an instance."""
 
 
 class State(IntEnum):
-    """What is at the beginning of an instance, in bytes."""
+    """Offsets of the fields at the beginning of an instance, in bytes."""
 
     BUSY = 0  # i32
-    READY = 4  # i32: whether the tape is ready for sizes
-    STARTED = 8  # i64: threads, with the caller
-    THREADS = 64  # for each thread, i64: what pthread_create gave; then a worker's own two words: pool, number
+    READY = 4  # i32: 1 if the tape is prepared for the current sizes
+    STARTED = 8  # i64: number of threads, including the caller
+    THREADS = 64  # for each thread, i64: the pthread_t; then for each thread two words: pool, number
 
 
 @dataclass(frozen=True)
 class Address:
-    """An address that the linker knows.
+    """An address that the linker resolves.
 
     Attributes:
-        symbol: The name.
-        offset: How far behind it, in bytes.
+        symbol: The symbol.
+        offset: Offset from the symbol, in bytes.
     """
 
     symbol: str
@@ -46,18 +46,18 @@ class Address:
 
 @dataclass(frozen=True)
 class InTape:
-    """A tensor of sizes, by its first word of the tape."""
+    """A tensor of sizes in the tape, by its first word."""
 
     word: int
 
 
 @dataclass(frozen=True)
 class Copy:
-    """An output that no kernel writes where it is wanted.
+    """A copy to an output that no kernel writes directly.
 
     Attributes:
-        output: Its number.
-        source: The number of the input, or, behind the inputs, of the output that it is; else a constant, or sizes.
+        output: Index of the output.
+        source: A constant, a tensor of sizes, or the index of an input or output; outputs are counted after inputs.
     """
 
     output: int
@@ -66,21 +66,21 @@ class Copy:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a library is made of.
+    """The contents of a library.
 
     Attributes:
-        prefix: What its names begin with.
-        target: What its kernels are compiled for.
-        threads: Most threads.
-        inputs: Its inputs, in order.
-        outputs: Its outputs, in order.
-        plan: What a run does.
-        sizes: The registers of open sizes, by name, in order.
-        shapes: The registers of the sizes of inputs and, behind them, of outputs.
-        links: Words of the tape that are addresses of what the library holds, and of what.
-        feeds: Words of the tape that are addresses of inputs or outputs, and of which: outputs are behind inputs.
-        copies: What is copied after the kernels, in order.
-        flushes: Whether denormal numbers are taken for zero.
+        prefix: Prefix of all names.
+        target: The processor of the kernels.
+        threads: Maximum number of threads.
+        inputs: The inputs, in order.
+        outputs: The outputs, in order.
+        plan: The plan of the whole program.
+        sizes: Registers of the open sizes, by name, in order.
+        shapes: Registers of the sizes of inputs, followed by outputs.
+        links: Words of the tape with addresses in the library, and the addresses.
+        feeds: Words of the tape with addresses of inputs or outputs, and their index; outputs are counted after inputs.
+        copies: Copies after the kernels, in order.
+        flushes: True if denormal numbers are treated as zero.
     """
 
     prefix: str
@@ -97,49 +97,49 @@ class Parts:
     flushes: bool
 
     @property
-    def pool_at(self) -> int:
-        """Where the pool is in an instance."""
+    def pool_offset(self) -> int:
+        """Offset of the thread pool in an instance."""
         return _aligned(State.THREADS + 24 * self.threads)
 
     @property
-    def tape_at(self) -> int:
-        """Where the tape is."""
-        return _aligned(self.pool_at + Field.THREAD_IDS + 4 * self.threads)
+    def tape_offset(self) -> int:
+        """Offset of the tape."""
+        return _aligned(self.pool_offset + Field.THREAD_IDS + 4 * self.threads)
 
     @property
-    def planned_at(self) -> dict[PlanWord, int]:
-        """Where what planning writes is."""
+    def planner_offsets(self) -> dict[PlanWord, int]:
+        """Offsets of the arrays that planning writes."""
         plan = self.plan
-        at, found = _aligned(self.tape_at + 8 * len(plan.words)), {}
+        at, offsets = _aligned(self.tape_offset + 8 * len(plan.words)), {}
         for word, count in (
             (PlanWord.REGISTERS, len(plan.start)),
             (PlanWord.ORDER, len(plan.buffers)),
             (PlanWord.PLACED, PLACED_WORDS * len(plan.buffers)),
             (PlanWord.OFFSETS, len(plan.buffers)),
         ):
-            found[word] = at
+            offsets[word] = at
             at = _aligned(at + 8 * count)
-        return found
+        return offsets
 
     @property
-    def table_at(self) -> int:
-        """Where planning reads everything, see :class:`.PlanWord`."""
-        return _aligned(self.planned_at[PlanWord.OFFSETS] + 8 * len(self.plan.buffers))
+    def table_offset(self) -> int:
+        """Offset of the table for planning, see :class:`.PlanWord`."""
+        return _aligned(self.planner_offsets[PlanWord.OFFSETS] + 8 * len(self.plan.buffers))
 
     @property
     def bytes(self) -> int:
-        """How much an instance is, without its arena."""
-        return _aligned(self.table_at + 8 * len(PlanWord))
+        """Bytes of an instance, without its arena."""
+        return _aligned(self.table_offset + 8 * len(PlanWord))
 
     @property
     def functions(self) -> list[str]:
-        """The names of what the header declares."""
+        """Names of the functions that the header declares."""
         names = ["input", "output", "create", "run", "destroy", "message"]
         names += ["resize", "input_shape", "output_shape"] if self.sizes else []
         return [f"{self.prefix}_{name}" for name in names]
 
-    def of_tensor(self, number: int) -> Tensor:
-        """An input or, behind the inputs, an output."""
+    def tensor(self, number: int) -> Tensor:
+        """Return an input or output; outputs are counted after inputs."""
         return [*self.inputs, *self.outputs][number]
 
 
@@ -148,7 +148,7 @@ def _aligned(bytes: int) -> int:
 
 
 def planning_rows(plan: Plan) -> dict[PlanWord, np.ndarray]:
-    """What planning reads and never writes."""
+    """Return the arrays that planning only reads."""
     return {
         PlanWord.ROWS: plan.instructions,
         PlanWord.BUFFERS: plan.buffers,
@@ -166,4 +166,4 @@ COUNTS = {
     PlanWord.PLACE_WORDS: PlanWord.PLACE_WORD_COUNT,
     PlanWord.ELEMENTS: PlanWord.ELEMENT_COUNT,
 }
-"""The words for how many rows there are, of those that are counted."""
+"""For arrays with a count, the word of the number of rows."""

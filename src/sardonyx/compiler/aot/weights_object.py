@@ -1,4 +1,4 @@
-"""Arrays as an object file, so that a linker takes gigabytes as they are: written byte by byte to no text."""
+"""Weights as an ELF object file: gigabytes are linked as binary data, without assembly text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from sardonyx.compiler.target.alignment import ALIGNMENT
 
 SYMBOL = "sardonyx_weights"
-"""The name of the first array."""
+"""Symbol of the first array."""
 
 _FILE = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -21,12 +21,12 @@ _MACHINES = {"x86_64": 62, "aarch64": 183}
 _RELOCATABLE, _PROGBITS, _SYMTAB, _STRTAB = 1, 1, 2, 3
 _ALLOCATED = 2
 _LARGE = 0x10000000
-"""Sections that lie apart from code, which reaches no further than two gigabytes."""
+"""Flag of large sections (SHF_X86_64_LARGE), apart from code: its relocations reach two gigabytes."""
 _GLOBAL_OBJECT, _HIDDEN = (1 << 4) | 1, 2
 
 
-def room(array: np.ndarray) -> int:
-    """How far behind an array the next one lies: each begins on a cache line."""
+def padded_bytes(array: np.ndarray) -> int:
+    """Return the bytes of an array up to the next array, which begins on a cache line."""
     return -(-array.nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -34,22 +34,22 @@ def write_object(file: BinaryIO, arrays: Sequence[np.ndarray], architecture: str
     """Write arrays as an ELF object: read-only data, and the symbol :data:`SYMBOL` at their beginning.
 
     Args:
-        file: Where to.
-        arrays: Contiguous arrays; each lies :func:`room` behind the one before.
+        file: The file to write.
+        arrays: Contiguous arrays; each is stored :func:`padded_bytes` after the one before.
         architecture: ``x86_64`` or ``aarch64``.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     start = -(-_FILE.size // ALIGNMENT) * ALIGNMENT
     file.write(bytes(start))
     for array in arrays:
         file.write(array.reshape(-1).view(np.uint8).data)
-        file.write(bytes(room(array) - array.nbytes))
+        file.write(bytes(padded_bytes(array) - array.nbytes))
     size = file.tell() - start
     is_x86 = architecture == "x86_64"
-    names = _Texts()
-    symbols = _Texts()
+    names = _StringTable()
+    symbols = _StringTable()
     table = _SYMBOL.pack(0, 0, 0, 0, 0, 0) + _SYMBOL.pack(symbols.add(SYMBOL), _GLOBAL_OBJECT, _HIDDEN, 1, 0, size)
     flags = _ALLOCATED | (_LARGE if is_x86 else 0)
     sections = [_SECTION.pack(*[0] * 10)]
@@ -57,9 +57,9 @@ def write_object(file: BinaryIO, arrays: Sequence[np.ndarray], architecture: str
     def section(
         name: str, type: int, data: bytes, *, flags: int = 0, at: int = 0, size: int = 0, more: tuple[int, ...]
     ) -> None:
-        place = at or file.tell()
+        offset = at or file.tell()
         file.write(data)
-        sections.append(_SECTION.pack(names.add(name), type, flags, 0, place, size or len(data), *more))
+        sections.append(_SECTION.pack(names.add(name), type, flags, 0, offset, size or len(data), *more))
 
     section(
         ".lrodata" if is_x86 else ".rodata", _PROGBITS, b"", flags=flags, at=start, size=size, more=(0, 0, ALIGNMENT, 0)
@@ -82,16 +82,16 @@ def write_object(file: BinaryIO, arrays: Sequence[np.ndarray], architecture: str
     )  # fmt: skip
 
 
-class _Texts:
-    """A table of texts, each once."""
+class _StringTable:
+    """A string table without duplicates."""
 
     def __init__(self) -> None:
         self.data = b"\0"
-        self._places: dict[str, int] = {}
+        self._offsets: dict[str, int] = {}
 
     def add(self, text: str) -> int:
-        """Where the text is in the table."""
-        if text not in self._places:
-            self._places[text] = len(self.data)
+        """Return the offset of a text in the table."""
+        if text not in self._offsets:
+            self._offsets[text] = len(self.data)
             self.data += text.encode() + b"\0"
-        return self._places[text]
+        return self._offsets[text]

@@ -1,4 +1,4 @@
-"""Writing a C library: a program's plan as data, its weights as an object, and what links them."""
+"""Writer of C libraries: the plan as data, the weights as an object file, and the call of the linker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sardonyx.errors import MissingDependencyError, ModelFileError, OptionError,
 
 
 class LinkError(SardonyxError):
-    """The linker refuses what was compiled; holds what it says."""
+    """The linker failed; the message contains the linker's output."""
 
 
 def write_library(
@@ -47,41 +47,44 @@ def write_library(
 
     Args:
         program: The program, with its graph.
-        inputs: The names of its inputs.
-        outputs: The names of its results.
-        path: Where the library goes.
-        header_path: Where its header goes, if anywhere.
-        prefix: What its names begin with; by default the name of its file, without ``lib`` and what follows a dot.
+        inputs: Names of the inputs.
+        outputs: Names of the results.
+        path: The library file.
+        header_path: The header file; None writes no header.
+        prefix: Prefix of all names; by default the file name, without ``lib`` and without everything after a dot.
 
     Raises:
-        OptionError: The prefix is no name in C.
-        UnsupportedError: Data decide its sizes, or no kernel computes a part, or the system is another than Linux.
-        MissingDependencyError: There is no linker.
-        LinkError: The linker refuses it.
+        OptionError: The prefix is not a C identifier.
+        UnsupportedError: Data decide sizes, a part has no kernel, or the system is not Linux.
+        MissingDependencyError: The linker is not installed.
+        LinkError: The linker failed.
         ModelFileError: A file cannot be written.
     """
     prefix = _prefix(path) if prefix is None else prefix
     if prefix != identifier(prefix):
         raise OptionError(
-            f"{prefix!r} is no name in C.", where="prefix", remedy="Take letters, digits and _; a letter first."
+            f"expected a C identifier, got {prefix!r}.",
+            where="prefix",
+            remedy="Use letters, digits and _, starting with a letter.",
         )
     linker = _linker()
     if not fork_join.has_futex(program.target):
         raise UnsupportedError("C libraries are written on Linux for x86-64 and AArch64 only.", where=str(path))
     _check(program, inputs)
-    given = [_tensor(name, value) for name, value in zip(inputs, program.function.inputs, strict=True)]
-    made = [_tensor(name, value) for name, value in zip(outputs, program.function.results, strict=True)]
+    input_tensors = [_tensor(name, value) for name, value in zip(inputs, program.function.inputs, strict=True)]
+    output_tensors = [_tensor(name, value) for name, value in zip(outputs, program.function.results, strict=True)]
     weights = _Weights()
-    parts = _parts(program, prefix, given, made, weights)
+    parts = _parts(program, prefix, input_tensors, output_tensors, weights)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".sardonyx-") as folder:
-            linked = _linked(linker, Path(folder), parts, program, weights.arrays, path.name)
+            linked = _link(linker, Path(folder), parts, program, weights.arrays, path.name)
             if header_path is not None:
-                made_by = f"{prefix}: compiled for {program.target.name} by Sardonyx {_version()}."
-                with tempfile.TemporaryDirectory(dir=header_path.parent, prefix=".sardonyx-") as beside:
-                    text = Path(beside) / header_path.name
+                producer = f"{prefix}: compiled for {program.target.name} by Sardonyx {_version()}."
+                with tempfile.TemporaryDirectory(dir=header_path.parent, prefix=".sardonyx-") as header_folder:
+                    text = Path(header_folder) / header_path.name
                     text.write_text(
-                        header(prefix, parts.threads, given, made, list(parts.sizes), made_by), encoding="utf-8"
+                        header(prefix, parts.threads, input_tensors, output_tensors, list(parts.sizes), producer),
+                        encoding="utf-8",
                     )
                     text.replace(header_path)
             linked.replace(path)
@@ -95,14 +98,14 @@ def _prefix(path: Path) -> str:
 
 def _linker() -> list[str]:
     words = shlex.split(os.environ.get("CC", "cc"))
-    found = shutil.which(words[0]) if words else None
-    if found is None:
+    program = shutil.which(words[0]) if words else None
+    if program is None:
         raise MissingDependencyError(
-            f"there is no linker `{' '.join(words)}`.",
+            f"the linker `{' '.join(words)}` was not found.",
             where="C library",
             remedy="Install a C compiler (on Debian `apt install gcc`), or name one in CC.",
         )
-    return [found, *words[1:]]
+    return [program, *words[1:]]
 
 
 def _version() -> str:
@@ -112,7 +115,9 @@ def _version() -> str:
 def _check(program: Program, inputs: Sequence[str]) -> None:
     for name, value in zip(inputs, program.function.inputs, strict=True):
         if not isinstance(value.type, TensorType) or value.type.dtype == t.STRING:
-            raise UnsupportedError(f"is {value.type}, and C libraries take tensors of numbers.", where=name)
+            raise UnsupportedError(
+                f"expected a tensor of numbers, got {value.type}; C libraries accept no other type.", where=name
+            )
     if program.needs_graph:
         raise UnsupportedError(f"the model is not compiled as a whole: {'; '.join(program.needs_graph)}.")
 
@@ -126,34 +131,34 @@ class _Weights:
     """The constants of a library.
 
     Attributes:
-        arrays: Those that were asked for, in the order in which they lie.
+        arrays: The constants with an address, in storage order.
     """
 
     def __init__(self) -> None:
-        self._places: dict[object, Address] = {}
+        self._addresses: dict[object, Address] = {}
         self._bytes = 0
         self.arrays: list[np.ndarray] = []
 
-    def place(self, key: object, array: np.ndarray) -> Address:
-        """Where an array lies: behind those that there are, where it is new."""
-        if key not in self._places:
-            self._places[key] = Address(weights_object.SYMBOL, self._bytes)
+    def address(self, key: object, array: np.ndarray) -> Address:
+        """Return the address of an array; a new array is stored after the others."""
+        if key not in self._addresses:
+            self._addresses[key] = Address(weights_object.SYMBOL, self._bytes)
             self.arrays.append(array)
-            self._bytes += weights_object.room(array)
-        return self._places[key]
+            self._bytes += weights_object.padded_bytes(array)
+        return self._addresses[key]
 
 
 def _parts(program: Program, prefix: str, inputs: list[Tensor], outputs: list[Tensor], weights: _Weights) -> Parts:
-    """The tape and what surrounds it."""
+    """Return the contents of the library."""
     function = program.function
     numbers: dict[Value, int] = {value: number for number, value in enumerate(function.inputs)}
     written = {value for launch in program.launches for value in launch.makes}
-    told = [value for value in dict.fromkeys(function.results) if value.op == "dims" and value not in numbers]
-    plan = program.whole(told)
+    size_tensors = [value for value in dict.fromkeys(function.results) if value.op == "dims" and value not in numbers]
+    plan = program.whole(size_tensors)
     sizes = {name: plan.symbols[name] for name in _open_sizes(function)}
     unknown = plan.symbols.keys() - sizes.keys()
     if unknown:
-        raise UnsupportedError(f"the sizes {', '.join(sorted(unknown))} are none of the inputs'.", where=prefix)
+        raise UnsupportedError(f"the sizes {', '.join(sorted(unknown))} are not sizes of inputs.", where=prefix)
     copies = []
     for number, value in enumerate(function.results):
         if value in numbers:
@@ -163,7 +168,7 @@ def _parts(program: Program, prefix: str, inputs: list[Tensor], outputs: list[Te
         elif value in plan.size_tensors:
             copies.append(Copy(number, InTape(plan.size_tensors[value])))
         else:
-            copies.append(Copy(number, weights.place(value, program.known_result(value))))
+            copies.append(Copy(number, weights.address(value, program.known_result(value))))
     links = [(word, _address(link, program, weights)) for word, link in plan.links]
     feeds = [(int(word), numbers[value]) for word, value in zip(*plan.value_words, strict=True)]
     shapes = [plan.shapes[value] for value in (*function.inputs, *function.results)]
@@ -174,31 +179,29 @@ def _parts(program: Program, prefix: str, inputs: list[Tensor], outputs: list[Te
 
 
 def _open_sizes(function: Function) -> list[str]:
-    """The names of the sizes of inputs that are open, as they come."""
+    """Return the names of the open sizes of inputs, in order of appearance."""
     sizes = [size for value in function.inputs for size in shape_of(value) if isinstance(size, Dim)]
     return list(dict.fromkeys(name for size in sizes for name in sorted(symbols(size))))
 
 
 def _address(link: Link, program: Program, weights: _Weights) -> Address:
-    """What the linker knows a part of the tape by."""
+    """Return the address of a link of the tape."""
     if isinstance(link, Part):
-        named = {Part.POOL: Address(POOL), Part.ALONE: Address(POOL, Field.ALONE), Part.TRUE: Address(TRUE)}
-        return named.get(link) or Address(link.value)
+        addresses = {Part.POOL: Address(POOL), Part.ALONE: Address(POOL, Field.ALONE), Part.TRUE: Address(TRUE)}
+        return addresses.get(link) or Address(link.value)
     if isinstance(link, Kernel):
         return Address(program.kernel_names[link.text])
-    return weights.place(link.buffer, program.prepared[link.buffer])
+    return weights.address(link.buffer, program.prepared[link.buffer])
 
 
-def _linked(
-    linker: list[str], folder: Path, parts: Parts, program: Program, arrays: list[np.ndarray], name: str
-) -> Path:
-    """The library, linked in a folder."""
+def _link(linker: list[str], folder: Path, parts: Parts, program: Program, arrays: list[np.ndarray], name: str) -> Path:
+    """Link the library in a folder; return its path."""
     target = program.target
-    own = objects([tape_player.text(target), fork_join.text(target, futex=True)], target, store(), jobs=1)
+    runtime = objects([tape_player.text(target), fork_join.text(target, futex=True)], target, store(), jobs=1)
     files = []
-    for number, each in enumerate([compiled(*instance_code.module(parts)), *own, *program.objects]):
+    for number, code in enumerate([compiled(*instance_code.module(parts)), *runtime, *program.objects]):
         files.append(folder / f"{number}.o")
-        files[-1].write_bytes(each)
+        files[-1].write_bytes(code)
     files.append(folder / "weights.o")
     with files[-1].open("wb") as file:
         weights_object.write_object(file, arrays, target.architecture)
@@ -211,5 +214,5 @@ def _linked(
     command = [*linker, "-shared", "-o", str(linked), f"@{arguments}", *options, "-lm", "-lpthread"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
-        raise LinkError(f"the linker says: {ended.stderr.strip()[:2000]}", where=" ".join(linker))
+        raise LinkError(f"the linker failed: {ended.stderr.strip()[:2000]}", where=" ".join(linker))
     return linked
