@@ -42,6 +42,15 @@ def test_every_page_is_reached_from_the_index() -> None:
     assert {page.resolve() for page in PAGES if page.parent.parent == ROOT / "docs"} <= listed
 
 
+def test_files_of_the_recipes_exist() -> None:
+    """A part in angle brackets stands for any name."""
+    page = (ROOT / "docs" / "contributing" / "recipes.md").read_text(encoding="utf-8")
+    files = re.findall(r"`((?:src|tests|docs|tools)/[^` ]+)`", page)
+    assert len(files) >= 12
+    for file in files:
+        assert any(ROOT.glob(re.sub(r"<\w+>", "*", file))), file
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the examples speak of: model.onnx, head.onnx, better.onnx, real.npz, check.py (a program that

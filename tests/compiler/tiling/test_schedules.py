@@ -20,7 +20,7 @@ from sardonyx.compiler.tiling import overrides
 from sardonyx.compiler.tiling.attention import AttentionProblem, AttentionSchedule, choose_attention
 from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.compiler.tiling.convolution import ConvolutionProblem, ConvolutionSchedule, choose_convolution
-from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm
+from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, Layout, choose_gemm
 from sardonyx.compiler.tiling.pooling import PoolingProblem, PoolingSchedule, choose_pooling
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core import language as L
@@ -74,6 +74,26 @@ def test_each_schedule_prints_on_a_line_round_trips_and_is_valid_for_its_problem
             schedule.validate(choice.problem, target)
         assert all(candidate.reason for candidate in choice.candidates), choice
         assert choice.schedule not in [candidate.schedule for candidate in choice.candidates]
+
+
+@pytest.mark.parametrize(
+    "m, n, k, layout, target, expected",
+    [
+        (1024, 1024, 1024, "packed", "avx2", "tile 6x2x8, unroll 4, 4 tiles per item, prefetch panel"),
+        (
+            1024, 1024, 1024, "packed", "avx512",
+            "tile 6x4x16, unroll 4, K in blocks of 256, 24 tiles per item, prefetch panel",
+        ),
+        (1, 768, 768, "packed", "avx2", "tile 6x2x8, unroll 4, 4 chains, 4 tiles per item, prefetch panel"),
+        (1, 768, 768, "packed", "avx512", "tile 6x4x16, unroll 4, 2 chains, 4 tiles per item, prefetch stream"),
+        (12, 768, 768, "rows", "avx2", "tile 6x2x8, unroll 4, 4 tiles per item"),
+    ],
+)  # fmt: skip
+def test_typical_products_have_these_schedules(
+    m: int, n: int, k: int, layout: Layout, target: str, expected: str
+) -> None:
+    problem = GemmProblem(m, n, k, t.FLOAT, layout, t.FLOAT)
+    assert str(choose_gemm(problem, NAMED[target]).schedule) == expected
 
 
 def test_candidates_have_an_estimated_cost_where_sizes_are_known() -> None:
