@@ -22,7 +22,7 @@ INTERPRETED = {
     r"get: .*": "takes out a result of what is interpreted",
     r"random: .*|cond: in then: random .*": "has to give the interpreter's numbers",
     r"\w+: .*(string|sequence|optional).*": "no tensor of numbers",
-    r"loop: sizes of what a loop gives are only known after it": "collects as many rows as its condition lets it",
+    r"loop: the result sizes of a loop are only known after its execution": "as many rows as the condition permits",
     r"\w+: a symbolic size exceeds the limits.*": "sizes that follow from sizes that are read, times each other",
     r"fft: numpy's transform .*": "no power of two",
 }
