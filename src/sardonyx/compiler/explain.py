@@ -12,7 +12,7 @@ from typing import Any
 
 from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
-from sardonyx.compiler.lower.launch import Launch, Prepared, Relaid, Stage, every
+from sardonyx.compiler.lower.launch import Launch, Prepared, Relaid, Stage, all_launches
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.schedule.groups import Group
 from sardonyx.core.dim import Size, ceil_div, evaluate
@@ -198,7 +198,7 @@ class _Reading:
 
     def _control(self, launch: Launch) -> KernelNote:
         """A loop or a choice, with all that its bodies do; weights that they read count once."""
-        root, launches = launch.writes, list(every([launch]))
+        root, launches = launch.writes, list(all_launches([launch]))
         values = [value for body in launch.bodies for value in body.function.values]
         prepared = dict.fromkeys(b for each in launches for b in each.buffers if isinstance(b, Prepared))
         read = [self.number(nbytes(operand.type)) for operand in root.operands]
@@ -206,13 +206,13 @@ class _Reading:
         return KernelNote(
             root.op,
             str(root.type),
-            tuple(dict.fromkeys(value.origin for value in (*values, *launch.makes) if value.origin)),
+            tuple(dict.fromkeys(value.origin for value in (*values, *launch.all_writes) if value.origin)),
             dict(titles),
             launch.group.reason,
             self.number(cost(root).operations),
             _sum([*read, *map(self.program.prepared_bytes, prepared)]),
-            _sum(self.number(nbytes(made.type)) for made in launch.makes),
-            next((made.origin for made in launch.makes if made.origin), ""),
+            _sum(self.number(nbytes(made.type)) for made in launch.all_writes),
+            next((made.origin for made in launch.all_writes if made.origin), ""),
             _describe_choices(launches),
         )
 
@@ -341,7 +341,7 @@ class _Reading:
             return self.program.prepared_bytes(buffer)
         if isinstance(buffer, (Relaid, Stage)):
             return 0 if buffer is _staged(launch) else self.number(buffer.bytes)
-        if not isinstance(buffer, Value) or buffer in launch.makes:
+        if not isinstance(buffer, Value) or buffer in launch.all_writes:
             return 0
         return self._bytes(buffer, content.needs[buffer] if buffer in content.needs else self._count(buffer))
 
@@ -353,7 +353,7 @@ class _Reading:
         if starts and root not in starts:
             part, most = self._count(starts[-1]), self._count(root)
             return self._bytes(root, part if part is None or most is None else min(part, most))
-        return _sum(self.number(nbytes(made.type)) for made in launch.makes)
+        return _sum(self.number(nbytes(made.type)) for made in launch.all_writes)
 
     def _bytes(self, value: Value, count: int | None) -> int | None:
         full, total = self._count(value), self.number(nbytes(value.type))

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.lower.context import Whole
+from sardonyx.compiler.lower.context import FunctionContext
 from sardonyx.compiler.lower.groups import Lowering
-from sardonyx.compiler.lower.launch import Launch, Prepared, every
+from sardonyx.compiler.lower.launch import Launch, Prepared, all_launches
 from sardonyx.compiler.pass_runner import Contract
 from sardonyx.compiler.passes.inline_calls import is_open_call
 from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
@@ -58,7 +58,7 @@ def _group_faults(schedule: Schedule) -> Iterator[str]:
         yield f"{', '.join(sorted(value.op for value in missing))} is missing in the order of computation"
 
 
-def _layout_faults(whole: Whole) -> Iterator[str]:
+def _layout_faults(whole: FunctionContext) -> Iterator[str]:
     for value, block in whole.blocks.items():
         if block != whole.target.lanes(32):
             yield f"{value.op} has blocks of {block} channels, and vectors have {whole.target.lanes(32)} lanes"
@@ -69,7 +69,7 @@ def _layout_faults(whole: Whole) -> Iterator[str]:
 def _launch_faults(lowering: Lowering) -> Iterator[str]:
     if lowering.unfusable or lowering.refused:
         return
-    written = {value for launch in lowering.launches for value in launch.makes}
+    written = {value for launch in lowering.launches for value in launch.all_writes}
     for group in lowering.schedule.groups:
         for root in group.roots:
             if root.op not in ("call", "host", "cond", "loop") and root not in written and _has_readers(lowering, root):
@@ -86,16 +86,21 @@ def _order_faults(launches: Sequence[Launch], available: set[Value], written: se
     done = set(available)
     for launch in launches:
         for buffer in launch.buffers:
-            if isinstance(buffer, Value) and buffer in written and buffer not in done and buffer not in launch.makes:
+            if (
+                isinstance(buffer, Value)
+                and buffer in written
+                and buffer not in done
+                and buffer not in launch.all_writes
+            ):
                 yield f"{launch.title} reads {buffer.op} before a launch writes it"
-        done.update(launch.makes)
+        done.update(launch.all_writes)
 
 
 def _segment_faults(steps: Sequence[Step]) -> Iterator[str]:
     launches = [launch for step in steps if isinstance(step, Segment) for launch in step.launches]
     if len({id(launch) for launch in launches}) != len(launches):
         yield "a launch is in two segments"
-    written = {value for launch in launches for value in launch.makes}
+    written = {value for launch in launches for value in launch.all_writes}
     yield from _order_faults(launches, {step for step in steps if isinstance(step, Value)}, written)
     for step in steps:
         if isinstance(step, Segment):
@@ -106,10 +111,10 @@ def _segment_faults(steps: Sequence[Step]) -> Iterator[str]:
 
 def _run_faults(launches: Sequence[Launch]) -> Iterator[str]:
     for number, launch in enumerate(launches):
-        run = launches[number : number + launch.beside]
-        if launch.beside < 1 or len(run) < launch.beside:
-            yield f"{launch.title} begins a run of {launch.beside} loops, and {len(run)} follow"
-        elif launch.beside > 1 and any(other.writes.op != "loop" for other in run):
+        run = launches[number : number + launch.concurrent_loops]
+        if launch.concurrent_loops < 1 or len(run) < launch.concurrent_loops:
+            yield f"{launch.title} begins a run of {launch.concurrent_loops} loops, and {len(run)} follow"
+        elif launch.concurrent_loops > 1 and any(other.writes.op != "loop" for other in run):
             yield f"{launch.title} begins a run of loops with something else among them"
 
 
@@ -127,7 +132,7 @@ def _constant_faults(prepared: dict[Any, np.ndarray]) -> Iterator[str]:
 
 
 def _record_faults(compiled: CompiledFunction) -> Iterator[str]:
-    for launch in every(compiled.launches):
+    for launch in all_launches(compiled.launches):
         if not launch.bodies and launch.text not in compiled.kernels.names:
             yield f"the kernel of {launch.title} is not compiled"
         for buffer in launch.buffers:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.llvm.object_code import assembly, module_text
-from sardonyx.compiler.lower.context import Whole
+from sardonyx.compiler.lower.context import FunctionContext
 from sardonyx.compiler.lower.groups import Lowering
-from sardonyx.compiler.lower.launch import NAME, Count, Launch, Prepared, Relaid, Scratch, Stage, every
+from sardonyx.compiler.lower.launch import NAME, Count, Launch, Prepared, Relaid, Scratch, Stage, all_launches
 from sardonyx.compiler.pass_runner import ASSEMBLY, CORE, GROUPS, LLVM_IR, TAPE
 from sardonyx.compiler.plan.compiled_function import KernelCode
 from sardonyx.compiler.plan.segments import Segment, Step
@@ -53,7 +53,7 @@ def _group_lines(schedule: Schedule) -> Iterator[str]:
         yield f"  interpreter: {_named(value)} ({reason})"
 
 
-def dump_layouts(whole: Whole, *_: Any) -> Parts:
+def dump_layouts(whole: FunctionContext, *_: Any) -> Parts:
     """Dump the values in blocked layout."""
     yield (
         GROUPS,
@@ -112,14 +112,15 @@ def dump_steps(steps: Sequence[Step], *_: Any) -> Parts:
 def _step_text(step: Step) -> str:
     if not isinstance(step, Segment):
         return f"interpreter: {_named(step)}"
-    runs = [f"{launch.title} (with the next {launch.beside - 1})" if launch.beside > 1 else launch.title
+    runs = [
+        f"{launch.title} (with the next {launch.concurrent_loops - 1})" if launch.concurrent_loops > 1 else launch.title
             for launch in step.launches]  # fmt: skip
     return ", ".join(runs)
 
 
 def dump_kernels(code: KernelCode, launches: Sequence[Launch], target: Target, *_: Any) -> Parts:
     """Dump the LLVM IR and the assembly of kernels."""
-    kernels = list({launch.text: launch for launch in every(launches) if not launch.bodies}.values())
+    kernels = list({launch.text: launch for launch in all_launches(launches) if not launch.bodies}.values())
     yield LLVM_IR, lambda: "\n".join(f"; {launch.title}\n{launch.text}" for launch in kernels)
     yield (
         ASSEMBLY,

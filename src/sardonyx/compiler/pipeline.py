@@ -28,9 +28,9 @@ from sardonyx.compiler.llvm.elf_loader import Code, loaded
 from sardonyx.compiler.llvm.object_code import module_text
 from sardonyx.compiler.llvm.parallel_build import Build
 from sardonyx.compiler.lower.concurrent_loops import order_concurrent_loops
-from sardonyx.compiler.lower.context import Whole
+from sardonyx.compiler.lower.context import FunctionContext
 from sardonyx.compiler.lower.groups import Lowering
-from sardonyx.compiler.lower.launch import NAME, Body, Launch, Prepared, every
+from sardonyx.compiler.lower.launch import NAME, Body, Launch, Prepared, all_launches
 from sardonyx.compiler.pass_contracts import (
     CANONICAL_IMAGES,
     CODE,
@@ -78,14 +78,14 @@ from sardonyx.errors import UnsupportedError
 # The passes.
 
 
-def _assign_layouts(schedule: Schedule, threads: int, iteration: Value | None) -> Whole:
-    return Whole(schedule, schedule.target, blocked_images(schedule, schedule.target), threads, iteration)
+def _assign_layouts(schedule: Schedule, threads: int, iteration: Value | None) -> FunctionContext:
+    return FunctionContext(schedule, schedule.target, blocked_images(schedule, schedule.target), threads, iteration)
 
 
 def _prepare_constants(launches: Sequence[Launch]) -> dict[Any, np.ndarray]:
     """Compute what kernels read of constants."""
     prepared: dict[Any, np.ndarray] = {}
-    for launch in every(launches):
+    for launch in all_launches(launches):
         raise_if_cancelled()
         results = [result for body in launch.bodies for result in body.function.results]
         for buffer in (*launch.buffers, *results):
@@ -100,7 +100,7 @@ def _compile_kernels(launches: Sequence[Launch], target: Target, build: Build) -
     """Compile what no other process compiles already, and load all."""
     names: dict[str, str] = {}
     texts: list[str] = []
-    for launch in every(launches):
+    for launch in all_launches(launches):
         if not launch.bodies and launch.text not in names:
             names[launch.text], text = _module(launch, target)
             texts.append(text)
@@ -235,7 +235,7 @@ def compile_function(
     host: Mapping[Value, str] = lowering.schedule.host
     controls = [value for value in host if value.op in CONTROL and is_of_tensors(value)]
     bodies = COMPILE_BODIES(controls, target, threads, denormals)
-    reads, inner = find_interpreted(host, function.results, lowering.whole.in_memory)
+    reads, inner = find_interpreted(host, function.results, lowering.context.in_memory)
     return ASSEMBLE(
         function=function,
         around=function.free_symbols,
@@ -252,7 +252,7 @@ def compile_function(
         threads=threads,
         denormals=denormals,
         has_denormals=holds_denormals(prepared.values()),
-        whole=lowering.whole,
+        whole=lowering.context,
         overrides=schedules if schedules == overrides.fingerprint() else None,
     )
 

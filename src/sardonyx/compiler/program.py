@@ -269,7 +269,7 @@ class Program:
         found: set[str] = set()
         for other, step in enumerate(self.steps):
             if other != number and isinstance(step, Segment) and step.stability is not None:
-                told = (symbols(size) for value in step.launches[0].makes for size in shape_of(value))
+                told = (symbols(size) for value in step.launches[0].all_writes for size in shape_of(value))
                 found |= step.stability.sizes.keys() - frozenset().union(*told)
         return found
 
@@ -285,7 +285,7 @@ class Program:
         """Whether a value lies in memory that is not the segment's own, as what is read after it does."""
         if value.op in ("input", "dims") or value in self.host or self._last[value] > number:
             return True
-        return all(value not in launch.makes for launch in segment.launches)
+        return all(value not in launch.all_writes for launch in segment.launches)
 
     # Running.
 

@@ -23,7 +23,18 @@ from sardonyx.compiler.analysis.control_flow import CONTROL
 from sardonyx.compiler.analysis.shape_guards import Equal
 from sardonyx.compiler.analysis.shape_stable_loops import ShapeStability
 from sardonyx.compiler.llvm.elf_loader import Code, linked, loaded
-from sardonyx.compiler.lower.launch import FAULT, Body, Buffer, Count, Launch, Prepared, Relaid, Scratch, Stage, every
+from sardonyx.compiler.lower.launch import (
+    FAULT,
+    Body,
+    Buffer,
+    Count,
+    Launch,
+    Prepared,
+    Relaid,
+    Scratch,
+    Stage,
+    all_launches,
+)
 from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
 from sardonyx.compiler.plan.segments import Segment, Step, launches_of
 from sardonyx.compiler.schedule.groups import Group
@@ -215,9 +226,9 @@ class Writer:
             "writes": self._value(launch.writes),
             "title": launch.title,
             "bodies": [*map(self._body, launch.bodies)],
-            "also": [*map(self._value, launch.also)],
+            "also": [*map(self._value, launch.other_writes)],
             "work": launch.work,
-            "concurrent": launch.beside,
+            "concurrent": launch.concurrent_loops,
         }
 
     def _buffer(self, buffer: Buffer) -> dict[str, Any]:
@@ -448,7 +459,7 @@ class _Reader:
                 steps.append(control)
             if control is not None and step["bodies"]:
                 compiled[control] = [*map(self._compiled, step["bodies"])]
-        names = {launch.text: launch.text for launch in every(launches_of(steps)) if not launch.bodies}
+        names = {launch.text: launch.text for launch in all_launches(launches_of(steps)) if not launch.bodies}
         return CompiledFunction(
             function=self._function(written),
             around=frozenset(written["around"]),
@@ -567,9 +578,9 @@ class _Reader:
             title=written["title"],
             group=Group(writes, ""),
             bodies=tuple([self._body(body) for body in written["bodies"]]),
-            also=self._chosen(written["also"]),
+            other_writes=self._chosen(written["also"]),
             work=written["work"],
-            beside=written["concurrent"],
+            concurrent_loops=written["concurrent"],
         )
 
     def _buffer(self, written: dict[str, Any]) -> Buffer:

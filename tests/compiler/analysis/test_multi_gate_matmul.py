@@ -12,7 +12,7 @@ from tests.compiler.analysis.test_control_flow import check
 from tests.compiler.test_program import assert_close
 from tests.core.programs import computed
 
-from sardonyx.compiler.lower.launch import every
+from sardonyx.compiler.lower.launch import all_launches
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED, host
 from sardonyx.core import language as L
@@ -90,7 +90,7 @@ def arrays(gates: int, states: int, batch: int, units: int) -> list[np.ndarray]:
 
 
 def kernels(program: Program) -> list[str]:
-    return [launch.title for launch in every(program.launches) if not launch.bodies]
+    return [launch.title for launch in all_launches(program.launches) if not launch.bodies]
 
 
 def holds(name: str) -> bool:
@@ -193,7 +193,7 @@ def test_gates_that_something_else_reads_stay_a_product() -> None:
 def test_large_operands_of_the_epilogue_are_asked_for_before_the_product(l1: int, lines: int) -> None:
     function, given = layer(lstm, 4, 2, 2, 64), arrays(4, 2, 2, 64)
     program = Program.compile(simplify(function), target=dataclasses.replace(host(), l1=l1))
-    (step,) = [launch for launch in every(program.launches) if launch.title == "gates"]
+    (step,) = [launch for launch in all_launches(program.launches) if launch.title == "gates"]
     into_first_level = re.findall(r"call void @llvm.prefetch.p0\(ptr %\w+, i32 0, i32 3, i32 1\)", step.text)
     assert len(into_first_level) == lines
     assert_close(program.run(given), computed(function, given))
@@ -202,6 +202,6 @@ def test_large_operands_of_the_epilogue_are_asked_for_before_the_product(l1: int
 @pytest.mark.parametrize(("units", "shared"), [(32, False), (256, True)])
 def test_steps_are_shared_where_that_is_worth_it(units: int, shared: bool) -> None:
     launches = Program.compile(simplify(layer(lstm, 4, 2, 1, units))).launches
-    (step,) = (each for each in every(launches) if each.title == "gates")
-    assert step.worth is not None
-    assert (step.worth >= 2) == shared
+    (step,) = (each for each in all_launches(launches) if each.title == "gates")
+    assert step.useful_chunks is not None
+    assert (step.useful_chunks >= 2) == shared

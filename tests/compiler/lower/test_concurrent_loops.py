@@ -62,8 +62,8 @@ def beside(function: Function, threads: int) -> list[int]:
     counts, at = [], 0
     while at < len(launches):
         if launches[at].bodies:
-            counts.append(launches[at].beside)
-        at += launches[at].beside
+            counts.append(launches[at].concurrent_loops)
+        at += launches[at].concurrent_loops
     return counts
 
 

@@ -21,7 +21,7 @@ from sardonyx.compiler.analysis.element_types import DTYPES
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.llvm.object_code import assembly, module_text
-from sardonyx.compiler.lower.launch import NAME, every
+from sardonyx.compiler.lower.launch import NAME, all_launches
 from sardonyx.compiler.pipeline import lower_function
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED
@@ -104,7 +104,7 @@ def undefined(text: str) -> Iterator[str]:
 def test_code_for_other_machines_assembles(target: str, name: str, dtype: str) -> None:
     lowering = lower_function(function(name, dtype), NAMED[target], 2)
     assert lowering.launches and not lowering.schedule.host
-    for launch in every(lowering.launches):
+    for launch in all_launches(lowering.launches):
         if not launch.bodies:
             text = module_text(NAMED[target], [launch.text.replace(NAME, "k")], launch.declarations)
             assert not [*undefined(assembly(text, NAMED[target]))]

@@ -210,7 +210,9 @@ class Call:
     def _play_counted(self, number: int, segment: Segment, loop: Value) -> None:
         """Execute a loop that counts its iterations: with room for some, then with more."""
         env, sizes, symbol = self._env, self._sizes, segment.symbol
-        collected = [value for value in segment.launches[0].makes if value.params["index"] >= loop.params["carried"]]
+        collected = [
+            value for value in segment.launches[0].all_writes if value.params["index"] >= loop.params["carried"]
+        ]
         limit = self._run.max_loop_iterations
         most = max(int(interpreted.as_value(loop.operands[0], env, sizes).known), 0)
         allowed = most if limit is None else min(most, limit)
@@ -240,7 +242,7 @@ class Call:
     def _play_picked(self, number: int, segment: Segment, picking: Value) -> None:
         """Execute a host function that has kernels: results are contiguous, in room for the maximum."""
         env, sizes = self._env, self._sizes
-        (result,) = segment.launches[-1].makes
+        (result,) = segment.launches[-1].all_writes
         self._play(number, segment, {**sizes, segment.symbol: evaluate(segment.max_results, sizes)}, None)
         sizes[segment.symbol] = env.pop(picking)
         room = env[result].reshape(-1)
@@ -261,14 +263,14 @@ class Call:
             before = dict(sizes)
             sizes |= settled
             self._play_segment(number, segment)
-            collected = [value for value in launch.makes if value.params["index"] >= loop.params["carried"]]
+            collected = [value for value in launch.all_writes if value.params["index"] >= loop.params["carried"]]
             if not settling.rows or all(len(env[value]) for value in collected if value in env):
                 return
             sizes.clear()
             sizes |= before
         self.interpret(loop)
         results = env.pop(loop)
-        for value in launch.makes:
+        for value in launch.all_writes:
             env[value] = np.asarray(results[value.params["index"]].known, order="C")
 
 

@@ -34,7 +34,7 @@ from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
-Place = tuple[Index, ...]
+Position = tuple[Index, ...]
 
 ORIGIN = Index(0)
 
@@ -74,15 +74,15 @@ class Reader:
     fault: Callable[[], str]
     mask: str | None = None
     row: int = 0
-    on_gather: Callable[[Value, Place], None] | None = None
+    on_gather: Callable[[Value, Position], None] | None = None
     across: tuple[Callable[[Memory, Index], str | None], Callable[[Memory, Index, Element], bool]] | None = None
-    _known: dict[tuple[Value, Place, tuple[Size, ...] | None, int], tuple[Element, tuple[str, ...]]] = field(
+    _known: dict[tuple[Value, Position, tuple[Size, ...] | None, int], tuple[Element, tuple[str, ...]]] = field(
         default_factory=dict
     )
-    _bound: dict[Value, Callable[[Place], Element]] = field(default_factory=dict)
-    _indices: dict[tuple[Value, Place, int], tuple[list[Index], tuple[str, ...]]] = field(default_factory=dict)
+    _bound: dict[Value, Callable[[Position], Element]] = field(default_factory=dict)
+    _indices: dict[tuple[Value, Position, int], tuple[list[Index], tuple[str, ...]]] = field(default_factory=dict)
 
-    def bind(self, value: Value, element_at: Callable[[Place], Element]) -> None:
+    def bind(self, value: Value, element_at: Callable[[Position], Element]) -> None:
         """Define how a value that the kernel computes in its own way is read."""
         self._bound[value] = element_at
 
@@ -104,7 +104,7 @@ class Reader:
             yield self.kernel.emitter
         self._indices, self.kernel.emitter = known, written
 
-    def picked(self, value: Value, position: Place) -> list[Index]:
+    def picked(self, value: Value, position: Position) -> list[Index]:
         """Return the positions read by a gather, along the indexed axes.
 
         An index out of range sets the fault flag, and position 0 is read.
@@ -128,7 +128,7 @@ class Reader:
             self._indices[value, position, row] = picks, self.kernel.emitter.where
         return picks
 
-    def _checked(self, indices: Value, position: Place, extent: Size) -> Index:
+    def _checked(self, indices: Value, position: Position, extent: Size) -> Index:
         e, at = self.kernel.emitter, self.element(indices, position)
         name = self.converted(dtype_of(indices), t.INT64, at.name, at.uniform)
         known = indices.known[..., position[-1].base] if indices.is_constant else None
@@ -143,7 +143,7 @@ class Reader:
             name = e.opaque(type, name) if at.uniform else name
         return Index(name) if at.uniform else Index(0, vector=name)
 
-    def vector(self, value: Value, position: Place) -> str:
+    def vector(self, value: Value, position: Position) -> str:
         """Return the element of a value at a position, in every lane."""
         return self.spread(self.element(value, position), value)
 
@@ -153,7 +153,7 @@ class Reader:
             return element.name
         return self.kernel.emitter.spread(element.name, self.lanes, load_store.register_type(dtype_of(value)))
 
-    def element(self, value: Value, position: Place, shape: tuple[Size, ...] | None = None) -> Element:
+    def element(self, value: Value, position: Position, shape: tuple[Size, ...] | None = None) -> Element:
         """Return the element of a value at a position.
 
         Args:
@@ -171,7 +171,7 @@ class Reader:
         self._known[key] = element, e.where
         return element
 
-    def _compute_element(self, value: Value, position: Place, shape: tuple[Size, ...] | None) -> Element:
+    def _compute_element(self, value: Value, position: Position, shape: tuple[Size, ...] | None) -> Element:
         bound, memory = self._bound.get(value), self.memory(value)
         if bound is None and memory is not None and (shape is None or not memory.block):
             return self.loaded(memory if shape is None else replace(memory, shape=shape), position)
@@ -190,7 +190,7 @@ class Reader:
         assert rule is not None, f"{value.op} is neither in memory nor fused"
         return rule(self, value, position)
 
-    def computed(self, value: Value, position: Place, shape: tuple[Size, ...] | None = None) -> Element:
+    def computed(self, value: Value, position: Position, shape: tuple[Size, ...] | None = None) -> Element:
         """Return an elementwise value at a position, computed from its operands at this position."""
         operands = [self.element(operand, position, shape) for operand in value.operands]
         uniform = all(operand.uniform for operand in operands)
@@ -222,7 +222,7 @@ class Reader:
             return name
         return self.compute("convert", [dtype], [name], uniform, {**_PLAIN_CONVERSION, "dtype": target})
 
-    def loaded(self, memory: Memory, position: Place) -> Element:
+    def loaded(self, memory: Memory, position: Position) -> Element:
         """Load an element of a buffer."""
         at = self.offset(memory, position)
         e = self.kernel.emitter
@@ -264,7 +264,7 @@ class Reader:
             result = e.let(f"insertelement {vector(self.lanes, element)} {result}, {element} {one}, i64 {lane}")
         return result
 
-    def store(self, memory: Memory, position: Place, value: Element) -> None:
+    def store(self, memory: Memory, position: Position, value: Element) -> None:
         """Store a vector of elements."""
         e = self.kernel.emitter
         at = self.offset(memory, position)
@@ -294,7 +294,7 @@ class Reader:
                 exists = e.let(f"extractelement {vector(self.lanes, 'i1')} {self.mask}, i64 {lane}")
             load_store.store(e, memory.dtype, one, memory.pointer, Index(to), 1, exists)
 
-    def offset(self, memory: Memory, position: Place) -> Index:
+    def offset(self, memory: Memory, position: Position) -> Index:
         """Return the offset of an element in its buffer, in elements."""
         if memory.block:
             position, strides = self._blocked(memory, position)
@@ -305,7 +305,7 @@ class Reader:
             offset = self.plus(offset, self.times(index, stride))
         return offset
 
-    def _blocked(self, memory: Memory, position: Place) -> tuple[Place, tuple[str | int, ...]]:
+    def _blocked(self, memory: Memory, position: Position) -> tuple[Position, tuple[str | int, ...]]:
         """Return position and strides in the blocked layout [N, C/block, spatial..., block].
 
         ``position`` is [N, C, spatial...].
@@ -439,7 +439,7 @@ class Reader:
         run_of = e.let(f"add {wide} {e.spread(str(outer), lanes, 'i64')}, {wraps}")
         return Index(0, vector=run_of), Index(0, vector=e.let(f"sub {wide} {self.lanes_of(Index(inner, 1))}, {back}"))
 
-    def reshaped(self, position: Place, shape: Sequence[Size], source: Sequence[Size]) -> Place:
+    def reshaped(self, position: Position, shape: Sequence[Size], source: Sequence[Size]) -> Position:
         """Return the position in ``source`` of the element at a position in ``shape``."""
         result = [ORIGIN] * len(source)
         for axes, source_axes in factor_groups(shape, source):
@@ -484,11 +484,11 @@ def _multiple(index: Index) -> int:
 # Movements: one function for each primitive that selects elements or computes them from the position.
 
 
-def _constant(reader: Reader, value: Value, position: Place) -> Element:
+def _constant(reader: Reader, value: Value, position: Position) -> Element:
     return Element(load_store.constant(dtype_of(value), value.known.ravel()[0], 1), True)
 
 
-def _broadcast(reader: Reader, value: Value, position: Place) -> Element:
+def _broadcast(reader: Reader, value: Value, position: Position) -> Element:
     source = value.operands[0]
     source_position: list[Index] = []
     for size, wide, at in zip(shape_of(source), shape_of(value), position, strict=True):
@@ -500,20 +500,20 @@ def _broadcast(reader: Reader, value: Value, position: Place) -> Element:
     return reader.element(source, tuple(source_position))
 
 
-def _permute(reader: Reader, value: Value, position: Place) -> Element:
+def _permute(reader: Reader, value: Value, position: Position) -> Element:
     source_position = [ORIGIN] * len(position)
     for axis, at in zip(value.params["axes"], position, strict=True):
         source_position[axis] = at
     return reader.element(value.operands[0], tuple(source_position))
 
 
-def _slice(reader: Reader, value: Value, position: Place) -> Element:
+def _slice(reader: Reader, value: Value, position: Position) -> Element:
     ranges = zip(position, value.params["starts"], value.params["strides"], strict=True)
     source_position = [reader.shifted(reader.times(at, step), reader.kernel.size(start)) for at, start, step in ranges]
     return reader.element(value.operands[0], tuple(source_position))
 
 
-def _reverse(reader: Reader, value: Value, position: Place) -> Element:
+def _reverse(reader: Reader, value: Value, position: Position) -> Element:
     source_position = list(position)
     for axis in value.params["axes"]:
         last = reader.kernel.emitter.sub(reader.kernel.size(shape_of(value)[axis]), 1)
@@ -521,23 +521,23 @@ def _reverse(reader: Reader, value: Value, position: Place) -> Element:
     return reader.element(value.operands[0], tuple(source_position))
 
 
-def _same(reader: Reader, value: Value, position: Place) -> Element:
+def _same(reader: Reader, value: Value, position: Position) -> Element:
     return reader.element(value.operands[0], position)
 
 
-def _iota(reader: Reader, value: Value, position: Place) -> Element:
+def _iota(reader: Reader, value: Value, position: Position) -> Element:
     at = reader.in_row(position[value.params["axis"]])
     name = str(at.base) if at.is_uniform else reader.lanes_of(at)
     return Element(reader.converted(t.INT64, dtype_of(value), name, at.is_uniform), at.is_uniform)
 
 
-def _dims(reader: Reader, value: Value, position: Place) -> Element:
+def _dims(reader: Reader, value: Value, position: Position) -> Element:
     """Return a single size; several sizes are written to memory first."""
     (size,) = value.params["sizes"]
     return Element(reader.converted(t.INT64, dtype_of(value), str(reader.kernel.size(size)), True), True)
 
 
-def _gather(reader: Reader, value: Value, position: Place) -> Element:
+def _gather(reader: Reader, value: Value, position: Position) -> Element:
     """Return the element of a gathered operand in memory."""
     source, indices = value.operands
     batch, rank = value.params["batch"], len(shape_of(indices)) - 1
@@ -549,7 +549,7 @@ def _is_inside(indices: np.ndarray, extent: int) -> bool:
     return indices.size == 0 or (int(indices.min()) >= 0 and int(indices.max()) < extent)
 
 
-def _bitcast(reader: Reader, value: Value, position: Place) -> Element:
+def _bitcast(reader: Reader, value: Value, position: Position) -> Element:
     """Return parts of wider elements, or one element composed of narrower ones; the lowest part is first."""
     (source,) = value.operands
     e = reader.kernel.emitter
@@ -582,7 +582,7 @@ def _bitcast(reader: Reader, value: Value, position: Place) -> Element:
 
 _PLAIN_CONVERSION: Mapping[str, object] = {"saturate": True, "rounding": "up"}
 
-_MOVES: dict[str, Callable[[Reader, Value, Place], Element]] = {
+_MOVES: dict[str, Callable[[Reader, Value, Position], Element]] = {
     "bitcast": _bitcast,
     "constant": _constant,
     "broadcast": _broadcast,

@@ -15,7 +15,7 @@ from sardonyx.compiler.analysis.primitive_traits import EXTREMA, Rows, dtype_of
 from sardonyx.compiler.analysis.strided_views import Memory
 from sardonyx.compiler.codegen import elementwise, load_store
 from sardonyx.compiler.codegen.arg_reduction import Extremum
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Place, Reader
+from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Position, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.llvm.ir_builder import vector
 from sardonyx.core.dim import Size, ceil_div, dim_max, floor_div
@@ -395,7 +395,7 @@ class RowNest:
         with e.loop(start, end) as i, reader.inside():
             at(Index(i), 0)
 
-    def result_position(self, position: Sequence[Index]) -> Place:
+    def result_position(self, position: Sequence[Index]) -> Position:
         """Return the position in a reduction's result of the row at a position."""
         return tuple(index for axis, index in enumerate(position) if axis not in self.rows.axes)
 
@@ -522,10 +522,10 @@ class Unfusable(Exception):
         self.value = value
 
 
-def bound_at(value: Value, position: Place, element: Element) -> Callable[[Place], Element]:
+def bound_at(value: Value, position: Position, element: Element) -> Callable[[Position], Element]:
     """Return a reader of a value that is known at one position only."""
 
-    def at(requested: Place) -> Element:
+    def at(requested: Position) -> Element:
         if requested != position:
             raise Unfusable(value)
         return element
@@ -533,6 +533,6 @@ def bound_at(value: Value, position: Place, element: Element) -> Callable[[Place
     return at
 
 
-def stored(reader: Reader, root: Value, memory: Memory, position: Place) -> None:
+def stored(reader: Reader, root: Value, memory: Memory, position: Position) -> None:
     """Compute an element of a root and store the element."""
     reader.store(memory, position, reader.element(root, position))

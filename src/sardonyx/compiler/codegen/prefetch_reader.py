@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import Memory, shape_of
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import Element, Place, Reader
+from sardonyx.compiler.codegen.element_reader import Element, Position, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
@@ -36,7 +36,7 @@ class Ahead(Reader):
 
     reading: Reader = field(kw_only=True)
 
-    def _compute_element(self, value: Value, position: Place, shape: tuple[Size, ...] | None) -> Element:
+    def _compute_element(self, value: Value, position: Position, shape: tuple[Size, ...] | None) -> Element:
         here = value not in self._bound and self.memory(value) is None and shape is None
         if not here or value.op not in ("gather", "bitcast", "dims"):
             return super()._compute_element(value, position, shape)
@@ -52,13 +52,13 @@ class Ahead(Reader):
         computed = is_elementwise(value) or value.op in ("broadcast", "reshape", "slice", "iota")
         return at_hand or (computed and all(map(self._is_available, value.operands)))
 
-    def computed(self, value: Value, position: Place, shape: tuple[Size, ...] | None = None) -> Element:
+    def computed(self, value: Value, position: Position, shape: tuple[Size, ...] | None = None) -> Element:
         """Prefetch the operands of an elementwise value."""
         for operand in value.operands:
             self.element(operand, position, shape)
         return _UNKNOWN
 
-    def loaded(self, memory: Memory, position: Place) -> Element:
+    def loaded(self, memory: Memory, position: Position) -> Element:
         """Prefetch the cache line in which a vector begins."""
         at = self.offset(memory, position)
         if at.lane and not at.vector and self._is_large(memory):
@@ -71,7 +71,7 @@ class Ahead(Reader):
         elements = math.prod(memory.shape)
         return not isinstance(elements, int) or elements * memory.dtype.bitwidth > 8 * self.kernel.target.l1
 
-    def _prefetch_gather(self, value: Value, position: Place) -> None:
+    def _prefetch_gather(self, value: Value, position: Position) -> None:
         """Prefetch the operand of a gather if all lanes have the same indices.
 
         Position 0 replaces indices out of range.

@@ -10,21 +10,21 @@ from sardonyx.compiler.codegen.element_reader import Element
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import bound_at, masked, stored
 from sardonyx.compiler.kernels.attention import Heads, attention, scratch_bytes
-from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Scratch
 from sardonyx.compiler.tiling.attention import AttentionProblem, choose_attention
 from sardonyx.core.dim import Size
 
 
-def write_attention(writing: Writing, matched: Attention) -> Size:
+def write_attention(writer: KernelWriter, matched: Attention) -> Size:
     """Emit an attention with the epilogue; return the work items.
 
     Raises:
         Unfusable: An operand must be written to memory first.
     """
-    w, reader, kernel = writing, writing.reader, writing.kernel
+    w, reader, kernel = writer, writer.reader, writer.kernel
     queries, keys = matched.scores.operands
-    q, k, v = (w.whole.operand(operand) for operand in (queries, keys, matched.result.operands[1]))
+    q, k, v = (w.context.operand(operand) for operand in (queries, keys, matched.result.operands[1]))
     params = matched.scores.params
     batch_axes = len(shape_of(matched.scores)) - 2
     (depth_q,), (depth_k,) = params["left"], params["right"]
@@ -33,7 +33,7 @@ def write_attention(writing: Writing, matched: Attention) -> Size:
     column_v = free_axis(v, batch_axes, key_v)
     *leading, rows, key_count = shape_of(matched.scores)
     depth, width = q.shape[depth_q], v.shape[column_v]
-    choice = w.choice = choose_attention(AttentionProblem(rows, key_count, depth, width), w.whole.target)
+    choice = w.choice = choose_attention(AttentionProblem(rows, key_count, depth, width), w.context.target)
     scratch = w.pointer(Scratch(scratch_bytes(choice.schedule, key_count, depth, width)))
     root, memory = w.group.root, w.located(w.group.root)
 

@@ -13,14 +13,14 @@ from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.kernels.nms import Boxes, heap_bytes, scratch_bytes, write_suppression
 from sardonyx.compiler.llvm.ir_builder import float_literal
-from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Count, Launch, Scratch, Stage
 from sardonyx.core.dim import ceil_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
 
-def lower_bounded_output(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
+def lower_bounded_output(value: Value, begin: Callable[[], KernelWriter], lanes: int) -> list[Launch]:
     """Return the launches of a ``host``, whose operands are in memory.
 
     Args:
@@ -34,7 +34,7 @@ def lower_bounded_output(value: Value, begin: Callable[[], Writing], lanes: int)
 # NonMaxSuppression: one kernel selects boxes per image and category; a second kernel concatenates the selections.
 
 
-def _lower_suppression(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
+def _lower_suppression(value: Value, begin: Callable[[], KernelWriter], lanes: int) -> list[Launch]:
     operands = suppression_operands(value)
     images, categories, _ = shape_of(operands.scores)
     box_limit = most_per_category(value)
@@ -47,7 +47,7 @@ def _lower_suppression(value: Value, begin: Callable[[], Writing], lanes: int) -
     ]
 
 
-def _write_selection(value: Value, w: Writing, lanes: int, stage: Stage) -> Writing:
+def _write_selection(value: Value, w: KernelWriter, lanes: int, stage: Stage) -> KernelWriter:
     operands = suppression_operands(value)
     images, categories, boxes = shape_of(operands.scores)
     box_limit = most_per_category(value)
@@ -75,7 +75,7 @@ def _write_selection(value: Value, w: Writing, lanes: int, stage: Stage) -> Writ
     return w
 
 
-def _write_concatenation(value: Value, w: Writing, stage: Stage, result: Value) -> Writing:
+def _write_concatenation(value: Value, w: KernelWriter, stage: Stage, result: Value) -> KernelWriter:
     operands = suppression_operands(value)
     images, categories, boxes = shape_of(operands.scores)
     e, size = w.kernel.emitter, w.kernel.size
@@ -104,7 +104,7 @@ def _write_concatenation(value: Value, w: Writing, stage: Stage, result: Value) 
     return w
 
 
-def _number(w: Writing, value: Value | None) -> str | None:
+def _number(w: KernelWriter, value: Value | None) -> str | None:
     """Load the single element of an operand; return None without an operand."""
     return None if value is None else load_store.load(w.kernel.emitter, dtype_of(value), w.pointer(value), Index(0), 1)
 
@@ -112,7 +112,7 @@ def _number(w: Writing, value: Value | None) -> str | None:
 # NonZero: row-major positions of nonzero elements in order, then the index along each axis.
 
 
-def _lower_nonzero(value: Value, begin: Callable[[], Writing], lanes: int) -> list[Launch]:
+def _lower_nonzero(value: Value, begin: Callable[[], KernelWriter], lanes: int) -> list[Launch]:
     (source,) = value.operands
     (result,) = results_of(value)
     shape, dtype = shape_of(source), dtype_of(source)
@@ -138,7 +138,7 @@ def _lower_nonzero(value: Value, begin: Callable[[], Writing], lanes: int) -> li
     return [w.launch(1, "positions", result)]
 
 
-_LOWERINGS: dict[str, Callable[[Value, Callable[[], Writing], int], list[Launch]]] = {
+_LOWERINGS: dict[str, Callable[[Value, Callable[[], KernelWriter], int], list[Launch]]] = {
     "NonMaxSuppression": _lower_suppression,
     "NonZero": _lower_nonzero,
 }

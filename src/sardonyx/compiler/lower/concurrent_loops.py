@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.compiler.lower.launch import Body, Buffer, Launch, Prepared, Scratch, every
+from sardonyx.compiler.lower.launch import Body, Buffer, Launch, Prepared, Scratch, all_launches
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.transform.cost import nbytes
@@ -30,8 +30,8 @@ def order_concurrent_loops(launches: Sequence[Launch], target: Target, threads: 
             if not all(map(_is_small, ordered[at].bodies)):
                 # Steps are worth sharing: a thread without a loop would be idle.
                 count -= count % threads
-        ordered[at].beside = max(count, 1)
-        at += ordered[at].beside
+        ordered[at].concurrent_loops = max(count, 1)
+        at += ordered[at].concurrent_loops
     return ordered
 
 
@@ -67,7 +67,9 @@ def _fits_in_cache(loop: Launch, target: Target) -> bool:
 
     Otherwise two threads that share the steps are faster: each reads half of the weights.
     """
-    weights = {buffer.source for launch in every([loop]) for buffer in launch.buffers if isinstance(buffer, Prepared)}
+    weights = {
+        buffer.source for launch in all_launches([loop]) for buffer in launch.buffers if isinstance(buffer, Prepared)
+    }
     size = sum(nbytes(weight.type) for weight in weights)
     return isinstance(size, int) and 4 * size <= 3 * target.l2
 
@@ -99,7 +101,8 @@ def _has_same_kernels(a: Body, b: Body) -> bool:
 def _is_small(body: Body) -> bool:
     """Return True if no kernel of a body is worth sharing among threads."""
     return all(
-        all(map(_is_small, launch.bodies)) and (launch.items == 1 or launch.worth in (0, 1)) for launch in body.launches
+        all(map(_is_small, launch.bodies)) and (launch.items == 1 or launch.useful_chunks in (0, 1))
+        for launch in body.launches
     )
 
 
@@ -112,18 +115,18 @@ class _Accesses:
 
     def __init__(self, launch: Launch) -> None:
         self._memory = _memory(launch)
-        self._written = set(launch.makes)
+        self._written = set(launch.all_writes)
 
     def add(self, launch: Launch) -> None:
         """Add a launch."""
         self._memory |= _memory(launch)
-        self._written.update(launch.makes)
+        self._written.update(launch.all_writes)
 
     def conflicts_with(self, launch: Launch) -> bool:
         """Return True if the launch shares written memory with a recorded launch."""
         # A buffer other than a value, e.g. a stage, exists for one kernel to write and another to read.
         return any(
-            not isinstance(buffer, Value) or buffer in self._written or buffer in launch.makes
+            not isinstance(buffer, Value) or buffer in self._written or buffer in launch.all_writes
             for buffer in _memory(launch) & self._memory
         )
 

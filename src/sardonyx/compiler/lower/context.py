@@ -21,8 +21,8 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
 
 
-class Whole:
-    """Facts about the whole function while one of its groups is lowered.
+class FunctionContext:
+    """Facts about the function while one of its groups is lowered.
 
     Args:
         schedule: The schedule of the function.
@@ -96,11 +96,11 @@ class Whole:
         return Relaid(value, self.target.lanes(32) if blocked else 1, dtype)
 
 
-class Writing:
+class KernelWriter:
     """The kernel of a group while its code is emitted.
 
     Args:
-        whole: Facts about the whole function.
+        context: Facts about the function.
         group: The group.
         lanes: Lanes of the kernel's vectors; by default the lanes of the target for 32 bits.
 
@@ -108,14 +108,14 @@ class Writing:
         choice: The kernel's schedule and the rejected candidates; None without a choice.
     """
 
-    def __init__(self, whole: Whole, group: Group, lanes: int | None = None) -> None:
-        self.whole = whole
+    def __init__(self, context: FunctionContext, group: Group, lanes: int | None = None) -> None:
+        self.context = context
         self.group = group
-        self.kernel = Kernel(whole.target)
+        self.kernel = Kernel(context.target)
         self.choice: Choice[Any] | None = None
         self._buffers: dict[Buffer, str] = {}
         self._memories: dict[Value, Memory | None] = {}
-        self.reader = Reader(self.kernel, lanes or whole.target.lanes(32), self.memory, lambda: self.pointer(FAULT))
+        self.reader = Reader(self.kernel, lanes or context.target.lanes(32), self.memory, lambda: self.pointer(FAULT))
 
     def pointer(self, buffer: Buffer) -> str:
         """Return the kernel argument for a buffer."""
@@ -126,19 +126,19 @@ class Writing:
     def memory(self, value: Value) -> Memory | None:
         """Return the memory of a value if in memory before the kernel runs; otherwise None."""
         if value not in self._memories:
-            absent = value in self.group.members or not self.whole.in_memory(value)
+            absent = value in self.group.members or not self.context.in_memory(value)
             self._memories[value] = None if absent else self.located(value)
         return self._memories[value]
 
     def located(self, value: Value) -> Memory:
         """Return the memory of a value that the kernel reads or writes."""
-        return Memory(self.pointer(value), dtype_of(value), shape_of(value), self.whole.blocks.get(value, 0))
+        return Memory(self.pointer(value), dtype_of(value), shape_of(value), self.context.blocks.get(value, 0))
 
     def launch(self, items: Size, title: str, writes: Value | None = None) -> Launch:
         """Return the finished kernel with its arguments."""
         return Launch(
             self.kernel.definition(NAME), tuple(self.kernel.emitter.declarations), tuple(self._buffers),
-            self.kernel.sizes, items, writes or self.group.root, title, self.group, also=self.group.others,
+            self.kernel.sizes, items, writes or self.group.root, title, self.group, other_writes=self.group.others,
             work=self.kernel.work, choice=self.choice,
         )  # fmt: skip
 

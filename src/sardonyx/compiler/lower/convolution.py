@@ -24,7 +24,7 @@ from sardonyx.compiler.kernels.conv.nchw_pooling import planar_pooling
 from sardonyx.compiler.kernels.conv.runtime_packing import pack, packed_size
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.llvm.vector_value import Vector
-from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Prepared, Scratch, Stage
 from sardonyx.compiler.schedule.convolution_choice import fixed, wide_axes
 from sardonyx.compiler.tiling import winograd as tiles
@@ -71,17 +71,17 @@ class ImageKernel:
     """A convolution or a pooling while the kernel is emitted.
 
     Args:
-        writing: The kernel.
+        writer: The kernel.
     """
 
-    def __init__(self, writing: Writing) -> None:
-        self.whole = writing.whole
-        self.writing = writing
-        self.target = writing.whole.target
+    def __init__(self, writer: KernelWriter) -> None:
+        self.context = writer.context
+        self.writer = writer
+        self.target = writer.context.target
 
     def convolve(self, conv: Convolution, choice: Choice[ConvolutionSchedule]) -> tuple[Size, str]:
         """Emit a convolution; return the work items and the name of the kernel."""
-        w, kernel, schedule = self.writing, self.writing.kernel, choice.schedule
+        w, kernel, schedule = self.writer, self.writer.kernel, choice.schedule
         w.choice = choice
         params = conv.core.params
         shape, out = shape_of(conv.image), shape_of(conv.result)
@@ -89,7 +89,7 @@ class ImageKernel:
         assert isinstance(channels, int)
         assert isinstance(filters, int)
         dtype = dtype_of(conv.image) if params["dtype"] == t.INT32 else t.FLOAT
-        pointer = "" if schedule.staged else w.pointer(self.whole.image(conv.image, schedule.blocked, dtype))
+        pointer = "" if schedule.staged else w.pointer(self.context.image(conv.image, schedule.blocked, dtype))
         wide = wide_axes(conv)
         image = Image(pointer, channels, tuple(shape[2 + axis] for axis in wide), schedule.blocked, dtype)
         sizes = fixed(shape_of(conv.weights)[3:])
@@ -140,7 +140,7 @@ class ImageKernel:
 
     def pack(self, conv: Convolution, schedule: ConvolutionSchedule) -> Size:
         """Emit the kernel that packs weights in the call; return the work items."""
-        w, reader = self.writing, self.writing.reader
+        w, reader = self.writer, self.writer.reader
         e = w.kernel.emitter
         tile, window = schedule.tile, fixed(shape_of(conv.weights)[3:])
         assert tile is not None
@@ -159,7 +159,7 @@ class ImageKernel:
     def _winograd(
         self, conv: Convolution, schedule: ConvolutionSchedule, image: Image, form: str, epilogue: Epilogue
     ) -> Size:
-        w = self.writing
+        w = self.writer
 
         def transform(read: Callable[[Value], np.ndarray]) -> np.ndarray:
             source = read(conv.weights)[0].astype(np.float32, copy=False)
@@ -183,15 +183,15 @@ class ImageKernel:
         channels, filters = fixed((shape[1], out[1]))
         return tiles.Winograd(
             self.target, schedule.winograd_tile, shape[0], channels, filters, (out[2], out[3]), (low[0][0], low[1][0]),
-            self.whole.threads, schedule.staged, schedule.fresh,
+            self.context.threads, schedule.staged, schedule.fresh,
         )  # fmt: skip
 
     def transform(self, conv: Convolution, schedule: ConvolutionSchedule) -> Size:
         """Emit the first stage of a Winograd convolution, the transform of inputs; return the work items."""
-        w = self.writing
+        w = self.writer
         plan = self.plan(conv, schedule)
         shape = shape_of(conv.image)
-        image = Image(w.pointer(self.whole.image(conv.image, True, t.FLOAT)), plan.channels, shape[2:], True)
+        image = Image(w.pointer(self.context.image(conv.image, True, t.FLOAT)), plan.channels, shape[2:], True)
         return winograd.transform(w.kernel, plan, image, w.pointer(Stage(conv.image, plan.transformed)))
 
     def _epilogue(
@@ -210,7 +210,7 @@ class ImageKernel:
             planar: True if the vectors of the kernel are positions along the last of the axes.
             result_type: Element type of the vectors if different from the type of ``result``; holds all values exactly.
         """
-        w, reader = self.writing, self.writing.reader
+        w, reader = self.writer, self.writer.reader
         root = w.group.root
         memory = w.located(root)
         channels = shape_of(result)[1]
@@ -254,13 +254,13 @@ class ImageKernel:
 
     def pool(self, value: Value, choice: Choice[PoolingSchedule]) -> Size:
         """Emit a pooling; return the work items."""
-        w, params, source = self.writing, value.params, value.operands[0]
+        w, params, source = self.writer, value.params, value.operands[0]
         w.choice = choice
         rank = len(params["window"])
         shape, out = shape_of(source), shape_of(value)
         leading = len(shape) - rank
         windows = pooling_windows(value)
-        dtype, blocked = dtype_of(source), source in self.whole.blocks
+        dtype, blocked = dtype_of(source), source in self.context.blocks
         pointer, sizes, out_sizes = w.pointer(source), shape[leading:], out[leading:]
         if not blocked:
             return planar_pooling(
@@ -278,7 +278,7 @@ class ImageKernel:
 
     def _planar_epilogue(self, value: Value, leading: int) -> Epilogue:
         """Return the epilogue of a kernel whose vectors run along the last axis, with all leading axes merged."""
-        w, reader = self.writing, self.writing.reader
+        w, reader = self.writer, self.writer.reader
         root = w.group.root
         memory = w.located(root)
         shape = shape_of(value)

@@ -17,7 +17,7 @@ from sardonyx.compiler.codegen.elementwise import combining, identity
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import masked
 from sardonyx.compiler.llvm.ir_builder import vector
-from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
@@ -26,26 +26,26 @@ Positions = Sequence[Index]
 Compute = Callable[[Positions], Element]
 
 
-def generic_computation(writing: Writing, value: Value) -> Compute:
+def generic_computation(writer: KernelWriter, value: Value) -> Compute:
     """Return the emitter of results of a ``contract``, ``convolve`` or ``reduce_window``, by position."""
-    return _COMPUTATIONS[value.op](writing, value)
+    return _COMPUTATIONS[value.op](writer, value)
 
 
 class _Sum:
     """A sum of products, one vector of results at a time.
 
     Args:
-        writing: The kernel.
+        writer: The kernel.
         value: The ``contract`` or ``convolve``.
     """
 
-    def __init__(self, writing: Writing, value: Value) -> None:
-        self.reader = writing.reader
+    def __init__(self, writer: KernelWriter, value: Value) -> None:
+        self.reader = writer.reader
         self.value = value
         self.dtype: t.DType = value.params["dtype"]
         register = load_store.register_type(self.dtype)
         zero = load_store.constant(self.dtype, 0, self.reader.lanes)
-        self.total = writing.kernel.emitter.variable(vector(self.reader.lanes, register), zero)
+        self.total = writer.kernel.emitter.variable(vector(self.reader.lanes, register), zero)
 
     def add(self, x: Positions, y: Positions) -> None:
         """Add the product of the operands at two positions, in the lanes of the reader's mask."""
@@ -76,7 +76,7 @@ def _select_masked(reader: Reader, type: str, new: str, old: str) -> str:
     return reader.kernel.emitter.let(f"select {flags} {reader.mask}, {type} {new}, {type} {old}")
 
 
-def _contract(w: Writing, value: Value) -> Compute:
+def _contract(w: KernelWriter, value: Value) -> Compute:
     x, y = value.operands
     pairs, left, right = (value.params[name] for name in ("batch", "left", "right"))
     rows = [axis for axis in range(len(shape_of(x))) if axis not in left and axis not in [a for a, _ in pairs]]
@@ -108,7 +108,7 @@ def _contract(w: Writing, value: Value) -> Compute:
     return at
 
 
-def _convolve(w: Writing, value: Value) -> Compute:
+def _convolve(w: KernelWriter, value: Value) -> Compute:
     x, weights = value.operands
     params = value.params
     lows = [low for low, _ in params["padding"]]
@@ -130,7 +130,7 @@ def _convolve(w: Writing, value: Value) -> Compute:
     return at
 
 
-def _reduce_window(w: Writing, value: Value) -> Compute:
+def _reduce_window(w: KernelWriter, value: Value) -> Compute:
     reader, params, kind = w.reader, value.params, value.params["kind"]
     (source,) = value.operands
     dtype, rank = dtype_of(source), len(params["window"])
@@ -240,7 +240,7 @@ def over_window(
     axis(0, [], [])
 
 
-_COMPUTATIONS: dict[str, Callable[[Writing, Value], Compute]] = {
+_COMPUTATIONS: dict[str, Callable[[KernelWriter, Value], Compute]] = {
     "contract": _contract,
     "convolve": _convolve,
     "reduce_window": _reduce_window,

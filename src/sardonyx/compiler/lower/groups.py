@@ -12,7 +12,7 @@ from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import Unfusable, bound_at, stored
 from sardonyx.compiler.lower.attention import write_attention
 from sardonyx.compiler.lower.bounded_output import lower_bounded_output
-from sardonyx.compiler.lower.context import Whole, Writing, storage_bits
+from sardonyx.compiler.lower.context import FunctionContext, KernelWriter, storage_bits
 from sardonyx.compiler.lower.generic_loops import generic_computation
 from sardonyx.compiler.lower.images import lower_image
 from sardonyx.compiler.lower.launch import Body, Launch
@@ -31,7 +31,7 @@ class Lowering:
     """Lowering of all groups of a schedule.
 
     Args:
-        whole: Facts about the whole function, with the schedule.
+        context: Facts about the function, with the schedule.
         body: Lowers the body of a loop, or a branch of a choice; the second argument is True for a loop.
         written: Called with each launch.
 
@@ -41,14 +41,16 @@ class Lowering:
         refused: Values without a kernel, with the reason.
     """
 
-    def __init__(self, whole: Whole, body: Callable[[Function, bool], Body], written: Callable[[Launch], None]) -> None:
-        self.whole = whole
-        self.schedule, self.target, self.blocks = whole.schedule, whole.target, whole.blocks
+    def __init__(
+        self, context: FunctionContext, body: Callable[[Function, bool], Body], written: Callable[[Launch], None]
+    ) -> None:
+        self.context = context
+        self.schedule, self.target, self.blocks = context.schedule, context.target, context.blocks
         self._body = body
         self.launches: list[Launch] = []
         self.unfusable: dict[Value, str] = {}
         self.refused: dict[Value, str] = {}
-        for group in whole.schedule.groups:
+        for group in context.schedule.groups:
             raise_if_cancelled()
             try:
                 launches = self.lower(group)
@@ -64,7 +66,7 @@ class Lowering:
     @property
     def function(self) -> Function:
         """The function whose groups are lowered."""
-        return self.whole.function
+        return self.context.function
 
     def lower(self, group: Group) -> list[Launch]:
         """Return the launches of a group.
@@ -77,24 +79,24 @@ class Lowering:
             return self._lower_anchor(group, group.anchor)
         op = group.root.op
         if op == "call":
-            return lower_trees(self.whole, group)
+            return lower_trees(self.context, group)
         if op in CONTROL:
             return [self._lower_control_flow(group)]
         if op == "host":
             return self._lower_host(group)
         if op == "concat":
-            return lower_concat(self.whole, group)
+            return lower_concat(self.context, group)
         if op == "pad":
-            return lower_pad(self.whole, group)
+            return lower_pad(self.context, group)
         if op == "scatter":
-            return lower_scatter(self.whole, group)
+            return lower_scatter(self.context, group)
         if any(member.op == "reduce" for member in group.members):
-            return [lower_rows(self.whole, group)]
-        return [lower_map(self.whole, group)]
+            return [lower_rows(self.context, group)]
+        return [lower_map(self.context, group)]
 
     def _lower_anchor(self, group: Group, anchor: Value) -> list[Launch]:
         if anchor in self.schedule.attentions:
-            w = Writing(self.whole, group)
+            w = KernelWriter(self.context, group)
             items = write_attention(w, self.schedule.attentions[anchor])
             return [w.launch(items, "attention")]
         if anchor.op in ORDERED:
@@ -102,19 +104,19 @@ class Lowering:
         try:
             if anchor.op == "contract":
                 return [self._lower_contraction(group, anchor)]
-            return lower_image(self.whole, group, anchor)
+            return lower_image(self.context, group, anchor)
         except UnsupportedError:
             return [self._lower_without_template(group, anchor)]
 
     def _lower_contraction(self, group: Group, anchor: Value) -> Launch:
-        w = Writing(self.whole, group, self.target.lanes(storage_bits(anchor)))
+        w = KernelWriter(self.context, group, self.target.lanes(storage_bits(anchor)))
         gates = self.schedule.gates.get(anchor)
         items = Contraction(w, anchor, gates).write()
         return w.launch(items, "contract" if gates is None else "gates")
 
     def _lower_without_template(self, group: Group, anchor: Value) -> Launch:
         """Emit a contraction, convolution or window by generic loops."""
-        w = Writing(self.whole, group)
+        w = KernelWriter(self.context, group)
         reader, root, memory = w.reader, group.root, w.located(group.root)
         compute = generic_computation(w, anchor)
         conv = next((conv for conv in self.schedule.convolutions.values() if conv.core is anchor), None)
@@ -135,9 +137,9 @@ class Lowering:
     def _lower_row_algorithm(self, group: Group, anchor: Value) -> list[Launch]:
         launches = []
         if anchor.op == "fft":
-            w = Writing(self.whole, group, 1)
+            w = KernelWriter(self.context, group, 1)
             launches.append(w.launch(write_fourier_tables(w, anchor), "fft tables"))
-        w = Writing(self.whole, group, lanes_for(anchor, self.target.lanes(32)))
+        w = KernelWriter(self.context, group, lanes_for(anchor, self.target.lanes(32)))
         return [*launches, w.launch(lower_row_algorithm(w, anchor), anchor.op)]
 
     def _lower_control_flow(self, group: Group) -> Launch:
@@ -145,12 +147,12 @@ class Lowering:
         root = group.root
         for operand in root.operands:
             if operand.op not in ("constant", "dims"):
-                self.whole.require_memory(operand)
+                self.context.require_memory(operand)
         bodies = tuple(self._body(body, root.op == "loop") for body in bodies_of(root))
         return Launch("", (), (*root.operands, *results_of(root)), (), 1, root, root.op, group, bodies)
 
     def _lower_host(self, group: Group) -> list[Launch]:
         for operand in group.root.operands:
             if not operand.is_constant:
-                self.whole.require_memory(operand)
-        return lower_bounded_output(group.root, lambda: Writing(self.whole, group, 1), self.target.lanes(32))
+                self.context.require_memory(operand)
+        return lower_bounded_output(group.root, lambda: KernelWriter(self.context, group, 1), self.target.lanes(32))

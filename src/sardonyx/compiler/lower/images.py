@@ -6,7 +6,7 @@ from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import Memory, shape_of
 from sardonyx.compiler.codegen.element_reader import Element
 from sardonyx.compiler.codegen.kernel_builder import Index
-from sardonyx.compiler.lower.context import Whole, Writing, storage_bits
+from sardonyx.compiler.lower.context import FunctionContext, KernelWriter, storage_bits
 from sardonyx.compiler.lower.convolution import ImageKernel, describe_pooling
 from sardonyx.compiler.lower.launch import Launch, Relaid
 from sardonyx.compiler.lower.maps import write_elements
@@ -16,7 +16,7 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.errors import UnsupportedError
 
 
-def lower_image(whole: Whole, group: Group, anchor: Value) -> list[Launch]:
+def lower_image(context: FunctionContext, group: Group, anchor: Value) -> list[Launch]:
     """Emit the kernels of a ``convolve`` or ``reduce_window``, after copies of the images if necessary.
 
     Raises:
@@ -25,38 +25,40 @@ def lower_image(whole: Whole, group: Group, anchor: Value) -> list[Launch]:
     """
     source = anchor.operands[0]
     if anchor.op == "reduce_window":
-        whole.require_memory(source)
-        pooling = choose_pooling(describe_pooling(anchor, source in whole.blocks, storage_bits(anchor)), whole.target)
-        w = Writing(whole, group, None if pooling.schedule.blocked else pooling.schedule.lanes)
+        context.require_memory(source)
+        pooling = choose_pooling(
+            describe_pooling(anchor, source in context.blocks, storage_bits(anchor)), context.target
+        )
+        w = KernelWriter(context, group, None if pooling.schedule.blocked else pooling.schedule.lanes)
         return [w.launch(ImageKernel(w).pool(anchor, pooling), "pooling")]
-    conv = next((conv for conv in whole.schedule.convolutions.values() if conv.core is anchor), None)
+    conv = next((conv for conv in context.schedule.convolutions.values() if conv.core is anchor), None)
     if conv is None:
         raise UnsupportedError(
             "no template for convolve without the movements from and to images; expected reshape and permute around it."
         )
-    whole.require_memory(conv.image)
-    choice = whole.schedule.choose_convolution(conv)
+    context.require_memory(conv.image)
+    choice = context.schedule.choose_convolution(conv)
     schedule = choice.schedule
     stages = []
     if schedule.staged:
-        w = Writing(whole, group)
+        w = KernelWriter(context, group)
         stages.append(w.launch(ImageKernel(w).transform(conv, schedule), "winograd inputs"))
     if schedule.runtime_packing:
-        w = Writing(whole, group, 1)
+        w = KernelWriter(context, group, 1)
         stages.append(w.launch(ImageKernel(w).pack(conv, schedule), "weights"))
-    w = Writing(whole, group)
+    w = KernelWriter(context, group)
     items, title = ImageKernel(w).convolve(conv, choice)
     launches = [*stages, w.launch(items, title)]
     buffers = dict.fromkeys(buffer for launch in launches for buffer in launch.buffers)
-    missing = [buffer for buffer in buffers if isinstance(buffer, Relaid) and buffer not in whole.relaid]
-    whole.relaid.update(missing)
-    return [*(_write_copy(whole, group, copy) for copy in missing), *launches]
+    missing = [buffer for buffer in buffers if isinstance(buffer, Relaid) and buffer not in context.relaid]
+    context.relaid.update(missing)
+    return [*(_write_copy(context, group, copy) for copy in missing), *launches]
 
 
-def _write_copy(whole: Whole, group: Group, copy: Relaid) -> Launch:
+def _write_copy(context: FunctionContext, group: Group, copy: Relaid) -> Launch:
     """Emit the kernel that copies an image in another layout or element type."""
     value = copy.source
-    w = Writing(whole, group)
+    w = KernelWriter(context, group)
     block = copy.block if copy.block > 1 else 0
     memory = Memory(w.pointer(copy), copy.dtype, shape_of(value), block)
 

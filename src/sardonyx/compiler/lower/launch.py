@@ -125,9 +125,9 @@ class Launch:
         title: Short description of the computation, for reports.
         group: The lowered group.
         bodies: Bodies of a loop, or branches of a choice; such a launch has no code of its own.
-        also: Further written values.
+        other_writes: Further written values.
         work: Estimated cost of one work item in vector FMAs; 0 if unknown.
-        beside: Number of loops that run concurrently, counting this launch and the launches that follow.
+        concurrent_loops: Number of loops that run concurrently, counting this launch and the launches that follow.
         choice: The kernel's schedule and the rejected candidates; None without a choice, or in a restored program.
     """
 
@@ -140,21 +140,21 @@ class Launch:
     title: str
     group: Group
     bodies: tuple[Body, ...] = ()
-    also: tuple[Value, ...] = ()
+    other_writes: tuple[Value, ...] = ()
     work: int = 0
-    beside: int = 1
+    concurrent_loops: int = 1
     choice: Choice[Any] | None = None
 
     @property
-    def worth(self) -> int | None:
+    def useful_chunks(self) -> int | None:
         """Number of chunks that are as expensive as a fork and a join; None if sizes or costs are unknown."""
         return self.items * self.work // _FORK_JOIN_WORK if self.work and isinstance(self.items, int) else None
 
     @functools.cached_property
-    def makes(self) -> tuple[Value, ...]:
+    def all_writes(self) -> tuple[Value, ...]:
         """The values that the launch writes, in whole or in part."""
         if not self.bodies:
-            return (self.writes, *self.also)
+            return (self.writes, *self.other_writes)
         operands = len(self.writes.operands)
         return tuple(buffer for buffer in self.buffers[operands:] if isinstance(buffer, Value))
 
@@ -176,14 +176,14 @@ class Body:
     equal: Sequence[Equal] = ()
 
     @property
-    def makes(self) -> frozenset[Value]:
+    def all_writes(self) -> frozenset[Value]:
         """The values that the launches write."""
-        return frozenset(value for launch in self.launches for value in launch.makes)
+        return frozenset(value for launch in self.launches for value in launch.all_writes)
 
 
-def every(launches: Iterable[Launch]) -> Iterator[Launch]:
+def all_launches(launches: Iterable[Launch]) -> Iterator[Launch]:
     """Yield the launches and, recursively, the launches of their bodies."""
     for launch in launches:
         yield launch
         for body in launch.bodies:
-            yield from every(body.launches)
+            yield from all_launches(body.launches)

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 
 from sardonyx.compiler.analysis.axis_collapsing import can_collapse, visit_inlined
 from sardonyx.compiler.analysis.strided_views import Memory, shape_of
-from sardonyx.compiler.codegen.element_reader import Place as Position
-from sardonyx.compiler.codegen.element_reader import Reader
+from sardonyx.compiler.codegen.element_reader import Position, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import Axis, masked, nest_axes, put, stored, work_items
 from sardonyx.compiler.codegen.tiled_transpose import block_items, blocks_of
-from sardonyx.compiler.lower.context import Whole, Writing
+from sardonyx.compiler.lower.context import FunctionContext, KernelWriter
 from sardonyx.compiler.lower.launch import Launch
 from sardonyx.compiler.schedule.groups import Group, operations
 from sardonyx.core.dim import Size, ceil_div
@@ -25,9 +24,9 @@ _CHEAP_MAP = 4
 Body = Callable[[list[Index]], None]
 
 
-def lower_map(whole: Whole, group: Group) -> Launch:
+def lower_map(context: FunctionContext, group: Group) -> Launch:
     """Emit the kernel of an elementwise group."""
-    w = Writing(whole, group)
+    w = KernelWriter(context, group)
     memory = w.located(group.root)
     traversed = group.root if memory.block else _traversed_value(w, group.root)
     memory = dataclasses.replace(memory, shape=shape_of(traversed))
@@ -39,7 +38,7 @@ def lower_map(whole: Whole, group: Group) -> Launch:
     return w.launch(write_elements(w, traversed, memory, memory.shape, body, work=work), "map")
 
 
-def _traversed_value(w: Writing, root: Value) -> Value:
+def _traversed_value(w: KernelWriter, root: Value) -> Value:
     """Return the value whose axes the nest of a map follows: the root, or the operand before its reshapes.
 
     A reshape keeps the row-major order, so both write the same memory. The nest follows the operand if its rows are
@@ -65,7 +64,7 @@ def _traversed_value(w: Writing, root: Value) -> Value:
 
 
 def write_elements(
-    w: Writing, value: Value, memory: Memory, shape: Sequence[Size], body: Body,
+    w: KernelWriter, value: Value, memory: Memory, shape: Sequence[Size], body: Body,
     is_dense: Callable[[int], bool] = lambda axis: True, is_collapsible: Callable[[int], bool] | None = None,
     work: int = 1,
 ) -> Size:  # fmt: skip
@@ -98,7 +97,7 @@ def write_elements(
     if (blocks := blocks_of(w.reader, value, w.memory, loops, rank, body)) is not None:
         return block_items(w.reader, loops, blocks, rank, body)
     is_short = bool(loops) and isinstance(loops[-1].size, int) and loops[-1].size <= w.reader.lanes // 2
-    if is_short and not operations(w.group.members) and not w.whole.target.has_masks:
+    if is_short and not operations(w.group.members) and not w.context.target.has_masks:
         # Without masks, storing some lanes of a vector takes longer than storing elements one by one.
         w.reader.lanes = 1
     gathers = any(operand.op == "gather" and source is None for operand, source in visit_inlined(value, w.memory))
@@ -123,7 +122,7 @@ def _load_row_indices(reader: Reader, loops: Sequence[Axis], body: Body, positio
         reader.picked(value, at)
 
 
-def mask_channels(w: Writing, channels: Size, body: Body) -> Body:
+def mask_channels(w: KernelWriter, channels: Size, body: Body) -> Body:
     """Return the body for a block of channels, with lanes after the last channel masked."""
     block = w.reader.lanes
     if isinstance(channels, int) and channels % block == 0:
@@ -138,5 +137,5 @@ def mask_channels(w: Writing, channels: Size, body: Body) -> Body:
     return masked_body
 
 
-def _is_collapsible(w: Writing, value: Value, axis: int) -> bool:
+def _is_collapsible(w: KernelWriter, value: Value, axis: int) -> bool:
     return can_collapse(value, axis, w.memory, ())

@@ -13,8 +13,7 @@ from sardonyx.compiler.analysis.multi_gate_matmul import Gates
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import View, contiguous, merge_axes, shape_of
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Reader
-from sardonyx.compiler.codegen.element_reader import Place as Position
+from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Position, Reader
 from sardonyx.compiler.codegen.integer_dot import entries, parted
 from sardonyx.compiler.codegen.kernel_builder import Gated, Index
 from sardonyx.compiler.codegen.loop_nest import Unfusable, bound_at, masked, stored
@@ -22,7 +21,7 @@ from sardonyx.compiler.codegen.prefetch_reader import Ahead
 from sardonyx.compiler.kernels.gemm.gemm import Matrix, Operands, Packed, Serpentine, gemm, pack, scratch_bytes
 from sardonyx.compiler.kernels.gemm.operands import b_layout
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
-from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Prepared, Read, Scratch
 from sardonyx.compiler.schedule.groups import operations
 from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm, gated_columns
@@ -37,24 +36,24 @@ class Contraction:
     """One contraction while the kernel is emitted.
 
     Args:
-        writing: The kernel.
+        writer: The kernel.
         value: The ``contract``.
         gates: The gates, if the columns are those of gates.
     """
 
-    def __init__(self, writing: Writing, value: Value, gates: Gates | None = None) -> None:
-        self.writing = writing
+    def __init__(self, writer: KernelWriter, value: Value, gates: Gates | None = None) -> None:
+        self.writer = writer
         self.value = value
         self.gates = gates
         x, y = value.operands
         params = value.params
         self.pairs = params["batch"]
         self.left, self.right = params["left"], params["right"]
-        self.a = writing.whole.operand(x)
+        self.a = writer.context.operand(x)
         self.b = (
             View(y, 0, shape_of(y), contiguous(shape_of(y)))
             if is_closed(y) and not self.pairs
-            else writing.whole.operand(y)
+            else writer.context.operand(y)
         )
         batch_axes = [a for a, _ in self.pairs], [b for _, b in self.pairs]
         self.rows = [axis for axis in range(len(shape_of(x))) if axis not in batch_axes[0] and axis not in self.left]
@@ -80,7 +79,7 @@ class Contraction:
         columns, batch_columns = (self.columns, []) if constant else self._split(b, self.columns)
         m, m_step = _joined(a, rows)
         n, n_step = _joined(b, columns) if not constant else (self._constant_columns(), 1)
-        w, kernel = self.writing, self.writing.kernel
+        w, kernel = self.writer, self.writer.kernel
         result = dtype_of(self.value)
         pointer = w.pointer(a.base)
         dot_width = self._dot_width(k, [m_step, a.offset, *a.strides]) if constant and k_steps[0][0] == 1 else 1
@@ -132,13 +131,13 @@ class Contraction:
 
     def _choose(self, problem: GemmProblem) -> GemmSchedule:
         """Choose the schedule, once for packing and the kernel; fusion has chosen that of gates."""
-        target = self.writing.whole.target
-        choice = self.writing.whole.schedule.gate_choices.get(self.value) if self.gates else None
+        target = self.writer.context.target
+        choice = self.writer.context.schedule.gate_choices.get(self.value) if self.gates else None
         if choice is None or choice.problem != problem:
             choice = choose_gemm(problem, target)
         if choice.schedule.gates != problem.gates:
             raise Unfusable(self.value)
-        self.writing.choice = choice
+        self.writer.choice = choice
         return choice.schedule
 
     @property
@@ -147,22 +146,22 @@ class Contraction:
 
     def _epilogue_operations(self) -> int:
         """Return the operations for each result; an epilogue of gates counts once for all gates of a unit."""
-        return operations(self.writing.group.members) // self._gate_count
+        return operations(self.writer.group.members) // self._gate_count
 
     def _constant_columns(self) -> Size:
         """Return the columns of weights, as packed."""
         if self.gates is None:
             return math.prod(self.b.shape[axis] for axis in self.columns)
-        return gated_columns(self.writing.whole.target, dtype_of(self.value), self.gates.count, self.gates.units)
+        return gated_columns(self.writer.context.target, dtype_of(self.value), self.gates.count, self.gates.units)
 
     def _alternate_panels(self) -> Serpentine | None:
         """Return the serpentine order of weights that the iterations of a loop read again."""
-        number = self.writing.whole.iteration
+        number = self.writer.context.iteration
         if number is None:
             return None
-        e = self.writing.kernel.emitter
-        iteration = e.load("i64", self.writing.pointer(number), 8)
-        return Serpentine(e.let(f"trunc i64 {iteration} to i1"), self.writing.whole.threads)
+        e = self.writer.kernel.emitter
+        iteration = e.load("i64", self.writer.pointer(number), 8)
+        return Serpentine(e.let(f"trunc i64 {iteration} to i1"), self.writer.context.threads)
 
     def _split(self, operand: View, axes: list[int]) -> tuple[list[int], list[int]]:
         """Return the free axes mergeable in memory, and the axes before, which join the batch."""
@@ -175,7 +174,7 @@ class Contraction:
     def _dot_width(self, k: Size, distances: Sequence[Size]) -> int:
         """Return the adjacent elements along K multiplied and added in one 32-bit lane; 1 if not aligned."""
         x, y = self.value.operands
-        form = form_of(x, y, self.writing.whole.target) if dtype_of(self.value) == t.INT32 else None
+        form = form_of(x, y, self.writer.context.target) if dtype_of(self.value) == t.INT32 else None
         if form is None or not isinstance(k, int) or k % form.dot_width:
             return 1
         # All strides except along K must be multiples of the dot width.
@@ -198,10 +197,10 @@ class Contraction:
             return pack(_words(array, layout.dot_width) if layout.dot_width > 1 else array, layout)
 
         source = f"{right} {columns} {b.shape} {b.strides} {b.offset}"
-        return Prepared(b.base, f"{layout}, {source} {self.writing.whole.target.name}", make)
+        return Prepared(b.base, f"{layout}, {source} {self.writer.context.target.name}", make)
 
     def _epilogue(self, rows: list[int], batch_rows: list[int], columns: list[int], batch_columns: list[int]):  # type: ignore[no-untyped-def]
-        w, value, gates = self.writing, self.value, self.gates
+        w, value, gates = self.writer, self.value, self.gates
         reader = w.reader
         memories = [(root, w.located(root)) for root in w.group.roots]
         shape = shape_of(value)

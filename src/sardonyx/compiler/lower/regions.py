@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sardonyx.compiler.analysis.slice_scatter import written_box
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.kernel_builder import Index
-from sardonyx.compiler.lower.context import Whole, Writing
+from sardonyx.compiler.lower.context import FunctionContext, KernelWriter
 from sardonyx.compiler.lower.launch import Launch
 from sardonyx.compiler.lower.maps import write_elements
 from sardonyx.compiler.lower.scatter import write_updates
@@ -16,19 +16,19 @@ from sardonyx.core.dim import Size, at_least, ceil_div, dim_max, dim_min, floor_
 from sardonyx.core.ir.graph import Value
 
 
-def lower_concat(whole: Whole, group: Group) -> list[Launch]:
+def lower_concat(context: FunctionContext, group: Group) -> list[Launch]:
     """Emit one kernel for each operand of a ``concat``."""
     root, axis = group.root, group.root.params["axis"]
     start: Size = 0
     launches = []
     for operand in root.operands:
         shape = shape_of(operand)
-        launches.append(_write_region(whole, group, operand, shape, {axis: (start, 1)}, {}))
+        launches.append(_write_region(context, group, operand, shape, {axis: (start, 1)}, {}))
         start = start + shape[axis]
     return launches
 
 
-def lower_pad(whole: Whole, group: Group) -> list[Launch]:
+def lower_pad(context: FunctionContext, group: Group) -> list[Launch]:
     """Emit the kernels that fill the result of a ``pad`` and copy the operand into the result."""
     root = group.root
     source, filling = root.operands
@@ -47,37 +47,37 @@ def lower_pad(whole: Whole, group: Group) -> list[Launch]:
         sizes.append(size)
         if start != 0 or step != 1:
             targets[axis] = (start, step)
-    w = Writing(whole, group)
+    w = KernelWriter(context, group)
     memory = w.located(root)
 
     def fill(position: list[Index]) -> None:
         w.reader.store(memory, tuple(position), w.reader.element(filling, ()))
 
     items = write_elements(w, filling, memory, shape_of(root), fill, is_collapsible=lambda axis: True)
-    return [w.launch(items, "fill"), _write_region(whole, group, source, tuple(sizes), targets, firsts)]
+    return [w.launch(items, "fill"), _write_region(context, group, source, tuple(sizes), targets, firsts)]
 
 
-def lower_scatter(whole: Whole, group: Group) -> list[Launch]:
+def lower_scatter(context: FunctionContext, group: Group) -> list[Launch]:
     """Emit the copy of the first operand, then the updates of each ``scatter`` of a chain, in order."""
     chain = [group.root]
     while chain[0].operands[0].op == "scatter" and chain[0].operands[0] in group.members:
         chain.insert(0, chain[0].operands[0])
-    launches = [_write_region(whole, group, chain[0].operands[0], shape_of(group.root), {}, {})]
+    launches = [_write_region(context, group, chain[0].operands[0], shape_of(group.root), {}, {})]
     for value in chain:
         part = written_box(value)
         if part is not None:
             lines = enumerate(zip(part.starts, part.steps, strict=True))
             targets = {axis: line for axis, line in lines if line != (0, 1)}
             updates = value.operands[2]
-            launches.append(_write_region(whole, group, updates, shape_of(updates), targets, {}))
+            launches.append(_write_region(context, group, updates, shape_of(updates), targets, {}))
             continue
-        w = Writing(whole, group)
+        w = KernelWriter(context, group)
         launches.append(w.launch(write_updates(w, value), "scatter"))
     return launches
 
 
 def _write_region(
-    whole: Whole,
+    context: FunctionContext,
     group: Group,
     value: Value,
     sizes: Sequence[Size],
@@ -87,14 +87,14 @@ def _write_region(
     """Emit the kernel that writes elements of a value into a region of the root.
 
     Args:
-        whole: Facts about the whole function.
+        context: Facts about the function.
         group: The group of the root.
         value: The value, an operand of the root.
         sizes: Sizes of the region.
         targets: Start and step of the region in the root, by axis; 0 and 1 for other axes.
         firsts: First element of the value, by axis; 0 for other axes.
     """
-    w = Writing(whole, group)
+    w = KernelWriter(context, group)
     memory = w.located(group.root)
     reader = w.reader
 

@@ -25,7 +25,7 @@ from sardonyx.compiler.kernels.fft import Fourier
 from sardonyx.compiler.kernels.sort_top_k import Sorting
 from sardonyx.compiler.llvm.ir_builder import vector
 from sardonyx.compiler.llvm.vector_value import Vector
-from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Scratch, Stage
 from sardonyx.core.dim import Size, ceil_div, dim_max, floor_div
 from sardonyx.core.ir.graph import Value
@@ -34,9 +34,9 @@ _SORT_COST = 4
 """Cost of a sorted element, in elements loaded and stored."""
 
 
-def lower_row_algorithm(writing: Writing, value: Value) -> Size:
+def lower_row_algorithm(writer: KernelWriter, value: Value) -> Size:
     """Emit the kernel of a ``scan``, ``sort``, ``top_k``, ``determinant`` or ``fft``; return work items."""
-    return _LOWERINGS[value.op](writing, value)
+    return _LOWERINGS[value.op](writer, value)
 
 
 def lanes_for(value: Value, lanes: int) -> int:
@@ -48,7 +48,7 @@ def lanes_for(value: Value, lanes: int) -> int:
     return lanes if is_across_rows or value.op in ("sort", "top_k") else 1
 
 
-def _scan(w: Writing, value: Value) -> Size:
+def _scan(w: KernelWriter, value: Value) -> Size:
     source, axis, kind = value.operands[0], value.params["axis"], value.params["kind"]
     reader, e, dtype = w.reader, w.kernel.emitter, dtype_of(value)
     memory = w.located(w.group.root)
@@ -67,7 +67,7 @@ def _scan(w: Writing, value: Value) -> Size:
     return _over_rows(w, shape_of(value), (axis,), reader.lanes > 1, row)
 
 
-def _sort(w: Writing, value: Value) -> Size:
+def _sort(w: KernelWriter, value: Value) -> Size:
     source, axis = value.operands[0], value.params["axis"]
     reader, e = w.reader, w.kernel.emitter
     memory = w.located(w.group.root)
@@ -102,7 +102,7 @@ def _sort(w: Writing, value: Value) -> Size:
     return _over_costly_rows(w, shape_of(source), axis, row)
 
 
-def _determinant(w: Writing, value: Value) -> Size:
+def _determinant(w: KernelWriter, value: Value) -> Size:
     source = value.operands[0]
     reader, e = w.reader, w.kernel.emitter
     memory = w.located(w.group.root)
@@ -129,14 +129,14 @@ def _tables(value: Value) -> Stage:
     return Stage(value, fft.table_bytes(shape_of(value)[-1]))
 
 
-def write_fourier_tables(w: Writing, value: Value) -> Size:
+def write_fourier_tables(w: KernelWriter, value: Value) -> Size:
     """Emit the kernel of the tables that all rows of an ``fft`` share; return the work items."""
     with w.kernel.emitter.loop("%first", "%last"):
         Fourier(w.kernel.emitter, w.kernel.size(shape_of(value)[-1]), w.pointer(_tables(value))).write_tables()
     return 1
 
 
-def _fft(w: Writing, value: Value) -> Size:
+def _fft(w: KernelWriter, value: Value) -> Size:
     source = value.operands[0]
     reader, e = w.reader, w.kernel.emitter
     memory = w.located(w.group.root)
@@ -166,14 +166,14 @@ def _fft(w: Writing, value: Value) -> Size:
     return _over_rows(w, shape, (len(shape) - 1,), False, row)
 
 
-def _scratch(w: Writing, bytes_: Size) -> tuple[str, str | int]:
+def _scratch(w: KernelWriter, bytes_: Size) -> tuple[str, str | int]:
     """Return scratch memory for all workers, and the bytes of one worker."""
     rounded = -(-bytes_ // 64) * 64 if isinstance(bytes_, int) else (bytes_ + 63) // 64 * 64
     return w.pointer(Scratch(rounded)), w.kernel.size(rounded)
 
 
 def _over_rows(
-    w: Writing, shape: Sequence[Size], axes: tuple[int, ...], lane: bool, body: Callable[[list[Index]], None]
+    w: KernelWriter, shape: Sequence[Size], axes: tuple[int, ...], lane: bool, body: Callable[[list[Index]], None]
 ) -> Size:
     """Write the nest over all axes except the axes of a row."""
     loops = nest_axes(shape, [axis for axis in range(len(shape)) if axis not in axes], lambda a, b: False)
@@ -181,7 +181,7 @@ def _over_rows(
     return work_items(w.reader, loops, len(shape), work, lane, body)
 
 
-def _over_costly_rows(w: Writing, shape: Sequence[Size], axis: int, body: Callable[[list[Index]], None]) -> Size:
+def _over_costly_rows(w: KernelWriter, shape: Sequence[Size], axis: int, body: Callable[[list[Index]], None]) -> Size:
     """Write the nest over all axes except the sorted axis.
 
     Sorting makes a row costly, so a work item has fewer rows than elsewhere.
@@ -204,7 +204,7 @@ def _over_costly_rows(w: Writing, shape: Sequence[Size], axis: int, body: Callab
     return ceil_div(count, rows)
 
 
-_LOWERINGS: dict[str, Callable[[Writing, Value], Size]] = {
+_LOWERINGS: dict[str, Callable[[KernelWriter, Value], Size]] = {
     "scan": _scan,
     "sort": _sort,
     "top_k": _sort,

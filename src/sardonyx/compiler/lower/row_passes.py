@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from sardonyx.compiler.analysis.primitive_traits import Rows, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import Memory, shape_of
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element
-from sardonyx.compiler.codegen.element_reader import Place as Position
+from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Position
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import RowNest
-from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Scratch
 from sardonyx.compiler.schedule.groups import operations
 from sardonyx.core.dim import Size, ceil_div
@@ -41,7 +40,7 @@ class RowPasses:
     """
 
     def __init__(
-        self, w: Writing, nest: RowNest, rows: Rows, passes: Sequence[Sequence[Value]], keeps: bool = True
+        self, w: KernelWriter, nest: RowNest, rows: Rows, passes: Sequence[Sequence[Value]], keeps: bool = True
     ) -> None:
         self._w, self._nest, self._rows, self._passes = w, nest, rows, passes
         self._first = _shared_values(w, rows, passes) if keeps else {}
@@ -104,7 +103,7 @@ class RowPasses:
         return (*along, Index(0, 1)) if self._nest.lane_is_kept else along
 
 
-def _shared_values(w: Writing, rows: Rows, passes: Sequence[Sequence[Value]]) -> dict[Value, int]:
+def _shared_values(w: KernelWriter, rows: Rows, passes: Sequence[Sequence[Value]]) -> dict[Value, int]:
     """Return the costly values that several passes read, each with the first of these passes."""
     needed: dict[Value, set[int]] = {}
     for number, values in enumerate(passes):
@@ -122,7 +121,7 @@ def _shared_values(w: Writing, rows: Rows, passes: Sequence[Sequence[Value]]) ->
             value = waiting.pop()
             if value not in needed or value in first:
                 continue
-            fits = not isinstance(size, int) or size * dtype_of(value).bitwidth // 8 <= w.whole.target.l2 // 2
+            fits = not isinstance(size, int) or size * dtype_of(value).bitwidth // 8 <= w.context.target.l2 // 2
             if fits and len(needed[value]) > 1 and _is_worth_storing(w, rows, value, needed):
                 first[value] = number
             else:
@@ -130,7 +129,7 @@ def _shared_values(w: Writing, rows: Rows, passes: Sequence[Sequence[Value]]) ->
     return first
 
 
-def _is_worth_storing(w: Writing, rows: Rows, value: Value, wide: Collection[Value]) -> bool:
+def _is_worth_storing(w: KernelWriter, rows: Rows, value: Value, wide: Collection[Value]) -> bool:
     """Return True if an element is costly, and read only at the position where the element is computed."""
     if dtype_of(value) not in (t.FLOAT, t.DOUBLE) or shape_of(value) != rows.shape:
         return False

@@ -9,7 +9,7 @@ from sardonyx.compiler.analysis.primitive_traits import EXTREMA, Rows
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import RowNest, reduce_row, stored
-from sardonyx.compiler.lower.context import Whole, Writing, storage_bits
+from sardonyx.compiler.lower.context import FunctionContext, KernelWriter, storage_bits
 from sardonyx.compiler.lower.launch import Launch
 from sardonyx.compiler.lower.maps import mask_channels
 from sardonyx.compiler.lower.row_passes import RowPasses
@@ -27,14 +27,14 @@ _ADJACENT_ROWS = 8
 """Vectors of 32 bits reduced in one pass, if lanes are adjacent rows."""
 
 
-def lower_rows(whole: Whole, group: Group) -> Launch:
+def lower_rows(context: FunctionContext, group: Group) -> Launch:
     """Emit the row-by-row kernel of a group with reductions."""
     assert group.rows is not None
     rows = group.rows
-    order = whole.schedule.order
+    order = context.schedule.order
     reductions = [value for value in order if value in group.members and value.op == "reduce"]
-    channels = row_channels(group, whole.blocks)
-    w = Writing(whole, group, None if channels else _row_lanes(whole, group, rows, reductions))
+    channels = row_channels(group, context.blocks)
+    w = KernelWriter(context, group, None if channels else _row_lanes(context, group, rows, reductions))
     reader, root = w.reader, group.root
     memory = w.located(root)
     elementwise = shape_of(root) == rows.shape and root not in reductions
@@ -70,7 +70,7 @@ def lower_rows(whole: Whole, group: Group) -> Launch:
     return w.launch(nest.items(body), "rows")
 
 
-def _row_lanes(whole: Whole, group: Group, rows: Rows, reductions: Sequence[Value]) -> int | None:
+def _row_lanes(context: FunctionContext, group: Group, rows: Rows, reductions: Sequence[Value]) -> int | None:
     """Return the number of adjacent rows reduced in parallel lanes; None for the lanes of one vector.
 
     Several vectors of rows read whole cache lines. With a single vector, the rest of a line would be read only after
@@ -81,11 +81,11 @@ def _row_lanes(whole: Whole, group: Group, rows: Rows, reductions: Sequence[Valu
     if not outer or outer[-1] in rows.axes or operations(group.members) > _CHEAP_ROWS:
         return None
     read = {operand for member in group.members for operand in (member, *member.operands)}
-    if any(value.op in _REORDERING or value in whole.blocks for value in read):
+    if any(value.op in _REORDERING or value in context.blocks for value in read):
         return None
     if any(value.params["kind"] in EXTREMA for value in reductions):
         return None
-    lanes, width, bits = whole.target.lanes(32), rows.shape[outer[-1]], max(map(storage_bits, group.members))
+    lanes, width, bits = context.target.lanes(32), rows.shape[outer[-1]], max(map(storage_bits, group.members))
     vectors = 1 << (_ADJACENT_ROWS * 32 // max(bits, 32) // len(reductions) or 1).bit_length() - 1
     while vectors > 1 and isinstance(width, int) and width < vectors * lanes:
         vectors //= 2

@@ -15,26 +15,26 @@ from sardonyx.compiler.codegen.elementwise import combining
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import masked, nest_axes, work_items
 from sardonyx.compiler.llvm.ir_builder import vector
-from sardonyx.compiler.lower.context import Writing
+from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
 
-def write_updates(writing: Writing, value: Value) -> Size:
+def write_updates(writer: KernelWriter, value: Value) -> Size:
     """Write the updates of a ``scatter`` into the memory of the group's root; return the work items."""
     indices, updates = value.operands[1:]
     batch, index_axes = value.params["batch"], len(shape_of(indices)) - 1
     shape = shape_of(updates)
     rank = len(shape)
-    e, kernel = writing.kernel.emitter, writing.kernel
+    e, kernel = writer.kernel.emitter, writer.kernel
 
     def body(position: list[Index]) -> None:
         def write_axis(axis: int) -> None:
             if axis == index_axes:
-                _write_update(writing, value, list(position))
+                _write_update(writer, value, list(position))
                 return
-            with e.loop(0, kernel.size(shape[axis])) as i, writing.reader.inside():
+            with e.loop(0, kernel.size(shape[axis])) as i, writer.reader.inside():
                 position[axis] = Index(i)
                 write_axis(axis + 1)
 
@@ -42,10 +42,10 @@ def write_updates(writing: Writing, value: Value) -> Size:
 
     free = [*range(batch), *range(index_axes, rank)]
     loops = nest_axes(shape, free, lambda a, b: False)
-    return work_items(writing.reader, loops, rank, math.prod(shape[batch:index_axes]), True, body)
+    return work_items(writer.reader, loops, rank, math.prod(shape[batch:index_axes]), True, body)
 
 
-def _write_update(w: Writing, value: Value, position: list[Index]) -> None:
+def _write_update(w: KernelWriter, value: Value, position: list[Index]) -> None:
     """Write one vector of updates; an index out of range sets the fault flag and updates nothing."""
     reader, e = w.reader, w.kernel.emitter
     _, indices, updates = value.operands
@@ -87,7 +87,7 @@ def _write_update(w: Writing, value: Value, position: list[Index]) -> None:
             write()
 
 
-def _conjunction(w: Writing, a: Element, b: Element) -> Element:
+def _conjunction(w: KernelWriter, a: Element, b: Element) -> Element:
     """Return the conjunction of two conditions."""
     e, lanes = w.kernel.emitter, w.reader.lanes
     if a.uniform and b.uniform:

@@ -163,7 +163,7 @@ def concurrent_runs(launches: Sequence[Launch]) -> Iterator[tuple[int, int, Laun
     first = end = -1
     for at, launch in enumerate(launches):
         if at > end:
-            first, end = at, at + launch.beside - 1
+            first, end = at, at + launch.concurrent_loops - 1
         yield first, end, launch
 
 
@@ -173,7 +173,7 @@ def results_in_place(launch: Launch, body: Body) -> dict[Value, int]:
     Other results are copied: inputs, constants, and all but the first of several results of the same value.
     """
     skipped = 1 if launch.writes.op == "loop" else 0
-    written = body.makes
+    written = body.all_writes
     in_place: dict[Value, int] = {}
     for slot, value in enumerate(body.function.results[skipped:]):
         if value in written:

@@ -11,7 +11,7 @@ import numpy as np
 from sardonyx.compiler.analysis.shape_guards import Equal
 from sardonyx.compiler.llvm.elf_loader import Code, MappedCode
 from sardonyx.compiler.llvm.object_code import LoadedCode
-from sardonyx.compiler.lower.context import Whole
+from sardonyx.compiler.lower.context import FunctionContext
 from sardonyx.compiler.lower.launch import Launch
 from sardonyx.compiler.plan.reweight import Substitution
 from sardonyx.compiler.plan.segments import Step, depends_on_constants, launches_of
@@ -83,7 +83,7 @@ class CompiledFunction:
     threads: int
     denormals: Denormals
     has_denormals: bool
-    whole: Whole | None = None
+    whole: FunctionContext | None = None
     substitution: Substitution = field(default_factory=dict)
     overrides: str | None = None
 

@@ -96,7 +96,7 @@ class Planner:
         self._write_tape(start, launches, layout, {}, Part.POOL)
         tensor_words = {value: self._append_sizes(value).word for value in size_tensors}
         values = [value for _, value in self._value_words]
-        written = {value for launch in launches for value in launch.makes}
+        written = {value for launch in launches for value in launch.all_writes}
         makes = [value for value in dict.fromkeys(values) if value in written]
         table = self._table
         shapes = {value: stored_registers(table, value, blocks) for value in (*makes, *inputs)}
@@ -233,7 +233,7 @@ class Planner:
 
         Each thread claims a few chunks of a long launch, and one chunk of a short launch, since a claim takes time too.
         """
-        items, worth = launch.items, launch.worth
+        items, worth = launch.items, launch.useful_chunks
         if worth is not None and worth < _MIN_SHARED_WORK * self._threads:
             assert isinstance(items, int)
             return Literal(max(1, -(-items // max(1, min(worth, self._threads)))))
@@ -255,7 +255,7 @@ class Planner:
         (body,) = launch.bodies
         carried = launch.writes.params["carried"]
         operands = [locate(at, operand) for operand in launch.writes.operands]
-        results = [locate(at, result) for result in launch.makes]
+        results = [locate(at, result) for result in launch.all_writes]
         sizes = [self._bytes(result) for result in body.function.results[1:]]
         number = ArenaAddress(layout.buffers[at, ITERATION_NUMBER])
         halves = [
@@ -318,7 +318,7 @@ class Planner:
     def _append_choice(self, at: int, launch: Launch, layout: Layout, locate: Locate, pool: Part) -> int:
         """Append the arguments of a choice, see :class:`.ChoiceWord`; return the index of the first word."""
         condition, *operands = [locate(at, operand) for operand in launch.writes.operands]
-        results = [locate(at, result) for result in launch.makes]
+        results = [locate(at, result) for result in launch.all_writes]
         words: list[Word] = [pool, condition, self._fault]
         for number, body in enumerate(launch.bodies):
             in_place = results_in_place(launch, body)

@@ -361,7 +361,7 @@ def _describe(what: Any) -> tuple[str, str, tuple[str, ...]]:
     if isinstance(what, Value):
         name = f"host {what.params['function'].name}" if what.op == "host" else what.op
         return "interpreter", name, (what.origin,) if what.origin else ()
-    return "kernel", what.title, tuple(value.origin for value in what.makes if value.origin)
+    return "kernel", what.title, tuple(value.origin for value in what.all_writes if value.origin)
 
 
 class Runs(Protocol):
