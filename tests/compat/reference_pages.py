@@ -181,7 +181,7 @@ Cases of public suites that are skipped or judged differently, and disagreements
 
 def differences_page() -> str:
     """Return the page of skipped cases, and of disagreements with other evaluators."""
-    wheels = [(f"`{RANDOM}`", "all", "its values are random: types and shapes are compared")]
+    wheels = [(f"`{RANDOM}`", "all", "random values: types and shapes are compared")]
     wheels += [(f"`{flaw.cases}`", ", ".join(flaw.versions), flaw.reason) for flaw in FLAWS]
     others = [(_listed(entry.operators), entry.evaluator, entry.reason) for entry in DISAGREEMENTS]
     sections = (

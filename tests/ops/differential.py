@@ -21,7 +21,7 @@ from tests.ops.generators import GENERATORS
 from tests.ops.generators.draw import Case, Draw
 from tests.ops.generators.retyped import retyped
 
-RANDOM = "its results are random"
+RANDOM = "random results"
 
 WITHOUT_GENERATOR: dict[str, str] = {
     **dict.fromkeys(

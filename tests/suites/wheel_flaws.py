@@ -163,12 +163,12 @@ FLAWS: tuple[Flaw, ...] = (
     ),
     Flaw(
         r"test_(nesterov_)?momentum(_multiple)?", ("1.7.0",),
-        "the tensors are not moved, and beta counts at the first iteration; corrected in 1.8",
+        "the data leave out the update of the tensors, and apply beta in the first iteration; corrected in 1.8",
         lambda trial: trial.fed(R=np.float32(0), T=np.int64(1)),
     ),
     Flaw(
         r"test_sequence_insert_at_front", ("1.8.1",),
-        "what is inserted at 0 was appended; corrected in 1.9",
+        "the data append a tensor that is inserted at 0; corrected in 1.9",
         lambda trial: replace(trial, feeds=trial.feeds | {"position": np.array([len(trial.feeds["sequence"])])}),
     ),
     Flaw(
@@ -178,47 +178,47 @@ FLAWS: tuple[Flaw, ...] = (
     ),
     Flaw(
         r"test_qlinearmatmul_[23]D_int8_float(16|32)", ("1.16.2", "1.18.0", "1.20.1"),
-        "sums out of the range of int8 wrapped; QLinearMatMul saturates; corrected in 1.21",
+        "sums beyond int8 wrap in the data; QLinearMatMul saturates; corrected in 1.21",
         saturated,
     ),
     Flaw(
         r"test_rotary_embedding.*_rotary_dim", ("1.18.0",),
-        "the caches are as wide as half a head; they are as wide as half of rotary_embedding_dim; corrected in 1.19",
+        "the caches have half the size of a head instead of half of rotary_embedding_dim; corrected in 1.19",
         half_of_what_turns,
     ),
     Flaw(
         r"test_l2normalization_axis_0", ("1.20.1",),
-        "0 over a norm of 0 was NaN; it is 0; corrected in 1.21",
+        "0 over a norm of 0 is NaN in the data, and 0 in the standard; corrected in 1.21",
         zero_over_zero,
     ),
     Flaw(
         r"test_castlike_(BFLOAT16_to_FLOAT|FLOAT_to_BFLOAT16)(_expanded)?", ("1.12.0", "1.14.1"),
-        "the data of `like` have another rank than the model declares; corrected in 1.15",
+        "the rank of `like` differs from the declared rank; corrected in 1.15",
         lambda trial: trial.fed(),
     ),
     Flaw(
         r"test_dft_inverse(_opset19)?", ("1.12.0", "1.14.1", "1.16.2", "1.18.0"),
-        "computed in float64, and since 1.19 in float32: zeros of the two lie 2e-7 apart, and 1e-7 is allowed",
+        "data computed in float64 (in float32 since 1.19): zeros differ by 2e-7, and the tolerance is 1e-7",
         in_doubles,
     ),
     Flaw(
         r"(?!.*_expanded)test_attention_3d.*", ("1.18.0",),
-        "heads were cut out of a 3D input by a reshape to [B, heads, S, size]; corrected in 1.19",
+        "a 3D input is reshaped to [B, heads, S, size] without a transposition; corrected in 1.19",
         heads_by_reshape,
     ),
     Flaw(
         r"(?!.*_expanded)test_attention_[34]d_gqa.*", ("1.18.0",),
-        "keys were repeated as a whole (tiled) for grouped queries, not head by head; corrected in 1.19",
+        "keys of grouped queries are tiled instead of repeated head by head; corrected in 1.19",
         keys_as_a_whole,
     ),
     Flaw(
         r"test_attention_[34]d_with_(past_and_present_)?qk_matmul_bias(_[34]d_mask(_causal)?)?", ("1.18.0", "1.20.1"),
-        "qk_matmul_output_mode 1 and 2 were taken for each other; corrected in 1.21",
+        "qk_matmul_output_mode 1 and 2 are exchanged; corrected in 1.21",
         modes_exchanged,
     ),
     Flaw(
         r"test_attention_[34]d_with_(past_and_present_)?qk_matmul_softcap", ("1.18.0", "1.20.1"),
-        "the cap was put on scores after the mask, not before it; corrected in 1.21",
+        "the cap is applied to scores after the mask instead of before; corrected in 1.21",
         cap_after_mask,
     ),
 )  # fmt: skip
