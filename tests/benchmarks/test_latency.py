@@ -48,7 +48,7 @@ def test_the_better_graph_of_a_peer_counts(modules: dict[str, ModuleType]) -> No
 
 def holds(tables: ModuleType, rows: list[dict[str, Any]]) -> dict[str, str]:
     summary, *_ = tables.tables({"latency": rows}, ["latency"])
-    return {asked: held for _, asked, _, held in summary.rows if asked}
+    return {criterion: verdict for _, criterion, _, verdict in summary.rows if criterion}
 
 
 def test_the_criteria_hold_when_all_models_are_fast(modules: dict[str, ModuleType]) -> None:
@@ -56,16 +56,16 @@ def test_the_criteria_hold_when_all_models_are_fast(modules: dict[str, ModuleTyp
 
 
 def test_one_that_failed_counts_as_slower(modules: dict[str, ModuleType]) -> None:
-    found = holds(modules["tables"], [row("a", 1.0, 8.0), {"name": "b", "failure": "crashed"}])
-    assert found["no model slower than the better peer"] == "NO"
-    assert found["≥ 2.0 × ONNX Runtime"] == "NO"
+    verdicts = holds(modules["tables"], [row("a", 1.0, 8.0), {"name": "b", "failure": "crashed"}])
+    assert verdicts["no model slower than the better peer"] == "NO"
+    assert verdicts["≥ 2.0 × ONNX Runtime"] == "NO"
 
 
 def test_a_slow_network_needs_its_roofline(modules: dict[str, ModuleType]) -> None:
-    asked = "≥ 2.0 × ONNX Runtime or ≥ 0.8 of the roofline"
-    assert holds(modules["tables"], [row("a", 1.0, 2.4)])[asked] == "NO"
-    assert holds(modules["tables"], [row("a", 1.0, 2.4, roofline=0.9)])[asked] == "yes"
-    assert holds(modules["tables"], [row("a", 0.001, 0.0024)])[asked] == "yes"
+    criterion = "≥ 2.0 × ONNX Runtime or ≥ 0.8 of the roofline"
+    assert holds(modules["tables"], [row("a", 1.0, 2.4)])[criterion] == "NO"
+    assert holds(modules["tables"], [row("a", 1.0, 2.4, roofline=0.9)])[criterion] == "yes"
+    assert holds(modules["tables"], [row("a", 0.001, 0.0024)])[criterion] == "yes"
 
 
 def test_a_model_is_measured_on_all_engines(modules: dict[str, ModuleType], tmp_path: Path) -> None:
@@ -76,13 +76,13 @@ def test_a_model_is_measured_on_all_engines(modules: dict[str, ModuleType], tmp_
     onnx.save(model, tmp_path / "net.onnx")
     np.savez(tmp_path / "feeds.npz", x=np.ones((2, 4), np.float32))
     path, feeds = str(tmp_path / "net.onnx"), str(tmp_path / "feeds.npz")
-    found = modules["children"].call("latency", path=path, optimized=path, feeds=feeds, threads=2, seconds=0.1)
-    assert found["failures"] == {}
+    measured = modules["children"].call("latency", path=path, optimized=path, feeds=feeds, threads=2, seconds=0.1)
+    assert measured["failures"] == {}
     sides = {"sardonyx", "onnxruntime", "openvino", "onnxruntime, optimized", "openvino, optimized"}
-    assert set(found["seconds"]) == sides
-    assert found["ratios"]["sardonyx"] == 1.0
-    assert max(found["errors"].values()) < 1e-5
-    assert found["kernels"] >= 1
+    assert set(measured["seconds"]) == sides
+    assert measured["ratios"]["sardonyx"] == 1.0
+    assert max(measured["errors"].values()) < 1e-5
+    assert measured["kernels"] >= 1
 
 
 def test_many_sizes_are_measured_on_all_engines(modules: dict[str, ModuleType], tmp_path: Path) -> None:
@@ -95,13 +95,13 @@ def test_many_sizes_are_measured_on_all_engines(modules: dict[str, ModuleType], 
     for n in (3, 200, 7):
         sizes.append(str(tmp_path / f"{n}.npz"))
         np.savez(sizes[-1], x=np.ones((n, 4), np.float32))
-    found = modules["children"].call("dynamic", path=str(tmp_path / "net.onnx"), sizes=sizes, threads=2)
-    assert found["faults"] == found["compilations"] == 0
-    assert len(found["ratios"]) == 2
-    assert set(found["new"]) == {"sardonyx", "onnxruntime", "openvino"}
-    table, lines = modules["tables"].of_many_sizes([{"name": "net", "count": 3, **found}])
+    measured = modules["children"].call("dynamic", path=str(tmp_path / "net.onnx"), sizes=sizes, threads=2)
+    assert measured["faults"] == measured["compilations"] == 0
+    assert len(measured["ratios"]) == 2
+    assert set(measured["new"]) == {"sardonyx", "onnxruntime", "openvino"}
+    table, lines = modules["tables"].of_many_sizes([{"name": "net", "count": 3, **measured}])
     assert len(table.rows) == 3
-    assert {asked: held for _, asked, _, held in lines}["no compilation"] == "yes"
+    assert {criterion: verdict for _, criterion, _, verdict in lines}["no compilation"] == "yes"
 
 
 def test_a_crash_is_a_row(modules: dict[str, ModuleType], tmp_path: Path) -> None:

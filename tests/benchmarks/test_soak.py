@@ -16,7 +16,7 @@ def test_sessions_stay_right_and_as_large_as_they_are(beside: Background) -> Non
     printed = beside.printed()
     last = printed.splitlines()[-1]
     assert last.startswith("{"), printed
-    told = json.loads(last)
-    assert not told["errors"] and told["flat"], printed
+    report = json.loads(last)
+    assert not report["errors"] and report["flat"], printed
     # What goes before the three minutes alone.
-    assert len(told["acts"]) == 12 and min(told["acts"].values()) > 24
+    assert len(report["acts"]) == 12 and min(report["acts"].values()) > 24

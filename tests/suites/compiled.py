@@ -9,14 +9,12 @@ from __future__ import annotations
 import collections
 import re
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.backend.test.case.test_case import TestCase as Case
 
 from sardonyx.compiler.call.call_context import Fault
 from sardonyx.compiler.program import Program
@@ -28,6 +26,7 @@ from sardonyx.errors import NeedsValueError, SardonyxError, SizeLimitError
 from sardonyx.model import load
 from sardonyx.ops.feeds import as_value
 from sardonyx.ops.graph import declared_type, prepare
+from tests.suites.node_cases import Case, node_cases
 
 RANDOM = re.compile(r"test_bernoulli.*|test_training_dropout.*")
 """Cases whose outputs are random numbers, which tell the shape alone."""
@@ -49,15 +48,6 @@ class Outcome(NamedTuple):
     name: str
     problem: str
     interpreted: tuple[tuple[str, str], ...]
-
-
-def node_cases() -> list[Case]:
-    """The node cases of the installed onnx."""
-    from onnx.backend.test.loader import load_model_tests
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return load_model_tests(kind="node")
 
 
 def outcomes(cases: Iterable[Case]) -> Iterator[Outcome]:
@@ -83,10 +73,10 @@ def _outcome(case: Case) -> Outcome:
         interpreted.update(
             ((step.op, program.schedule.host[step]), None) for step in program.steps if isinstance(step, Value)
         )
-        found = program.run(arrays)
+        results = program.run(arrays)
         if not RANDOM.fullmatch(case.name):
-            for wanted, got in zip(outputs, found, strict=True):
-                _compare(_plain(wanted), got, case.rtol, case.atol)
+            for expected, actual in zip(outputs, results, strict=True):
+                _compare(_plain(expected), actual, case.rtol, case.atol)
     return Outcome(case.name, "", tuple(interpreted))
 
 
@@ -94,14 +84,14 @@ def _traced(model: onnx.ModelProto, feeds: Sequence[Any], *, known: bool) -> tup
     """The case as a function, and what it is called with; small integers are part of it where it needs them."""
     graph = prepare(load(model))
     values = [as_value(_plain(fed), declared_type(v), str(v.name)) for fed, v in zip(feeds, graph.inputs, strict=False)]
-    given = [value for value in values if not (known and _is_small(value))]
+    open_values = [value for value in values if not (known and _is_small(value))]
 
     def body(*inputs: Value) -> tuple[Value, ...]:
         rest = iter(inputs)
         return graph.call([value if known and _is_small(value) else next(rest) for value in values])
 
-    function = simplify(trace("case", body, [value.type for value in given]))
-    arrays = [value.known for value in given]
+    function = simplify(trace("case", body, [value.type for value in open_values]))
+    arrays = [value.known for value in open_values]
     return function, [np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in arrays]
 
 
@@ -116,23 +106,23 @@ def _plain(fed: Any) -> Any:
     return [_plain(item) for item in fed] if isinstance(fed, (list, tuple)) else fed
 
 
-def _compare(wanted: Any, found: Any, rtol: float, atol: float) -> None:
+def _compare(expected: Any, actual: Any, rtol: float, atol: float) -> None:
     """As onnx's own runner compares."""
-    if wanted is None or isinstance(wanted, list):
-        assert isinstance(found, type(wanted)), f"{type(found)} in place of {type(wanted)}"
-        for one, other in zip(wanted or [], found or [], strict=True):
+    if expected is None or isinstance(expected, list):
+        assert isinstance(actual, type(expected)), f"{type(actual)} in place of {type(expected)}"
+        for one, other in zip(expected or [], actual or [], strict=True):
             _compare(one, other, rtol, atol)
         return
-    wanted, found = np.asarray(wanted), np.asarray(found)
-    assert wanted.shape == found.shape, f"shape {found.shape} in place of {wanted.shape}"
-    if wanted.dtype.kind in "OUS":
-        assert wanted.tolist() == found.tolist(), "other texts"
+    expected, actual = np.asarray(expected), np.asarray(actual)
+    assert expected.shape == actual.shape, f"shape {actual.shape} in place of {expected.shape}"
+    if expected.dtype.kind in "OUS":
+        assert expected.tolist() == actual.tolist(), "other texts"
         return
-    assert wanted.dtype == found.dtype, f"{found.dtype} in place of {wanted.dtype}"
-    if wanted.dtype.kind not in "biufc":
-        rtol = max(rtol, 2**-6) if wanted.dtype.name == "bfloat16" else rtol
-        wanted, found = wanted.astype(np.float32), found.astype(np.float32)
-    np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol)
+    assert expected.dtype == actual.dtype, f"{actual.dtype} in place of {expected.dtype}"
+    if expected.dtype.kind not in "biufc":
+        rtol = max(rtol, 2**-6) if expected.dtype.name == "bfloat16" else rtol
+        expected, actual = expected.astype(np.float32), actual.astype(np.float32)
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
 
 
 def main(pattern: str = "") -> None:
@@ -140,14 +130,14 @@ def main(pattern: str = "") -> None:
     cases = [case for case in node_cases() if re.search(pattern, case.name)]
     wrong, whole = 0, 0
     by_reason: dict[str, list[str]] = collections.defaultdict(list)
-    for found in outcomes(cases):
-        if found.problem:
+    for outcome in outcomes(cases):
+        if outcome.problem:
             wrong += 1
-            print(f"WRONG {found.name}: {found.problem[:300]}", flush=True)
-        whole += not found.interpreted
-        for reason in {_GET.sub("get", f"{op}: {why}") for op, why in found.interpreted}:
-            by_reason[reason].append(found.name)
-    for reason, names in sorted(by_reason.items(), key=lambda each: -len(each[1])):
+            print(f"WRONG {outcome.name}: {outcome.problem[:300]}", flush=True)
+        whole += not outcome.interpreted
+        for reason in {_GET.sub("get", f"{op}: {why}") for op, why in outcome.interpreted}:
+            by_reason[reason].append(outcome.name)
+    for reason, names in sorted(by_reason.items(), key=lambda entry: -len(entry[1])):
         print(f"{len(names):5} {reason}, as in {', '.join(names[:3])}")
     print(f"{len(cases) - wrong} of {len(cases)} right, {whole} without the interpreter")
 

@@ -31,14 +31,15 @@ def traced_case(model: onnx.ModelProto, inputs: Sequence[Any]) -> tuple[Function
     loaded = load(model)
     graph = prepare(loaded)
     known = [
-        given(x, refined(declared_type(v), x), v.name or "") for x, v in zip(inputs, loaded.graph.inputs, strict=True)
+        known_input(x, refined(declared_type(v), x), v.name or "")
+        for x, v in zip(inputs, loaded.graph.inputs, strict=True)
     ]
     fixed: set[int] = set()
     while True:
         open_ = [i for i in range(len(known)) if i not in fixed]
 
-        def body(*given: Value, open_: list[int] = open_) -> Sequence[Value]:
-            by_position = dict(zip(open_, given, strict=True))
+        def body(*open_values: Value, open_: list[int] = open_) -> Sequence[Value]:
+            by_position = dict(zip(open_, open_values, strict=True))
             return graph.call([by_position.get(i, value) for i, value in enumerate(known)])
 
         try:
@@ -51,7 +52,7 @@ def traced_case(model: onnx.ModelProto, inputs: Sequence[Any]) -> tuple[Function
             fixed.update(needed)
 
 
-def given(x: Any, type: Type | None, name: str) -> Value:
+def known_input(x: Any, type: Type | None, name: str) -> Value:
     value = as_value(x, type, name)
     return value if type is None or isinstance(type, TensorType) else known_value(value.known, type)
 

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import warnings
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
-from onnx.backend.test.case.test_case import TestCase as Case
 
 import sardonyx
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.verify.compare import TOLERANCE, difference
+from tests.suites.node_cases import PARTS, Case, node_cases
 
 LIGHT = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "light").glob("*.onnx"))
-
-PARTS = 8
-"""The node cases are tested in so many parts, for several workers."""
-
-
-@functools.cache
-def node_cases() -> list[Case]:
-    from onnx.backend.test.loader import load_model_tests
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return load_model_tests(kind="node")
 
 
 def is_valid(model: onnx.ModelProto) -> bool:
@@ -42,10 +28,10 @@ def is_valid(model: onnx.ModelProto) -> bool:
 def errors(model: onnx.ModelProto, feeds: dict[str, Any], expected: dict[str, Any]) -> dict[str, float] | None:
     """How far each output is from the expected one; None where no evaluator runs the model."""
     try:
-        found = evaluate(model, feeds)
+        results = evaluate(model, feeds)
     except EvaluationError:
         return None
-    return {name: difference(name, want, found[name]).error for name, want in expected.items()}
+    return {name: difference(name, want, results[name]).error for name, want in expected.items()}
 
 
 def fault(case: Case) -> str:
@@ -78,8 +64,8 @@ def fault(case: Case) -> str:
 def test_optimizing_a_node_model_keeps_its_result(part: int) -> None:
     cases = node_cases()[part::PARTS]
     assert len(cases) > 200
-    found = [f"{case.name}: {text}" for case in cases if (text := fault(case))]
-    assert not found, "\n".join(found)
+    faults = [f"{case.name}: {text}" for case in cases if (text := fault(case))]
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)

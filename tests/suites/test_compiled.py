@@ -31,20 +31,20 @@ INTERPRETED = {
 
 def unexpected(outcome: Outcome) -> list[str]:
     """What is interpreted without a reason."""
-    found = [f"{op}: {why}" for op, why in outcome.interpreted]
-    return [each for each in found if not any(re.fullmatch(pattern, each) for pattern in INTERPRETED)]
+    interpreted = [f"{op}: {why}" for op, why in outcome.interpreted]
+    return [text for text in interpreted if not any(re.fullmatch(pattern, text) for pattern in INTERPRETED)]
 
 
 @pytest.mark.long
 def test_every_case() -> None:
     cases = [case for case in node_cases() if not any(re.fullmatch(pattern, case.name) for pattern in EXCLUDED)]
     assert len(cases) > 1500
-    found = list(outcomes(cases))
-    wrong = [f"{each.name}: {each.problem}" for each in found if each.problem]
+    results = list(outcomes(cases))
+    wrong = [f"{outcome.name}: {outcome.problem}" for outcome in results if outcome.problem]
     assert not wrong, "\n".join(wrong)
-    interpreted = [f"{each.name}: {text}" for each in found for text in unexpected(each)]
+    interpreted = [f"{outcome.name}: {text}" for outcome in results for text in unexpected(outcome)]
     assert not interpreted, "\n".join(interpreted)
-    assert sum(not each.interpreted for each in found) > 0.85 * len(cases)
+    assert sum(not outcome.interpreted for outcome in results) > 0.85 * len(cases)
 
 
 def test_what_is_interpreted_without_a_reason_is_told() -> None:

@@ -26,8 +26,8 @@ def cases() -> list[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = sorted(load_model_tests(kind="node"), key=lambda case: case.name)
-    return [case for case in found if not any(re.fullmatch(pattern, case.name) for pattern in EXPORTED)]
+        node_cases = sorted(load_model_tests(kind="node"), key=lambda case: case.name)
+    return [case for case in node_cases if not any(re.fullmatch(pattern, case.name) for pattern in EXPORTED)]
 
 
 def plain(fed: Any) -> Any:
@@ -42,9 +42,9 @@ def problem(case: Any) -> str | None:
         feeds = [plain(x) for x in inputs]
         try:
             function, open_ = traced_case(case.model, feeds)
-            found = run_exported(function, [feeds[i] for i in open_])
+            actual = run_exported(function, [feeds[i] for i in open_])
             expected = [plain(y) for y in outputs]
-            runner.Runner.assert_similar_outputs(expected, found, case.rtol, case.atol)
+            runner.Runner.assert_similar_outputs(expected, actual, case.rtol, case.atol)
         except Exception as error:  # Whatever a case raises is its failure, told with its name.
             return f"{case.name}: {type(error).__name__}: {error}"
     return None
@@ -53,7 +53,7 @@ def problem(case: Any) -> str | None:
 def problems(chosen: list[Any]) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [found for case in chosen if (found := problem(case)) is not None]
+        return [text for case in chosen if (text := problem(case)) is not None]
 
 
 def test_a_sample_of_the_cases() -> None:

@@ -15,7 +15,7 @@ from sardonyx.core.ir.graph import DEFINED
 from sardonyx.core.ir.types import SequenceType, TensorType, Type
 from sardonyx.model import load, to_proto
 from sardonyx.ops.inference import UNNAMED, infer
-from tests.suites.test_backend_models import PARTS, node_cases
+from tests.suites.node_cases import PARTS, node_cases
 
 _SUITES = os.environ.get("SARDONYX_SUITES", "")
 needs_suites = pytest.mark.skipif(not _SUITES, reason="SARDONYX_SUITES does not name the folder of public models")
@@ -53,12 +53,12 @@ def is_complete(type: Type | None) -> bool:
 @pytest.mark.parametrize("path", COMPLETE, ids=lambda path: path.stem)
 def test_every_value_has_a_type_and_sizes(path: Path) -> None:
     model = load(path)
-    found = infer(model)
-    types = {value.name: found.type(value) for value in inner_values(model)}
+    inferred = infer(model)
+    types = {value.name: inferred.type(value) for value in inner_values(model)}
     assert len(types) > 5
     assert {name: str(type) for name, type in types.items() if not is_complete(type)} == {}
-    assert not found.conflicts
-    assert not found.refusals
+    assert not inferred.conflicts
+    assert not inferred.refusals
 
 
 @needs_suites
@@ -102,15 +102,15 @@ def disagreements(model: ir.Model, proto: onnx.ModelProto) -> dict[str, str]:
     named = {value.name: value for node in model.graph for value in node.outputs if value.name in theirs}
     assert not ours.conflicts, ours.conflicts[0].error()
     ours.require_consistency(model.graph)
-    found = {str(name): disagreement(ours.type(value), theirs[str(name)]) for name, value in named.items()}
-    return {name: text for name, text in found.items() if text}
+    texts = {str(name): disagreement(ours.type(value), theirs[str(name)]) for name, value in named.items()}
+    return {name: text for name, text in texts.items() if text}
 
 
 @pytest.mark.parametrize("path", [*REAL, *NETWORKS], ids=lambda path: path.stem)
 def test_onnx_knows_nothing_else_and_nothing_more(path: Path) -> None:
     model = load(path)
-    found = disagreements(model, to_proto(load(path), weights=False))
-    assert {name: text for name, text in found.items() if (path.stem, name) not in TOLD_OTHERWISE} == {}
+    texts = disagreements(model, to_proto(load(path), weights=False))
+    assert {name: text for name, text in texts.items() if (path.stem, name) not in TOLD_OTHERWISE} == {}
 
 
 def without_claims(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -129,8 +129,8 @@ def test_onnx_knows_no_more_of_the_node_cases(part: int) -> None:
     for case in node_cases()[part::PARTS]:
         assert case.model is not None
         bare = without_claims(case.model)
-        if found := disagreements(load(bare), bare):
-            wrong[case.name] = found
+        if texts := disagreements(load(bare), bare):
+            wrong[case.name] = texts
     assert wrong == {}
 
 

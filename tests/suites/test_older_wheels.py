@@ -23,36 +23,36 @@ from tests.suites.wheels import WHEELS, cases_in, data_sets, node_data
 
 def trials(case: Path) -> list[Trial]:
     model = onnx.load(case / "model.onnx")
-    return [Trial(model, feeds, wanted) for feeds, wanted in data_sets(case, model)]
+    return [Trial(model, feeds, expected) for feeds, expected in data_sets(case, model)]
 
 
 def difference(trial: Trial, *, values: bool = True) -> str | None:
     """What of a trial the session gives otherwise; None if nothing."""
     try:
-        assert_similar(trial.run(), trial.wanted, values=values)
+        assert_similar(trial.run(), trial.expected, values=values)
     except (SardonyxError, AssertionError) as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return None
 
 
-def assert_similar(found: Any, wanted: Any, *, values: bool = True) -> None:
+def assert_similar(actual: Any, expected: Any, *, values: bool = True) -> None:
     """Types, shapes and elements are equal, to the tolerances of onnx's suite."""
-    if isinstance(wanted, list):
-        assert isinstance(found, list) and len(found) == len(wanted)
-        for one, other in zip(found, wanted, strict=True):
+    if isinstance(expected, list):
+        assert isinstance(actual, list) and len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
             assert_similar(one, other, values=values)
-    elif wanted is None:
-        assert found is None
+    elif expected is None:
+        assert actual is None
     else:
-        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
         if not values:
             return
-        if wanted.dtype == object:
-            assert found.tolist() == wanted.tolist()
-        elif wanted.dtype.kind == "V" or wanted.dtype.name == "bfloat16":
-            np.testing.assert_allclose(found.astype(np.float32), wanted.astype(np.float32), rtol=2**-6, atol=1e-7)
+        if expected.dtype == object:
+            assert actual.tolist() == expected.tolist()
+        elif expected.dtype.kind == "V" or expected.dtype.name == "bfloat16":
+            np.testing.assert_allclose(actual.astype(np.float32), expected.astype(np.float32), rtol=2**-6, atol=1e-7)
         else:
-            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-7)
+            np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-7)
 
 
 def problem(version: str, case: Path) -> str | None:
@@ -62,9 +62,9 @@ def problem(version: str, case: Path) -> str | None:
         if flaws and difference(trial) is None:
             return f"{case.name}: it passes as it is stored: {[flaw.reason for flaw in flaws]}"
         corrected = functools.reduce(lambda so_far, flaw: flaw.corrected(so_far), flaws, trial)
-        told = difference(corrected, values=not re.fullmatch(RANDOM, case.name))
-        if told is not None:
-            return f"{case.name}: {told}"
+        deviation = difference(corrected, values=not re.fullmatch(RANDOM, case.name))
+        if deviation is not None:
+            return f"{case.name}: {deviation}"
     return None
 
 
@@ -76,7 +76,7 @@ def test_every_case(version: str) -> None:
         pytest.skip("SARDONYX_WHEELS does not name a folder for older wheels of onnx")
     cases = cases_in(node_data(version, Path(cache)))
     assert len(cases) > 400
-    assert [told for case in cases if (told := problem(version, case)) is not None] == []
+    assert [text for case in cases if (text := problem(version, case)) is not None] == []
     names = [case.name for case in cases]
     assert [flaw.cases for flaw in FLAWS if version in flaw.versions and not _any(flaw, names)] == []
 
@@ -95,5 +95,5 @@ def test_reading_of_data(tmp_path: Path) -> None:
     graph = onnx.helper.make_graph(
         [], "g", [value], [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.UINT16, [1])]
     )
-    ((feeds, wanted),) = data_sets(tmp_path, onnx.helper.make_model(graph))
-    assert float(feeds["x"][0]) == 1.5 and wanted[0].tolist() == [0x3FC0]
+    ((feeds, expected),) = data_sets(tmp_path, onnx.helper.make_model(graph))
+    assert float(feeds["x"][0]) == 1.5 and expected[0].tolist() == [0x3FC0]

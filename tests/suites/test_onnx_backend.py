@@ -41,7 +41,7 @@ globals().update(cases)
 def test_a_sequence_that_begins_with_a_scalar() -> None:
     (case,) = [c for c in onnx_backend_node.collect_testcases("Loop") if c.name == "test_loop16_seq_none"]
     for inputs, (expected,) in case.data_sets:
-        (found,) = EveryCase.prepare(case.model).run(inputs)
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
+        (actual,) = EveryCase.prepare(case.model).run(inputs)
+        assert len(actual) == len(expected)
+        for one, other in zip(actual, expected, strict=True):
             np.testing.assert_array_equal(one, other, strict=True)

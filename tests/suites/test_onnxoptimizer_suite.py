@@ -100,13 +100,13 @@ MISDECLARED = {"fuse_transpose__0": "declares [4, 3, 2] as the shape of a Loop's
 
 def operators(graph: onnx.GraphProto) -> Counter[str]:
     """Operators by type, bodies included."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for node in graph.node:
-        found[node.op_type] += 1
+        counts[node.op_type] += 1
         for attribute in node.attribute:
             for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                found += operators(body)
-    return found
+                counts += operators(body)
+    return counts
 
 
 def undeclared(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -129,18 +129,18 @@ def samples(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     inference.infer_shapes(held, strict=False)
     runnable = undeclared(model)
     search = Search(held, lambda feeds: evaluate(runnable, feeds), seed=0, count=2)
-    found = search.samples() or search.uninformative
-    if not found:
+    drawn = search.samples() or search.uninformative
+    if not drawn:
         empty = inputs.draw(held, dict.fromkeys(inputs.open_sizes(held), 0), 0)
         return [(empty, evaluate(runnable, empty))]
-    return [(sample.feeds, dict(sample.answers)) for sample in found]
+    return [(sample.feeds, dict(sample.answers)) for sample in drawn]
 
 
-def disagreement(expected: dict[str, Any], found: dict[str, Any]) -> str:
+def disagreement(expected: dict[str, Any], actual: dict[str, Any]) -> str:
     """What differs by more than the tolerance; empty where nothing does."""
-    if list(expected) != list(found):
-        return f"outputs {list(found)} for {list(expected)}"
-    wrong = [d for name in expected if (d := difference(name, expected[name], found[name])).error > TOLERANCE]
+    if list(expected) != list(actual):
+        return f"outputs {list(actual)} for {list(expected)}"
+    wrong = [d for name in expected if (d := difference(name, expected[name], actual[name])).error > TOLERANCE]
     return "; ".join(f"{d.output}: {d.detail or d.error}" for d in wrong)
 
 
@@ -157,24 +157,24 @@ def wrongs(call: Recorded, result: onnx.ModelProto) -> list[str]:
     model = call.model()
     if "rename_input_output" in call.passes:
         result = with_names_of(model, result)
-    found = []
+    texts = []
     if [o.name for o in result.graph.output] != [o.name for o in model.graph.output]:
-        found.append("other outputs")
+        texts.append("other outputs")
     if call.name not in MISDECLARED and is_valid(model) and not is_valid(result):
-        found.append("the checker rejects it")
+        texts.append("the checker rejects it")
     if call.name not in RUN_NOWHERE:
         runs = samples(call.path)
         assert runs, f"{call.name} runs on no sample"
-        found += [text for feeds, want in runs if (text := disagreement(want, evaluate(undeclared(result), feeds)))]
-    return [f"{call.name} {call.passes}: {text}" for text in found]
+        texts += [text for feeds, want in runs if (text := disagreement(want, evaluate(undeclared(result), feeds)))]
+    return [f"{call.name} {call.passes}: {text}" for text in texts]
 
 
 def with_names_of(model: onnx.ModelProto, result: onnx.ModelProto) -> onnx.ModelProto:
     """The result with the names of the model's inputs and outputs."""
     assert len(result.graph.input) == len(model.graph.input) and len(result.graph.output) == len(model.graph.output)
     old = [*result.graph.input, *result.graph.output]
-    wanted = [*model.graph.input, *model.graph.output]
-    names = {value.name: new.name for value, new in zip(old, wanted, strict=True)}
+    originals = [*model.graph.input, *model.graph.output]
+    names = {value.name: new.name for value, new in zip(old, originals, strict=True)}
     renamed = onnx.ModelProto()
     renamed.CopyFrom(result)
     for value in (*renamed.graph.input, *renamed.graph.output):
@@ -194,8 +194,8 @@ def test_halves_together_are_the_model() -> None:
     for half in (prepare, predict):
         onnx.checker.check_model(half, full_check=True)
     assert not prepare.graph.input and not predict.graph.initializer
-    given = {i.name for i in predict.graph.input}
-    assert given - {"x"} == {o.name for o in prepare.graph.output}
+    predict_inputs = {i.name for i in predict.graph.input}
+    assert predict_inputs - {"x"} == {o.name for o in prepare.graph.output}
     prepared = evaluate(prepare, {})
     x = np.array([5, -6], np.float32)
     assert not disagreement(evaluate(model, {"x": x}), evaluate(predict, {"x": x, **prepared}))
@@ -203,18 +203,18 @@ def test_halves_together_are_the_model() -> None:
 
 def test_the_default_passes_are_correct_on_every_model(onnxoptimizer_suite: list[Recorded]) -> None:
     assert len(onnxoptimizer_suite) == 543
-    found = [w for c in onnxoptimizer_suite for w in wrongs(c, sardonyx.optimize(c.path, verify=False).proto)]
-    assert not found, "\n".join(found)
+    texts = [w for c in onnxoptimizer_suite for w in wrongs(c, sardonyx.optimize(c.path, verify=False).proto)]
+    assert not texts, "\n".join(texts)
 
 
 def test_the_passes_named_are_correct_on_every_model(onnxoptimizer_suite: list[Recorded]) -> None:
-    found = [
+    texts = [
         wrong
         for call in onnxoptimizer_suite
         if not {"split_init", "split_predict"} & set(call.passes)
         for wrong in wrongs(call, onnxoptimizer.optimize(call.model(), call.passes, call.fixed_point))
     ]
-    assert not found, "\n".join(found)
+    assert not texts, "\n".join(texts)
 
 
 def test_the_default_passes_leave_no_more_nodes_than_a_correct_reference(onnxoptimizer_suite: list[Recorded]) -> None:
@@ -242,10 +242,10 @@ def test_the_passes_named_leave_the_operators_of_the_reference(onnxoptimizer_sui
     for call in onnxoptimizer_suite:
         answer = call.answer()
         expected, reason = DIFFERENCES.get(call.name, (None, ""))
-        wanted = Counter(expected) if expected is not None or answer is None else operators(answer.graph)
-        found = operators(onnxoptimizer.optimize(call.model(), call.passes, call.fixed_point).graph)
-        if found != wanted:
-            other.append(f"{call.name} {call.passes}: {dict(found)}, and {dict(wanted)} expected {reason}")
+        expected_counts = Counter(expected) if expected is not None or answer is None else operators(answer.graph)
+        counts = operators(onnxoptimizer.optimize(call.model(), call.passes, call.fixed_point).graph)
+        if counts != expected_counts:
+            other.append(f"{call.name} {call.passes}: {dict(counts)}, and {dict(expected_counts)} expected {reason}")
     assert not other, "\n".join(other)
 
 
@@ -253,11 +253,11 @@ def test_every_difference_listed_is_one(onnxoptimizer_suite: list[Recorded]) -> 
     calls = {call.name: call for call in onnxoptimizer_suite}
     assert {name for name, call in calls.items() if call.answer_path is None} == WITHOUT_ANSWER
     assert DIFFERENCES.keys() <= calls.keys()
-    for name, (found, reason) in DIFFERENCES.items():
+    for name, (counts, reason) in DIFFERENCES.items():
         answer = calls[name].answer()
         if answer is None:
             continue
-        assert operators(answer.graph) != Counter(found), f"{name} is no difference"
+        assert operators(answer.graph) != Counter(counts), f"{name} is no difference"
         if reason.startswith(WRONG):
             assert not is_correct(calls[name], answer), f"{name}: the reference is right"
         if reason == GROWS:

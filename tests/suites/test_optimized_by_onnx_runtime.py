@@ -37,17 +37,17 @@ def optimized(source: Path | bytes, folder: Path, exact: bool = False) -> tuple[
     if exact:
         options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 3
-    given = source if isinstance(source, bytes) else str(source)
-    return ort.InferenceSession(given, options, providers=["CPUExecutionProvider"]), path
+    model = source if isinstance(source, bytes) else str(source)
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"]), path
 
 
 def contributed(path: Path) -> set[str]:
     return {node.op_type for node in onnx.load(path).graph.node if node.domain == "com.microsoft"}
 
 
-def assert_close(found: list[Any], wanted: list[Any], step: float = 0.0) -> None:
+def assert_close(actual: list[Any], expected: list[Any], step: float = 0.0) -> None:
     """Equal but for rounding; of quantized results, to a step of their scale."""
-    for a, b in zip(found, wanted, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=step + 1e-4 * max(1.0, float(np.abs(b).max(initial=0))))
 
@@ -62,13 +62,13 @@ def test_fused_models(name: str, tmp_path: Path) -> None:
     assert contributed(path) == FUSED[name]
     with np.load(source.with_suffix(".npz")) as stored:
         feeds = {i.name: stored[f"in::{i.name}"] for i in session.get_inputs()}
-    wanted, step = session.run(None, feeds), 0.0
+    expected, step = session.run(None, feeds), 0.0
     if name == "mobilenet_qdq" and host().saturates:
         # It cannot be exact here (it refuses the model then). In floats each layer may round to another step.
         plain = ort.SessionOptions()
         plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        wanted, step = ort.InferenceSession(str(source), plain).run(None, feeds), 5 * 0.1531
-    assert_close(Session(path).run(None, feeds), wanted, step)
+        expected, step = ort.InferenceSession(str(source), plain).run(None, feeds), 5 * 0.1531
+    assert_close(Session(path).run(None, feeds), expected, step)
 
 
 def network(rng: np.random.Generator) -> onnx.ModelProto:

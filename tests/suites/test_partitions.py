@@ -19,8 +19,9 @@ onnx_backend_node = pytest.importorskip("onnx.backend.test.case.node")
 from sardonyx.errors import ExecutionError, SardonyxError  # noqa: E402
 from sardonyx.ops.registry import find  # noqa: E402
 from sardonyx.runtime import Session  # noqa: E402
+from tests.suites.left_out import JUDGED_APART  # noqa: E402
 from tests.suites.partitions import cut_at_random  # noqa: E402
-from tests.suites.test_real_models import _REAL, JUDGED_APART, REAL, assert_agrees, stored  # noqa: E402
+from tests.suites.real_models import REAL, REAL_FOLDER, assert_agrees, stored  # noqa: E402
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -51,9 +52,9 @@ def quiet() -> Iterator[None]:
 
 
 def draws(model: Any) -> bool:
-    imports = {each.domain: each.version for each in model.opset_import}
-    found = [find(node.domain, node.op_type, imports.get(node.domain, 1)) for node in model.graph.node]
-    return any(each is not None and each.is_random for each in found)
+    imports = {opset.domain: opset.version for opset in model.opset_import}
+    operators = [find(node.domain, node.op_type, imports.get(node.domain, 1)) for node in model.graph.node]
+    return any(operator is not None and operator.is_random for operator in operators)
 
 
 def check(case: Any, seed: int) -> None:
@@ -65,49 +66,50 @@ def check(case: Any, seed: int) -> None:
     for inputs, _ in case.data_sets:
         feeds = dict(zip(names, inputs, strict=False))
         try:
-            wanted = reference.run(None, feeds)
+            expected = reference.run(None, feeds)
         except SardonyxError:
             continue  # Left out by the backend suite, which gives the reasons.
-        if gives(cut_at_random(case.model, seed), feeds, wanted):
+        if gives(cut_at_random(case.model, seed), feeds, expected):
             continue
-        apart = [name for name in ("onnxruntime", "openvino") if not gives_alone(case.model, name, feeds, wanted)]
+        apart = [name for name in ("onnxruntime", "openvino") if not gives_alone(case.model, name, feeds, expected)]
         assert apart, f"cut at random {case.name} gives something else, and on each engine alone it does not"
         print(f"{case.name}: not on {', '.join(apart)}: alone they fail, or give another result than the reference")
-        for found, want in zip(cut_at_random(case.model, seed, without=apart).run(None, feeds), wanted, strict=True):
-            assert is_same(found, want), f"{found} is not {want}"
+        results = cut_at_random(case.model, seed, without=apart).run(None, feeds)
+        for actual, result in zip(results, expected, strict=True):
+            assert is_same(actual, result), f"{actual} is not {result}"
 
 
-def gives(session: Session, feeds: dict[str, Any], wanted: list[Any], outputs: list[str] | None = None) -> bool:
+def gives(session: Session, feeds: dict[str, Any], expected: list[Any], outputs: list[str] | None = None) -> bool:
     """Whether a session gives what is wanted; one that an engine fails in does not."""
     try:
-        found = session.run(outputs, feeds)
+        results = session.run(outputs, feeds)
     except ExecutionError as error:
         if not str(error).startswith(("onnxruntime:", "openvino:")):
             raise
         return False
-    return all(map(is_same, found, wanted))
+    return all(map(is_same, results, expected))
 
 
-def gives_alone(model: Any, name: str, feeds: dict[str, Any], wanted: list[Any]) -> bool:
+def gives_alone(model: Any, name: str, feeds: dict[str, Any], expected: list[Any]) -> bool:
     """Whether an engine gives what the reference does, of the model and of each of its nodes."""
     inner = [output for node in model.graph.node for output in node.output if output]
     alone, values = Session(model, providers=[name, "reference"]), Session(model, providers=["reference"])
-    return gives(alone, feeds, wanted) and gives(alone, feeds, values.run(inner, feeds), inner)
+    return gives(alone, feeds, expected) and gives(alone, feeds, values.run(inner, feeds), inner)
 
 
-def is_same(found: Any, wanted: Any) -> bool:
+def is_same(actual: Any, expected: Any) -> bool:
     """Whether values are equal up to what their element type holds."""
-    if isinstance(wanted, list):
-        return len(found) == len(wanted) and all(map(is_same, found, wanted))
-    if not isinstance(wanted, np.ndarray):
-        return bool(found == wanted)
-    if found.dtype != wanted.dtype or found.shape != wanted.shape:
+    if isinstance(expected, list):
+        return len(actual) == len(expected) and all(map(is_same, actual, expected))
+    if not isinstance(expected, np.ndarray):
+        return bool(actual == expected)
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
         return False
-    step = STEPS.get(wanted.dtype.name)
+    step = STEPS.get(expected.dtype.name)
     if step is None:
-        return bool(found.tolist() == wanted.tolist())
-    wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
-    one, other = found.astype(wide), wanted.astype(wide)
+        return bool(actual.tolist() == expected.tolist())
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    one, other = actual.astype(wide), expected.astype(wide)
     largest = np.abs(other[np.isfinite(other)]).max(initial=0.0)
     return bool(np.allclose(one, other, rtol=step, atol=max(step * 1e-1 * largest, 1e-5), equal_nan=True))
 
@@ -129,12 +131,13 @@ def test_all_node_models_shared_at_random(name: str, seed: int) -> None:
     [pytest.param(n, marks=() if n in QUICK_MODELS else pytest.mark.long) for n in REAL if n not in JUDGED_APART],
 )
 def test_trained_models_shared_at_random(name: str) -> None:
-    path: Path = _REAL / f"{name}.onnx"
-    feeds, wanted = stored(name, "in::"), stored(name, "out::")
+    path: Path = REAL_FOLDER / f"{name}.onnx"
+    feeds, expected = stored(name, "in::"), stored(name, "out::")
     for seed in range(2):
         session = cut_at_random(path, seed, share=0.9)
-        assert len({each.provider for each in session.placement if each.provider}) > 1 or len(session.placement) < 4
+        providers = {placed.provider for placed in session.placement if placed.provider}
+        assert len(providers) > 1 or len(session.placement) < 4
         outputs = [info.name for info in session.get_outputs()]
-        for output, found in zip(outputs, session.run(None, feeds), strict=True):
-            if output in wanted:
-                assert_agrees(found, wanted[output], 1e-3, 1e-4)
+        for output, actual in zip(outputs, session.run(None, feeds), strict=True):
+            if output in expected:
+                assert_agrees(actual, expected[output], 1e-3, 1e-4)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import runpy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,14 @@ from sardonyx.rewrite import inference
 from sardonyx.rewrite.verify import inputs
 from sardonyx.runtime import Session
 from tests.suites.left_out import JUDGED_APART
+from tests.suites.real_models import REAL, REAL_FOLDER, SUITES, assert_agrees, needs_suites, stored
 
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime, which these models are compared with, is not installed")
 
-_SUITES = os.environ.get("SARDONYX_SUITES", "")
-needs_suites = pytest.mark.skipif(not _SUITES, reason="SARDONYX_SUITES does not name the folder of public models")
-_REAL = Path(_SUITES) / "real"
-_NETWORKS = Path(_SUITES).parent / "models"
+_NETWORKS = Path(SUITES).parent / "models"
 _BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
-REAL = sorted(path.stem for path in _REAL.glob("*.onnx")) if _SUITES else []
-NETWORKS = sorted(path.stem for path in _NETWORKS.glob("*.onnx")) if _SUITES else []
+NETWORKS = sorted(path.stem for path in _NETWORKS.glob("*.onnx")) if SUITES else []
 
 SEEDS = (0, 1)
 """Of the inputs drawn for a network, at every choice of its open sizes."""
@@ -52,40 +48,16 @@ def runtime(model: str | bytes) -> Any:
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def stored(name: str, side: str) -> dict[str, np.ndarray]:
-    with np.load(_REAL / f"{name}.npz") as archive:
-        return {key[len(side) :]: archive[key] for key in archive.files if key.startswith(side)}
-
-
-def assert_agrees(found: Any, wanted: Any, rtol: float, atol: float) -> None:
-    """Equal kinds, element types and sizes; numbers within a part of each, or of the largest."""
-    if isinstance(wanted, (list, tuple)):
-        assert len(found) == len(wanted)
-        for one, other in zip(found, wanted, strict=True):
-            assert_agrees(one, other, rtol, atol)
-    elif isinstance(wanted, Mapping):
-        assert list(found) == list(wanted)
-        for key in wanted:
-            assert type(found[key]) is type(wanted[key])
-            assert_agrees(np.asarray(found[key]), np.asarray(wanted[key]), rtol, atol)
-    elif wanted.dtype.kind in "OSUbiu":
-        assert found.shape == wanted.shape and found.tolist() == wanted.tolist()
-    else:
-        assert found.dtype == wanted.dtype
-        largest = np.abs(wanted).max(initial=0.0)
-        np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol * largest)
-
-
 @pytest.mark.parametrize("name", [name for name in REAL if name not in JUDGED_APART])
 def test_trained_models_equal_their_stored_outputs(name: str) -> None:
-    session = Session(_REAL / f"{name}.onnx")
-    feeds, wanted = stored(name, "in::"), dict(stored(name, "out::"))
+    session = Session(REAL_FOLDER / f"{name}.onnx")
+    feeds, expected = stored(name, "in::"), dict(stored(name, "out::"))
     names = [info.name for info in session.get_outputs()]
-    untold = [name for name in names if name not in wanted]
+    untold = [name for name in names if name not in expected]
     if untold:  # Strings and maps are not stored.
-        wanted |= dict(zip(untold, runtime(str(_REAL / f"{name}.onnx")).run(untold, feeds), strict=True))
-    for output, found in zip(names, session.run(None, feeds), strict=True):
-        assert_agrees(found, wanted[output], 1e-3, 1e-4)
+        expected |= dict(zip(untold, runtime(str(REAL_FOLDER / f"{name}.onnx")).run(untold, feeds), strict=True))
+    for output, actual in zip(names, session.run(None, feeds), strict=True):
+        assert_agrees(actual, expected[output], 1e-3, 1e-4)
 
 
 @needs_suites
@@ -99,7 +71,7 @@ def test_all_are_there() -> None:
 @needs_suites
 def test_every_node_of_the_quantized_model_is_right_on_its_own() -> None:
     """On ONNX Runtime's values for what it reads, a node gives ONNX Runtime's, but where a quotient is a tie."""
-    path = _REAL / "mobilenet_qdq.onnx"
+    path = REAL_FOLDER / "mobilenet_qdq.onnx"
     proto, model = onnx.load(path), load(path)
     outputs = [value for node in model.graph for value in node.outputs]
     declared = {output.name for output in proto.graph.output}
@@ -113,22 +85,22 @@ def test_every_node_of_the_quantized_model_is_right_on_its_own() -> None:
 
     borders = 0
     for node in model.graph:
-        for value, found in evaluate_nodes([node], node.outputs, known, model.graph.opset_imports).items():
-            wanted = values[value.name]
+        for value, actual in evaluate_nodes([node], node.outputs, known, model.graph.opset_imports).items():
+            expected = values[value.name]
             if node.op_type == "QuantizeLinear":
-                borders += on_a_border(node, known, found, wanted)
+                borders += on_a_border(node, known, actual, expected)
             else:
-                assert_agrees(found, wanted, 1e-4, 1e-5)
+                assert_agrees(actual, expected, 1e-4, 1e-5)
     assert borders <= 3
 
 
-def on_a_border(node: ir.Node, known: Any, found: np.ndarray, wanted: np.ndarray) -> int:
+def on_a_border(node: ir.Node, known: Any, actual: np.ndarray, expected: np.ndarray) -> int:
     """How many elements differ, all of which lie on the border of two steps."""
-    differ = found != wanted
+    differ = actual != expected
     x, scale = (np.asarray(known(value), np.float64) for value in node.inputs[:2])
     steps = (x / scale)[differ]
     np.testing.assert_allclose(steps - np.floor(steps), 0.5, atol=1e-5)
-    assert np.abs(found.astype(int) - wanted)[differ].max(initial=0) <= 1
+    assert np.abs(actual.astype(int) - expected)[differ].max(initial=0) <= 1
     return int(differ.sum())
 
 
@@ -138,14 +110,14 @@ def on_a_border(node: ir.Node, known: Any, found: np.ndarray, wanted: np.ndarray
 @pytest.mark.long
 @needs_suites
 def test_the_ill_conditioned_model_is_nearer_to_the_truth_than_its_stored_output() -> None:
-    path = _REAL / "candy.onnx"
-    feeds, (wanted,) = stored("candy", "in::"), stored("candy", "out::").values()
+    path = REAL_FOLDER / "candy.onnx"
+    feeds, (expected,) = stored("candy", "in::"), stored("candy", "out::").values()
     wide = runpy.run_path(str(_BENCHMARKS / "doubles.py"))["in_doubles"](onnx.load(path))
     (truth,) = Session(wide).run(None, {name: array.astype(np.float64) for name, array in feeds.items()})
-    (found,) = Session(path).run(None, feeds)
-    assert found.dtype == wanted.dtype and found.shape == wanted.shape
-    assert np.abs(found - truth).max() < np.abs(wanted - truth).max() < 1e-3 * np.abs(truth).max()
-    assert np.abs(found - truth).mean() < np.abs(wanted - truth).mean()
+    (actual,) = Session(path).run(None, feeds)
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    assert np.abs(actual - truth).max() < np.abs(expected - truth).max() < 1e-3 * np.abs(truth).max()
+    assert np.abs(actual - truth).mean() < np.abs(expected - truth).mean()
 
 
 # Networks whose weights are drawn.
@@ -167,14 +139,14 @@ def network(name: str, tmp_path: Path) -> Iterator[Path]:
 def open_sizes(model: ir.Model) -> list[dict[str, int]]:
     """Five choices of the open sizes; small factors where the model declares multiples of them."""
     whole = {str(size) for value in model.graph.inputs for size in value.shape or ()}
-    found: list[dict[str, int]] = []
+    assignments: list[dict[str, int]] = []
     for i in range(5):
         sizes = {}
-        for place, (name, is_batch) in enumerate(inputs.open_sizes(model).items()):
+        for position, (name, is_batch) in enumerate(inputs.open_sizes(model).items()):
             choices = (1, 2, 3, 1, 2) if is_batch else (7, 16, 33, 48, 64) if name in whole else (1, 2, 3, 1, 4)
-            sizes[name] = choices[(i + (not is_batch) * place) % 5]
-        found.append(sizes)
-    return found if found[0] else []
+            sizes[name] = choices[(i + (not is_batch) * position) % 5]
+        assignments.append(sizes)
+    return assignments if assignments[0] else []
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.long) for n in NETWORKS])
@@ -187,5 +159,5 @@ def test_networks_equal_onnx_runtime(name: str, network: Path) -> None:
     assert bool(choices) == name.endswith(".dyn")
     for sizes, seed in itertools.product(choices or [{}], SEEDS):
         feeds = inputs.draw(model, sizes, seed=seed)
-        for found, wanted in zip(session.run(names, feeds), peer.run(names, feeds), strict=True):
-            assert_agrees(found, wanted, 1e-4, 1e-5)
+        for actual, expected in zip(session.run(names, feeds), peer.run(names, feeds), strict=True):
+            assert_agrees(actual, expected, 1e-4, 1e-5)

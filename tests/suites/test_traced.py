@@ -52,15 +52,15 @@ def traced(model: onnx.ModelProto, feeds: Sequence[Any], *, known: bool) -> tupl
     arguments = [
         as_value(plain(fed), declared_type(v), str(v.name)) for fed, v in zip(feeds, graph.inputs, strict=False)
     ]
-    given = [value for value in arguments if not (known and is_small(value))]
+    open_values = [value for value in arguments if not (known and is_small(value))]
 
     def body(*inputs: Value) -> tuple[Value, ...]:
         rest = iter(inputs)
         return graph.call([value if known and is_small(value) else next(rest) for value in arguments])
 
-    function = trace(graph.outputs[0].name or "g", body, [opened(value.type) for value in given])
+    function = trace(graph.outputs[0].name or "g", body, [opened(value.type) for value in open_values])
     with running(RunContext()):
-        return evaluate(function, given), graph.call(arguments)
+        return evaluate(function, open_values), graph.call(arguments)
 
 
 def is_same(a: Any, b: Any) -> bool:
@@ -85,13 +85,13 @@ def test_every_case() -> None:
             continue
         try:
             try:
-                found, wanted = traced(case.model, case.data_sets[0][0], known=False)
+                actual, expected = traced(case.model, case.data_sets[0][0], known=False)
             except NeedsValueError:
-                found, wanted = traced(case.model, case.data_sets[0][0], known=True)
+                actual, expected = traced(case.model, case.data_sets[0][0], known=True)
         except SardonyxError as error:
             wrong.append(f"{case.name}: {type(error).__name__}: {error}")
         else:
-            if not all(is_same(a.known, b.known) for a, b in zip(found, wanted, strict=True)):
+            if not all(is_same(a.known, b.known) for a, b in zip(actual, expected, strict=True)):
                 wrong.append(f"{case.name}: other values")
     assert wrong == []
     assert len(cases) > 1500

@@ -24,12 +24,12 @@ class Trial:
     Attributes:
         model: A model of one node.
         feeds: Inputs by name.
-        wanted: What is stored for its outputs.
+        expected: What is stored for its outputs.
     """
 
     model: onnx.ModelProto
     feeds: dict[str, Any]
-    wanted: list[Any]
+    expected: list[Any]
 
     def run(self) -> list[Any]:
         """What the session gives."""
@@ -46,13 +46,13 @@ class Trial:
         """The attributes of its node."""
         return {a.name: helper.get_attribute_value(a) for a in self.model.graph.node[0].attribute}
 
-    def given(self, **attributes: Any) -> Trial:
+    def with_attributes(self, **attributes: Any) -> Trial:
         """With other attributes; None takes one away."""
         model = _copy(self.model)
-        kept = {name: value for name, value in (self.attributes() | attributes).items() if value is not None}
+        merged = {name: value for name, value in (self.attributes() | attributes).items() if value is not None}
         (node,) = model.graph.node
         del node.attribute[:]
-        node.attribute.extend(helper.make_attribute(name, value) for name, value in kept.items())
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in merged.items())
         return replace(self, model=model)
 
 
@@ -83,8 +83,8 @@ def saturated(trial: Trial) -> Trial:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = trial.feeds.values()
     total = (a.astype(np.int64) - a_zero) @ (b.astype(np.int64) - b_zero)
     steps = np.rint(total.astype(np.float32) * (a_scale * b_scale / y_scale)).astype(np.int64) + y_zero
-    np.testing.assert_array_equal(steps.astype(np.int8), trial.wanted[0])
-    return replace(trial, wanted=[np.clip(steps, -128, 127).astype(np.int8)])
+    np.testing.assert_array_equal(steps.astype(np.int8), trial.expected[0])
+    return replace(trial, expected=[np.clip(steps, -128, 127).astype(np.int8)])
 
 
 def in_doubles(trial: Trial) -> Trial:
@@ -94,14 +94,14 @@ def in_doubles(trial: Trial) -> Trial:
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.DOUBLE
     feeds = {k: x.astype(np.float64) if x.dtype == np.float32 else x for k, x in trial.feeds.items()}
-    return Trial(model, feeds, [y.astype(np.float64) for y in trial.wanted])
+    return Trial(model, feeds, [y.astype(np.float64) for y in trial.expected])
 
 
 def zero_over_zero(trial: Trial) -> Trial:
-    (x,), (y,) = trial.feeds.values(), trial.wanted
+    (x,), (y,) = trial.feeds.values(), trial.expected
     nothing = np.broadcast_to(~x.any(trial.attributes()["axis"], keepdims=True), x.shape)
     np.testing.assert_array_equal(np.isnan(y), nothing)
-    return replace(trial, wanted=[np.where(nothing, np.float32(0), y)])
+    return replace(trial, expected=[np.where(nothing, np.float32(0), y)])
 
 
 def half_of_what_turns(trial: Trial) -> Trial:
@@ -118,9 +118,9 @@ def heads_by_reshape(trial: Trial) -> Trial:
         for name, heads in (("Q", q_heads), ("K", kv_heads), ("V", kv_heads))
         for x in [trial.feeds[name]]
     }
-    y, *rest = trial.wanted
+    y, *rest = trial.expected
     joined = np.swapaxes(y.reshape(*y.shape[:2], q_heads, -1), 1, 2)
-    return replace(trial.fed(**cut).given(q_num_heads=None, kv_num_heads=None), wanted=[joined, *rest])
+    return replace(trial.fed(**cut).with_attributes(q_num_heads=None, kv_num_heads=None), expected=[joined, *rest])
 
 
 def keys_as_a_whole(trial: Trial) -> Trial:
@@ -131,23 +131,23 @@ def keys_as_a_whole(trial: Trial) -> Trial:
         for name, x in trial.feeds.items()
         if name in ("K", "V", "past_key", "past_value")
     }
-    y, *present = trial.wanted
-    return replace(trial.fed(**tiled), wanted=[y, *(np.tile(x, (1, times, 1, 1)) for x in present)])
+    y, *present = trial.expected
+    return replace(trial.fed(**tiled), expected=[y, *(np.tile(x, (1, times, 1, 1)) for x in present)])
 
 
 def modes_exchanged(trial: Trial) -> Trial:
     mode = trial.attributes()["qk_matmul_output_mode"]
-    return trial.given(qk_matmul_output_mode={1: 2, 2: 1}[mode])
+    return trial.with_attributes(qk_matmul_output_mode={1: 2, 2: 1}[mode])
 
 
 def cap_after_mask(trial: Trial) -> Trial:
     """The scores as the data have them, and of them what is computed from capped scores: the cap is a mask now."""
     cap = trial.attributes()["softcap"]
-    *_, raw = trial.given(softcap=None, qk_matmul_output_mode=0).run()
+    *_, raw = trial.with_attributes(softcap=None, qk_matmul_output_mode=0).run()
     masked = raw + trial.feeds["attn_mask"]
     capped = cap * np.tanh(masked / cap)
-    np.testing.assert_allclose(trial.wanted[-1], capped, rtol=1e-3, atol=1e-7)
-    return trial.fed(attn_mask=capped - raw).given(softcap=None, qk_matmul_output_mode=2)
+    np.testing.assert_allclose(trial.expected[-1], capped, rtol=1e-3, atol=1e-7)
+    return trial.fed(attn_mask=capped - raw).with_attributes(softcap=None, qk_matmul_output_mode=2)
 
 
 RANDOM = r"test_bernoulli.*"
@@ -159,7 +159,7 @@ FLAWS: tuple[Flaw, ...] = (
     Flaw(
         r"test_adam_multiple", SINCE_1_7,
         "the epsilon of 0.01 that the data were computed with is not in the node; it is since 1.21",
-        lambda trial: trial.given(epsilon=0.01),
+        lambda trial: trial.with_attributes(epsilon=0.01),
     ),
     Flaw(
         r"test_(nesterov_)?momentum(_multiple)?", ("1.7.0",),
@@ -174,7 +174,7 @@ FLAWS: tuple[Flaw, ...] = (
     Flaw(
         r"test_averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True", ("1.16.2",),
         "cells that only rounding up adds were counted as padding; corrected in 1.17",
-        lambda trial: trial.given(ceil_mode=0, pads=[0, 0, 0, 1, 1, 1]),
+        lambda trial: trial.with_attributes(ceil_mode=0, pads=[0, 0, 0, 1, 1, 1]),
     ),
     Flaw(
         r"test_qlinearmatmul_[23]D_int8_float(16|32)", ("1.16.2", "1.18.0", "1.20.1"),
