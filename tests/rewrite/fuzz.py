@@ -201,8 +201,19 @@ class GraphMaker:
             self.domains[domain] = 1
         return outputs[0] if n_outputs == 1 else tuple(outputs)
 
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        return self._shapes[name]
+
     def rank(self, name: str) -> int:
         return len(self._shapes[name])
+
+    def feed(self, name: str, array: np.ndarray) -> None:
+        """Feed an input with this array, not with the drawn one."""
+        self._feeds[name] = array
+
+    @property
+    def has_outputs(self) -> bool:
+        return bool(self._outputs)
 
     def overridable(self, array: np.ndarray) -> str:
         """An initializer that is a graph input too: a default that callers may override, fed with other values."""

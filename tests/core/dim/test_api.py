@@ -537,7 +537,7 @@ def test_threads_share_one_object() -> None:
 
 
 def test_identity_survives_collection_and_memo_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.core.dim.polynomial._MEMO_ENTRIES", 4)
+    monkeypatch.setattr("sardonyx.core.dim.polynomial.MEMO_ENTRIES", 4)
     dim = a + 12345
     for i in range(100):
         _ = a + i

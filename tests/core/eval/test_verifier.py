@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.gradient_cases import CASES, looped, traced
 from tests.core.programs import random_program
-from tests.core.transform.test_gradients import CASES, looped, traced
 from tests.random_cases import cases
 
 from sardonyx.core import language as L

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
+from tests.core.gradient_cases import CASES
 from tests.core.programs import CHOICES, computed, random_array, random_program
-from tests.core.transform.test_gradients import CASES
 from tests.random_cases import cases
 
 from sardonyx.core import language as L

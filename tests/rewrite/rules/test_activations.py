@@ -161,7 +161,7 @@ def thresholded_relus(g: GraphMaker) -> None:
 def prelus(g: GraphMaker) -> None:
     g.special = False
     x = g.input((g.int(1, 3), g.int(2, 4), g.int(1, 3)))
-    slope = g.weight(g.pick([(g._shapes[x][1], 1), g._shapes[x][1:], (4, *g._shapes[x])]))
+    slope = g.weight(g.pick([(g.shape_of(x)[1], 1), g.shape_of(x)[1:], (4, *g.shape_of(x))]))
     match g.int(0, 2):
         case 0:
             zero = g.const(0.0, "float32")

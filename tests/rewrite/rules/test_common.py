@@ -151,7 +151,7 @@ def listed(g: GraphMaker) -> None:
     for _ in range(g.int(1, 3)):
         array = g.array((1,), special=False)
         value = g.overridable(array)
-        g._feeds[value] = array
+        g.feed(value, array)
         y = g.node(g.pick(["Add", "Mul", "Sub"]), y, value)
     g.output(y)
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, parser
 
-from sardonyx import model as model_io
-from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine
-from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
-
-TARGET = "onnxruntime"
+from tests.rewrite.rules.onnxruntime_target import TARGET, operators, settled
 
 
 @generator("fuse_activation_into_conv")
@@ -168,17 +163,6 @@ def _causal(g: GraphMaker, product: str, length: int, dims: tuple[int | str, ...
 )
 def test_outputs_stay_equal_for_onnxruntime(label: str) -> None:
     run_many(label, 200, target=TARGET)
-
-
-def settled(text: str, opset: int = 17, target: str = TARGET, **constants: np.ndarray) -> Engine:
-    graph = parser.parse_graph(text)
-    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    return pipeline.transform(model_io.from_proto(proto), pipeline.select(target), Settings(target=target))
-
-
-def operators(engine: Engine) -> list[str]:
-    return [node.op_type for node in engine.model.graph]
 
 
 FILTER = np.ones((2, 1, 3, 3), np.float32)

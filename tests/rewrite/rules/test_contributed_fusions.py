@@ -12,7 +12,7 @@ from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.fuzz import GraphMaker, Unsuitable, generator, run_many
-from tests.rewrite.rules.test_contributed import TARGET, operators, settled
+from tests.rewrite.rules.onnxruntime_target import TARGET, operators, settled
 
 
 def _either(g: GraphMaker, a: str, b: str) -> tuple[str, str]:

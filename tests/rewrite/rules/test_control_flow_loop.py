@@ -42,7 +42,7 @@ def loops(g: GraphMaker) -> None:
     begins = (
         None if g.chance(0.4) else g.const(True) if g.chance() else condition(g) if g.chance() else g.const(g.chance())
     )
-    if begins is not None and g._shapes[begins]:
+    if begins is not None and g.shape_of(begins):
         begins = g.node("Squeeze", begins)
     body = BodyMaker(g, pool)
     iteration, on = body.parameter(INT64, ()), body.parameter(BOOL, ())

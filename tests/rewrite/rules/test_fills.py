@@ -91,7 +91,7 @@ def transposed_parts(g: GraphMaker) -> None:
         if size:
             index = g.int(-size, size - 1)
             g.output(g.node("Gather", transposed, g.const(np.array(index)), axis=g.pick([axis, axis % rank - rank])))
-    if not g._outputs:
+    if not g.has_outputs:
         g.output(transposed)
 
 

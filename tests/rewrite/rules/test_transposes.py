@@ -77,7 +77,7 @@ def scaled_layers(g: GraphMaker) -> None:
     g.special = False
     dtype = g.pick(["float32", "float32", "float64"])
     x = g.input((2, g.int(1, 3), 4), dtype)
-    rows = g._shapes[x][1]
+    rows = g.shape_of(x)[1]
     weight = g.weight((4, 6), dtype) if g.chance(0.9) else g.input((4, 6), dtype)
     if g.chance(0.3):
         y = g.node(

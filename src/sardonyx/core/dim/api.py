@@ -22,7 +22,7 @@ from typing import TypeGuard
 from sardonyx.core.dim import canonical_forms as forms
 from sardonyx.core.dim.bounds import NON_NEGATIVE, POSITIVE, Assumptions, Bounds, Interval, as_bounds
 from sardonyx.core.dim.equalities import DimSystem
-from sardonyx.core.dim.polynomial import Dim, Size, as_operand
+from sardonyx.core.dim.polynomial import MEMO_ENTRIES, Dim, Size, as_operand
 from sardonyx.errors import ShapeError
 
 __all__ = [
@@ -51,8 +51,6 @@ __all__ = [
     "substitute",
     "symbols",
 ]
-
-_MEMO_ENTRIES = 1 << 17
 
 
 def as_dim(value: Size | str) -> Size:
@@ -152,7 +150,7 @@ def _memoize(operation: forms.Operation, sizes: tuple[Size, ...], assumptions: A
     key = operation, sizes
     result = proof.results.get(key)
     if result is None:
-        if len(proof.results) >= _MEMO_ENTRIES:
+        if len(proof.results) >= MEMO_ENTRIES:
             proof.results.clear()
         result = proof.results[key] = forms.operation(operation, [as_operand(size) for size in sizes], proof)
     return result

@@ -41,7 +41,8 @@ LONG_TEXT = MAX_TEXT // 16
 IDENTIFIER = re.compile(r"[^\W\d][\w.]*")
 """A symbol's name that an expression contains verbatim; any other name is written in backticks."""
 
-_MEMO_ENTRIES = 1 << 17
+MEMO_ENTRIES = 1 << 17
+"""Number of results at which a memo is cleared."""
 
 AtomKind = Literal["symbol", "//", "min", "max", "broadcast"]
 Term: TypeAlias = "tuple[str, tuple[Atom, ...], int]"
@@ -272,7 +273,7 @@ _Value = TypeVar("_Value")
 
 
 def _memoize(memo: dict[_Key, _Value], key: _Key, result: _Value) -> _Value:
-    if len(memo) >= _MEMO_ENTRIES:
+    if len(memo) >= MEMO_ENTRIES:
         memo.clear()
     memo[key] = result
     return result
