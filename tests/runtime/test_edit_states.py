@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from tests.runtime.live.test_transaction import HEAD, X, net, parsed
+from tests.runtime.edited_net import HEAD, X, net, parsed
 
 from sardonyx import Node, Session
 from sardonyx.errors import SardonyxError

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.runtime.live.test_transaction import HEAD, B, H, W, X, net, parsed, relu
+from tests.runtime.edited_net import HEAD, B, H, W, X, net, parsed, relu
 
 from sardonyx import Session
 from sardonyx.errors import EditError, FeedError, OptionError, SardonyxError

@@ -249,7 +249,7 @@ def test_files_that_are_no_models_are_no_reload(compile: str, tmp_path: Path) ->
 def test_a_watched_file_may_be_garbage_for_a_while(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sardonyx.runtime.live.file_watch._SECONDS", 0.01)
+    monkeypatch.setattr("sardonyx.runtime.live.file_watch.INTERVAL_SECONDS", 0.01)
     path = tmp_path / "net.onnx"
     path.write_bytes(parsed(NET).SerializeToString())
     session = Session(path, compile="off", watch=True)

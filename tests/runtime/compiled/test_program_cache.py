@@ -16,7 +16,6 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx.base import artifact_store
 from sardonyx.compiler import program_image
 from sardonyx.errors import ModelFileError
 from sardonyx.rewrite.language import rule
@@ -390,8 +389,9 @@ def test_no_space_left_at_any_write(
             break
         assert not [item for item in position.rglob(".*") if item.is_file()]
         compilations.clear()
-        for _ in range(2):
-            artifact_store._store.cache_clear()
+        for end in ("/", "//"):
+            # Another spelling of the folder is another store, as in another process.
+            monkeypatch.setenv("SARDONYX_CACHE", f"{position}{end}")
             np.testing.assert_array_equal(session(path).run(None, {"x": X})[0], expected)
         assert len(compilations) == 1
     assert most == 1 or 4 < number < most - 1

@@ -97,7 +97,7 @@ def test_axes_that_are_fed() -> None:
 
 
 def test_numpy_computes_what_is_one_case_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(value_specialization, "_MOST", 2)
+    monkeypatch.setattr(value_specialization, "MAX_PROGRAMS", 2)
     session = Session(model(FED_AXES), compile="wait")
     for axes in ([0], [1], [2], [0, 1], [1]):
         check(session, FED_AXES, {"x": normal(2, 3, 4), "axes": np.array(axes, np.int64)})

@@ -17,7 +17,6 @@ import sardonyx
 from sardonyx.base.thread_priority import FirstCall
 from sardonyx.errors import OptionError
 from sardonyx.model import load
-from sardonyx.runtime.compiled import program_cache
 
 TEXT = """<ir_version: 9, opset_import: ["": 18]>
     net (float[N, 8] x) => (float[N, 4] y) {
@@ -156,10 +155,11 @@ def test_compiling_begins_without_a_call_once_the_session_waits() -> None:
 
 def test_a_large_file_is_digested_and_restored_in_the_background(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = folder / "a.onnx", folder / "b.onnx"
+    large = net()
+    large.doc_string = " " * (5 << 20)  # Files of 4 MiB are digested before the first call.
     for path in (first, second):
-        onnx.save(net(), path)
+        onnx.save(large, path)
     assert sardonyx.Session(first, compile="wait").native
-    monkeypatch.setattr(program_cache, "_SOON_BYTES", 0)
     monkeypatch.setattr(
         "sardonyx.runtime.compiled.compiled_model.NativeModel.compiled", lambda *_: pytest.fail("the model is compiled")
     )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from tests.runtime.edited_net import HEAD, B, H, W, X, net, parsed, relu
 
 from sardonyx import Node, Session
 from sardonyx.errors import (
@@ -22,23 +23,7 @@ from sardonyx.errors import (
     UnsupportedError,
 )
 
-W = np.arange(1, 13, dtype=np.float32).reshape(4, 3) / 10
-B = np.array([1, 2, 3], np.float32)
-X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
-H = X @ W
 FEEDS = {"x": X}
-
-
-def parsed(graph: str, opset: int = 17) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {graph}')
-
-
-def net() -> onnx.ModelProto:
-    weights = ", ".join(str(w) for w in W.ravel())
-    return parsed(
-        f"net (float[N, 4] x) => (float[N, 3] y) <float[4, 3] w = {{{weights}}}, float[3] b = {{1, 2, 3}}>"
-        " { [mm] h = MatMul(x, w) [add] s = Add(h, b) [relu] y = Relu(s) }"
-    )
 
 
 @pytest.fixture(params=["off", "wait"])
@@ -47,16 +32,12 @@ def session(request: pytest.FixtureRequest) -> Session:
 
 
 def run(session: Session, *names: str, **feeds: np.ndarray) -> Any:
-    found = session.run(list(names) or None, {**FEEDS, **feeds})
-    return found[0] if len(found) == 1 else found
+    results = session.run(list(names) or None, {**FEEDS, **feeds})
+    return results[0] if len(results) == 1 else results
 
 
-def same(found: np.ndarray, wanted: np.ndarray) -> None:
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-
-
-def relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, 0)
+def same(actual: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_node_is_added_and_asked_for(session: Session) -> None:
@@ -97,10 +78,10 @@ def test_a_node_behind_a_tensor_takes_its_readers(session: Session) -> None:
 
 def test_an_output_keeps_its_name_and_carries_the_new_value(session: Session) -> None:
     session.insert_after("y", "Exp", name="exp")
-    assert [each.name for each in session.get_outputs()] == ["y"]
+    assert [value.name for value in session.get_outputs()] == ["y"]
     same(run(session), np.exp(relu(H + B)))
     session.remove_node("exp")
-    assert [each.name for each in session.get_outputs()] == ["y"]
+    assert [value.name for value in session.get_outputs()] == ["y"]
     same(run(session), relu(H + B))
     assert [value.name for node in session.model.graph for value in node.outputs] == ["h", "s", "y"]
 
@@ -139,7 +120,7 @@ def test_outputs_come_and_go(session: Session) -> None:
     session.add_output("h")
     same(run(session)[1], H)
     session.remove_output("y")
-    assert [each.name for each in session.get_outputs()] == ["h"]
+    assert [value.name for value in session.get_outputs()] == ["h"]
     same(run(session), H)
 
 
@@ -148,7 +129,7 @@ def test_inputs_come_and_go(session: Session) -> None:
         g.add_input("scale", np.float32, [])
         g.add_node(Node("Mul", inputs=["h", "scale"], outputs=["scaled"]))
         g.rewire("add", "h", "scaled")
-    assert [each.name for each in session.get_inputs()] == ["x", "scale"]
+    assert [value.name for value in session.get_inputs()] == ["x", "scale"]
     same(run(session, scale=np.array(2, np.float32)), relu(2 * H + B))
     with session.edit() as g:
         g.rewire("add", "scaled", "h")
@@ -174,16 +155,16 @@ def test_weights_are_set(session: Session) -> None:
     same(run(session), relu(2 * H + 1))
 
 
-@pytest.mark.parametrize(("given", "held"), [([7, 0], True), ([300, 0], False), ([0.5, 0], False), ([-1, 0], False)])
-def test_a_list_for_a_weight_of_integers_fits_or_is_refused(given: list[float], held: bool) -> None:
+@pytest.mark.parametrize(("entries", "fits"), [([7, 0], True), ([300, 0], False), ([0.5, 0], False), ([-1, 0], False)])
+def test_a_list_for_a_weight_of_integers_fits_or_is_refused(entries: list[float], fits: bool) -> None:
     session = Session(parsed("c (uint8[2] x) => (uint8[2] y) <uint8[2] c = {1, 2}> { y = Max(x, c) }"), compile="off")
     x = np.array([5, 5], np.uint8)
-    if held:
-        session.set_weight("c", given)
+    if fits:
+        session.set_weight("c", entries)
     else:
         with pytest.raises(TypeMismatchError, match="UINT8"):
-            session.set_weight("c", given)
-    np.testing.assert_array_equal(session.run(None, {"x": x})[0], [7, 5] if held else [5, 5])
+            session.set_weight("c", entries)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], [7, 5] if fits else [5, 5])
 
 
 def test_a_weight_of_another_shape(session: Session) -> None:
@@ -228,24 +209,21 @@ def test_a_node_with_bodies_reads_what_is_around_it(session: Session) -> None:
             )
         )
         g.add_output("chosen")
-    for which, wanted in ((True, -(H + B)), (False, np.exp(H + B))):
-        same(run(session, which=np.array(which))[1], wanted)
+    for which, expected in ((True, -(H + B)), (False, np.exp(H + B))):
+        same(run(session, which=np.array(which))[1], expected)
     session.insert_after("s", "Neg", name="minus")
     same(run(session, which=np.array(True))[1], H + B)
     session.remove_node("minus")
     same(run(session, which=np.array(True))[1], -(H + B))
 
 
-HEAD = "head (float[M, 3] h) => (float[M] y) <int64[1] axis = {1}> { t = Exp(h) y = ReduceSum<keepdims = 0>(t, axis) }"
-
-
 def test_a_model_is_attached_and_detached(session: Session) -> None:
     name = session.attach(parsed(HEAD), at="s")
-    outputs = [each.name for each in session.get_outputs()]
+    outputs = [output.name for output in session.get_outputs()]
     assert outputs[0] == "y" and len(outputs) == 2
     same(run(session)[1], np.exp(H + B).sum(1))
     session.detach(name)
-    assert [each.name for each in session.get_outputs()] == ["y"]
+    assert [output.name for output in session.get_outputs()] == ["y"]
     assert [value.name for value in session.model.graph.initializers.values()] == ["w", "b"]
 
 
@@ -428,7 +406,7 @@ def test_edits_of_threads_wait_for_each_other(session: Session) -> None:
 def test_edits_are_taken_back_one_by_one(session: Session, tmp_path: Path) -> None:
     other = parsed("other (float[N, 4] x) => (float[N, 4] z) { z = Neg(x) }")
     onnx.save(other, tmp_path / "other.onnx")
-    wanted = [run(session)]
+    expected = [run(session)]
     changes: list[Change] = [
         lambda s: s.insert_after("h", "Neg"),
         lambda s: s.set_weight("b", np.zeros(3, np.float32)),
@@ -437,9 +415,9 @@ def test_edits_are_taken_back_one_by_one(session: Session, tmp_path: Path) -> No
     ]
     for change in changes:
         change(session)
-        wanted.append(run(session))
+        expected.append(run(session))
     assert [commit.number for commit in session.history] == [1, 2, 3, 4]
-    for before in reversed(wanted[:-1]):
+    for before in reversed(expected[:-1]):
         session.undo()
         same(run(session), before)
     assert session.history == ()
@@ -466,8 +444,8 @@ def test_the_edited_model_is_saved_as_standard_onnx(session: Session, tmp_path: 
     session.save(tmp_path / "edited.onnx")
     onnx.checker.check_model(tmp_path / "edited.onnx", full_check=True)
     again = Session(tmp_path / "edited.onnx", compile="off")
-    for found, wanted in zip(run(again), run(session), strict=True):
-        same(found, wanted)
+    for actual, expected in zip(run(again), run(session), strict=True):
+        same(actual, expected)
 
 
 def test_a_compiled_file_has_nothing_to_edit(tmp_path: Path) -> None:
@@ -516,4 +494,4 @@ def test_providers_that_share_a_model_share_the_edited_one() -> None:
     session.insert_after("h", "Neg", name="minus")
     session.set_weight("b", np.zeros(3, np.float32))
     same(run(session), relu(-H))
-    assert any("minus" in each.node for each in session.placement)
+    assert any("minus" in placed.node for placed in session.placement)

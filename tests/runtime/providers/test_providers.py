@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ def net() -> onnx.ModelProto:
 
 NET = net()
 X = RNG.standard_normal((3, 8)).astype(np.float32)
-WANTED = sardonyx.Session(NET, providers=["reference"]).run(None, {"x": X})
+EXPECTED = sardonyx.Session(NET, providers=["reference"]).run(None, {"x": X})
 
 
 def engines() -> list[str]:
@@ -54,13 +54,13 @@ def engines() -> list[str]:
 
 
 def assert_equal(session: sardonyx.Session) -> None:
-    for found, wanted in zip(session.run(None, {"x": X}), WANTED, strict=True):
-        assert found.dtype == wanted.dtype
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for actual, expected in zip(session.run(None, {"x": X}), EXPECTED, strict=True):
+        assert actual.dtype == expected.dtype
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def where(session: sardonyx.Session) -> dict[str, str]:
-    return {each.operator: each.provider for each in session.placement}
+    return {placed.operator: placed.provider for placed in session.placement}
 
 
 @pytest.mark.parametrize("name", engines())
@@ -68,7 +68,7 @@ def test_alone_each_computes_the_model(name: str) -> None:
     session = sardonyx.Session(NET, providers=[name], compile="wait")
     assert session.providers == (name,)
     assert_equal(session)
-    assert {each.provider for each in session.placement} == {name, ""}
+    assert {placed.provider for placed in session.placement} == {name, ""}
     assert session.run(["z"], {"x": X})[0].shape == (3, 4)
 
 
@@ -87,7 +87,7 @@ def test_pins_are_names_outputs_or_predicates_and_the_last_one_decides() -> None
         "Div": "reference",
     }  # fmt: skip
     assert_equal(session)
-    assert {each.reason for each in session.placement if each.provider} == {"the node is pinned"}
+    assert {placed.reason for placed in session.placement if placed.provider} == {"the node is pinned"}
 
 
 def test_pins_that_cannot_be_are_refused() -> None:
@@ -147,8 +147,8 @@ def test_what_is_passed_through_is_the_callers_own() -> None:
 
 def test_what_is_not_worth_the_crossing_stays() -> None:
     session = sardonyx.Session(NET, providers=[Mine(), "native"])
-    told = next(each for each in session.placement if each.operator == "Add")
-    assert (told.provider, told.reason) == ("native", "the node is compiled, like the adjacent nodes")
+    addition = next(placed for placed in session.placement if placed.operator == "Add")
+    assert (addition.provider, addition.reason) == ("native", "the node is compiled, like the adjacent nodes")
 
 
 def test_a_budget_of_weights_is_kept() -> None:
@@ -172,7 +172,7 @@ def test_bodies_are_cut_with_what_they_capture() -> None:
         }"""
     )
     session = sardonyx.Session(model, providers=["native"], pins=[("i", "reference")])
-    assert [where(session)[each] for each in ("Exp", "If", "Sqrt")] == ["native", "reference", "native"]
+    assert [where(session)[operator] for operator in ("Exp", "If", "Sqrt")] == ["native", "reference", "native"]
     (y,) = session.run(None, {"x": np.zeros(2, np.float32), "c": np.array(True)})
     np.testing.assert_allclose(y, np.sqrt([2, 2]), rtol=1e-6)
 
@@ -186,7 +186,7 @@ class Mine:
     name = "mine"
 
     def __init__(self, settings: Settings = Settings(), compute: Any = None) -> None:  # noqa: B008
-        self._compute = compute
+        self.compute = compute
         self.parts: list[ir.Model] = []
 
     def capability(self, model: ir.Model) -> Mapping[ir.Node, Answer]:
@@ -201,8 +201,8 @@ class Mine:
         return self
 
     def run(self, values: Sequence[Any], context: RunContext) -> Sequence[Any]:
-        if self._compute is not None:
-            return self._compute(values, context)  # type: ignore[no-any-return]
+        if self.compute is not None:
+            return self.compute(values, context)  # type: ignore[no-any-return]
         return self._numpy.run(values, context)
 
 
@@ -213,9 +213,9 @@ def test_a_package_registers_a_provider(monkeypatch: pytest.MonkeyPatch) -> None
     assert "mine" in providers.known()
     session = sardonyx.Session(NET, providers=["mine", "reference"])
     assert_equal(session)
-    told = {each.operator: each for each in session.placement}
-    assert (told["Add"].provider, told["Add"].reason) == ("mine", "it adds")
-    assert told["MatMul"].provider == "reference" and "mine: it only adds" in told["MatMul"].reason
+    placements = {placed.operator: placed for placed in session.placement}
+    assert (placements["Add"].provider, placements["Add"].reason) == ("mine", "it adds")
+    assert placements["MatMul"].provider == "reference" and "mine: it only adds" in placements["MatMul"].reason
 
 
 def test_neighbours_that_one_provider_takes_are_one_part() -> None:
@@ -296,7 +296,7 @@ def test_a_provider_that_fails_fails_the_call_alone(gives: Any, message: str) ->
     with pytest.raises(ExecutionError, match=message) as caught:
         session.run(None, {"x": X})
     assert "mine" in str(caught.value) and "the_Add" in str(caught.value)
-    mine._compute = None
+    mine.compute = None
     assert_equal(session)
 
 
@@ -348,11 +348,11 @@ def test_a_provider_that_fails_at_load_is_named(wrong: Any, message: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "message"), [(3, "expected a provider, got int"), (Mine, "expected a provider, got the class Mine")]
+    ("provider", "message"), [(3, "expected a provider, got int"), (Mine, "expected a provider, got the class Mine")]
 )
-def test_what_is_no_provider_is_refused(given: Any, message: str) -> None:
+def test_what_is_no_provider_is_refused(provider: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        sardonyx.Session(NET, providers=[given])
+        sardonyx.Session(NET, providers=[provider])
 
 
 def test_ctrl_c_ends_the_call_alone() -> None:
@@ -363,7 +363,7 @@ def test_ctrl_c_ends_the_call_alone() -> None:
     session = sardonyx.Session(NET, providers=[mine, "reference"])
     with pytest.raises(KeyboardInterrupt):
         session.run(None, {"x": X})
-    mine._compute = None
+    mine.compute = None
     assert_equal(session)
 
 
@@ -371,10 +371,10 @@ def test_what_cannot_look_is_told_that_the_run_is_over() -> None:
     begun = threading.Event()
 
     def waits(values: Sequence[Any], context: RunContext) -> Sequence[Any]:
-        told = threading.Event()
-        with context.on_end(told.set):
+        ended = threading.Event()
+        with context.on_end(ended.set):
             begun.set()
-            assert told.wait(300)
+            assert ended.wait(300)
         context.check_time()
         raise AssertionError("the run goes on")
 
@@ -425,13 +425,18 @@ def test_auto_measures_once_and_remembers(tmp_path: Any, monkeypatch: pytest.Mon
     path = tmp_path / "net.onnx"
     onnx.save(NET, path)
     measured: list[float] = []
-    median = measured_costs._median
-    monkeypatch.setattr(measured_costs, "_median", lambda run: measured.append(found := median(run)) or found)
+    median_seconds = measured_costs.median_seconds
+
+    def recorded(run: Callable[[], object]) -> float:
+        measured.append(median_seconds(run))
+        return measured[-1]
+
+    monkeypatch.setattr(measured_costs, "median_seconds", recorded)
     monkeypatch.setattr(measured_costs, "SECONDS", 0.01)
     first = sardonyx.Session(path, providers="auto")
     assert measured
     assert_equal(first)
-    assert all("measured" in each.reason for each in first.placement if each.provider)
+    assert all("measured" in placed.reason for placed in first.placement if placed.provider)
     count = len(measured)
     again = sardonyx.Session(path, providers="auto")
     assert len(measured) == count

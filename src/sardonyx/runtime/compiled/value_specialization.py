@@ -25,7 +25,7 @@ from sardonyx.runtime.compiled.compiled_model import NativeModel
 from sardonyx.runtime.compiled.frontend import Undecided, trace_model
 from sardonyx.runtime.options import SessionOptions
 
-_MOST = 16
+MAX_PROGRAMS = 16
 """Limit of the programs of a model; the interpreter computes calls with further answers."""
 
 _Answer = tuple[tuple[int, ...], bytes]
@@ -111,7 +111,7 @@ class SpecializedModel:
         with self._lock:
             if answer in question.answers:
                 return question.answers[answer]
-            if self._count >= _MOST:
+            if self._count >= MAX_PROGRAMS:
                 return None
             self._count += 1
             question.answers[answer] = None

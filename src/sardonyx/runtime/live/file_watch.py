@@ -11,7 +11,7 @@ from sardonyx.base import background_threads
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime.live.live_model import LiveModel
 
-_SECONDS = 0.25
+INTERVAL_SECONDS = 0.25
 """Seconds between looks at the file; a new file is loaded once it is unchanged between two looks."""
 
 _log = logging.getLogger("sardonyx")
@@ -33,7 +33,7 @@ def watch(live: LiveModel, path: str | os.PathLike[str]) -> None:
 def _watch(live: weakref.ref[LiveModel], path: str | os.PathLike[str], loaded: tuple[int, ...] | None) -> None:
     before = loaded
     while live() is not None:
-        background_threads.pause(_SECONDS)
+        background_threads.pause(INTERVAL_SECONDS)
         state = _state(path)
         if state is not None and state != loaded and state == before:
             loaded = state

@@ -169,13 +169,14 @@ def _timed(cut: Cut, group: Group, values: Mapping[str, Any]) -> tuple[float, di
         return None
     try:
         results = dict(zip(part.outputs, part.run(values, RunContext()), strict=True))
-        return _median(lambda: part.run(values, RunContext())), results
+        return median_seconds(lambda: part.run(values, RunContext())), results
     except SardonyxError as error:
         _log.info("%s is not measured on %s: %s", part.label, group.provider, error)
         return None
 
 
-def _median(run: Callable[[], object]) -> float:
+def median_seconds(run: Callable[[], object]) -> float:
+    """Return the median seconds of a call, after one call that is not measured."""
     run()
     times: list[float] = []
     deadline = time.perf_counter() + SECONDS
@@ -219,4 +220,4 @@ def _mixture(cut: Cut, best: Mapping[int, str], feeds: Mapping[str, Any]) -> flo
             assert isinstance(part, Part)
             values.update(zip(part.outputs, part.run(values, RunContext()), strict=True))
 
-    return _median(run)
+    return median_seconds(run)
