@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.compiler.program_checks import assert_close
 from tests.core.programs import computed, random_program
 from tests.random_cases import cases
 
@@ -21,25 +22,6 @@ from sardonyx.core.ir.types import DType, TensorType
 from sardonyx.core.transform.simplify import simplify
 
 N, M, K = map(Dim.symbol, "NMK")
-
-
-def assert_close(actual: list[np.ndarray], expected: list[np.ndarray], nearby: list[np.ndarray] | None = None) -> None:
-    """Equal up to rounding, and up to ten times what results change by where inputs change in the last digits."""
-    assert len(actual) == len(expected)
-    for i, (a, b) in enumerate(zip(actual, expected, strict=True)):
-        assert a.shape == b.shape
-        assert a.dtype == b.dtype
-        if a.dtype.kind in "fV" and a.dtype.itemsize <= 8:
-            a, b = a.astype(np.float64), b.astype(np.float64)
-            coarse = 2e-2 if expected[i].dtype.itemsize <= 2 else 1e-5
-            bound = coarse * max(np.abs(b[np.isfinite(b)]).max(initial=0), 1)
-            if nearby is not None:
-                with np.errstate(invalid="ignore"):
-                    change = np.abs(nearby[i].astype(np.float64) - b)
-                bound += 10 * change[np.isfinite(change)].max(initial=0)
-            np.testing.assert_allclose(a, b, rtol=coarse, atol=bound)
-        else:
-            np.testing.assert_array_equal(a, b)
 
 
 def moved(array: np.ndarray) -> np.ndarray:

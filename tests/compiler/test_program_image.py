@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.compiler.program_checks import read_again, restored_copy
 from tests.core.programs import random_program
 from tests.random_cases import cases
 
@@ -19,7 +20,7 @@ from sardonyx.compiler.program_image import Image
 from sardonyx.compiler.target.alignment import aligned
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
-from sardonyx.core.eval.host_function import HostFunction, host, known_function, unknown_size
+from sardonyx.core.eval.host_function import HostFunction, host, unknown_size
 from sardonyx.core.eval.tensor import constant
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
@@ -30,28 +31,12 @@ N, H, W = map(Dim.symbol, "NHW")
 RNG = np.random.default_rng(0)
 
 
-def copied(program: Program) -> Program:
-    """The program from its image, and its image from it."""
-    restored = Program.from_image(read_again(program.image()), hosts=result)
-    return Program.from_image(read_again(restored.image()), hosts=result)
-
-
-def result(domain: str, name: str, since: int, present: tuple[bool, ...] | None, module: str) -> HostFunction:
-    function = known_function(domain, name, since, present)
-    assert function is not None
-    return function
-
-
-def read_again(image: Image) -> Image:
-    return Image.read(image.texts(), aligned(np.frombuffer(image.weights(), np.uint8)))
-
-
 @settings(max_examples=cases(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_programs_compute_the_same_bits(seed: int) -> None:
     program = random_program(np.random.default_rng(seed), 10, without=("random",))
     compiled = Program.compile(simplify(program.traced()))
-    restored = copied(compiled)
+    restored = restored_copy(compiled)
     for arrays in program.arrays:
         arguments = [np.array(x, order="C") for x in arrays]
         for actual, expected in zip(restored.run(arguments), compiled.run(arguments), strict=True):
@@ -71,7 +56,7 @@ def test_weights_scratch_blocks_and_open_sizes_are_kept() -> None:
         return [L.matmul(L.reduce_sum(y, [2, 3]), constant(known))]
 
     compiled = Program.compile(trace("f", body, [TensorType(t.FLOAT, (N, 3, H, W))]))
-    restored = copied(compiled)
+    restored = restored_copy(compiled)
     assert restored.blocks.keys() != compiled.blocks.keys()
     assert len(restored.blocks) == len(compiled.blocks) > 0
     for shape in ((1, 3, 8, 8), (2, 3, 17, 5), (3, 3, 1, 30)):
@@ -85,7 +70,7 @@ def test_results_that_nothing_computes_are_kept() -> None:
     function = trace("f", lambda x: [x, number, known], [TensorType(t.FLOAT, (N,))])
     x = np.ones(3, np.float32)
     for actual, expected in zip(
-        copied(Program.compile(function)).run([x]), (x, np.float32(2.5), known.known), strict=True
+        restored_copy(Program.compile(function)).run([x]), (x, np.float32(2.5), known.known), strict=True
     ):
         np.testing.assert_array_equal(actual, expected)
         assert actual.shape == np.shape(expected)
@@ -96,7 +81,7 @@ def test_an_image_is_the_same_after_it_was_read() -> None:
     again = read_again(image)
     assert json.dumps(again.head) == json.dumps(image.head)
     assert again.code == image.code
-    assert copied(Program.from_image(again)).image().texts() == image.texts()
+    assert restored_copy(Program.from_image(again)).image().texts() == image.texts()
 
 
 POSITIVE = HostFunction(
@@ -121,7 +106,7 @@ def test_what_the_interpreter_computes_is_kept() -> None:
 
     compiled = Program.compile(trace("f", body, [TensorType(t.FLOAT, (N,))]))
     assert compiled.host
-    restored = copied(compiled)
+    restored = restored_copy(compiled)
     for n in (1, 5, 0, 100):
         x = RNG.standard_normal(n).astype(np.float32)
         for actual, expected in zip(restored.run([x]), compiled.run([x]), strict=True):
@@ -138,7 +123,7 @@ def test_loops_that_the_interpreter_repeats_are_kept_with_their_compiled_bodies(
 
     compiled = Program.compile(trace("f", body, [TensorType(t.INT64, ()), TensorType(t.FLOAT, (N,))]))
     assert compiled.bodies
-    restored = copied(compiled)
+    restored = restored_copy(compiled)
     for count in (0, 1, 4):
         arguments = [np.array(count), RNG.standard_normal(3).astype(np.float32)]
         np.testing.assert_array_equal(restored.run(arguments)[0], compiled.run(arguments)[0])

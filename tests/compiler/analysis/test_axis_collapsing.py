@@ -43,7 +43,7 @@ def completed(text: str) -> onnx.ModelProto:
     """The model of a text, with the constants, and an output of any rank."""
     model = onnx.parser.parse_model(text)
     model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name="y", type=onnx.helper.make_tensor_type_proto(1, None)))
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(each, name) for name, each in CONSTANTS.items())
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in CONSTANTS.items())
     return model
 
 
@@ -60,8 +60,8 @@ def test_what_is_read_through_reshapes_is_what_the_interpreter_computes(body: st
         fixed = sizes.split(", ")
         h, w = (int(size) if size.isdigit() else run for size, run in zip(fixed, (h, w), strict=True))
         x = rng.standard_normal((b, 6, h, w)).astype(np.float32)
-        (found,), (wanted,) = (each.run(None, {"x": x}) for each in (compiled, reference))
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+        (actual,), (expected,) = (session.run(None, {"x": x}) for session in (compiled, reference))
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("sizes", ["h, w", "7, 9"])

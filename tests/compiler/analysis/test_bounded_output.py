@@ -60,10 +60,10 @@ def test_suppression_is_as_defined(suppression: tuple[sardonyx.Session, int], se
     session, centered = suppression
     arrays = drawn(np.random.default_rng(seed), special=bool(seed % 2))
     with np.errstate(all="ignore"):
-        (wanted,) = non_max_suppression(*arrays, center_point_box=centered)
-    (found,) = session.run(None, fed(arrays))
-    assert found.dtype == np.int64
-    np.testing.assert_array_equal(found, wanted)
+        (expected,) = non_max_suppression(*arrays, center_point_box=centered)
+    (actual,) = session.run(None, fed(arrays))
+    assert actual.dtype == np.int64
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_many_boxes_of_which_few_are_wanted(suppression: tuple[sardonyx.Session, int]) -> None:
@@ -72,9 +72,9 @@ def test_many_boxes_of_which_few_are_wanted(suppression: tuple[sardonyx.Session,
     boxes, scores = (rng.random(shape, np.float32) for shape in ((1, 3000, 4), (1, 5, 3000)))
     for most in (7, 3000):
         numbers = [np.array(most), np.array([0.3], np.float32), np.array([0.1], np.float32)]
-        (wanted,) = non_max_suppression(boxes, scores, *numbers, center_point_box=centered)
-        (found,) = session.run(None, fed([boxes, scores, *numbers]))
-        np.testing.assert_array_equal(found, wanted)
+        (expected,) = non_max_suppression(boxes, scores, *numbers, center_point_box=centered)
+        (actual,) = session.run(None, fed([boxes, scores, *numbers]))
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_share_that_is_none_is_refused(suppression: tuple[sardonyx.Session, int]) -> None:
@@ -84,17 +84,17 @@ def test_a_share_that_is_none_is_refused(suppression: tuple[sardonyx.Session, in
         session.run(None, fed([*arrays[:3], np.array([1.5], np.float32), arrays[4]]))
 
 
-@pytest.mark.parametrize("given", ["boxes, scores", "boxes, scores, two", 'boxes, scores, two, "", third'])
-def test_limits_are_constants_or_left_out(given: str) -> None:
+@pytest.mark.parametrize("operands", ["boxes, scores", "boxes, scores, two", 'boxes, scores, two, "", third'])
+def test_limits_are_constants_or_left_out(operands: str) -> None:
     nodes = f"""two = Constant <value = int64[1] {{2}}> ()
         third = Constant <value = float[1] {{0.33}}> ()
-        y = NonMaxSuppression ({given.replace('""', "")})"""
+        y = NonMaxSuppression ({operands.replace('""', "")})"""
     session = compiled("float[B, N, 4] boxes, float[B, C, N] scores", "int64[K, 3] y", nodes)
     boxes, scores, *_ = drawn(np.random.default_rng(2), special=False)
     known = {"boxes": boxes, "scores": scores, "two": np.array([2]), "third": np.array([0.33], np.float32)}
-    operands = [known.get(name.strip()) for name in given.split(",")]
-    (wanted,) = non_max_suppression(*operands)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(session.run(None, {"boxes": boxes, "scores": scores})[0], wanted)
+    arguments = [known.get(name.strip()) for name in operands.split(",")]
+    (expected,) = non_max_suppression(*arguments)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(session.run(None, {"boxes": boxes, "scores": scores})[0], expected)
 
 
 @pytest.mark.parametrize("dtype", ["float", "int32", "bool", "float16"])
@@ -108,42 +108,42 @@ def test_places_are_as_defined(dtype: str, shape: tuple[int, ...]) -> None:
         x = np.where(rng.random(shape) < density, rng.integers(-3, 4, shape), 0).astype(kind)
         if dtype == "float" and x.size:
             x.flat[0] = np.nan
-        (found,) = session.run(None, {"x": x})
-        np.testing.assert_array_equal(found, np.stack(np.nonzero(x)))
+        (actual,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(actual, np.stack(np.nonzero(x)))
 
 
 def test_sizes_that_are_counted_go_on_in_native_code() -> None:
     session = compiled(
-        "float[N, 3] x, bool[N] wanted", "float[K, 3] y", "z = Compress <axis = 0> (x, wanted) y = Softmax (z)"
+        "float[N, 3] x, bool[N] selected", "float[K, 3] y", "z = Compress <axis = 0> (x, selected) y = Softmax (z)"
     )
     rng = np.random.default_rng(0)
     for count in (0, 1, 9, 40):
-        x, wanted = rng.random((count, 3), np.float32), rng.random(count) < 0.5
-        (found,) = session.run(None, {"x": x, "wanted": wanted})
-        exponentials = np.exp(x[wanted])
-        np.testing.assert_allclose(found, exponentials / exponentials.sum(-1, keepdims=True), rtol=1e-5)
+        x, selected = rng.random((count, 3), np.float32), rng.random(count) < 0.5
+        (actual,) = session.run(None, {"x": x, "selected": selected})
+        exponentials = np.exp(x[selected])
+        np.testing.assert_allclose(actual, exponentials / exponentials.sum(-1, keepdims=True), rtol=1e-5)
     assert session.program is not None and all(isinstance(step, Segment) for step in session.program.steps)
 
 
 def test_what_it_takes_is_told(suppression: tuple[sardonyx.Session, int]) -> None:
     session, _ = suppression
-    found = session.profile(fed(drawn(np.random.default_rng(3), special=False)), runs=1)
-    assert [each.note.title for each in found.kernels] == ["suppression", "boxes"] and not found.interpreted
+    profile = session.profile(fed(drawn(np.random.default_rng(3), special=False)), runs=1)
+    assert [kernel.note.title for kernel in profile.kernels] == ["suppression", "boxes"] and not profile.interpreted
 
 
 @pytest.mark.parametrize("name", ["NonMaxSuppression", "NonZero"])
 def test_a_function_of_an_operators_name_is_none(name: str) -> None:
     mine = HostFunction(name, lambda x: (x,), lambda x: (x + 1,))
     function = trace("f", lambda x: list(host(mine, x)), [TensorType(types.FLOAT, (3,))])
-    (value,) = [each for each in function.values if each.op == "host"]
-    assert not has_kernel(value)
+    (host_value,) = [value for value in function.values if value.op == "host"]
+    assert not has_kernel(host_value)
 
 
 def test_sizes_are_counted_before_they_are_read() -> None:
     """The shipped detector: what it suppresses decides the sizes of what is chosen from other branches."""
     session = sardonyx.Session(demo.path("digits_detector"), compile="wait")
     assert session.native is not None
-    wanted = demo.outputs("digits_detector")
-    found = session.run(list(wanted), demo.inputs("digits_detector"))
-    for name, array in zip(wanted, found, strict=True):
-        np.testing.assert_allclose(array, wanted[name], rtol=1e-3, atol=1e-2)
+    expected = demo.outputs("digits_detector")
+    actual = session.run(list(expected), demo.inputs("digits_detector"))
+    for name, array in zip(expected, actual, strict=True):
+        np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=1e-2)

@@ -7,8 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from tests.compiler.test_program import assert_close
-from tests.compiler.test_program_image import copied
+from tests.compiler.program_checks import assert_close, check, restored_copy
 from tests.core.programs import computed
 
 from sardonyx.compiler.call.call_context import Fault
@@ -19,7 +18,7 @@ from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.eval.tensor import bind
 from sardonyx.core.eval.trace import cond, trace
 from sardonyx.core.ir import types as t
-from sardonyx.core.ir.graph import Function, Value
+from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import ResourceError, ShapeError
@@ -32,22 +31,6 @@ FLAG = TensorType(t.BOOL, ())
 
 def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
-
-
-def check(function: Function, *calls: list[np.ndarray], native: bool = True) -> Program:
-    function = simplify(function)
-    program = Program.compile(function)
-    if native:
-        assert not program.schedule.host
-    for arrays in calls:
-        for _ in range(2):
-            assert_close(program.run(arrays), computed(function, arrays))
-    if native:
-        restored = copied(program)
-        for arrays in calls:
-            for found, expected in zip(restored.run(arrays), program.run(arrays), strict=True):
-                np.testing.assert_array_equal(found, expected)
-    return program
 
 
 def test_a_recurrence_over_rows() -> None:
@@ -240,12 +223,12 @@ def test_choices_of_other_sizes_have_compiled_branches() -> None:
     assert [value.op for value in program.host if value.op != "get"] == ["cond"]
     then, otherwise = program.bodies[next(value for value in program.host if value.op == "cond")]
     assert not (then.host or otherwise.host)
-    restored = copied(program)
+    restored = restored_copy(program)
     for n, m, keep, most in ((3, 4, True, 1), (3, 4, False, 2), (1, 7, True, 0), (0, 2, False, 0), (20, 33, False, 3)):
         arrays = [normal(n, m), np.array(keep), np.array(most)]
-        found = program.run(arrays)
-        assert_close(found, computed(function, arrays))
-        for again, expected in zip(restored.run(arrays), found, strict=True):
+        results = program.run(arrays)
+        assert_close(results, computed(function, arrays))
+        for again, expected in zip(restored.run(arrays), results, strict=True):
             np.testing.assert_array_equal(again, expected)
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from tests.compiler.analysis.test_control_flow import check
-from tests.compiler.test_program import assert_close
+from tests.compiler.program_checks import assert_close, check
 from tests.core.programs import computed
 
 from sardonyx.compiler.lower.launch import all_launches
@@ -133,19 +132,19 @@ def test_of_any_batch(name: str) -> None:
 @pytest.mark.parametrize("name", CELLS)
 def test_with_few_registers(name: str) -> None:
     cell, gates, states = CELLS[name]
-    function, given = layer(cell, gates, states, 2, 21), arrays(gates, states, 2, 21)
+    function, inputs = layer(cell, gates, states, 2, 21), arrays(gates, states, 2, 21)
     program = Program.compile(simplify(function), target=NAMED["avx2"])
     assert "gates" in kernels(program)
-    assert_close(program.run(given), computed(function, given))
+    assert_close(program.run(inputs), computed(function, inputs))
 
 
 @pytest.mark.parametrize("units", [48, 200])
 def test_weights_are_read_forth_and_back_by_any_number_of_threads(units: int) -> None:
-    function, given = simplify(layer(lstm, 4, 2, 2, units)), arrays(4, 2, 2, units)
-    one, two, three = (Program.compile(function, threads=threads).run(given) for threads in (1, 2, 3))
-    assert_close(one, computed(function, given))
-    for found in (two, three):
-        for a, b in zip(one, found, strict=True):
+    function, inputs = simplify(layer(lstm, 4, 2, 2, units)), arrays(4, 2, 2, units)
+    one, two, three = (Program.compile(function, threads=threads).run(inputs) for threads in (1, 2, 3))
+    assert_close(one, computed(function, inputs))
+    for results in (two, three):
+        for a, b in zip(one, results, strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -191,17 +190,17 @@ def test_gates_that_something_else_reads_stay_a_product() -> None:
 
 @pytest.mark.parametrize(("l1", "lines"), [(1 << 16, 0), (1 << 12, 4)])
 def test_large_operands_of_the_epilogue_are_asked_for_before_the_product(l1: int, lines: int) -> None:
-    function, given = layer(lstm, 4, 2, 2, 64), arrays(4, 2, 2, 64)
+    function, inputs = layer(lstm, 4, 2, 2, 64), arrays(4, 2, 2, 64)
     program = Program.compile(simplify(function), target=dataclasses.replace(host(), l1=l1))
     (step,) = [launch for launch in all_launches(program.launches) if launch.title == "gates"]
     into_first_level = re.findall(r"call void @llvm.prefetch.p0\(ptr %\w+, i32 0, i32 3, i32 1\)", step.text)
     assert len(into_first_level) == lines
-    assert_close(program.run(given), computed(function, given))
+    assert_close(program.run(inputs), computed(function, inputs))
 
 
 @pytest.mark.parametrize(("units", "shared"), [(32, False), (256, True)])
 def test_steps_are_shared_where_that_is_worth_it(units: int, shared: bool) -> None:
     launches = Program.compile(simplify(layer(lstm, 4, 2, 1, units))).launches
-    (step,) = (each for each in all_launches(launches) if each.title == "gates")
+    (step,) = (launch for launch in all_launches(launches) if launch.title == "gates")
     assert step.useful_chunks is not None
     assert (step.useful_chunks >= 2) == shared

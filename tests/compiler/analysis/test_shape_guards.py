@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from tests.runtime.live.test_transaction import parsed
 
 from sardonyx import Session
 from sardonyx.compiler.analysis.shape_guards import collect_guards
@@ -15,6 +15,10 @@ from sardonyx.model import from_proto
 from sardonyx.runtime.compiled.frontend import trace_model
 
 RNG = np.random.default_rng(0)
+
+
+def parsed(graph: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
 
 
 def drawn(*shape: int) -> np.ndarray:
@@ -67,16 +71,16 @@ def test_sizes_that_do_not_fit_are_refused(name: str) -> None:
     model = parsed(f"g {text}")
     compiled, plain = Session(model, compile="wait"), Session(model, compile="off")
     for right in (True, True, False, True, False):  # The generated entry is there from the third call on.
-        given = feeds(shapes if right else WRONG[name])
+        inputs = feeds(shapes if right else WRONG[name])
         if right:
-            wanted, *_ = plain.run(None, given)
-            np.testing.assert_allclose(compiled.run(None, given)[0], wanted, rtol=1e-4, atol=1e-5)
+            expected, *_ = plain.run(None, inputs)
+            np.testing.assert_allclose(compiled.run(None, inputs)[0], expected, rtol=1e-4, atol=1e-5)
             continue
-        with pytest.raises(SardonyxError) as told:
-            plain.run(None, given)
-        with pytest.raises(type(told.value)) as found:
-            compiled.run(None, given)
-        assert str(found.value) == str(told.value)
+        with pytest.raises(SardonyxError) as interpreted:
+            plain.run(None, inputs)
+        with pytest.raises(type(interpreted.value)) as native:
+            compiled.run(None, inputs)
+        assert str(native.value) == str(interpreted.value)
 
 
 def test_a_compiled_file_refuses_them_too(tmp_path: Path) -> None:
@@ -119,8 +123,8 @@ def test_a_branch_that_is_taken_is_refused_where_its_sizes_do_not_fit() -> None:
     for c in (True, False):
         for _ in range(4):
             x = drawn(5, 3)
-            wanted = x.reshape(3, 5) if c else -x.reshape(3, 5)
-            np.testing.assert_array_equal(session.run(None, {"x": x, "c": np.array(c)})[0], wanted)
+            expected = x.reshape(3, 5) if c else -x.reshape(3, 5)
+            np.testing.assert_array_equal(session.run(None, {"x": x, "c": np.array(c)})[0], expected)
             with pytest.raises(SardonyxError, match="Reshape"):
                 session.run(None, {"x": drawn(2, 3), "c": np.array(c)})
 
@@ -146,18 +150,18 @@ INPUTS = {
 def test_a_cache_is_filled_to_its_end_and_no_further(name: str) -> None:
     call = CACHED[name]
     used = [x for x in INPUTS if x in call.partition("(")[2].replace(",", " ").replace(")", " ").split()]
-    inputs = ", ".join(f"float[{', '.join(map(str, INPUTS[x]))}] {x}" for x in used)
-    model = parsed(f"g ({inputs}, int32[1] n) => (float y, float r) {{ y, r = com.microsoft.{call} }}")
+    parameters = ", ".join(f"float[{', '.join(map(str, INPUTS[x]))}] {x}" for x in used)
+    model = parsed(f"g ({parameters}, int32[1] n) => (float y, float r) {{ y, r = com.microsoft.{call} }}")
     model.opset_import.add(domain="com.microsoft", version=1)
     compiled, plain = Session(model, compile="wait"), Session(model, compile="off")
     assert compiled.native is not None
-    given = {x: drawn(*INPUTS[x]) for x in used}
+    inputs = {x: drawn(*INPUTS[x]) for x in used}
     for filled in (0, 7, 15):
-        given["n"] = np.array([filled], np.int32)
-        for y, wanted in zip(compiled.run(None, given), plain.run(None, given), strict=True):
-            np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
+        inputs["n"] = np.array([filled], np.int32)
+        for actual, expected in zip(compiled.run(None, inputs), plain.run(None, inputs), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
     for filled in (16, 17, 1000, 2**31 - 1, -1, -(2**31)):
-        given["n"] = np.array([filled], np.int32)
+        inputs["n"] = np.array([filled], np.int32)
         for session in (plain, compiled):
             with pytest.raises(ShapeError):
-                session.run(None, given)
+                session.run(None, inputs)

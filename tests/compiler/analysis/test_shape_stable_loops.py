@@ -7,14 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
+from tests.compiler.program_checks import restored_copy
 from tests.core.programs import computed
 
 import sardonyx
 from sardonyx.compiler import pipeline
 from sardonyx.compiler.call.stepwise import Call
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.program_image import Image
-from sardonyx.compiler.target.alignment import aligned
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.trace import trace
@@ -43,7 +42,7 @@ def recurrence(*, counted: bool) -> Function:
 
 
 def interpreted(program: Program, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many loops the interpreter has taken since it was asked last."""
+    """Return a function that counts the loops interpreted since its last call."""
     seen: list[object] = []
     before = Call.interpret
 
@@ -54,29 +53,22 @@ def interpreted(program: Program, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
     monkeypatch.setattr(Call, "interpret", counting)
 
-    def asked() -> int:
+    def newly_interpreted() -> int:
         number = len(seen)
         seen.clear()
         return number
 
-    return asked
+    return newly_interpreted
 
 
-def read_again(program: Program) -> Program:
-    """The program from its image."""
-    image = program.image()
-    weights = aligned(np.frombuffer(image.weights(), np.uint8))
-    return Program.from_image(Image.read(image.texts(), weights))
-
-
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("restored", [False, True])
 @pytest.mark.parametrize("counted", [False, True])
-def test_it_is_native_where_sizes_stay(counted: bool, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_native_where_sizes_stay(counted: bool, restored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     function = recurrence(counted=counted)
     program = Program.compile(function)
     assert not program.host
-    if kept:
-        program = read_again(read_again(program))
+    if restored:
+        program = restored_copy(program)
         monkeypatch.setattr(pipeline, "compile_bodies", None)
     loops = interpreted(program, monkeypatch)
     rng = np.random.default_rng(0)
@@ -91,9 +83,9 @@ def test_it_is_native_where_sizes_stay(counted: bool, kept: bool, monkeypatch: p
     ):
         arrays = [rng.random(k, np.float32), rng.random(m, np.float32), np.array(trips)]
         for _ in range(2):
-            for found, wanted in zip(program.run(arrays), computed(function, arrays), strict=True):
-                assert found.shape == wanted.shape
-                np.testing.assert_allclose(found, wanted, rtol=1e-5)
+            for actual, expected in zip(program.run(arrays), computed(function, arrays), strict=True):
+                assert actual.shape == expected.shape
+                np.testing.assert_allclose(actual, expected, rtol=1e-5)
             assert loops() == by_interpreter
 
 
@@ -138,9 +130,9 @@ def test_it_is_one_kernel_for_a_profile(size: int) -> None:
         value.type.tensor_type.ClearField("shape")
     session = sardonyx.Session(model, compile="wait")
     feeds = {"s": np.zeros(size, np.float32), "x": np.ones(5, np.float32), "most": np.array(4)}
-    found = session.profile(feeds, runs=1)
-    assert [kernel.note.title for kernel in found.kernels] == ["loop"]
-    assert not found.interpreted
+    profile = session.profile(feeds, runs=1)
+    assert [kernel.note.title for kernel in profile.kernels] == ["loop"]
+    assert not profile.interpreted
     np.testing.assert_array_equal(session.run(None, feeds)[0], np.full(5, 4))
 
 

@@ -38,19 +38,19 @@ def test_groups_are_runs_of_equal_products(seed: int) -> None:
 def test_factors_are_the_same_of_both_shapes_in_every_run(seed: int) -> None:
     rng = np.random.default_rng(seed)
     symbols = {name: Dim.symbol(name) for name in "hw"}
-    factors: list[Size] = [symbols.get(each) or int(each) for each in rng.choice([*"12235hw"], int(rng.integers(1, 7)))]
+    factors: list[Size] = [symbols.get(text) or int(text) for text in rng.choice([*"12235hw"], int(rng.integers(1, 7)))]
 
     def joined() -> list[Size]:
         cuts = sorted(rng.integers(0, len(factors) + 1, int(rng.integers(0, 4))).tolist())
         return [product(factors[a:b]) for a, b in zip([0, *cuts], [*cuts, len(factors)], strict=True)]
 
     first, second = joined(), joined()
-    found = common_factors(first, second)
-    if found is None:
+    groups = common_factors(first, second)
+    if groups is None:
         return
-    for shape, each in zip((first, second), found, strict=True):
-        assert all(equal(product(parts), size) for parts, size in zip(each, shape, strict=True))
-    one, other = ([part for parts in each for part in parts] for each in found)
+    for shape, grouped in zip((first, second), groups, strict=True):
+        assert all(equal(product(parts), size) for parts, size in zip(grouped, shape, strict=True))
+    one, other = ([part for parts in grouped for part in parts] for grouped in groups)
     assert one == other
 
 
@@ -79,5 +79,5 @@ def test_rows_that_were_other_axes_are_read_where_they_lie() -> None:
     for count in (0, 1, 7):
         x = np.arange(15 * count, dtype=np.float32).reshape(3, count, 5)
         y = np.ones((3 * count, 5), np.float32)
-        found = program.run([x, y])[0]
-        np.testing.assert_array_equal(found, np.concatenate([x.transpose(1, 0, 2).reshape(-1, 5), y]))
+        actual = program.run([x, y])[0]
+        np.testing.assert_array_equal(actual, np.concatenate([x.transpose(1, 0, 2).reshape(-1, 5), y]))

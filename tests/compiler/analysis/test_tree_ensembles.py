@@ -47,7 +47,7 @@ class Grown:
 
     def trees(self) -> Trees:
         ids = (self.roots, self.features, self.modes, self.yes, self.no)
-        roots, features, modes, yes, no = (np.array(each, np.int64) for each in ids)
+        roots, features, modes, yes, no = (np.array(column, np.int64) for column in ids)
         splits, missing = np.array(self.splits, np.float64), np.array(self.missing, bool)
         node, target, value = zip(*self.weights, strict=True) if self.weights else ((), (), ())
         weights = Weights(np.array(node, np.int64), np.array(target, np.int64), np.array(value, np.float64))
@@ -70,13 +70,13 @@ def random_trees(
         )  # fmt: skip
         if is_leaf:
             trees.yes[node] = trees.no[node] = node
-            given = float(rng.choice([0.0, -0.0, np.nan, *rng.standard_normal(40)]))
+            weight = float(rng.choice([0.0, -0.0, np.nan, *rng.standard_normal(40)]))
             for target in range(targets):
                 if rng.random() < 0.9:
-                    trees.weights.append((node, target, given if target == 0 else float(rng.standard_normal())))
+                    trees.weights.append((node, target, weight if target == 0 else float(rng.standard_normal())))
         else:
             if trees.modes[node] == MEMBER:
-                trees.members[node] = [float(each) for each in rng.choice(CATEGORIES, int(rng.integers(0, 5)))]
+                trees.members[node] = [float(category) for category in rng.choice(CATEGORIES, int(rng.integers(0, 5)))]
             trees.yes[node] = grown(level + 1)
             trees.no[node] = grown(level + 1)
         return node
@@ -175,8 +175,8 @@ def test_the_least_and_the_greatest_have_no_such_kernel() -> None:
 
 def test_calls_of_other_functions_are_taken_apart() -> None:
     def body(x: L.Tensor) -> list[L.Tensor]:
-        (found,) = L.call("twice", lambda y: [y + y], [x])
-        return [L.tanh(found)]  # type: ignore[arg-type]
+        (doubled,) = L.call("twice", lambda y: [y + y], [x])
+        return [L.tanh(doubled)]  # type: ignore[arg-type]
 
     program = Program.compile(trace("f", body, [TensorType(t.FLOAT, (Dim.symbol("N"),))]))
     assert [launch.title for launch in program.launches] == ["map"]

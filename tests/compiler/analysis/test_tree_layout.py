@@ -28,15 +28,15 @@ def whole(depth: int) -> Branches:
     return Branches(inner, none, none, np.where(inner, 2 * number + 1, 0), np.where(inner, 2 * number + 2, 0), none > 0)
 
 
-@pytest.mark.parametrize(("found", "expected"), [(whole(3), [0, 0, 0, 1]), (chain(3), [0, 0.25, 0.5, 1])])
-def test_arrivals_are_parts_of_the_leaves(found: Branches, expected: list[float]) -> None:
+@pytest.mark.parametrize(("branches", "expected"), [(whole(3), [0, 0, 0, 1]), (chain(3), [0, 0.25, 0.5, 1])])
+def test_arrivals_are_parts_of_the_leaves(branches: Branches, expected: list[float]) -> None:
     roots = np.zeros(1, np.int64)
-    np.testing.assert_array_equal(arrival_shares(roots[:, None], found, nodes_by_level(roots, found)), [expected])
+    np.testing.assert_array_equal(arrival_shares(roots[:, None], branches, nodes_by_level(roots, branches)), [expected])
 
 
 def test_arrivals_are_counted_from_several_nodes_of_a_tree() -> None:
-    found, roots = whole(3), np.zeros(1, np.int64)
-    below = arrival_shares(np.array([[1, 5, 6, -1]]), found, nodes_by_level(roots, found))
+    branches, roots = whole(3), np.zeros(1, np.int64)
+    below = arrival_shares(np.array([[1, 5, 6, -1]]), branches, nodes_by_level(roots, branches))
     np.testing.assert_array_equal(below, [[0, 0.5, 1]])
 
 

@@ -205,24 +205,24 @@ class Library:
         return int(self.resize(instance, (ctypes.c_int64 * len(sizes))(*sizes)))
 
     def shapes(self, instance: Any, count: int, of: str = "output_shape") -> list[tuple[tuple[int, ...], int]]:
-        found = []
+        shapes = []
         for number in range(count):
             sizes, bytes_ = (ctypes.c_int64 * 8)(*[-2] * 8), ctypes.c_size_t()
             assert getattr(self, of)(instance, number, sizes, ctypes.byref(bytes_)) == Status.OK
-            found.append((tuple(size for size in sizes if size != -2), bytes_.value))
-        return found
+            shapes.append((tuple(size for size in sizes if size != -2), bytes_.value))
+        return shapes
 
-    def made(self, threads: int = 0) -> ctypes.c_void_p:
+    def instance(self, threads: int = 0) -> ctypes.c_void_p:
         instance = ctypes.c_void_p()
         assert self.create(threads, ctypes.byref(instance)) == Status.OK
         return instance
 
     def call(self, instance: Any, inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray | None]) -> int:
-        given, made = (
-            (ctypes.c_void_p * len(part))(*[None if each is None else each.ctypes.data for each in part])
+        input_addresses, output_addresses = (
+            (ctypes.c_void_p * len(part))(*[None if array is None else array.ctypes.data for array in part])
             for part in (inputs, outputs)
         )
-        return int(self.run(instance, given, made))
+        return int(self.run(instance, input_addresses, output_addresses))
 
 
 def written(model: onnx.ModelProto, folder: Path, threads: int = 2) -> tuple[Library, sardonyx.Session]:
@@ -252,11 +252,11 @@ def test_it_computes_the_same_bits_on_any_number_of_threads(name: str, tmp_path:
     library, session = written(model, tmp_path)
     expected = session.run(None, feeds)
     for threads in (0, 1, 2):
-        instance = library.made(threads)
+        instance = library.instance(threads)
         for _ in range(3):
-            found = [np.full_like(array, 1) for array in expected]
-            assert library.call(instance, ordered(session, feeds), found) == Status.OK
-            for one, other in zip(found, expected, strict=True):
+            actual = [np.full_like(array, 1) for array in expected]
+            assert library.call(instance, ordered(session, feeds), actual) == Status.OK
+            for one, other in zip(actual, expected, strict=True):
                 np.testing.assert_array_equal(one, other)
         library.destroy(instance)
 
@@ -265,18 +265,18 @@ def test_it_computes_the_same_bits_on_any_number_of_threads(name: str, tmp_path:
 def test_open_sizes_are_given_and_change(name: str, tmp_path: Path) -> None:
     model, calls = OPEN[name]
     library, session = written(model, tmp_path)
-    instances = [library.made(threads) for threads in (1, 2)]
+    instances = [library.instance(threads) for threads in (1, 2)]
     for sizes, feeds in calls:
         expected = session.run(None, feeds)
         for instance in instances:
             assert library.resized(instance, sizes) == Status.OK
-            given = ordered(session, feeds)
-            for of, arrays in (("input_shape", given), ("output_shape", expected)):
-                assert library.shapes(instance, len(arrays), of) == [(each.shape, each.nbytes) for each in arrays]
-            found = [np.full_like(array, 1) for array in expected]
+            operands = ordered(session, feeds)
+            for of, arrays in (("input_shape", operands), ("output_shape", expected)):
+                assert library.shapes(instance, len(arrays), of) == [(array.shape, array.nbytes) for array in arrays]
+            actual = [np.full_like(array, 1) for array in expected]
             for _ in range(2):
-                assert library.call(instance, given, found) == Status.OK
-            for one, other in zip(found, expected, strict=True):
+                assert library.call(instance, operands, actual) == Status.OK
+            for one, other in zip(actual, expected, strict=True):
                 np.testing.assert_array_equal(one, other)
     for instance in instances:
         library.destroy(instance)
@@ -284,24 +284,24 @@ def test_open_sizes_are_given_and_change(name: str, tmp_path: Path) -> None:
 
 def test_sizes_that_do_not_fit_have_a_status_and_do_no_harm(tmp_path: Path) -> None:
     library, session = written(JOINED, tmp_path)
-    instance = library.made(1)
+    instance = library.instance(1)
     feeds = {"a": normal(3, 2), "b": normal(3, 2)}
     expected = session.run(None, feeds)
-    found = [np.empty_like(array) for array in expected]
-    given = ordered(session, feeds)
-    assert library.call(instance, given, found) == Status.BAD_SIZES, "none were given"
+    actual = [np.empty_like(array) for array in expected]
+    operands = ordered(session, feeds)
+    assert library.call(instance, operands, actual) == Status.BAD_SIZES, "none were given"
     assert library.output_shape(instance, 0, None, None) == Status.BAD_SIZES
     for sizes in ([3, 2], [-1, -1], [1 << 62, 1 << 62]):
         assert library.resized(instance, sizes) == Status.BAD_SIZES
-        assert library.call(instance, given, found) == Status.BAD_SIZES
+        assert library.call(instance, operands, actual) == Status.BAD_SIZES
     assert library.resize(instance, None) == library.resize(None, None) == Status.BAD_ARGUMENT
     assert library.resized(instance, [3, 3]) == Status.OK
     for number in (-1, 2):
         assert library.output_shape(instance, number, None, None) == Status.BAD_ARGUMENT
     assert library.output_shape(instance, 1, None, None) == Status.OK
-    assert library.call(instance, [given[0], None], found) == Status.BAD_ARGUMENT
-    assert library.call(instance, given, found) == Status.OK
-    for one, other in zip(found, expected, strict=True):
+    assert library.call(instance, [operands[0], None], actual) == Status.BAD_ARGUMENT
+    assert library.call(instance, operands, actual) == Status.OK
+    for one, other in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(one, other)
     library.destroy(instance)
 
@@ -313,8 +313,8 @@ def test_a_header_tells_open_sizes(tmp_path: Path) -> None:
     assert "Open sizes, in order:\n *   0: N\n *   1: H\n *   2: W\n *   3: K\n" in text
     assert "#define NET_SIZES 4" in text
     assert '0: "image", float (float) [N][3][H][W]\n' in text
-    told = Library(tmp_path / "libnet.so", "net").input(0).contents
-    assert (tuple(told.shape[: told.rank]), told.bytes) == ((-1, 3, -1, -1), 0)
+    description = Library(tmp_path / "libnet.so", "net").input(0).contents
+    assert (tuple(description.shape[: description.rank]), description.bytes) == ((-1, 3, -1, -1), 0)
     (tmp_path / "main.c").write_text('#include "net.h"\n')
     subprocess.run(["cc", "-std=c99", "-Wall", "-Werror", "-pedantic", "-c", "main.c"], check=True, cwd=tmp_path)
 
@@ -329,27 +329,27 @@ def test_it_describes_its_tensors(name: str, tmp_path: Path) -> None:
         (library.output, model.graph.output, outputs),
     ):
         for number, value in enumerate(values):
-            told = describe(number).contents
+            description = describe(number).contents
             array = arrays[value.name]
-            assert (told.name.decode(), told.type) == (value.name, value.type.tensor_type.elem_type)
-            assert tuple(told.shape[: told.rank]) == array.shape
-            assert told.bytes == array.nbytes
+            assert (description.name.decode(), description.type) == (value.name, value.type.tensor_type.elem_type)
+            assert tuple(description.shape[: description.rank]) == array.shape
+            assert description.bytes == array.nbytes
         assert not describe(len(values)) and not describe(-1)
 
 
 def test_wrong_calls_have_a_status_and_do_no_harm(product: tuple[Library, sardonyx.Session]) -> None:
     library, session = product
     expected = session.run(None, FEEDS)
-    found = [np.empty_like(array) for array in expected]
+    actual = [np.empty_like(array) for array in expected]
     inputs = ordered(session, FEEDS)
-    instance = library.made()
-    assert library.call(instance, [inputs[0], np.array([7, 0, 0])], found) == Status.NO_RESULT
-    assert library.call(instance, [None, inputs[1]], found) == Status.BAD_ARGUMENT
-    assert library.call(instance, inputs, [found[0], None]) == Status.BAD_ARGUMENT
-    assert library.call(None, inputs, found) == Status.BAD_ARGUMENT
+    instance = library.instance()
+    assert library.call(instance, [inputs[0], np.array([7, 0, 0])], actual) == Status.NO_RESULT
+    assert library.call(instance, [None, inputs[1]], actual) == Status.BAD_ARGUMENT
+    assert library.call(instance, inputs, [actual[0], None]) == Status.BAD_ARGUMENT
+    assert library.call(None, inputs, actual) == Status.BAD_ARGUMENT
     assert library.run(instance, None, None) == Status.BAD_ARGUMENT
-    assert library.call(instance, inputs, found) == Status.OK
-    np.testing.assert_array_equal(found[0], expected[0])
+    assert library.call(instance, inputs, actual) == Status.OK
+    np.testing.assert_array_equal(actual[0], expected[0])
     library.destroy(instance)
     library.destroy(None)
     other = ctypes.c_void_p(1)
@@ -362,13 +362,13 @@ def test_wrong_calls_have_a_status_and_do_no_harm(product: tuple[Library, sardon
 
 def test_an_instance_is_one_callers_at_a_time(product: tuple[Library, sardonyx.Session]) -> None:
     library, session = product
-    found = [np.empty_like(array) for array in session.run(None, FEEDS)]
-    instance = library.made()
+    actual = [np.empty_like(array) for array in session.run(None, FEEDS)]
+    instance = library.instance()
     busy = ctypes.c_int32.from_address(instance.value or 0)
     busy.value = 1
-    assert library.call(instance, ordered(session, FEEDS), found) == Status.BUSY
+    assert library.call(instance, ordered(session, FEEDS), actual) == Status.BUSY
     busy.value = 0
-    assert library.call(instance, ordered(session, FEEDS), found) == Status.OK
+    assert library.call(instance, ordered(session, FEEDS), actual) == Status.OK
     library.destroy(instance)
 
 
@@ -380,11 +380,11 @@ def test_instances_run_at_once(product: tuple[Library, sardonyx.Session]) -> Non
         feeds = {**FEEDS, "x": np.random.default_rng(seed).standard_normal((5, 8)).astype(np.float32)}
         expected = session.run(None, feeds)
         for _ in range(10):
-            instance = library.made(2)
-            found = [np.empty_like(array) for array in expected]
+            instance = library.instance(2)
+            actual = [np.empty_like(array) for array in expected]
             for _ in range(50):
-                status = library.call(instance, ordered(session, feeds), found)
-                if status or any((a != b).any() for a, b in zip(found, expected, strict=True)):
+                status = library.call(instance, ordered(session, feeds), actual)
+                if status or any((a != b).any() for a, b in zip(actual, expected, strict=True)):
                     wrong.append(seed)
             library.destroy(instance)
 
@@ -399,7 +399,7 @@ def test_instances_run_at_once(product: tuple[Library, sardonyx.Session]) -> Non
 def test_threads_end_with_their_instance(product: tuple[Library, sardonyx.Session]) -> None:
     library, _ = product
     before = tasks()
-    instance = library.made(2)
+    instance = library.instance(2)
     (started,) = tasks() - before
     library.destroy(instance)
     # Whoever joins a thread may be told before the system has taken it off the list.
@@ -421,9 +421,9 @@ def test_a_lesser_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", [name for name in NAMED if NAMED[name].architecture == "x86_64"])
 def test_what_every_target_needs_is_known(name: str) -> None:
-    found = cpu_check.needs(NAMED[name])
-    assert bool(found.saved) == ("+avx" in NAMED[name].features)
-    assert found.bits[1, 2] >> 20 & 1, "sse4.2"
+    needs = cpu_check.needs(NAMED[name])
+    assert bool(needs.saved) == ("+avx" in NAMED[name].features)
+    assert needs.bits[1, 2] >> 20 & 1, "sse4.2"
 
 
 MAIN = """
@@ -462,7 +462,7 @@ def test_two_libraries_in_a_strict_program(language: str, tmp_path: Path) -> Non
     subprocess.run(command, check=True, cwd=tmp_path)
     ended = subprocess.run([tmp_path / "main"], check=True, capture_output=True, text=True, env={})
     x = np.array([1, 2, 3, 0, 0, 0, 0, 0], np.float32)
-    (weights,) = (onnx.numpy_helper.to_array(each) for each in PRODUCT.graph.initializer)
+    (weights,) = (onnx.numpy_helper.to_array(initializer) for initializer in PRODUCT.graph.initializer)
     first, third, number = ended.stdout.split()
     np.testing.assert_allclose(float(first), (x @ weights)[0], rtol=1e-5)
     assert (float(third), int(number)) == (-3, 8)
@@ -475,7 +475,7 @@ def test_it_exports_its_six_functions_and_needs_the_c_library_alone(tmp_path: Pa
     read = ["readelf", "-W", "--dyn-syms", "-d", tmp_path / "libnet.so"]
     lines = subprocess.run(read, check=True, capture_output=True, text=True).stdout.splitlines()
     symbols = [line.split() for line in lines if " FUNC " in line or " OBJECT " in line]
-    own = {each[7] for each in symbols if each[6] != "UND"}
+    own = {symbol[7] for symbol in symbols if symbol[6] != "UND"}
     assert own == {f"net_{name}" for name in ("input", "output", "create", "run", "destroy", "message")}
     needed = [line.split("[")[1].rstrip("]") for line in lines if "(NEEDED)" in line]
     assert all(name.startswith(("libc.", "libm.", "libpthread.")) for name in needed)
@@ -498,7 +498,7 @@ def refused(graph: str, folder: Path, **weights: np.ndarray) -> str:
 
 
 def test_steps_of_the_interpreter_are_all_named(empty: Path) -> None:
-    told = refused(
+    message = refused(
         """net (float[4] x) => (float[4] y, float[4] z) {
             a = RandomNormalLike(x)
             y = Add(a, x)
@@ -507,8 +507,8 @@ def test_steps_of_the_interpreter_are_all_named(empty: Path) -> None:
         }""",
         empty,
     )
-    assert "not compiled as a whole" in told
-    assert told.count("is left to the interpreter") >= 2
+    assert "not compiled as a whole" in message
+    assert message.count("is left to the interpreter") >= 2
 
 
 def test_other_things_than_numbers_are_refused(empty: Path) -> None:

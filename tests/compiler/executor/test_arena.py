@@ -9,26 +9,24 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 import pytest
+from tests.compiler.executor.unused_memory import SEIZE, poison
 
 from sardonyx import Session
 from sardonyx.compiler.executor import arena
 from sardonyx.compiler.executor.arena import Block, Blocks
-from sardonyx.compiler.executor.tape_player import player
 from sardonyx.compiler.target.alignment import ALIGNMENT
-from sardonyx.compiler.target.description import host
 
-SEIZE = player(host()).seize
 X = np.random.default_rng(0).standard_normal((16, 24)).astype(np.float32)
 
 
 @pytest.fixture
 def blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocks]:
     """All arenas are blocks, in a pool of their own."""
-    made = Blocks()
+    pool = Blocks()
     monkeypatch.setattr(arena, "SHARED", 0)
-    monkeypatch.setattr(arena, "BLOCKS", made)
-    monkeypatch.setattr("sardonyx.runtime.compiled.memory_usage.BLOCKS", made)
-    return made
+    monkeypatch.setattr(arena, "BLOCKS", pool)
+    monkeypatch.setattr("sardonyx.runtime.compiled.memory_usage.BLOCKS", pool)
+    return pool
 
 
 def net(seed: int, columns: int, rows: int | str = "N") -> onnx.ModelProto:
@@ -52,14 +50,6 @@ def net(seed: int, columns: int, rows: int | str = "N") -> onnx.ModelProto:
     return model
 
 
-def poison(pool: Blocks) -> None:
-    """Write NaN over what no call has."""
-    for block in list(pool._blocks):
-        if SEIZE(block.address):
-            block._memory[:] = 0xFF
-            block.release()
-
-
 def test_a_block_is_one_call_s_at_a_time() -> None:
     block = Block()
     block.resize(1000)
@@ -73,15 +63,15 @@ def test_a_block_is_one_call_s_at_a_time() -> None:
 
 def test_the_smallest_that_is_enough_is_given_else_the_largest_grows() -> None:
     pool = Blocks()
-    made = [pool.claim(size, size, SEIZE) for size in (300, 100, 200)]
-    assert len(set(made)) == 3
-    for block in made:
+    blocks = [pool.claim(size, size, SEIZE) for size in (300, 100, 200)]
+    assert len(set(blocks)) == 3
+    for block in blocks:
         block.release()
-    assert pool.claim(150, 150, SEIZE) is made[2]
-    assert pool.claim(150, 150, SEIZE) is made[0]
-    assert pool.claim(150, 400, SEIZE) is made[1]
-    assert made[1].capacity == 400
-    assert pool.claim(10, 10, SEIZE) not in made
+    assert pool.claim(150, 150, SEIZE) is blocks[2]
+    assert pool.claim(150, 150, SEIZE) is blocks[0]
+    assert pool.claim(150, 400, SEIZE) is blocks[1]
+    assert blocks[1].capacity == 400
+    assert pool.claim(10, 10, SEIZE) not in blocks
 
 
 def test_memory_that_is_not_there_leaves_the_block_to_others() -> None:
@@ -97,20 +87,19 @@ def test_idle_sessions_hold_what_the_largest_needs(blocks: Blocks) -> None:
     for _ in range(4):
         for session in sessions:
             session.run(None, {"x": X})
-    found = [session.memory() for session in sessions]
-    assert len(blocks._blocks) == 1
-    (block,) = blocks._blocks
-    assert all(each.arena == each.shared == block.capacity and each.arenas == 1 for each in found)
-    assert block.capacity == max(plan.bytes for each in found for plan in each.plans)
+    usages = [session.memory() for session in sessions]
+    (block,) = blocks.live()
+    assert all(usage.arena == usage.shared == block.capacity and usage.arenas == 1 for usage in usages)
+    assert block.capacity == max(plan.bytes for usage in usages for plan in usage.plans)
 
 
 def test_what_lies_in_a_block_is_never_read(blocks: Blocks) -> None:
     sessions = [Session(net(seed, columns), compile="wait") for seed, columns in ((0, 8), (1, 640), (2, 65))]
     sizes = (16, 5, 16, 16, 1, 2)
-    wanted = [[session.run(None, {"x": X[:rows]})[0] for rows in sizes] for session in sessions]
+    expected = [[session.run(None, {"x": X[:rows]})[0] for rows in sizes] for session in sessions]
     bindings = [session.bind({"x": X}) for session in sessions]
     for number, rows in enumerate(sizes):
-        for session, listed, binding in zip(sessions, wanted, bindings, strict=True):
+        for session, listed, binding in zip(sessions, expected, bindings, strict=True):
             poison(blocks)
             np.testing.assert_array_equal(session.run(None, {"x": X[:rows]})[0], listed[number])
             poison(blocks)
@@ -120,7 +109,7 @@ def test_what_lies_in_a_block_is_never_read(blocks: Blocks) -> None:
 
 def test_a_session_that_shrinks_takes_nothing_from_the_others(blocks: Blocks) -> None:
     first, second = (Session(net(seed, 64), compile="wait") for seed in (0, 1))
-    wanted = [[session.run(None, {"x": X})[0] for _ in range(3)][-1] for session in (first, second)]
+    expected = [[session.run(None, {"x": X})[0] for _ in range(3)][-1] for session in (first, second)]
     held = blocks.claim(1, 1, SEIZE)
     first.shrink()
     assert held.capacity, "who has it keeps it"
@@ -129,31 +118,31 @@ def test_a_session_that_shrinks_takes_nothing_from_the_others(blocks: Blocks) ->
     first.shrink()
     gc.collect()
     assert first.memory().arena == 0
-    assert not any(block.capacity for block in blocks._blocks)
+    assert not any(block.capacity for block in blocks.live())
     for _ in range(3):
-        np.testing.assert_array_equal(second.run(None, {"x": X})[0], wanted[1])
-        np.testing.assert_array_equal(first.run(None, {"x": X})[0], wanted[0])
+        np.testing.assert_array_equal(second.run(None, {"x": X})[0], expected[1])
+        np.testing.assert_array_equal(first.run(None, {"x": X})[0], expected[0])
 
 
 def test_blocks_go_with_what_used_them(blocks: Blocks) -> None:
     session = Session(net(0, 64), compile="wait")
     for _ in range(3):
         session.run(None, {"x": X})
-    assert len(blocks._blocks) == 1
+    assert len(blocks.live()) == 1
     del session
     gc.collect()
-    assert not blocks._blocks
+    assert not blocks.live()
 
 
 def test_calls_at_the_same_time_have_blocks_of_their_own(blocks: Blocks) -> None:
     sessions = [Session(net(seed, columns), compile="wait", threads=1) for seed, columns in ((0, 8), (1, 640))]
-    wanted = [session.run(None, {"x": X})[0] for session in sessions]
+    expected = [session.run(None, {"x": X})[0] for session in sessions]
     wrong: list[int] = []
 
     def call(number: int) -> None:
         for i in range(200):
             which = (number + i) % 2
-            if not np.array_equal(sessions[which].run(None, {"x": X})[0], wanted[which]):
+            if not np.array_equal(sessions[which].run(None, {"x": X})[0], expected[which]):
                 wrong.append(number)
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
@@ -162,8 +151,8 @@ def test_calls_at_the_same_time_have_blocks_of_their_own(blocks: Blocks) -> None
     for thread in threads:
         thread.join()
     assert not wrong
-    assert 1 <= len(blocks._blocks) <= 4
-    assert all(SEIZE(block.address) for block in blocks._blocks), "all were left"
+    assert 1 <= len(blocks.live()) <= 4
+    assert all(SEIZE(block.address) for block in blocks.live()), "all were left"
 
 
 def test_small_arenas_stay_with_their_sessions() -> None:
@@ -176,7 +165,7 @@ def test_small_arenas_stay_with_their_sessions() -> None:
 def test_an_arena_that_grows_becomes_a_block(monkeypatch: pytest.MonkeyPatch, blocks: Blocks) -> None:
     monkeypatch.setattr(arena, "SHARED", 2048)
     session = Session(net(0, 32), compile="wait")
-    wanted = [session.run(None, {"x": X[:rows]})[0] for rows in (2, 16)]
-    for rows, array in zip((2, 16, 2, 2, 16, 2), (wanted[i] for i in (0, 1, 0, 0, 1, 0)), strict=True):
+    expected = [session.run(None, {"x": X[:rows]})[0] for rows in (2, 16)]
+    for rows, array in zip((2, 16, 2, 2, 16, 2), (expected[i] for i in (0, 1, 0, 0, 1, 0)), strict=True):
         np.testing.assert_array_equal(session.run(None, {"x": X[:rows]})[0], array)
     assert session.memory().shared

@@ -134,7 +134,7 @@ def test_numbers_of_more_than_64_bits_are_refused() -> None:
 
 def placed(lifetimes: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
     """Where buffers of so many bytes, alive from a step to a step, go by the rule, and the bytes of all."""
-    found = [0] * len(lifetimes)
+    offsets = [0] * len(lifetimes)
     done: list[tuple[int, int, int, int]] = []
     total = 0
     for number in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i][0]):
@@ -145,10 +145,10 @@ def placed(lifetimes: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
                 if at + size <= start:
                     break
                 at = max(at, end)
-        found[number] = at
+        offsets[number] = at
         total = max(total, at + size)
         done.append((at, at + size, first, last))
-    return found, total
+    return offsets, total
 
 
 lifetimes = st.lists(
@@ -165,8 +165,8 @@ def test_buffers_are_placed_largest_first_in_the_lowest_gap(
     """One layout lies in a buffer of the other, and some buffers grow with a size."""
     table = SizeTable()
 
-    def registers(given: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        return [(table.register(size * N if size % 2 else size), first, last) for size, first, last in given]
+    def registers(spans: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        return [(table.register(size * N if size % 2 else size), first, last) for size, first, last in spans]
 
     bytes_, total = table.reserve(), table.reserve()
     buffers = [*registers(inner), (bytes_, 3, 5), *registers(outer)]
@@ -174,7 +174,7 @@ def test_buffers_are_placed_largest_first_in_the_lowest_gap(
     planned = context(table, buffers, layouts)
     for scale in scales:
         planned.prepare({"N": scale} if "N" in table.symbols else {})
-        mine, theirs = ([(s * scale if s % 2 else s, f, last) for s, f, last in given] for given in (inner, outer))
+        mine, theirs = ([(s * scale if s % 2 else s, f, last) for s, f, last in spans] for spans in (inner, outer))
         inside, size = placed(mine)
         outside, whole = placed([(size, 3, 5), *theirs])
         assert planned.offsets.tolist() == [*(at + outside[0] for at in inside), *outside]
@@ -202,5 +202,5 @@ def test_tensors_of_sizes_are_written_to_the_tape(width: int) -> None:
     planned = context(table, words=2 + 4, elements=elements)
     for n, m in ((3, 4), (50, 9)):
         planned.prepare({"N": n, "M": m})
-        found = planned.tape[2:].view(f"i{width}")[: len(sizes)]
-        assert found.tolist() == [n, 7, n - 40, 2 * m]
+        written = planned.tape[2:].view(f"i{width}")[: len(sizes)]
+        assert written.tolist() == [n, 7, n - 40, 2 * m]

@@ -113,33 +113,33 @@ def wait(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(params=[1, 2, 3])
-def made(request: pytest.FixtureRequest, wait: bool) -> Iterator[Pool]:
+def worker_pool(request: pytest.FixtureRequest, wait: bool) -> Iterator[Pool]:
     pool = Pool(request.param, functions(wait))
     yield pool
     pool.dismiss()
 
 
 @pytest.mark.parametrize(("items", "grain"), [(0, 1), (1, 1), (1, 5), (2, 1), (7, 3), (8, 4), (97, 1), (1000, 7)])
-def test_every_item_is_done_once(made: Pool, items: int, grain: int) -> None:
-    counts, workers = counted(made, items, grain)
+def test_every_item_is_done_once(worker_pool: Pool, items: int, grain: int) -> None:
+    counts, workers = counted(worker_pool, items, grain)
     assert (counts == 1).all()
-    assert ((workers >= 0) & (workers < made.threads)).all()
+    assert ((workers >= 0) & (workers < worker_pool.threads)).all()
     if items <= grain:
         assert (workers == 0).all()
 
 
-def test_many_small_jobs_lose_and_double_nothing(made: Pool) -> None:
-    counts, _ = counted(made, 16, 1, times=20_000)
+def test_many_small_jobs_lose_and_double_nothing(worker_pool: Pool) -> None:
+    counts, _ = counted(worker_pool, 16, 1, times=20_000)
     assert (counts == 20_000).all()
 
 
-def test_workers_wake_from_sleep_for_every_job(made: Pool) -> None:
+def test_workers_wake_from_sleep_for_every_job(worker_pool: Pool) -> None:
     """A job that needs all threads at once would hang if one did not come."""
     for _ in range(20):
         arrived = np.zeros(16, np.int64)
-        arrived[8] = made.threads
-        run(made, "meeting", arrived, items=made.threads, grain=1)
-        assert arrived[0] == made.threads
+        arrived[8] = worker_pool.threads
+        run(worker_pool, "meeting", arrived, items=worker_pool.threads, grain=1)
+        assert arrived[0] == worker_pool.threads
         threading.Event().wait(0.002)
 
 
@@ -206,20 +206,20 @@ def test_workers_compute_in_the_callers_mode() -> None:
     shared.dismiss()
 
 
-def test_a_dismissed_pool_leaves_the_work_to_the_caller(made: Pool) -> None:
-    counted(made, 64, 1)
-    made.dismiss()
-    counts, workers = counted(made, 64, 1)
+def test_a_dismissed_pool_leaves_the_work_to_the_caller(worker_pool: Pool) -> None:
+    counted(worker_pool, 64, 1)
+    worker_pool.dismiss()
+    counts, workers = counted(worker_pool, 64, 1)
     assert (counts == 1).all() and (workers == 0).all()
-    assert not [each for each in made._workers if each.is_alive()]
+    assert not [worker for worker in worker_pool.workers if worker.is_alive()]
 
 
 def test_no_thread_before_there_is_work() -> None:
     lazy = Pool(3, functions(WAITS[0]))
     counted(lazy, 5, 5)
-    assert lazy._workers == []
+    assert lazy.workers == ()
     counted(lazy, 5, 1)
-    assert len(lazy._workers) == 2
+    assert len(lazy.workers) == 2
     lazy.dismiss()
 
 
@@ -249,7 +249,7 @@ def test_the_callers_affinity_is_left_alone_and_workers_leave_its_core() -> None
         counted(placed, 64, 1)
         threading.Event().wait(0.01)
     assert os.sched_getaffinity(0) == before
-    (worker,) = placed._workers
+    (worker,) = placed.workers
     if WAITS[0] and len(before) > 1:
         assert worker.native_id is not None
         assert len(before - os.sched_getaffinity(worker.native_id)) == 1
@@ -304,7 +304,7 @@ for busy in (False, True):
     for _ in range(5):
         child = os.fork()
         if child == 0:
-            assert shared._workers == []
+            assert shared.workers == ()
             arrived = np.zeros(16, np.int64)
             arrived[8] = 2
             run(shared, "meeting", arrived, items=2, grain=1)
@@ -347,7 +347,9 @@ def test_the_code_needs_nothing_from_outside() -> None:
     """So it can be loaded without a linker: what it calls, the pool points to."""
     for futex in (True, False):
         object_code = compiled(fork_join.text(host(), futex=futex), host())
-        sections = {each.name() or b"" for each in llvm.object_file.ObjectFileRef.from_data(object_code).sections()}
+        sections = {
+            section.name() or b"" for section in llvm.object_file.ObjectFileRef.from_data(object_code).sections()
+        }
         assert b".text" in sections
         assert not {name for name in sections if name.startswith((b".data", b".bss", b".rela.text", b".rodata"))}
 

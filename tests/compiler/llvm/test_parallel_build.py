@@ -232,7 +232,7 @@ def test_other_passes_make_other_code(tmp_path: Path, here: list[str], monkeypat
 
     objects(giving(1), host(), Store(tmp_path))
     with monkeypatch.context() as changed:
-        changed.setattr(object_code, "_optimize", without_passes)
+        changed.setattr(object_code, "optimize", without_passes)
         object_code.toolchain.cache_clear()  # A process asks once what compiles.
         objects(giving(1), host(), Store(tmp_path))
     object_code.toolchain.cache_clear()

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.compiler.analysis.test_control_flow import check
-from tests.compiler.test_program_image import copied
+from tests.compiler.program_checks import check, restored_copy
 from tests.core.programs import computed
 
 from sardonyx.compiler.plan.segments import Segment
@@ -77,7 +76,7 @@ def test_threads_make_no_difference() -> None:
     function, rows = of_rows(both_ways), normal(40, 1, UNITS)
     one, two, four = (Program.compile(function, threads=threads) for threads in (1, 2, 4))
     expected = one.run([rows])
-    for program in (two, four, copied(two)):
+    for program in (two, four, restored_copy(two)):
         for _ in range(20):
             for actual, desired in zip(program.run([rows]), expected, strict=True):
                 np.testing.assert_array_equal(actual, desired)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.compiler.executor.test_arena import poison
-from tests.compiler.test_program import assert_close
+from tests.compiler.executor.unused_memory import poison
+from tests.compiler.program_checks import assert_close
 from tests.core.programs import computed
 
 from sardonyx.compiler.executor.arena import BLOCKS

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.compiler.test_program import assert_close
+from tests.compiler.program_checks import assert_close
 from tests.core.programs import computed
 
 from sardonyx.compiler.program import Program

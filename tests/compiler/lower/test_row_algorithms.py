@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.compiler.test_program import assert_close
+from tests.compiler.program_checks import assert_close
 from tests.core.programs import computed
 
 from sardonyx.compiler.call.call_context import Fault

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.compiler.analysis.test_control_flow import check
+from tests.compiler.program_checks import check
 from tests.core.programs import computed
 
 from sardonyx.compiler.lower.launch import Launch, Scratch

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.compiler.test_program import assert_close
+from tests.compiler.program_checks import assert_close
 from tests.core.programs import computed
 from tests.random_cases import cases
 

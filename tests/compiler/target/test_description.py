@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from tests.compiler.elementwise import TARGETS as HERE
-from tests.compiler.test_program import assert_close
+from tests.compiler.program_checks import assert_close
 from tests.core.programs import computed
 
 from sardonyx.compiler.analysis.element_types import DTYPES

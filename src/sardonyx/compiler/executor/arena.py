@@ -84,6 +84,10 @@ class Blocks:
         self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
         self._lock = threading.Lock()
 
+    def live(self) -> list[Block]:
+        """Return the blocks that a context still refers to, smallest capacity first."""
+        return sorted(self._blocks, key=lambda block: block.capacity)
+
     def claim(self, required: int, room: int, seize: Seize) -> Block:
         """Claim a block of at least the required size.
 
@@ -96,7 +100,7 @@ class Blocks:
             MemoryError: The system has too little memory.
         """
         with self._lock:
-            blocks = sorted(self._blocks, key=lambda block: block.capacity)
+            blocks = self.live()
             # The smallest sufficient block, else the largest of the others.
             enough = [block for block in blocks if block.capacity >= required]
             for block in [*enough, *(block for block in reversed(blocks) if block.capacity < required)]:

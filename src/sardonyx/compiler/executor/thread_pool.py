@@ -110,6 +110,11 @@ class Pool:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._start_call))
         self._initialize()
 
+    @property
+    def workers(self) -> tuple[threading.Thread, ...]:
+        """The worker threads that this process started; the caller is not among the workers."""
+        return tuple(self._workers)
+
     def parallel(self, kernel: int, arguments: int, items: int, grain: int) -> None:
         """Execute the work items of a kernel on all threads, from Python.
 

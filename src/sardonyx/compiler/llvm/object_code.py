@@ -60,7 +60,7 @@ def compiled(text: str, target: Target) -> bytes:
     with _lock:
         machine = _machine(target, jit=False)
         module = _verified(text)
-        _optimize(module, machine)
+        optimize(module, machine)
         return bytes(machine.emit_object(module))
 
 
@@ -69,7 +69,7 @@ def assembly(text: str, target: Target) -> str:
     with _lock:
         machine = _machine(target, jit=False)
         module = _verified(text)
-        _optimize(module, machine)
+        optimize(module, machine)
         return str(machine.emit_assembly(module))
 
 
@@ -82,7 +82,7 @@ def _verified(text: str) -> llvm.ModuleRef:
     return module
 
 
-def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     """Promote stack slots to registers and share address arithmetic; kernels are vectorized and tiled already."""
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
@@ -105,7 +105,7 @@ def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
 @functools.cache
 def toolchain() -> str:
     """Return an identification of the compiler: another LLVM version or pass list may give other code."""
-    ours = [(code.co_code.hex(), code.co_names, code.co_consts) for code in (_machine.__code__, _optimize.__code__)]
+    ours = [(code.co_code.hex(), code.co_names, code.co_consts) for code in (_machine.__code__, optimize.__code__)]
     return f"{llvmlite.__version__} {llvm.llvm_version_info} {ours}"
 
 
