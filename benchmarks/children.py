@@ -1,4 +1,4 @@
-"""Measurements in processes of their own: a crash is a row of the table, and every process starts clean.
+"""Measurements in child processes: a crash is a row of the table, and every process starts clean.
 
 `python children.py NAME` reads the arguments of one of the functions below as JSON and prints the result as JSON.
 """
@@ -63,7 +63,7 @@ def read_feeds(stored: str) -> dict[str, np.ndarray]:
 
 
 def latency(path: str, optimized: str | None, feeds: str, threads: int, seconds: float) -> dict[str, Any]:
-    """Measure all engines on one model, peers also on the optimized model, and the roofline of the compiled model."""
+    """Measure all engines on one model, peers also on the optimized model, and our roofline."""
     import suites
     from judge import TOLERANCE
     from sardonyx.report.alternation import alternate, ratio
@@ -105,7 +105,7 @@ def latency(path: str, optimized: str | None, feeds: str, threads: int, seconds:
 def compare_outputs(
     outputs: Mapping[str, list[Any]], reference: list[Any], tolerance: float
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the difference of each engine's outputs from the reference, and the faults above the tolerance."""
+    """Return the error of each engine's outputs, and the faults above the tolerance."""
     from judge import difference
 
     errors, faults = {}, {}

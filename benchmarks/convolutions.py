@@ -41,7 +41,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: a transposed convolution dilates its input by ``up``; a layer without filters is a maximum pooling."""
+    """A layer; without filters, a maximum pooling; transposed, with the input dilated by ``up``."""
 
     channels: int
     filters: int

@@ -1,4 +1,4 @@
-"""Random models of one operator: the number of comparisons with each evaluator, and the first differences.
+"""Random models of one operator: the number of comparisons by evaluator, and the first differences.
 
 Run from the root of the repository: ``python benchmarks/differential.py --graphs 5000 --operator Conv --json FILE``.
 """

@@ -1,4 +1,4 @@
-"""The engines whose latency is compared: each loads a model file and runs feeds, with its fastest settings.
+"""The engines whose latency is compared, each with its fastest settings.
 
 The imports are inside the functions, so that a process loads only the measured engine.
 """

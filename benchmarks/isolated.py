@@ -1,4 +1,4 @@
-"""Optimizer runs in processes of their own: a crash, a hang or full memory is a row of the table, not its end.
+"""Optimizer runs in child processes: a crash, a hang or full memory is a row of the table.
 
 A `Worker` is a child process that has imported one tool and optimizes one file per request. Alternating requests to
 several workers give alternating runs, each with its own heap and its own peak.

@@ -1,4 +1,4 @@
-"""The quality of an optimized model: number of nodes, standard operators, validity, equality of outputs."""
+"""The quality of an optimized model: nodes, standard operators, validity, equality of outputs."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def session(nodes: list, feeds: dict[str, np.ndarray], constants: dict[str, np.n
 def alternate(
     first: Callable[[], None], second: Callable[[], None], seconds: float, threads: int
 ) -> tuple[float, float]:
-    """Return the minimum times of two calls that alternate in short series, so that one's threads rest meanwhile.
+    """Return the minimum times of two calls in alternating short series: the other's threads rest.
 
     With one thread, processor time counts, which other programs disturb less.
     """
@@ -246,7 +246,7 @@ class Sweep:
 
 
 def sweeps(target: Target) -> list[Sweep]:
-    """Return the constants of products and attention; `convolutions.py` and `winograd.py` measure the others."""
+    """Return the constants of products and attention; the other benchmarks measure the rest."""
     rng = np.random.default_rng(0)
 
     def multiply(m: int, n: int, k: int, packed: bool = True, **changes: Any) -> Bench:

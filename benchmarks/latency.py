@@ -32,7 +32,7 @@ import suites
 
 SECTIONS = ("latency", "call", "load", "memory", "dynamic", "trees", "recurrent")
 STARTS = {"answer": 1, "cold": 1, "warm": 3, "onnxruntime": 3, "openvino": 1}
-"""New processes for the figures of loading and memory: few of slow starts, and of figures without a criterion."""
+"""Number of processes for loading and memory: few for slow starts and figures without a criterion."""
 
 CALLS = 1000
 SMALL = "mlp"

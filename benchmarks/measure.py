@@ -1,4 +1,4 @@
-"""The measurements on one model: the tools' results, their latency in ONNX Runtime, time and memory of the tools."""
+"""The measurements on one model: results of the tools, their latency, time and memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGE_BYTES = 200 << 20
 
 @dataclass
 class Outcome:
-    """One tool on one model: the `verdict` on the result at `path`, or `failure`; time and memory if measured."""
+    """One tool on one model: the `verdict` on the result at `path`, or `failure`; time and memory."""
 
     path: str = ""
     verdict: judge.Verdict | None = None
@@ -73,14 +73,14 @@ class Row:
 
     @property
     def fewest(self) -> int:
-        """The fewest nodes that any peer's right and standard result has; the input counts as one."""
+        """The fewest nodes of any peer's correct and standard result, and of the input."""
         return min([*self.counted().values(), self.before.nodes])
 
 
 class Bench:
-    """Measures models one by one; results of tools lie under `work`, those of peers are kept between calls.
+    """The measurement of models one by one; results are stored under `work`, and peers' are reused.
 
-    A context manager: the workers that make results end with it.
+    A context manager, which ends the workers.
     """
 
     def __init__(self, work: Path) -> None:

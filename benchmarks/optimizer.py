@@ -1,4 +1,4 @@
-"""Measure Sardonyx's optimizer next to its peers: results, correctness, latency of the results, time, memory, scale.
+"""Measure Sardonyx's optimizer next to its peers: results, correctness, latency, time, memory, scale.
 
     SARDONYX_SUITES=… python benchmarks/optimizer.py --json out.json --plot out.png --markdown docs/benchmarks.md
 

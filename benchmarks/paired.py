@@ -1,4 +1,4 @@
-"""Latency of one model file in ONNX Runtime compared with other files: paired, alternating runs in one process.
+"""Latency of a model file in ONNX Runtime compared with other files, in paired, alternating runs.
 
 A comparison alternates single runs of two models, in alternating order, and takes the median of the ratios of adjacent
 runs, which excludes drift of the machine. New sessions in swapped order are created a few times, because the addresses
@@ -42,7 +42,7 @@ TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Comparison:
-    """Latency of a result over that of another model; `low` and `high` bound the median ratio with 95 % confidence."""
+    """Latency over another model's; `low` and `high` bound the median ratio with 95 % confidence."""
 
     other: str
     ratio: float
@@ -134,7 +134,7 @@ def paired(result: Path, name: str, other: Path, feeds: suites.Feeds) -> Compari
 
 
 def is_unfinished(ratios: Sequence[float], seconds: float, share: float) -> bool:
-    """Return True if the current sessions need more runs: `share` is the part of all pairs due by their end."""
+    """Return True if the current sessions need more runs, up to the `share` of all pairs."""
     if len(ratios) < FEWEST_PAIRS * share or seconds < PAIR_SECONDS / SESSIONS:
         return True
     low, high = interval(ratios)

@@ -1,7 +1,7 @@
 """The measured optimizers: functions from file to file, with their defaults.
 
-The import is inside the function that returns the tool, so that a child process loads only the measured tool, and a
-missing tool becomes a named row.
+The function of a tool imports the tool, so that a child process loads only the measured tool, and a missing tool
+becomes a named row.
 """
 
 from __future__ import annotations

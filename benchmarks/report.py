@@ -1,4 +1,4 @@
-"""Output of the tables: on the terminal, in a marked section of a Markdown page, as JSON, and as a plot."""
+"""Output of the tables: on the terminal, in a section of a Markdown page, as JSON, and as a plot."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ SHORTEST_BLOCK = 0.02
 
 
 class Worker:
-    """A process that imports one source tree and runs the models that it is sent."""
+    """A process that imports one source tree and runs models on request."""
 
     def __init__(self, source: Path, cache: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(source), "SARDONYX_CACHE": str(cache)}
@@ -99,7 +99,7 @@ def numeric_arrays(output: Any) -> list[np.ndarray]:
 
 
 def difference(paths: tuple[Path, Path]) -> float:
-    """Return the largest difference of the stored outputs, relative to the largest magnitude of each output."""
+    """Return the largest difference of the stored outputs, relative to the magnitude of each output."""
     largest = 0.0
     with np.load(paths[0]) as before, np.load(paths[1]) as after:
         for name in before.files:

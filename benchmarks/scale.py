@@ -1,4 +1,4 @@
-"""The time of optimizing by the number of nodes: generated models of growing size, and the exponent of the time.
+"""The time of optimizing by the number of nodes: generated models, and the exponent of the time.
 
 The chain is a list of element-wise operators, of which the optimizer removes a third; the net has the layers of an
 exported convolutional network, with its shape arithmetic in nodes. The optimizer has work at every node of both.
@@ -21,7 +21,7 @@ CHAIN_NODES = (12_500, 25_000, 50_000, 100_000)
 NET_LAYERS = (250, 500, 1_000, 2_000)
 CHANNELS = 4
 STEEPEST = 1.15
-"""Largest exponent of nodes in the time that counts as linear: 2^1.15 = 2.2 times the time for twice the nodes."""
+"""Largest exponent that counts as linear: 2^1.15 = 2.2 times the time for twice the nodes."""
 TIMEOUT_SECONDS = 600.0
 OPSET = 17
 
@@ -46,7 +46,7 @@ class Scaling:
 
 
 def measure(folder: Path) -> Iterator[Scaling]:
-    """Optimize both generated models at every size, each in a process of its own, warmed up on the smallest."""
+    """Optimize both models at every size, each in a new process that is warmed up on the smallest."""
     yield scaling("chain", chain, CHAIN_NODES, folder)
     yield scaling("2,000-layer net", net, NET_LAYERS, folder)
 
@@ -88,7 +88,7 @@ def chain(length: int) -> onnx.ModelProto:
 
 
 def net(layers: int) -> onnx.ModelProto:
-    """Return a residual net of Conv, BatchNormalization and Relu; every tenth layer has a computed Reshape."""
+    """Return a residual net of Conv, BatchNormalization and Relu, with a Reshape in every tenth layer."""
     random = np.random.default_rng(0)
     nodes, weights = [], []
     value = "x"

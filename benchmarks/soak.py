@@ -213,7 +213,7 @@ def model_file(path: str) -> Act:
 
 
 def limited() -> Act:
-    """Return calls of a session limited to 60 % of a large call's memory: a large call fails, a small one succeeds."""
+    """Return calls of a session with 60 % of a large call's memory: large calls fail, small ones succeed."""
     model = parsed(ROWS)
     large = {"x": np.ones((2000, 300), np.float32), "b": np.ones(300, np.float32)}
     free = Session(model, compile="wait", threads=1)
@@ -247,7 +247,7 @@ def endless_loop() -> Act:
 
 
 def edits() -> Act:
-    """Return calls of a session that other threads edit, and edits of all kinds, including refused and undone ones."""
+    """Return calls of an edited session, and edits of all kinds, including refused and undone ones."""
     session = Session(parsed(EDITED), compile="wait", threads=1)
 
     def is_answer(draw: random.Random, name: str | None) -> None:
@@ -356,7 +356,7 @@ class Soak:
 
     Args:
         acts: The acts.
-        pause: Seconds that a thread waits after an act.
+        pause: Seconds between two acts of a thread.
     """
 
     def __init__(self, acts: dict[str, Act], pause: float) -> None:

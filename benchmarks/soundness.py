@@ -1,4 +1,4 @@
-"""Random graphs for each rule: the number of checked graphs, of graphs on which the rule fired, and the first failure.
+"""Random graphs for each rule: the numbers of checked and rewritten graphs, and the first failure.
 
 Run from the root of the repository: ``python benchmarks/soundness.py --graphs 20000 --rule LABEL --json FILE``.
 """

@@ -1,6 +1,6 @@
-"""The measured models, with inputs and reference outputs: `real` (26 trained models) and `models` (26 graphs).
+"""The measured models with inputs and reference outputs: `real` (26 trained) and `models` (26 graphs).
 
-The models are in the folder that SARDONYX_SUITES names; they are not part of the project.
+The models are in the folder SARDONYX_SUITES, outside of the project.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Sample = tuple[Feeds, list[Any]]
 EVALUATION_SIZES = {"batch": 2, "seq": 19, "h": 3, "w": 4}
 LATENCY_SIZES = {"batch": 1, "seq": 64, "h": 7, "w": 7}
 PIXEL_SIZES = {"super_resolution.dyn": {"h": 120, "w": 96}}
-"""Sizes of symbols; `h` and `w` count blocks of 32 pixels, except for these models, which count pixels."""
+"""Sizes of symbols of models whose `h` and `w` count pixels instead of blocks of 32 pixels."""
 SMALLEST_VOCABULARY = 1000
 """Limit of random token indices: every embedding of the suites is larger."""
 
@@ -125,7 +125,7 @@ def session(path: Path, level: str = "ORT_DISABLE_ALL", threads: int = 2) -> onn
 
 
 def samples(case: Case) -> list[Sample]:
-    """Return inputs with reference outputs: the model's own, and a second size of its symbolic axes if possible."""
+    """Return inputs with reference outputs: the model's own, and a second size if possible."""
     feeds = case.feeds()
     pairs = [(feeds, case.reference(feeds))]
     other = repeated_along_symbols(case.path, feeds)

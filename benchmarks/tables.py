@@ -157,7 +157,7 @@ def node_notes(row: measure.Row) -> list[str]:
 
 
 def exceptions(row: measure.Row) -> list[str]:
-    """Return the reasons why our result is not correct, valid, standard, unchanged in its interface, and final."""
+    """Return the reasons why our result is not correct, valid, standard, of equal interface, and final."""
     verdict = row.subject.verdict
     if verdict is None:
         return [row.subject.reason]
@@ -236,7 +236,7 @@ def times(rows: Sequence[measure.Row]) -> Table:
 
 
 def effort_failures(rows: Sequence[measure.Row]) -> list[str]:
-    """Return the tools that had a result at first and failed when they were timed."""
+    """Return the tools with a first result that failed during timing."""
     return [
         f"{row.name}: {name}: {outcome.failure}"
         for row in rows

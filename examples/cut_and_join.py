@@ -1,4 +1,4 @@
-"""Cut the classifier of the package in two, rename the tensor between the parts, and join the parts again.
+"""Cut the classifier of the package in two, rename the tensor between the parts, and join the parts.
 
 python examples/cut_and_join.py
 """

@@ -1,4 +1,4 @@
-"""Add debug outputs to a running session: the growth of each layer's magnitudes for an image of invalid brightness.
+"""Add debug outputs to a running session: the magnitudes of each layer for a bright image.
 
 python examples/debug_output.py
 """

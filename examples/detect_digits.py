@@ -59,7 +59,7 @@ def compose(path: Path, height: int, width: int, rng: np.random.Generator) -> Ph
 
 
 def detect(session: sardonyx.Session, photo: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return boxes (detections, 4) in pixels, scores and labels (detections,) of a grey photo (height, width)."""
+    """Return boxes (count, 4) in pixels, scores and labels (count,) of a grey photo (height, width)."""
     height, width = (size // ZOOM for size in photo.shape)
     small = cv2.resize(photo, (width, height), interpolation=cv2.INTER_AREA)
     image = (255 - small.astype(np.float32)) * (INK / 255)

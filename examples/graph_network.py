@@ -1,4 +1,4 @@
-"""A graph neural network over graphs of many sizes: one session, compiled once, for any number of nodes and edges.
+"""A graph neural network: one session, compiled once, for any number of nodes and edges.
 
     python examples/graph_network.py
 

@@ -1,4 +1,4 @@
-"""A user-defined rule, Relu(Relu(x)) == Relu(x), also for `sardonyx optimize model.onnx --rules examples/own_rule.py`.
+"""A user-defined rule; also for `sardonyx optimize model.onnx --rules examples/own_rule.py`.
 
 python examples/own_rule.py
 """

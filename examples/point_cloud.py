@@ -1,4 +1,4 @@
-"""A PointNet++-style network from PyTorch to results: trained, exported with its loop, run on clouds of any size.
+"""A PointNet++-style network: trained in PyTorch, exported with its loop, run on clouds of any size.
 
     python examples/point_cloud.py
 
@@ -42,7 +42,7 @@ scripted_farthest_points = torch.jit.script(farthest_points)
 
 
 class PointNet(nn.Module):
-    """A network from points (batch, n, 3) to scores (batch, 4): centres, their neighbourhoods, and a summary."""
+    """A network from points (batch, n, 3) to scores (batch, 4): centres, neighbourhoods, and a summary."""
 
     def __init__(self) -> None:
         super().__init__()

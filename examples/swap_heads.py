@@ -1,4 +1,4 @@
-"""A service that swaps its model's head under load: no call fails, and each call is answered by one of the heads.
+"""A service that swaps its model's head under load: each call is answered by one of the heads.
 
 python examples/swap_heads.py
 """

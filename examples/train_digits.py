@@ -189,7 +189,7 @@ def accuracy(model: Classifier, digits: Digits) -> float:
 
 @dataclass(frozen=True)
 class Scene:
-    """An image (height, width) in 0..16, ink boxes (count, 4) as x1, y1, x2, y2 in pixels, labels (count,)."""
+    """An image (height, width) in 0..16, boxes (count, 4) as x1, y1, x2, y2 in pixels, labels (count,)."""
 
     image: np.ndarray
     boxes: np.ndarray
@@ -280,7 +280,7 @@ class Detector(nn.Module):
         self.localize = Head(32, 5, bias=-1.0)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return boxes (batch, cells, 4), score logits (…, 1), class logits (…, 10) and cell centres (cells, 2)."""
+        """Return boxes (batch, cells, 4), scores (…, 1), class logits (…, 10) and cell centres (cells, 2)."""
         x = F.relu(self.stem(self.standardize(image)))
         x4 = self.block4(F.relu(self.down4(x)))
         x8 = self.block8(F.relu(self.down8(x4)))
@@ -321,7 +321,7 @@ def generalized_iou(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def detection_loss(model: Detector, scenes: list[Scene]) -> Tensor:
-    """Return generalized IoU and cross entropy near the digits' centres, plus the loss of all cells' scores."""
+    """Return IoU loss and cross entropy near the digits' centres, plus the loss of all cells' scores."""
     boxes, score_logits, class_logits, centres = model(torch.from_numpy(np.stack([s.image for s in scenes]))[:, None])
     target_score = torch.zeros_like(score_logits[..., 0])
     losses = []
@@ -456,7 +456,7 @@ def export(
     image_axes: dict[int, str],
     opset: int,
 ) -> dict[str, np.ndarray]:
-    """Write the model without optimization; return its outputs on `image`, after a comparison with ONNX Runtime."""
+    """Write the model without optimization; return its outputs on `image`, compared with ONNX Runtime."""
     sample = torch.from_numpy(image)
     torch.onnx.export(
         model,

@@ -53,6 +53,22 @@ def test_docstrings_names_and_messages_follow_the_style(package: str) -> None:
     assert total.is_within_limits(), f"what {total.what_rate:.1f}, pronouns {total.pronoun_rate:.1f} per 1,000 words"
 
 
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "tools"])
+def test_docstrings_of_programs_follow_the_style(folder: str) -> None:
+    total = PROSE.Measure()
+    deviations = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        counts = PROSE.measure(path)
+        total.add(counts)
+        deviations += [
+            f"{path.relative_to(ROOT)}:{finding.line}: {finding.text}"
+            for finding in counts.findings
+            if PROSE.is_binding(finding) or finding.text.startswith("first line")
+        ]
+    assert not deviations, "\n".join(deviations)
+    assert total.is_within_limits(), f"what {total.what_rate:.1f}, pronouns {total.pronoun_rate:.1f} per 1,000 words"
+
+
 @pytest.mark.parametrize("page", PROSE.pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_sentences_of_pages_follow_the_style(page: Path) -> None:
     assert not (findings := PROSE.measure_page(page)), "\n".join(f"{page.name}:{f.line}: {f.text}" for f in findings)

@@ -149,7 +149,7 @@ def _schemas() -> Iterator[tuple[str, str, list[int]]]:
 
 
 def _contributed() -> list[str]:
-    """Return the operators of onnxruntime's own domain, from its table: the packages conflict in one process."""
+    """Return the operators of onnxruntime's domain, from its table: two packages conflict in a process."""
     versions = json.loads((TABLES / "onnxruntime.json").read_text())["versions"].values()
     names = {name for table in versions for name in table["operators"] if name.startswith("com.microsoft::")}
     return sorted(name.removeprefix("com.microsoft::") for name in names)

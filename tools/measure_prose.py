@@ -24,7 +24,7 @@ _WORDS = """
 asked each found given kept made nobody noted place places somebody such taken those told turned wanted whoever
 """
 BANNED = frozenset(_WORDS.split())
-"""Identifiers that name an act or nothing, where the thing has a name; a leading underscore does not excuse one."""
+"""Identifiers that name an act or nothing, with or without a leading underscore."""
 
 OPENERS = ("What", "Whether", "Where", "How", "Why", "Which", "That", "Those")
 PAGE_OPENERS = ("What", "Whether", "Where", "How", "That", "Those")
@@ -32,7 +32,7 @@ PAGE_OPENERS = ("What", "Whether", "Where", "How", "That", "Those")
 
 PRONOUNS = frozenset(("it", "they", "those", "that"))
 NEGATED = re.compile(r"\b(?:is|are) (?:no|none)\b|\bthere (?:is|are) none\b", re.IGNORECASE)
-"""Forms that a message does not take: "expected X, got Y" and "unknown X" say more than "X is no Y"."""
+"""Forms excluded from messages: "expected X, got Y" and "unknown X" say more than "X is no Y"."""
 
 LONGEST_FIRST_LINE = 100
 
@@ -59,15 +59,15 @@ class Measure:
 
     Attributes:
         words: Words of docstrings.
-        what: Occurrences of "what" in docstrings.
-        pronouns: Occurrences of "it", "they", "those" and "that" in docstrings.
+        interrogatives: Occurrences of the interrogative pronoun.
+        pronouns: Occurrences of the words in ``PRONOUNS``.
         docstrings: Number of docstrings.
         openers: Docstrings that start with an interrogative or a demonstrative.
         findings: Deviations that are counted one by one.
     """
 
     words: int = 0
-    what: int = 0
+    interrogatives: int = 0
     pronouns: int = 0
     docstrings: int = 0
     openers: int = 0
@@ -76,15 +76,15 @@ class Measure:
     def add(self, other: Measure) -> None:
         """Add the counts of another measure, without its findings."""
         self.words += other.words
-        self.what += other.what
+        self.interrogatives += other.interrogatives
         self.pronouns += other.pronouns
         self.docstrings += other.docstrings
         self.openers += other.openers
 
     @property
     def what_rate(self) -> float:
-        """Occurrences of "what" per 1,000 words."""
-        return 1000 * self.what / max(self.words, 1)
+        """Rate of the counted interrogative per 1,000 words."""
+        return 1000 * self.interrogatives / max(self.words, 1)
 
     @property
     def pronoun_rate(self) -> float:
@@ -102,7 +102,7 @@ class Measure:
 
 
 def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
-    """Yield the strings that stand as statements: docstrings of definitions, and those after assignments."""
+    """Yield the string statements: docstrings of definitions, and of assignments."""
     for node in ast.walk(tree):
         match node:
             case ast.Expr(value=ast.Constant(value=str()) as text):
@@ -110,7 +110,7 @@ def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
 
 
 def identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the line and name of every binding: variables, parameters, fields, functions, classes and imports."""
+    """Yield the line and name of every binding: variables, parameters, definitions and imports."""
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
@@ -218,7 +218,7 @@ def measure_page(path: Path) -> list[Finding]:
 
 
 def is_binding(finding: Finding) -> bool:
-    """Return True for a deviation that has no allowance: a banned identifier, a message, a docstring's first word."""
+    """Return True for a deviation without allowance: an identifier, a message, a docstring's first word."""
     return finding.text.startswith(("identifier", "message", "docstring starts"))
 
 
