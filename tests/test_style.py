@@ -27,10 +27,6 @@ def load_tool() -> ModuleType:
 
 PROSE = load_tool()
 
-_COMPILER = ()
-PENDING_PACKAGES = frozenset(("(top)", "compiler", *(f"compiler/{name}" for name in _COMPILER)))
-"""Packages whose prose is not rewritten yet; a package leaves the list with its prose."""
-
 DOCUMENTED_NAMES = frozenset(("_exit", "_replace"))
 """Public names of the standard library that begin with an underscore: ``os._exit`` and a method of named tuples."""
 
@@ -38,8 +34,6 @@ DOCUMENTED_NAMES = frozenset(("_exit", "_replace"))
 @pytest.mark.parametrize("package", sorted(PROSE.packages()))
 def test_docstrings_names_and_messages_follow_the_style(package: str) -> None:
     total = PROSE.Measure()
-    if package in PENDING_PACKAGES:
-        pytest.xfail(f"the prose of {package} is not rewritten yet")
     deviations = []
     for path in PROSE.packages()[package]:
         counts = PROSE.measure(path)

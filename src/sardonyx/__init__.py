@@ -1,7 +1,7 @@
-"""Sardonyx: one package that takes an ONNX model from file to answer.
+"""Sardonyx: check, optimize, compress, compile, run and edit ONNX models.
 
-The names of ``__all__`` are the stable Python API. Each name is imported when it is first used, so that importing the
-package (and ``sardonyx --help``) costs nothing.
+The names in ``__all__`` are the stable Python API. Each name is imported on first use, so that ``import sardonyx`` and
+``sardonyx --help`` remain fast.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PUBLIC_NAMES = {
     "sardonyx.rewrite.surgery": ["extract", "merge", "rename"],
     "sardonyx.runtime": ["Node", "RunOptions", "Session", "SessionOptions", "Value", "compile", "explain", "profile"],
 }
-"""The public names by module: the one list of the API. ``tools/make_api_stub.py`` writes ``__init__.pyi`` from it."""
+"""The public names, by module; source of ``__init__.pyi``, which ``tools/make_api_stub.py`` writes."""
 
 _MODULES = {name: module for module, names in PUBLIC_NAMES.items() for name in names}
 

@@ -1,20 +1,19 @@
-"""Every error that Sardonyx raises on purpose, in one tree.
+"""The exceptions of Sardonyx, in one tree.
 
-Each message says what was wrong, where (node, tensor, file) and what to do. Catching
-``SardonyxError`` catches them all; the command line prints them without a traceback
-and exits with the error's ``exit_code``.
+Each message states the problem, the location (node, tensor, file) and the remedy. The base class of all is
+``SardonyxError``; the command line prints these errors without a traceback and exits with the error's ``exit_code``.
 """
 
 from __future__ import annotations
 
 
 class SardonyxError(Exception):
-    """Base class of all errors raised on purpose.
+    """Base class of the errors of Sardonyx.
 
     Args:
-        problem: What was wrong, in one sentence.
-        where: The node, tensor or file concerned, as the user would name it.
-        remedy: What to do about it.
+        problem: The problem in one sentence: the expected and the actual state.
+        where: Node, tensor or file, by the user's name for it.
+        remedy: Instruction to the user, in the imperative.
     """
 
     exit_code = 1
@@ -30,17 +29,17 @@ class SardonyxError(Exception):
 
 
 class ModelFileError(SardonyxError):
-    """A file cannot be read as, or written from, an ONNX model (missing, truncated, malformed, hostile)."""
+    """A model file cannot be read or written (missing, truncated, malformed, hostile)."""
 
     exit_code = 2
 
 
 class ExternalDataError(ModelFileError):
-    """External data leaves the model's folder, does not exist, or does not hold the bytes claimed."""
+    """External data is outside of the model's folder, is missing, or is shorter than declared."""
 
 
 class TextFormatError(ModelFileError):
-    """A text form of a model does not parse; ``where`` holds line and column."""
+    """The text form of a model has a syntax error; ``where`` contains line and column."""
 
 
 class InvalidModelError(SardonyxError):
@@ -48,11 +47,11 @@ class InvalidModelError(SardonyxError):
 
 
 class ModelTooLargeError(SardonyxError):
-    """The model does not fit where it was asked to go (a protobuf message holds at most 2 GB)."""
+    """The model exceeds a limit of the requested format (a protobuf message has at most 2 GB)."""
 
 
 class TypeMismatchError(InvalidModelError):
-    """An operator is given an element type, a rank or a kind of value that it does not take."""
+    """An operand has an element type, a rank or a kind of value that its operator does not accept."""
 
 
 class FeedError(SardonyxError):
@@ -60,11 +59,11 @@ class FeedError(SardonyxError):
 
 
 class EditError(SardonyxError):
-    """An edit of a live model cannot be made: no such node, a name that is taken, a tensor that is still read."""
+    """An edit of a live model is impossible: unknown node, name in use, tensor still read."""
 
 
 class ExecutionError(SardonyxError):
-    """A node cannot compute its result from these inputs: an index out of range, a division by zero."""
+    """A node has no result for its inputs, e.g. an index out of range or a division by zero."""
 
 
 class ResourceError(SardonyxError):
@@ -72,15 +71,15 @@ class ResourceError(SardonyxError):
 
 
 class UnsupportedError(SardonyxError):
-    """Something legal that this operation cannot do; names the node and what can be done instead."""
+    """A legal request without an implementation; the message names the node and an alternative."""
 
 
 class NeedsValueError(UnsupportedError):
-    """A graph cannot be traced before a value is known: a rank, an axis or a shape that is computed from data.
+    """Tracing needs the number of a value, e.g. a rank, an axis or a shape computed from data.
 
     Args:
         problem: See :class:`SardonyxError`.
-        value: The Core value that must be known.
+        value: The required Core value.
     """
 
     def __init__(self, problem: str, *, value: object = None, where: str = "", remedy: str = "") -> None:
@@ -89,38 +88,38 @@ class NeedsValueError(UnsupportedError):
 
 
 class OpsetConversionError(UnsupportedError):
-    """A node has no equal in the operator set asked for; names the node."""
+    """A node has no equivalent in the requested operator set; the message names the node."""
 
 
 class ShapeError(SardonyxError):
-    """Shapes contradict each other, or an override does not fit the model; names both places."""
+    """Shapes contradict each other, or an override does not match the model; the message names both."""
 
 
 class SizeLimitError(ShapeError, UnsupportedError):
-    """An expression over symbolic sizes passes the limits: legal, and more than is told of a size."""
+    """An expression over symbolic sizes is legal, but exceeds the limits on expressions."""
 
 
 class OptionError(SardonyxError):
-    """An argument or option has a value that is not possible; names the option."""
+    """An argument or option has an invalid value; the message names the option."""
 
     exit_code = 2
 
 
 class RuleError(SardonyxError):
-    """A rewrite rule is written wrongly (unknown operator, unbound variable), or its result is illegal."""
+    """A rewrite rule is invalid (unknown operator, unbound variable), or its result is illegal."""
 
 
 class EvaluationError(SardonyxError):
-    """No evaluator here can run the model, or running it failed; holds each evaluator's reason."""
+    """No evaluator can run the model, or the run failed; the message contains each evaluator's reason."""
 
 
 class VerificationError(SardonyxError):
-    """The result could not be proved equal to the original (``--strict``)."""
+    """The result was not proved equal to the original (``--strict``)."""
 
     exit_code = 3
 
 
 class MissingDependencyError(SardonyxError):
-    """An optional package is needed and not installed; the message names the extra to install."""
+    """A required optional package is not installed; the message names the extra."""
 
     exit_code = 2

@@ -6,7 +6,7 @@ import numpy as np
 from tests.core.programs import computed
 
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.program_image import Image
+from sardonyx.compiler.program_image.image import Image
 from sardonyx.compiler.target.alignment import aligned
 from sardonyx.core.eval.host_function import HostFunction, known_function
 from sardonyx.core.ir.graph import Function

@@ -12,11 +12,11 @@ from tests.compiler.program_checks import read_again, restored_copy
 from tests.core.programs import random_program
 from tests.random_cases import cases
 
-from sardonyx.compiler import program_image
 from sardonyx.compiler.executor.fork_join import Field
 from sardonyx.compiler.executor.tape_player import COPY_WORDS, PATCH_WORDS, WORDS
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.program_image import Image
+from sardonyx.compiler.program_image import image as image_module
+from sardonyx.compiler.program_image.image import Image
 from sardonyx.compiler.target.alignment import aligned
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
@@ -140,7 +140,7 @@ def test_the_format_version_grows_with_the_fields() -> None:
     """Who changes fields or the arguments of kernels changes FORMAT, and this table."""
     known = constant(RNG.standard_normal((20, 33)).astype(np.float32))
     image = Program.compile(trace("f", lambda x: [L.matmul(L.exp(x), known)], [TensorType(t.FLOAT, (N, 20))])).image()
-    assert program_image.FORMAT == 3
+    assert image_module.FORMAT == 3
     assert field_names({name: part for name, part in image.head.items() if name != "sizes"}) == {
         "also", "around", "array", "arrays", "blocks", "bodies", "buffers", "concurrent", "counted", "denormals",
         "dtype", "guards", "inputs", "items", "kernel", "launches", "level", "most", "name", "op", "operands", "origin",
@@ -152,9 +152,9 @@ def test_the_format_version_grows_with_the_fields() -> None:
 
 def test_texts_of_another_format_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     image = Program.compile(trace("f", lambda x: [L.exp(x)], [TensorType(t.FLOAT, (N,))])).image()
-    monkeypatch.setattr(program_image, "FORMAT", 1)
+    monkeypatch.setattr(image_module, "FORMAT", 1)
     texts = image.texts()
     monkeypatch.undo()
     for other in (texts, texts[:5], b"", bytes(100)):
-        with pytest.raises(program_image.OtherFormatError):
+        with pytest.raises(image_module.OtherFormatError):
             Image.read(other, aligned(np.frombuffer(image.weights(), np.uint8)))

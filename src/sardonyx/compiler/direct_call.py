@@ -1,4 +1,4 @@
-"""Direct calls: programs of one native call as Python functions of generated code (:mod:`.native_entry`)."""
+"""Direct calls: single-segment programs as generated Python functions (:mod:`.native_entry`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from sardonyx.errors import UnsupportedError
 
 
 def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | Tailed | None:
-    """Return a function of a dict of arrays; None if calls need more than native code followed by host functions.
+    """Return a generated function of a dict of arrays, for a program.
+
+    The result is None unless the program is one native segment, optionally followed by host functions.
 
     Args:
         program: The program.
@@ -51,7 +53,7 @@ def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray])
 def binding(
     program: Program, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray | None]
 ) -> tuple[Entry, list[Any]]:
-    """Return a function that computes from and into fixed arrays, and the result arrays.
+    """Return a function for calls with fixed input and result arrays, and the result arrays.
 
     Args:
         program: The program.
@@ -64,7 +66,7 @@ def binding(
     first = program.run(arrays)
     context = _own_context(program, arrays, program.function.results) if program.in_one else None
     if context is None:
-        raise UnsupportedError("a model that the interpreter computes in part cannot be bound.")
+        raise UnsupportedError("expected a model that is one native call; an interpreted part cannot be bound.")
     outputs = [array if bound is None else bound for array, bound in zip(first, results, strict=True)]
     env = dict(zip((*program.function.inputs, *program.function.results), (*arrays, *outputs), strict=True))
     words, values = context.plan.value_words
@@ -74,7 +76,7 @@ def binding(
 
 
 def _listen_to_signals(program: Program, entry: Entry, context: Context) -> Entry:
-    """Return the entry with loops that a signal ends: the call then returns None."""
+    """Let a signal end the loops of an entry, whose call then returns None; return the entry."""
     if program.repeating:
         play = entry.call
 

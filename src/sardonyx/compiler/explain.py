@@ -1,4 +1,4 @@
-"""What a program does: its kernels, what is in each, what that costs, and what is left to the interpreter."""
+"""Explanation of a program: kernels with contents and costs, and interpreted values."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.core.transform.cost import cost, elements, nbytes
 from sardonyx.errors import ShapeError
 
-_ALIKE = MOVEMENTS | ELEMENTWISE
-"""Primitives that read an element of an operand for each element that is wanted of them, or fewer."""
+_ELEMENT_BY_ELEMENT = MOVEMENTS | ELEMENTWISE
+"""Primitives that read at most one element of an operand for each element of their result."""
 
 
 @dataclass(frozen=True)
 class CandidateNote:
-    """A schedule that was considered and rejected.
+    """A rejected schedule.
 
     Attributes:
         text: The schedule in one line.
         cost: Estimated cost in the unit of :attr:`ChoiceNote.cost`; None if sizes are open.
-        reason: Why another was chosen.
+        reason: The reason for the rejection.
     """
 
     text: str
@@ -46,9 +46,9 @@ class ChoiceNote:
 
     Attributes:
         problem: The problem in one line: the key of overrides.
-        schedule: The schedule as plain data, as overrides take it.
+        schedule: The schedule as plain data, in the format of overrides.
         text: The schedule in one line.
-        reason: The rule that chose the schedule.
+        reason: The rule behind the choice.
         cost: Estimated cost; see "Schedules and costs" in ``docs/design/engine.md``.
         candidates: The rejected alternatives.
     """
@@ -66,17 +66,17 @@ class KernelNote:
     """A kernel of a program.
 
     Attributes:
-        title: What it computes, in a word or two.
-        result: The type of the value that it writes, or a part of which.
-        tensors: Names of the model's tensors that are computed in it, in order; the last is what it writes.
-        primitives: How many of which primitives are in it; of a loop or a choice, which kernels are in its bodies.
-        reason: Why what follows is in another kernel.
-        operations: Arithmetic operations of the chosen algorithm: of Winograd's convolution those of the products. None
-            where sizes are not known.
-        read: Bytes that it reads at least, each element once, weights in the form in which they are kept.
-        written: Bytes that it writes.
-        main: The name of the tensor that takes most of the operations; empty where none of those in it has a name.
-        choices: The kernel's schedule, if there was a choice; of control flow, those of the kernels in its bodies.
+        title: Short description of the computation.
+        result: Type of the written value; the kernel may write only a part.
+        tensors: Names of the model's tensors computed in the kernel, in order; the last is the result.
+        primitives: Number of primitives in the kernel, by name; for a loop or a choice, of kernels in its bodies.
+        reason: The reason why the fusion ended here.
+        operations: Arithmetic operations of the chosen algorithm (for Winograd, of the products); None if sizes are
+            unknown.
+        read: Minimum bytes to read: each element once, weights in packed form.
+        written: Bytes to write.
+        main: Name of the tensor with the most operations; empty if the kernel computes no named tensor.
+        choices: The kernel's schedule, if there was a choice; for control flow, the schedules in its bodies.
     """
 
     title: str
@@ -98,12 +98,12 @@ class KernelNote:
 
 @dataclass(frozen=True)
 class InterpretedNote:
-    """A value that the interpreter computes.
+    """An interpreted value.
 
     Attributes:
-        primitive: The primitive, and of a host function its name.
-        tensor: The name of the model's tensor; empty where it has none.
-        reason: Why it has no kernel.
+        primitive: Name of the primitive; for a host function, also the name of the function.
+        tensor: Name of the model's tensor; empty without a name.
+        reason: The reason for the lack of a kernel.
     """
 
     primitive: str
@@ -113,13 +113,13 @@ class InterpretedNote:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A program for people.
+    """Explanation of a program.
 
     Attributes:
-        target: What it is compiled for.
-        threads: How many threads share the work.
-        kernels: In the order in which they run.
-        interpreted: What has no kernel, in order.
+        target: Name of the target.
+        threads: Number of threads that share the work.
+        kernels: The kernels, in execution order.
+        interpreted: The interpreted values, in order.
     """
 
     target: str
@@ -129,19 +129,19 @@ class Explanation:
 
 
 def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Explanation:
-    """What a program does.
+    """Return an explanation of a program.
 
     Args:
         program: The program.
-        sizes: What open sizes are taken for; costs that depend on others are None.
+        sizes: Assumed values of open sizes; costs that depend on other open sizes are None.
     """
-    reading = _Reading(program, sizes or {})
+    explainer = _Explainer(program, sizes or {})
     interpreted = [
         InterpretedNote(_name(value), value.origin, program.schedule.host[value])
         for value in program.function.values
         if value in program.schedule.host
     ]
-    kernels = tuple(reading.note(launch) for launch in program.launches)
+    kernels = tuple(explainer.note(launch) for launch in program.launches)
     return Explanation(program.target.name, program.pool.threads, kernels, tuple(interpreted))
 
 
@@ -151,18 +151,18 @@ def _name(value: Value) -> str:
 
 @dataclass
 class _Content:
-    """What a kernel computes, and how many elements it needs of what is in memory; None where sizes are not known."""
+    """The values in a kernel, and the elements needed of each operand; None if sizes are unknown."""
 
     values: list[Value]
     needs: dict[Value, int | None]
 
 
-class _Reading:
-    """Reads a program.
+class _Explainer:
+    """Describes the kernels of a program.
 
     Args:
         program: The program.
-        sizes: What open sizes are taken for.
+        sizes: Assumed values of open sizes.
     """
 
     def __init__(self, program: Program, sizes: Mapping[str, int]) -> None:
@@ -174,15 +174,15 @@ class _Reading:
             self._launches.setdefault(id(launch.group), []).append(launch)
 
     def note(self, launch: Launch) -> KernelNote:
-        """A kernel of the program."""
+        """Return the description of a kernel."""
         if launch.bodies:
             return self._control(launch)
         group = launch.group
         starts = self._starts(launch)
         content = self._content(starts, group)
         tensors = [value.origin for value in (*content.values, group.root) if value.origin]
-        if not group.root.origin and (whole := self._whole(group.root)):
-            tensors.append(whole)
+        if not group.root.origin and (name := self._tensor_name(group.root)):
+            tensors.append(name)
         return KernelNote(
             launch.title,
             str(group.root.type),
@@ -197,12 +197,12 @@ class _Reading:
         )
 
     def _control(self, launch: Launch) -> KernelNote:
-        """A loop or a choice, with all that its bodies do; weights that they read count once."""
+        """Return the description of a loop or choice, with all kernels of its bodies; weights count once."""
         root, launches = launch.writes, list(all_launches([launch]))
         values = [value for body in launch.bodies for value in body.function.values]
-        prepared = dict.fromkeys(b for each in launches for b in each.buffers if isinstance(b, Prepared))
+        prepared = dict.fromkeys(b for inner in launches for b in inner.buffers if isinstance(b, Prepared))
         read = [self.number(nbytes(operand.type)) for operand in root.operands]
-        titles = Counter(each.title for each in launches)
+        titles = Counter(inner.title for inner in launches)
         return KernelNote(
             root.op,
             str(root.type),
@@ -211,21 +211,21 @@ class _Reading:
             launch.group.reason,
             self.number(cost(root).operations),
             _sum([*read, *map(self.program.prepared_bytes, prepared)]),
-            _sum(self.number(nbytes(made.type)) for made in launch.all_writes),
-            next((made.origin for made in launch.all_writes if made.origin), ""),
+            _sum(self.number(nbytes(result.type)) for result in launch.all_writes),
+            next((result.origin for result in launch.all_writes if result.origin), ""),
             _describe_choices(launches),
         )
 
-    def _whole(self, value: Value) -> str:
-        """The name of a value; of one that is computed on the way to a tensor of the model, that tensor's."""
+    def _tensor_name(self, value: Value) -> str:
+        """Return the name of a value, or of the first tensor of the model that depends on the value."""
         waiting, seen = [value], {value}
         while waiting:
-            # The one that is computed first: what is made of it alone comes before what reads that.
-            each = min(waiting, key=self._position.__getitem__)
-            if each.origin:
-                return each.origin
-            waiting.remove(each)
-            waiting += [user for user in self._users.get(each, ()) if user not in seen]
+            # In order of computation, so that the name of the nearest dependent tensor is returned.
+            user = min(waiting, key=self._position.__getitem__)
+            if user.origin:
+                return user.origin
+            waiting.remove(user)
+            waiting += [next_user for next_user in self._users.get(user, ()) if next_user not in seen]
             seen.update(waiting)
         return ""
 
@@ -238,24 +238,24 @@ class _Reading:
         return users
 
     def _main(self, launch: Launch, values: Sequence[Value]) -> str:
-        """The tensor that most operations are for."""
+        """Return the name of the tensor with the most operations."""
         sums: dict[str, int] = {}
         for value in dict.fromkeys(values):
-            if (operations := self._operations_of(launch, value)) and (name := self._whole(value)):
+            if (operations := self._operations_of(launch, value)) and (name := self._tensor_name(value)):
                 sums[name] = sums.get(name, 0) + operations
-        return max(sums, key=lambda name: sums[name], default=self._whole(launch.group.root))
+        return max(sums, key=lambda name: sums[name], default=self._tensor_name(launch.group.root))
 
     def number(self, size: Size) -> int | None:
-        """A size; None where it is not known."""
+        """Return the value of a size; None if unknown."""
         try:
             return int(evaluate(size, self.sizes))
         except ShapeError:
             return None
 
-    # What is in a kernel.
+    # The contents of a kernel.
 
     def _starts(self, launch: Launch) -> Sequence[Value]:
-        """The values that a kernel computes to the end: the group's root, or operands of a root written in parts."""
+        """Return the values that a kernel writes: the group's root, or operands of a root written in parts."""
         group, root = launch.group, launch.group.root
         if not _is_final(launch):
             return ()
@@ -268,46 +268,46 @@ class _Reading:
         return root.operands[1:] if root.op == "scatter" else group.roots
 
     def _content(self, starts: Sequence[Value], group: Group) -> _Content:
-        """What is computed from memory on; values are taken after all that read them."""
+        """Return the values computed in a kernel, and the elements read from memory."""
         most = self._count(group.root)
-        wanted: dict[Value, int | None] = {}
+        required: dict[Value, int | None] = {}
         queue: list[int] = []
         for value in starts:
             own = self._count(value)
-            self._want(value, own if own is None or most is None else min(own, most), wanted, queue)
+            self._require(value, own if own is None or most is None else min(own, most), required, queue)
         values: list[Value] = []
         needs: dict[Value, int | None] = {}
         order = self.program.function.values
         while queue:
             value = order[-heapq.heappop(queue)]
             if value not in group.roots and (self.program.in_memory(value) or value.is_constant):
-                needs[value] = wanted[value]
+                needs[value] = required[value]
                 continue
             if value.level == CLOSED and value not in group.members:
                 continue
             values.append(value)
             for number, operand in enumerate(value.operands):
                 count = self._count(operand)
-                alike = value.op in _ALIKE or (value.op == "gather" and number == 0)
-                here = wanted[value]
-                fewer = count if not alike or count is None or here is None else min(count, here)
-                self._want(operand, fewer, wanted, queue)
+                elementwise = value.op in _ELEMENT_BY_ELEMENT or (value.op == "gather" and number == 0)
+                needed = required[value]
+                fewer = count if not elementwise or count is None or needed is None else min(count, needed)
+                self._require(operand, fewer, required, queue)
         return _Content(values[::-1], needs)
 
-    def _want(self, value: Value, count: int | None, wanted: dict[Value, int | None], queue: list[int]) -> None:
-        if value not in wanted:
-            wanted[value] = count
+    def _require(self, value: Value, count: int | None, required: dict[Value, int | None], queue: list[int]) -> None:
+        if value not in required:
+            required[value] = count
             heapq.heappush(queue, -self._position[value])
             return
-        before, full = wanted[value], self._count(value)
+        before, full = required[value], self._count(value)
         unknown = before is None or count is None or full is None
-        wanted[value] = None if unknown else min(full, before + count)  # type: ignore[type-var, operator]
+        required[value] = None if unknown else min(full, before + count)  # type: ignore[type-var, operator]
 
     def _count(self, value: Value) -> int | None:
-        """How many elements a value has; of several results together nothing is known."""
+        """Return the number of elements of a value; None for several results."""
         return self.number(elements(value.type)) if isinstance(value.type, TensorType) else None
 
-    # What it costs.
+    # Costs.
 
     def _operations(self, launch: Launch, content: _Content) -> int | None:
         if not _is_final(launch):
@@ -316,22 +316,22 @@ class _Reading:
 
     def _operations_of(self, launch: Launch, value: Value) -> int | None:
         if value.op in ("call", "host"):
-            # A kernel of its own stands for the definition, and does much less.
+            # The kernel of a call or host function does much less than the definition.
             return None
         if value.op != "convolve":
             return self.number(cost(value).operations)
         if launch.title.startswith("winograd"):
             assert launch.choice is not None
-            found = next(each for each in self.program.schedule.convolutions.values() if each.core is value)
+            convolution = next(c for c in self.program.schedule.convolutions.values() if c.core is value)
             tile = launch.choice.schedule.winograd_tile
-            batch, _, *out = shape_of(found.result)
+            batch, _, *out = shape_of(convolution.result)
             tiles = math.prod((batch, *(ceil_div(size, m) for size, m in zip(out, tile, strict=True))))
-            places = math.prod(1 if m == 1 else m + 2 for m in tile)
-            filters, channels = shape_of(found.weights)[1:3]
-            return self.number(2 * places * filters * channels * tiles)
+            tile_elements = math.prod(1 if m == 1 else m + 2 for m in tile)
+            filters, channels = shape_of(convolution.weights)[1:3]
+            return self.number(2 * tile_elements * filters * channels * tiles)
         inserted = math.prod(value.params["base_dilation"])
-        found_operations = self.number(cost(value).operations)
-        return None if found_operations is None else found_operations // inserted
+        operations = self.number(cost(value).operations)
+        return None if operations is None else operations // inserted
 
     def _read(self, launch: Launch, content: _Content) -> int | None:
         return _sum(self._bytes_read(launch, buffer, content) for buffer in launch.buffers)
@@ -353,7 +353,7 @@ class _Reading:
         if starts and root not in starts:
             part, most = self._count(starts[-1]), self._count(root)
             return self._bytes(root, part if part is None or most is None else min(part, most))
-        return _sum(self.number(nbytes(made.type)) for made in launch.all_writes)
+        return _sum(self.number(nbytes(result.type)) for result in launch.all_writes)
 
     def _bytes(self, value: Value, count: int | None) -> int | None:
         full, total = self._count(value), self.number(nbytes(value.type))
@@ -363,12 +363,15 @@ class _Reading:
 
 
 def _describe_choices(launches: Iterable[Launch]) -> tuple[ChoiceNote, ...]:
-    """Return the schedules of launches, each problem once."""
+    """Return the schedules of launches, one for each problem."""
     notes: dict[str, ChoiceNote] = {}
     for launch in launches:
         choice = launch.choice
         if choice is not None:
-            rejected = tuple(CandidateNote(str(each.schedule), each.cost, each.reason) for each in choice.candidates)
+            rejected = tuple(
+                CandidateNote(str(candidate.schedule), candidate.cost, candidate.reason)
+                for candidate in choice.candidates
+            )
             problem, schedule = str(choice.problem), choice.schedule
             notes[problem] = ChoiceNote(
                 problem, schedule.to_dict(), str(schedule), choice.reason, choice.cost, rejected
@@ -377,12 +380,12 @@ def _describe_choices(launches: Iterable[Launch]) -> tuple[ChoiceNote, ...]:
 
 
 def _is_final(launch: Launch) -> bool:
-    """Whether a kernel writes what its group is for, or a part of it."""
+    """Return True if a kernel writes the result of its group, or a part."""
     return launch.writes in launch.buffers
 
 
 def _staged(launch: Launch) -> Relaid | Stage | None:
-    """What a kernel writes that only prepares what its group is computed from."""
+    """Return the buffer that a preparing kernel writes for its group; None for the final kernel."""
     if _is_final(launch):
         return None
     stages: list[Relaid | Stage] = [buffer for buffer in launch.buffers if isinstance(buffer, Stage)]

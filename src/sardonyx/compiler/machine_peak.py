@@ -21,12 +21,14 @@ _ROUNDS = 20_000
 """Rounds of FMAs in a work item."""
 
 _STREAM_BYTES = 256 << 20
-"""Bytes to read for the bandwidth, at least; four times the last-level cache if larger."""
+"""Minimum bytes to read for the bandwidth; four times the last-level cache if larger."""
 
 _MOST_STREAM_BYTES = 1 << 30
-"""Bytes to read at most: virtual machines report caches of the host, of which a guest owns a small part."""
+"""Maximum bytes to read: virtual machines report the host's caches, and own a small part of them."""
 
 _ITEM_BYTES = 256 << 10
+"""Bytes of a work item."""
+
 _VECTORS = 8
 """Independent accumulators, so that no addition waits for another."""
 
@@ -71,8 +73,8 @@ def _bytes(target: Target, pool: Pool, times: int) -> float:
     e, stream = kernel.emitter, kernel.buffer(shared=True)
     type, step = f"<{lanes} x i32>", lanes * _VECTORS
     sums = [e.variable(type, "zeroinitializer") for _ in range(_VECTORS)]
-    each_item = _ITEM_BYTES // 4 // step * step
-    begin, end = (e.mul(at, each_item) for at in ("%first", "%last"))
+    item_elements = _ITEM_BYTES // 4 // step * step
+    begin, end = (e.mul(at, item_elements) for at in ("%first", "%last"))
     with e.loop(begin, end, step) as i:
         for number, total in enumerate(sums):
             loaded_vector = e.load(type, e.address(stream, "i32", e.add(i, number * lanes)), 4)
@@ -84,7 +86,7 @@ def _bytes(target: Target, pool: Pool, times: int) -> float:
     e.store(type, merged, e.address(stream, "i32", begin), 4)
     items = min(max(_STREAM_BYTES, 4 * target.l3), _MOST_STREAM_BYTES) // _ITEM_BYTES
     # Filled explicitly: untouched zero pages are all one page.
-    numbers = np.full(items * each_item, 0, np.int32)
+    numbers = np.full(items * item_elements, 0, np.int32)
     return 4.0 * numbers.size / _least_seconds(kernel, pool, numbers, items, times)
 
 

@@ -1,7 +1,7 @@
 """Contracts of the compiler's passes: properties of Core functions, schedules, launches and segments.
 
-The verifier of Core (:mod:`sardonyx.core.eval.verifier`) says what a legal function is; the checkers here say what
-holds of everything that is made from the function.
+The verifier of Core (:mod:`sardonyx.core.eval.verifier`) defines a legal function; the checkers here define valid
+intermediate results of the compiler.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def _group_faults(schedule: Schedule) -> Iterator[str]:
     for group in schedule.groups:
         for member in group.members:
             if schedule.group(member) is not group:
-                yield f"{member.op} is a member of one group, and computed by another"
+                yield f"{member.op} is a member of one group, but computed by another"
         for root in group.roots:
             if root in schedule.host:
-                yield f"{root.op} is the root of a group, and computed by the interpreter"
+                yield f"{root.op} is the root of a group, but computed by the interpreter"
     missing = {*roots, *schedule.host} - set(schedule.computed)
     if missing:
         yield f"{', '.join(sorted(value.op for value in missing))} is missing in the order of computation"
@@ -61,9 +61,9 @@ def _group_faults(schedule: Schedule) -> Iterator[str]:
 def _layout_faults(whole: FunctionContext) -> Iterator[str]:
     for value, block in whole.blocks.items():
         if block != whole.target.lanes(32):
-            yield f"{value.op} has blocks of {block} channels, and vectors have {whole.target.lanes(32)} lanes"
+            yield f"{value.op} has blocks of {block} channels, expected {whole.target.lanes(32)}: the lanes of a vector"
         if not whole.in_memory(value):
-            yield f"{value.op} has a blocked layout, and is not in memory"
+            yield f"{value.op} has a blocked layout, but is not in memory"
 
 
 def _launch_faults(lowering: Lowering) -> Iterator[str]:
@@ -113,9 +113,9 @@ def _run_faults(launches: Sequence[Launch]) -> Iterator[str]:
     for number, launch in enumerate(launches):
         run = launches[number : number + launch.concurrent_loops]
         if launch.concurrent_loops < 1 or len(run) < launch.concurrent_loops:
-            yield f"{launch.title} begins a run of {launch.concurrent_loops} loops, and {len(run)} follow"
+            yield f"{launch.title} begins a run of {launch.concurrent_loops} loops, but {len(run)} launches are left"
         elif launch.concurrent_loops > 1 and any(other.writes.op != "loop" for other in run):
-            yield f"{launch.title} begins a run of loops with something else among them"
+            yield f"{launch.title} begins a run of concurrent loops that contains another launch"
 
 
 def _code_faults(kernels: KernelCode) -> Iterator[str]:
@@ -126,7 +126,7 @@ def _constant_faults(prepared: dict[Any, np.ndarray]) -> Iterator[str]:
     for key, array in prepared.items():
         name = key.form if isinstance(key, Prepared) else key.op
         if array.ctypes.data % ALIGNMENT and array.size:
-            yield f"{name} begins in the middle of a cache line"
+            yield f"{name} does not begin on a cache line"
         if not array.flags.c_contiguous:
             yield f"{name} is not contiguous"
 
@@ -166,4 +166,4 @@ PREPARED = Contract("constants are contiguous and begin on a cache line", _const
 CODE = Contract("every kernel has an address", _code_faults)
 SEGMENTS = Contract("every launch is in one segment, after what it reads", _segment_faults)
 RUNNABLE = Contract("every kernel is compiled and every constant prepared", _record_faults)
-PLAN = Contract("all words that are filled in are words of the tape", _plan_faults)
+PLAN = Contract("all described words are inside of the tape", _plan_faults)

@@ -1,4 +1,4 @@
-"""Dumps of what passes return, for ``SARDONYX_DEBUG``; see :mod:`sardonyx.compiler.pass_runner`."""
+"""Dumps of the results of passes, for ``SARDONYX_DEBUG``; see :mod:`sardonyx.compiler.pass_runner`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from sardonyx.errors import UnsupportedError
 _MANY_ELEMENTS = re.compile(r'(bytes"[^"]{16})[^"]*"')
 
 Parts = Iterator[tuple[int, Callable[[], str]]]
-"""Parts of a dump: the debug level from which a part is printed, and what makes its text."""
+"""Parts of a dump: the lowest debug level that prints the part, and a function for its text."""
 
 
 def dump_core(function: Function, before: Function, *_: Any) -> Parts:
-    """Dump a Core function, if a pass changed it; of many elements of a constant only the first."""
+    """Dump a Core function if the pass changed it; long constants are abbreviated."""
     yield CORE, lambda: "  (unchanged)" if function.results == before.results else _core_text(function)
 
 
@@ -41,7 +41,7 @@ def _core_text(function: Function) -> str:
 
 
 def dump_groups(schedule: Schedule, *_: Any) -> Parts:
-    """Dump the groups, and the values that the interpreter computes."""
+    """Dump the groups, and the interpreted values."""
     yield GROUPS, lambda: "\n".join(_group_lines(schedule))
 
 
@@ -62,7 +62,7 @@ def dump_layouts(whole: FunctionContext, *_: Any) -> Parts:
 
 
 def dump_launches(lowering: Lowering, *_: Any) -> Parts:
-    """Dump the launches, or what the next schedule has to respect."""
+    """Dump the launches, and new constraints on the next schedule."""
     yield GROUPS, lambda: "\n".join([*_refusal_lines(lowering), *map(_launch_line, lowering.launches)])
 
 
@@ -95,7 +95,7 @@ def _buffer_text(buffer: Any) -> str:
 
 
 def dump_prepared(prepared: Mapping[Any, np.ndarray], *_: Any) -> Parts:
-    """Dump the forms and sizes of what kernels read of constants."""
+    """Dump the forms and sizes of prepared constants."""
     yield (
         GROUPS,
         lambda: "\n".join(
@@ -105,7 +105,7 @@ def dump_prepared(prepared: Mapping[Any, np.ndarray], *_: Any) -> Parts:
 
 
 def dump_steps(steps: Sequence[Step], *_: Any) -> Parts:
-    """Dump the steps: segments of kernels, and values that the interpreter computes."""
+    """Dump the steps: segments of kernels, and interpreted values."""
     yield GROUPS, lambda: "\n".join(f"  step {number}: {_step_text(step)}" for number, step in enumerate(steps))
 
 
@@ -132,7 +132,7 @@ def dump_kernels(code: KernelCode, launches: Sequence[Launch], target: Target, *
 
 
 def dump_plan(plan: Plan, *_: Any) -> Parts:
-    """Dump the tape of a segment and the plan of its memory."""
+    """Dump the tape and the memory plan of a segment."""
     yield TAPE, lambda: "\n".join(_plan_lines(plan))
 
 

@@ -1,6 +1,6 @@
 """Passes: named stages of the compiler, each with a contract, a dump and a time.
 
-A :class:`Pass` is called like the function that it names. ``SARDONYX_DEBUG`` prints what passes do to standard error:
+A :class:`Pass` is called like its function. ``SARDONYX_DEBUG`` selects the information printed to standard error:
 
 ====  =====================================================================
 1     names and times of passes
@@ -30,7 +30,7 @@ from sardonyx.errors import OptionError, SardonyxError
 VARIABLE = "SARDONYX_DEBUG"
 
 NAMES, CORE, GROUPS, TAPE, LLVM_IR, ASSEMBLY = range(1, 7)
-"""Debug levels, by what each adds."""
+"""Debug levels; the name is the information that the level adds."""
 
 VERIFY = ASSEMBLY
 """The debug level from which contracts are verified."""
@@ -40,16 +40,16 @@ R = TypeVar("R")
 
 
 class ContractError(SardonyxError):
-    """A pass broke its contract, or was given what its contract excludes: a fault of this package."""
+    """A pass violated its contract, or its argument did: a defect of this package."""
 
 
 @dataclass(frozen=True)
 class Contract:
-    """A property of what a pass takes or returns.
+    """A property of the first argument or of the result of a pass.
 
     Attributes:
         statement: The property, in one sentence.
-        faults: Yields each violation, in words; nothing where the property holds.
+        faults: Yields a description of each violation.
     """
 
     statement: str
@@ -65,8 +65,8 @@ class Pass(Generic[P, R]):
         transform: Computes the result.
         requires: Properties of the first argument.
         ensures: Properties of the result.
-        dump: Yields the parts of a dump, of the result and the arguments: the debug level of each part, and what makes
-            its text.
+        dump: Yields the parts of a dump, from the result and the arguments: the debug level of each part, and a
+            function for its text.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Pass(Generic[P, R]):
         parts = [f"sardonyx: {self.name}{_label(args)}: {seconds * 1e3:.1f} ms"]
         if self.dump is not None:
             parts += [text() for least, text in self.dump(result, *args) if level >= least]
-        # One write: passes of several threads do not mix.
+        # One write, so that the output of several threads does not mix.
         sys.stderr.write("\n".join(part.rstrip("\n") for part in parts if part) + "\n")
 
     def _verify(self, contracts: Sequence[Contract], subject: Any, verb: str) -> None:
@@ -113,7 +113,7 @@ def debug_level() -> int:
     """Return the level in ``SARDONYX_DEBUG``, 0 without the variable.
 
     Raises:
-        OptionError: The variable holds something else.
+        OptionError: The variable has another value.
     """
     text = os.environ.get(VARIABLE)
     if not text:
@@ -134,11 +134,11 @@ def _label(args: Sequence[Any]) -> str:
 
 @dataclass
 class PassTimes:
-    """Times of the passes that ran while the times were recorded.
+    """Recorded times of passes.
 
     Attributes:
-        seconds: Time in each pass by name, without the passes that ran inside, in the order of their first end.
-        runs: Runs of each pass.
+        seconds: Time of each pass, by name, without nested passes; in the order of their first end.
+        runs: Number of runs of each pass, by name.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -156,14 +156,14 @@ _thread = threading.local()
 
 
 @contextmanager
-def recorded_pass_times(wanted: bool = True) -> Iterator[PassTimes]:
+def recorded_pass_times(enabled: bool = True) -> Iterator[PassTimes]:
     """Record the times of all passes of the process, in any thread, until the context ends.
 
     Args:
-        wanted: False to record nothing.
+        enabled: False to record nothing.
     """
     times = PassTimes()
-    if not wanted:
+    if not enabled:
         yield times
         return
     _recorders.append(times)
@@ -175,7 +175,7 @@ def recorded_pass_times(wanted: bool = True) -> Iterator[PassTimes]:
 
 
 def _timed(name: str, run: Callable[[], R]) -> tuple[R, float]:
-    """Run a pass; return its result, and its time without the passes that ran inside."""
+    """Run a pass; return its result, and its time without nested passes."""
     outer = getattr(_thread, "nested", 0.0)
     _thread.nested = 0.0
     start = time.perf_counter()

@@ -1,12 +1,12 @@
 """The compiler's pipeline: from a Core function to a compiled function, pass by pass.
 
-This file is the table of contents of the compiler. :data:`PASSES` lists the passes in order; each is a value with its
-contract, and :func:`compile_function` runs them. ``SARDONYX_DEBUG`` prints what each one does
+This file is the table of contents of the compiler. :data:`PASSES` lists the passes in order, each with its contract;
+:func:`compile_function` runs the passes. ``SARDONYX_DEBUG`` prints their results
 (:mod:`sardonyx.compiler.pass_runner`).
 
-Passes from :data:`FUSE` to :data:`LOWER_GROUPS` repeat: where lowering finds that a value has to be in memory, or has
-no kernel, the function is scheduled again with that constraint. Bodies of loops and branches that become native code
-take the same passes while the group around them is lowered.
+Passes from :data:`FUSE` to :data:`LOWER_GROUPS` repeat: if a value must be in memory, or has no kernel, lowering fails,
+and the function is scheduled again with this constraint. Bodies of native loops and branches run through the same
+passes while the enclosing group is lowered.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _assign_layouts(schedule: Schedule, threads: int, iteration: Value | None) -
 
 
 def _prepare_constants(launches: Sequence[Launch]) -> dict[Any, np.ndarray]:
-    """Compute what kernels read of constants."""
+    """Return all constants of launches in the form that kernels read."""
     prepared: dict[Any, np.ndarray] = {}
     for launch in all_launches(launches):
         raise_if_cancelled()
@@ -97,7 +97,7 @@ def _prepare_constants(launches: Sequence[Launch]) -> dict[Any, np.ndarray]:
 
 
 def _compile_kernels(launches: Sequence[Launch], target: Target, build: Build) -> KernelCode:
-    """Compile what no other process compiles already, and load all."""
+    """Compile the kernels that worker processes have not compiled yet, and load all."""
     names: dict[str, str] = {}
     texts: list[str] = []
     for launch in all_launches(launches):
@@ -124,7 +124,7 @@ def _order_concurrent_loops(steps: Sequence[Step], target: Target, threads: int)
 def _compile_bodies(
     controls: Sequence[Value], target: Target, threads: int, denormals: Denormals
 ) -> dict[Value, list[CompiledFunction]]:
-    """Compile the bodies of control flow that the interpreter executes."""
+    """Compile the bodies of interpreted control flow."""
     return {
         control: [
             compile_function(body, target=target, threads=threads, denormals=denormals) for body in bodies_of(control)
@@ -136,7 +136,7 @@ def _compile_bodies(
 INLINE_CALLS = Pass(
     "inline calls", inline_calls, requires=(LEGAL_CORE,), ensures=(LEGAL_CORE, NO_OPEN_CALLS), dump=dump_core
 )
-"""Take calls of functions without a kernel apart."""
+"""Inline the calls of functions without a kernel."""
 
 CANONICALIZE = Pass(
     "canonicalize",
@@ -145,48 +145,48 @@ CANONICALIZE = Pass(
     ensures=(LEGAL_CORE, CANONICAL_IMAGES),
     dump=dump_core,
 )
-"""Write each construct that the scheduler looks for in one way.
+"""Rewrite each construct with a kernel template to one canonical form.
 
-Among the forms: slices that move with a loop's iteration are elements, and products of dequantized values are products
-of their int8 codes.
+Examples: a slice at the iteration number of a loop becomes an element; a product of dequantized values becomes a
+product of their int8 codes.
 """
 
 MERGE_MATMULS = Pass(
     "merge matmuls", merge_matmuls, requires=(LEGAL_CORE,), ensures=(LEGAL_CORE, CANONICAL_IMAGES), dump=dump_core
 )
-"""Make products that share an operand one."""
+"""Merge products that share an operand into one."""
 
 FUSE = Pass("fuse", Schedule, requires=(CANONICAL_IMAGES,), ensures=(GROUPS,), dump=dump_groups)
-"""Decide which values become one kernel: a group."""
+"""Partition the values into groups; each group becomes one kernel."""
 
 ASSIGN_LAYOUTS = Pass("assign layouts", _assign_layouts, requires=(GROUPS,), ensures=(LAYOUTS,), dump=dump_layouts)
-"""Decide which values in memory are images in blocked layout."""
+"""Choose the values in memory that have blocked layout."""
 
 LOWER_GROUPS = Pass("lower groups", Lowering, requires=(LAYOUTS,), ensures=(LAUNCHES,), dump=dump_launches)
-"""Write the LLVM IR of each group, and the arguments of its launches; other processes begin to compile."""
+"""Emit the LLVM IR and the launches of each group; worker processes begin to compile."""
 
 PREPARE_CONSTANTS = Pass("prepare constants", _prepare_constants, ensures=(PREPARED,), dump=dump_prepared)
-"""Pack weights, and compute everything else that depends on constants alone."""
+"""Pack weights, and compute all other values that depend only on constants."""
 
 COMPILE_KERNELS = Pass("compile kernels", _compile_kernels, ensures=(CODE,), dump=dump_kernels)
-"""Compile LLVM IR to object code, or find the code in the store, and load the code."""
+"""Compile LLVM IR to object code, or read the code from the store, and load the code."""
 
 SPLIT_SEGMENTS = Pass("split segments", _split_segments, requires=(LAUNCHES,), ensures=(SEGMENTS,))
-"""Cut the launches where a size or a value comes from outside of native code."""
+"""Split the launches at values and sizes that native code does not compute."""
 
 ORDER_CONCURRENT_LOOPS = Pass(
     "order concurrent loops", _order_concurrent_loops, requires=(SEGMENTS,), ensures=(SEGMENTS,), dump=dump_steps
 )
-"""Make identical loops neighbours, to run with a thread each."""
+"""Reorder launches so that identical loops are adjacent, and run concurrently with one thread each."""
 
 COMPILE_BODIES = Pass("compile bodies", _compile_bodies)
-"""Compile the bodies of control flow that the interpreter executes."""
+"""Compile the bodies of interpreted control flow."""
 
 ASSEMBLE = Pass("assemble", CompiledFunction, ensures=(RUNNABLE,))
-"""Put together the record that a program is built from."""
+"""Assemble the record from which a program is built."""
 
 PLAN_SEGMENT = Pass("plan segment", Planner.plan, ensures=(PLAN,), dump=dump_plan)
-"""Write the tape of a segment and the plan of its memory, for any sizes; runs when a segment first runs."""
+"""Write the tape and memory plan of a segment, for any sizes; runs at the first run of the segment."""
 
 PASSES = (
     INLINE_CALLS,
@@ -216,19 +216,19 @@ def compile_function(
 
     Args:
         function: The function.
-        target: The processor to compile for; by default the one at hand.
-        threads: Threads that share the work; by default all that the process may use.
+        target: The processor to compile for; by default the host's.
+        threads: Number of threads that share the work; by default the number of available processors.
         denormals: The treatment of denormal numbers.
 
     Raises:
-        UnsupportedError: Kernels need of each other what contradicts itself.
+        UnsupportedError: Lowering requires a value in memory that scheduling cannot put there.
     """
     target, threads = target or host_target(), thread_count(threads)
     schedules = overrides.fingerprint()
     function = rewrite_core(function, target)
     with Build(target, store()) as build:
-        # Processors that have nothing else to do compile what is written already.
-        lowering = lower_function(function, target, threads, lambda launch: _begin_to_compile(launch, target, build))
+        # Worker processes compile each kernel as soon as it is emitted.
+        lowering = lower_function(function, target, threads, lambda launch: _submit(launch, target, build))
         prepared = PREPARE_CONSTANTS(lowering.launches)
         kernels = COMPILE_KERNELS(lowering.launches, target, build)
     steps = ORDER_CONCURRENT_LOOPS(SPLIT_SEGMENTS(lowering), target, threads)
@@ -258,7 +258,7 @@ def compile_function(
 
 
 def rewrite_core(function: Function, target: Target) -> Function:
-    """Run the passes over Core: the function in canonical form for a target; bodies of control flow are unchanged."""
+    """Return the canonical form of a function for a target; bodies of control flow are unchanged."""
     with tracing():
         function = INLINE_CALLS(function)
         function = CANONICALIZE(function, target)
@@ -272,25 +272,25 @@ def lower_function(
 
     Args:
         function: The function.
-        target: The processor that kernels are for.
-        threads: Threads that will share the work.
-        emit: Receives each kernel as soon as the kernel is written; a later schedule may drop the kernel again.
+        target: The processor.
+        threads: Number of threads that share the work.
+        emit: Receives each kernel as soon as the kernel is emitted; a later schedule may drop the kernel.
 
     Raises:
-        UnsupportedError: Kernels need of each other what contradicts itself.
+        UnsupportedError: Lowering requires a value in memory that scheduling cannot put there.
     """
     return _lower(function, target, threads, _Bodies(target, threads, emit), None)
 
 
 def _lower(function: Function, target: Target, threads: int, bodies: _Bodies, iteration: Value | None) -> Lowering:
-    """Schedule and lower a function, until lowering meets no new constraint.
+    """Schedule and lower a function until lowering adds no constraint.
 
     Args:
         function: The function, in canonical form.
-        target: The processor that kernels are for.
-        threads: Threads that will share the work.
-        bodies: Lowers bodies of control flow.
-        iteration: The number of the iteration, in the body of a loop.
+        target: The processor.
+        threads: Number of threads that share the work.
+        bodies: The lowered bodies of control flow.
+        iteration: The iteration number if the function is the body of a loop.
     """
     in_memory: dict[Value, str] = {}
     refused: dict[Value, str] = {}
@@ -302,18 +302,18 @@ def _lower(function: Function, target: Target, threads: int, bodies: _Bodies, it
             return lowering
         if not lowering.refused and lowering.unfusable.keys() <= in_memory.keys():
             names = ", ".join(sorted({value.op for value in lowering.unfusable}))
-            raise UnsupportedError(f"a kernel needs in memory what is never there: {names}.")
+            raise UnsupportedError(f"a kernel requires values in memory that are never stored: {names}.")
         in_memory |= lowering.unfusable
         refused |= lowering.refused
 
 
 class _Bodies:
-    """Bodies of loops and branches, lowered once each.
+    """Lowered bodies of loops and branches, one entry for each function.
 
     Args:
-        target: The processor that kernels are for.
-        threads: Threads that will share the work.
-        emit: Receives each kernel as soon as the kernel is written.
+        target: The processor.
+        threads: Number of threads that share the work.
+        emit: Receives each kernel as soon as the kernel is emitted.
     """
 
     def __init__(self, target: Target, threads: int, emit: Callable[[Launch], None]) -> None:
@@ -323,11 +323,11 @@ class _Bodies:
         self._bodies: dict[Function, Body | str] = {}
 
     def lowered(self, function: Function, repeats: bool) -> Body:
-        """Return the kernels of a body.
+        """Return the launches of a body.
 
         Args:
             function: The body.
-            repeats: True for the body of a loop, of which the first input is the number of the iteration.
+            repeats: True for the body of a loop, whose first input is the iteration number.
 
         Raises:
             UnsupportedError: A part of the body has no kernel.
@@ -341,45 +341,45 @@ class _Bodies:
 
     def _lower(self, function: Function, repeats: bool) -> Body | str:
         if function.defined_symbols:
-            return f"sizes are computed in {function.name}"
+            return f"{function.name} computes sizes"
         lowering = _lower(function, self._target, self._threads, self, function.inputs[0] if repeats else None)
         if lowering.schedule.host:
             return f"in {function.name}: {next(iter(lowering.schedule.host.values()))}"
         if any(
             launch.writes.op == "loop" and shape_stability(launch.writes) is not None for launch in lowering.launches
         ):
-            return f"in {function.name}: a loop may carry what changes its size"
+            return f"in {function.name}: the state of a loop may change its sizes"
         launches = order_concurrent_loops(lowering.launches, self._target, self._threads)
         return Body(function, tuple(launches), lowering.blocks, collect_guards(function))
 
 
 def _module(launch: Launch, target: Target) -> tuple[str, str]:
-    """The name of a kernel's function, and the text of the module with it."""
+    """Return the name of a kernel's function, and the text of its module."""
     name = f"k{hashlib.blake2b(launch.text.encode(), digest_size=10).hexdigest()}"
     return name, module_text(target, [launch.text.replace(NAME, name)], launch.declarations)
 
 
-def _begin_to_compile(launch: Launch, target: Target, build: Build) -> None:
+def _submit(launch: Launch, target: Target, build: Build) -> None:
     if not launch.bodies:
         build.add(_module(launch, target)[1])
 
 
-# From a compiled function to another.
+# Derivation of compiled functions.
 
 
 def compile_bodies(compiled: CompiledFunction, control: Value) -> list[CompiledFunction]:
-    """Compile the bodies of one loop or choice of a function, for the function's target."""
+    """Compile the bodies of a loop or choice of a function, for the function's target."""
     return COMPILE_BODIES([control], compiled.target, compiled.threads, compiled.denormals)[control]
 
 
 def reweight(compiled: CompiledFunction, function: Function) -> CompiledFunction | None:
-    """Return the compiled form of a function with other elements of constants, without compiling.
+    """Return the compiled form of a function with other weights, without compilation.
 
-    None where the function differs in more than that, or where code depends on the elements.
+    The result is None if the functions differ in more than the elements of constants, or if code depends on elements.
 
     Args:
         compiled: The compiled function.
-        function: The other function, as it would be given to :func:`compile_function`.
+        function: The other function, as an argument of :func:`compile_function`.
     """
     if not compiled.can_be_reweighted:
         return None

@@ -1,8 +1,8 @@
-"""Programs: a Core function compiled, and run with one native call.
+"""Programs: compiled Core functions, ready for calls.
 
-What a run does is written down as a *tape*, an array of machine words: for each kernel its address, its arguments, and
-its work items. What in it depends on sizes is written anew where a call has other sizes than the one before, by native
-code; the addresses of inputs and results change from call to call. Nothing of the model is in the code that plays it.
+The work of a call is a *tape*, an array of machine words: for each kernel its address, arguments and work items. Native
+code writes the words that depend on sizes if a call has other sizes than the call before; the addresses of inputs and
+results change from call to call. The code that executes tapes is the same for all models.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from sardonyx.compiler.lower.launch import Launch, Prepared
 from sardonyx.compiler.plan.compiled_function import CompiledFunction
 from sardonyx.compiler.plan.segments import Segment, describe_interpreted, find_last_readers
 from sardonyx.compiler.plan.tape import Plan
-from sardonyx.compiler.program_image import Hosts, Image, no_host_functions, read_image, write_image
+from sardonyx.compiler.program_image.image import Image
+from sardonyx.compiler.program_image.reader import HostLookup, no_host_functions, read_image
+from sardonyx.compiler.program_image.writer import write_image
 from sardonyx.compiler.schedule.fusion import Schedule
 from sardonyx.compiler.target.denormals import Denormals, flushes
 from sardonyx.compiler.target.description import Target
@@ -38,26 +40,26 @@ from sardonyx.core.ir.graph import Function, Value
 
 
 class Program:
-    """A compiled function that can be run.
+    """A compiled function that can be called.
 
     Args:
-        compiled: What the program is, from the pipeline, from an image, or from another program.
+        compiled: The record of the program, from the pipeline, an image, or another program.
 
     Attributes:
-        function: Inputs and results of the function; all values of it where ``has_graph``.
-        target: The processor that the code is for.
+        function: Inputs and results of the function, and all its values if ``has_graph``.
+        target: The processor of the code.
         pool: The threads that share the work.
         launches: The kernels, in order.
-        steps: What a call does, one after the other.
-        blocks: Channels per block, of values that are images in blocked layout.
-        host: Values that the interpreter computes, and why.
-        around: The size symbols that come from outside of the function.
-        flushes: True if kernels take denormal numbers for zero.
-        bodies: The compiled bodies of control flow that is left to the interpreter, or may be by a call.
-        in_one: True if a call is one native call, and nothing that waits for it.
-        repeating: The numbers of the steps that may take as long as they like.
-        row_bytes: Bytes of what an iteration of a loop collects, by its step's number and sizes.
-        settlings: The sizes of loops that settle, by their step's number and the sizes before.
+        steps: The steps of a call, in order.
+        blocks: Channels per block, of values in blocked layout.
+        host: Interpreted values, with reasons.
+        around: Size symbols of the enclosing function.
+        flushes: True if kernels treat denormal numbers as zero.
+        bodies: Compiled bodies of control flow that the interpreter executes in some or all calls.
+        in_one: True if a call is exactly one native call.
+        repeating: Indices of steps with control flow, whose time has no bound.
+        row_bytes: Bytes collected by one iteration of a loop, by step and sizes.
+        settlings: Resolved sizes of shape-stable loops, by step and sizes.
     """
 
     def __init__(self, compiled: CompiledFunction) -> None:
@@ -103,21 +105,21 @@ class Program:
         target: Target | None = None,
         threads: int | None = None,
         denormals: Denormals = "auto",
-        hosts: Hosts = no_host_functions,
+        hosts: HostLookup = no_host_functions,
     ) -> Program:
-        """Return the program of an image, which computes the same bits as the program that gave the image.
+        """Return the program of an image; results are the same to the bit as of the original program.
 
         Args:
             image: See :meth:`image`.
-            target: The processor that the program was compiled for.
-            threads: The number of threads that the program was compiled for.
+            target: The target of the compilation.
+            threads: The number of threads of the compilation.
             denormals: The treatment of denormal numbers.
-            hosts: Finds the host functions that the program calls.
+            hosts: Returns the host functions of the program.
         """
         return cls(read_image(image, target=target, threads=threads, denormals=denormals, hosts=hosts))
 
     def reweighted(self, function: Function) -> Program | None:
-        """Return the program over other elements of constants, not compiled; None where code would differ."""
+        """Return the program with other weights, without compilation; None if code depends on the weights."""
         compiled = pipeline.reweight(self._compiled, function)
         return None if compiled is None else Program(compiled)
 
@@ -125,13 +127,13 @@ class Program:
         """Return the program as data.
 
         Raises:
-            NoImage: There is no text for what the interpreter computes.
+            UnserializableError: An interpreted value cannot be serialized.
         """
         self._compile_bodies()
         return write_image(self._record())
 
     def _compile_bodies(self) -> None:
-        """Compile the bodies of loops whose state may change its sizes: another process cannot when it does."""
+        """Compile the bodies of loops whose state may change its sizes: a restored program cannot compile."""
         for step in self.steps:
             if isinstance(step, Segment) and step.stability is not None:
                 self.compiled(step.launches[0].writes)
@@ -139,31 +141,31 @@ class Program:
             body._compile_bodies()
 
     def _record(self) -> CompiledFunction:
-        """The record of the program as it is now, with the bodies that were compiled since."""
+        """Return the current record of the program, including bodies that calls have compiled."""
         bodies = {control: [body._record() for body in bodies] for control, bodies in self.bodies.items()}
         return replace(self._compiled, bodies=bodies)
 
     def compiled(self, control: Value) -> Sequence[Program] | None:
-        """Return the compiled bodies of control flow; None where the interpreter computes the bodies, too."""
+        """Return the compiled bodies of control flow; None if the interpreter also computes the bodies."""
         if control not in self.bodies and control not in self.host:
             self.bodies[control] = [*map(Program, pipeline.compile_bodies(self._compiled, control))]
         return self.bodies.get(control)
 
-    # What it consists of.
+    # Contents.
 
     @property
     def has_graph(self) -> bool:
-        """True if the function has all its values; one from an image has only those that running needs."""
+        """True if the function has all its values; a restored program has only values needed for execution."""
         return self._compiled.whole is not None
 
     @property
     def schedule(self) -> Schedule:
-        """The groups of the function, where ``has_graph``."""
+        """The groups of the function; requires ``has_graph``."""
         assert self._compiled.whole is not None, "a program from an image has no schedule"
         return self._compiled.whole.schedule
 
     def in_memory(self, value: Value) -> bool:
-        """Return True if a value has memory of its own, where ``has_graph``."""
+        """Return True if a value is stored in memory; requires ``has_graph``."""
         assert self._compiled.whole is not None, "a program from an image has no schedule"
         return self._compiled.whole.in_memory(value)
 
@@ -179,23 +181,23 @@ class Program:
 
     @property
     def needs_graph(self) -> list[str]:
-        """The steps that more than native code runs, in words."""
+        """Descriptions of the steps that are not purely native."""
         return describe_interpreted(self.steps, self.host)
 
     @property
     def objects(self) -> list[bytes]:
-        """The kernels' object code as LLVM gives it; they are functions of the names of :attr:`kernel_names`."""
-        assert self.has_graph, "what comes from an image is linked already"
+        """Object code of the kernels before linking, with the function names of :attr:`kernel_names`."""
+        assert self.has_graph, "the code of a restored program is linked"
         return self._compiled.kernels.code.parts
 
     @property
     def kernel_names(self) -> Mapping[str, str]:
-        """The names of kernels, by their text."""
+        """Function names of kernels, by text."""
         return self._compiled.kernels.names
 
     @property
     def prepared(self) -> Mapping[Any, np.ndarray]:
-        """What kernels read of constants."""
+        """Constants in the form that kernels read."""
         return self._compiled.prepared
 
     @property
@@ -204,25 +206,25 @@ class Program:
         return list(self.prepared.values())
 
     def prepared_bytes(self, weight: Prepared) -> int:
-        """Return the bytes of a weight in the form that kernels read."""
+        """Return the bytes of a prepared weight."""
         return self.prepared[weight].nbytes
 
     @property
     def plans(self) -> dict[int, Linked]:
-        """The plans of calls that were made, each with the contexts that there are for it, by the step's number."""
+        """Plans of executed steps, with their contexts, by index of the step."""
         return dict(self._plans)
 
     def known_result(self, value: Value) -> np.ndarray:
-        """Return a result that depends on no input, nor on a size."""
+        """Return a result that depends on neither inputs nor sizes."""
         return np.asarray(interpreted.result(value, {}, {}))
 
     # Planning.
 
-    def whole(self, told: Sequence[Value] = ()) -> Plan:
-        """Return the plan of one segment that is all of the program, which is native, with the sizes of all results.
+    def plan_whole(self, size_tensors: Sequence[Value] = ()) -> Plan:
+        """Return the plan of a fully native program as one segment, with the sizes of all results.
 
         Args:
-            told: Results that are tensors of sizes.
+            size_tensors: Results that are tensors of sizes.
         """
         inputs, results = self.function.inputs, self.function.results
         outside, names = {*inputs, *results}, self.symbols or frozenset()
@@ -234,60 +236,61 @@ class Program:
             (*inputs, *results),
             select_known(self._compiled.guards, names),
             names,
-            told,
+            size_tensors,
         )
 
-    def plan(self, number: int, names: Collection[str] | None = None, but: str = "") -> Linked:
-        """The plan of a step that is a segment.
+    def plan(self, number: int, names: Collection[str] | None = None, unknown: str = "") -> Linked:
+        """Return the plan of a segment, linked to loaded code.
 
         Args:
-            number: Which.
-            names: The symbols that are known by then; those of inputs without.
-            but: One of them that is not: there is room for the most that it can be.
+            number: Index of the step.
+            names: The symbols whose values are known before the step; by default the symbols of the inputs.
+            unknown: A symbol of ``names`` that the step itself determines; its value in a call is the maximum.
         """
-        found = self._plans.get(number)
-        if found is None:
+        linked = self._plans.get(number)
+        if linked is None:
             segment = self.steps[number]
             assert isinstance(segment, Segment)
-            told = frozenset((self.symbols or ()) if names is None else names) - {but} - self._unsure(number)
+            known_names = frozenset((self.symbols or ()) if names is None else names)
+            known_names -= {unknown, *self._unsure_symbols(number)}
             plan = pipeline.plan_segment(
                 self._compiled,
                 segment.launches,
                 self.blocks,
                 lambda value: self._is_outside(value, number, segment),
                 self.function.inputs if number == 0 and self.symbols is not None else (),
-                select_known(self._compiled.guards, told),
-                told,
+                select_known(self._compiled.guards, known_names),
+                known_names,
             )
             kernels = self._compiled.kernels
-            found = Linked(plan, player(self.target), self.pool.address, kernels.addresses, self.prepared)
-            self._plans[number] = found
-        return found
+            linked = Linked(plan, player(self.target), self.pool.address, kernels.addresses, self.prepared)
+            self._plans[number] = linked
+        return linked
 
-    def _unsure(self, number: int) -> set[str]:
-        """Symbols that are known after other steps in some calls alone: of bodies of loops that settle."""
-        found: set[str] = set()
+    def _unsure_symbols(self, number: int) -> set[str]:
+        """Return the symbols of shape-stable loops of other steps, which are known only in some calls."""
+        unsure: set[str] = set()
         for other, step in enumerate(self.steps):
             if other != number and isinstance(step, Segment) and step.stability is not None:
-                told = (symbols(size) for value in step.launches[0].all_writes for size in shape_of(value))
-                found |= step.stability.sizes.keys() - frozenset().union(*told)
-        return found
+                of_results = (symbols(size) for value in step.launches[0].all_writes for size in shape_of(value))
+                unsure |= step.stability.sizes.keys() - frozenset().union(*of_results)
+        return unsure
 
     @functools.cached_property
     def symbols(self) -> frozenset[str] | None:
-        """The symbols that inputs have as a size; None where there are sizes of inputs that these do not tell."""
+        """The symbols that are sizes of inputs; None if another input size is not a function of these."""
         sizes = [size for value in self.function.inputs if interpreted.is_tensor(value) for size in shape_of(value)]
         atoms = [size.atom for size in sizes if isinstance(size, Dim)]
         names = frozenset(atom.name for atom in atoms if atom is not None and atom.kind == "symbol")
         return names if all(symbols(size) <= names for size in sizes) else None
 
     def _is_outside(self, value: Value, number: int, segment: Segment) -> bool:
-        """Whether a value lies in memory that is not the segment's own, as what is read after it does."""
+        """Return True if a value is stored outside of the segment's arena, e.g. a value with later readers."""
         if value.op in ("input", "dims") or value in self.host or self._last[value] > number:
             return True
         return all(value not in launch.all_writes for launch in segment.launches)
 
-    # Running.
+    # Calls.
 
     def run(
         self, arrays: Sequence[Any], context: RunContext | None = None, around: Mapping[str, int] | None = None
@@ -295,14 +298,14 @@ class Program:
         """Compute the results.
 
         Args:
-            arrays: A value for each input: arrays that are contiguous and of the declared element types.
-            context: The limits for what the interpreter computes.
-            around: Numbers for symbols from outside of the function.
+            arrays: A value for each input; arrays are contiguous and of the declared element type.
+            context: The limits of the call.
+            around: Values of the size symbols of the enclosing function.
 
         Raises:
-            Fault: Data have no result: ask the interpreter what is wrong.
-            ShapeError: Sizes do not fit.
-            ResourceError: A limit of the context is passed.
+            Fault: Data have no result; the interpreter can report the error.
+            ShapeError: Sizes contradict the declared ones.
+            ResourceError: A limit of the context is exceeded.
         """
         key = tuple([array.shape if isinstance(array, np.ndarray) else None for array in arrays])
         if around:

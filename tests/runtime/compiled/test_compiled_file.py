@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx.compiler.program_image import FORMAT
+from sardonyx.compiler.program_image.image import FORMAT
 from sardonyx.compiler.target import description
 from sardonyx.errors import ExecutionError, FeedError, ModelFileError, OptionError, ShapeError, UnsupportedError
 from sardonyx.runtime.compiled import compiled_file

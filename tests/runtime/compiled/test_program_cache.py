@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx.compiler import program_image
+from sardonyx.compiler.program_image import image as image_module
 from sardonyx.errors import ModelFileError
 from sardonyx.rewrite.language import rule
 from sardonyx.runtime.compiled import program_cache
@@ -227,7 +227,7 @@ def test_an_entry_of_another_format_is_ignored_and_replaced(
     path: Path, compilations: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = session(path).run(None, {"x": X})[0]
-    monkeypatch.setattr(program_image, "FORMAT", program_image.FORMAT + 1)
+    monkeypatch.setattr(image_module, "FORMAT", image_module.FORMAT + 1)
     for _ in range(2):
         np.testing.assert_array_equal(session(path).run(None, {"x": X})[0], expected)
     assert len(compilations) == 2

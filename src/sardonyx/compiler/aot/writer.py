@@ -154,7 +154,7 @@ def _parts(program: Program, prefix: str, inputs: list[Tensor], outputs: list[Te
     numbers: dict[Value, int] = {value: number for number, value in enumerate(function.inputs)}
     written = {value for launch in program.launches for value in launch.all_writes}
     size_tensors = [value for value in dict.fromkeys(function.results) if value.op == "dims" and value not in numbers]
-    plan = program.whole(size_tensors)
+    plan = program.plan_whole(size_tensors)
     sizes = {name: plan.symbols[name] for name in _open_sizes(function)}
     unknown = plan.symbols.keys() - sizes.keys()
     if unknown:

@@ -1,7 +1,7 @@
 """Compiled files (``.sdx``): a model compiled ahead of time, with its weights, that is mapped and not compiled again.
 
-The header holds a format version, which is that of program images (:data:`sardonyx.compiler.program_image.FORMAT`):
-a file of another version is refused, also one of the same package version. The file holds machine code: who loads one
+The header holds the format version of program images (:data:`sardonyx.compiler.program_image.image.FORMAT`): a file of
+another version is refused, also one of the same package version. The file holds machine code: who loads one
 runs what its author wrote. Its checksum tells damage, not forgery.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from sardonyx.base.artifact_store import checksum, write_whole
-from sardonyx.compiler.program_image import FORMAT, Image, OtherFormatError
+from sardonyx.compiler.program_image.image import FORMAT, Image, OtherFormatError
 from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.errors import ModelFileError, UnsupportedError
 

@@ -27,7 +27,7 @@ from sardonyx.base.artifact_store import Store, digest, store
 from sardonyx.base.cpu_count import thread_count
 from sardonyx.compiler.llvm.object_code import toolchain
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.program_image import Image, NoImage, OtherFormatError
+from sardonyx.compiler.program_image.image import Image, OtherFormatError, UnserializableError
 from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.compiler.target.description import host
 from sardonyx.compiler.tiling import overrides
@@ -214,7 +214,7 @@ def keep(program: Program, source: ModelSource, threads: int | None, metadata: d
         image = program.image()
         image.head["noted"] = {**metadata, "external": source.external()}
         key = source.key(threads, program.overrides)
-    except (NoImage, OSError) as reason:
+    except (UnserializableError, OSError) as reason:
         _log.info("the program is not cached: %s", reason)
         return
     # Weights are keyed by contents: programs for other numbers of threads share them, and a program that another

@@ -24,7 +24,7 @@ from sardonyx.base.thread_priority import FirstCall, lower_priority
 from sardonyx.compiler.aot.writer import write_library
 from sardonyx.compiler.call.native_entry import Entry
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.program_image import NoImage
+from sardonyx.compiler.program_image.image import UnserializableError
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load
@@ -265,7 +265,7 @@ class ModelVersion:
         native = self._require_native()
         try:
             image = native.program.image()
-        except NoImage as error:
+        except UnserializableError as error:
             raise UnsupportedError(f"the model is not compiled as a whole: {error}.") from error
         image.head["noted"] = self._signature(native)
         write_compiled(path, image, native.program.target)
