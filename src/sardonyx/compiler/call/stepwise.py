@@ -229,6 +229,8 @@ class Call:
                 room *= 2
         sizes[symbol] = env.pop(loop)
         for value in collected:
+            if value not in env:  # Later steps read the number of rows alone.
+                continue
             rows = env[value][: sizes[symbol]]
             # Frees the memory of unused rows.
             env[value] = rows if 2 * len(rows) > room else rows.copy()
@@ -245,6 +247,8 @@ class Call:
         (result,) = segment.launches[-1].all_writes
         self._play(number, segment, {**sizes, segment.symbol: evaluate(segment.max_results, sizes)}, None)
         sizes[segment.symbol] = env.pop(picking)
+        if result not in env:  # Later steps read the number of results alone.
+            return
         room = env[result].reshape(-1)
         shape = stored_shape(result, self.program.blocks, sizes)
         results = room[: math.prod(shape)].reshape(shape)

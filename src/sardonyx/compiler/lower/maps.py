@@ -41,12 +41,14 @@ def lower_map(context: FunctionContext, group: Group) -> Launch:
 def _traversed_value(w: KernelWriter, root: Value) -> Value:
     """Return the value whose axes the nest of a map follows: the root, or the operand before its reshapes.
 
+    The operand is at most as far back as the next value in memory, which the kernel reads.
+
     A reshape keeps the row-major order, so both write the same memory. The nest follows the operand if its rows are
     not a whole number of vectors: positions of the root would be split by a division in every lane. Rows much shorter
     than a vector are followed only if no blocks transpose them.
     """
     value, lanes = root, w.reader.lanes
-    while value.op == "reshape":
+    while value.op == "reshape" and (value is root or not w.context.in_memory(value)):
         value = value.operands[0]
     shape = shape_of(value)
     last = next((size for size in reversed(shape) if size != 1), 1)

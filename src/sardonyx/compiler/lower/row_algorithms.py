@@ -44,8 +44,13 @@ def lanes_for(value: Value, lanes: int) -> int:
 
     A sort uses vectors within a row; a scan computes adjacent rows in the lanes of a vector.
     """
-    is_across_rows = value.op == "scan" and value.params["axis"] != len(shape_of(value)) - 1
+    is_across_rows = value.op == "scan" and _has_rows_beside(shape_of(value), value.params["axis"])
     return lanes if is_across_rows or value.op in ("sort", "top_k") else 1
+
+
+def _has_rows_beside(shape: Sequence[Size], axis: int) -> bool:
+    """Return True if the rows along an axis are several, and adjacent rows are adjacent in memory."""
+    return axis != len(shape) - 1 and any(size != 1 for other, size in enumerate(shape) if other != axis)
 
 
 def _scan(w: KernelWriter, value: Value) -> Size:

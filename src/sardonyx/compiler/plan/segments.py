@@ -58,18 +58,17 @@ def split_segments(order: Iterable[Value], launches: Sequence[Launch], host: Con
     """
     by_root: dict[Value, list[Launch]] = {}
     for launch in launches:
-        by_root.setdefault(launch.writes, []).append(launch)
+        by_root.setdefault(_computed_by(launch), []).append(launch)
     steps: list[Step] = []
     for value in order:
         if value in by_root:
             last = steps[-1] if steps else None
-            counting = value.operands[0] if value.op == "get" and has_kernel(value.operands[0]) else value
             stability = shape_stability(value) if value.op == "loop" else None
-            if counting.op == "host":
-                (symbol,) = counting.params["symbols"]
-                steps.append(Segment(by_root[value], counting, symbol, most_results(counting), stability))
-            elif (symbol := iteration_symbol(counting)) is not None:
-                steps.append(Segment(by_root[value], counting, symbol, stability=stability))
+            if value.op == "host":
+                (symbol,) = value.params["symbols"]
+                steps.append(Segment(by_root[value], value, symbol, most_results(value), stability))
+            elif (symbol := iteration_symbol(value)) is not None:
+                steps.append(Segment(by_root[value], value, symbol, stability=stability))
             elif stability is not None:
                 steps.append(Segment(by_root[value], stability=stability))
             elif isinstance(last, Segment) and not last.is_alone:
@@ -79,6 +78,15 @@ def split_segments(order: Iterable[Value], launches: Sequence[Launch], host: Con
         elif value in host:
             steps.append(value)
     return steps
+
+
+def _computed_by(launch: Launch) -> Value:
+    """Return the value whose step contains the launch: the written value, or its host function.
+
+    A function may read the number of results of a host function alone, and none of the results.
+    """
+    value = launch.writes
+    return value.operands[0] if value.op == "get" and has_kernel(value.operands[0]) else value
 
 
 def launches_of(steps: Iterable[Step]) -> list[Launch]:

@@ -148,7 +148,9 @@ def _joins_blocks(root: Value, lanes: int) -> bool:
 
 def _is_blocked_convolution(schedule: Schedule, group: Group) -> bool:
     """Return True if a convolution has a kernel, and the kernel writes blocks of channels."""
-    convolution = next(match for match in schedule.convolutions.values() if match.core is group.anchor)
+    convolution = next((match for match in schedule.convolutions.values() if match.core is group.anchor), None)
+    if convolution is None:
+        return False
     try:
         return schedule.choose_convolution(convolution).schedule.algorithm != "planar"
     except UnsupportedError:
