@@ -12,7 +12,7 @@ from sardonyx.base.signals import INTERRUPTS
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.call import interpreted
 from sardonyx.compiler.call.call_context import Context
-from sardonyx.compiler.call.host_epilogue import Tailed, tail_of
+from sardonyx.compiler.call.host_epilogue import HostTailEntry, find_host_tail
 from sardonyx.compiler.call.native_entry import Entry, Input, Word, again_entry, call_entry, output
 from sardonyx.compiler.executor.tape_player import player
 from sardonyx.compiler.plan.segments import Segment
@@ -21,7 +21,7 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.errors import UnsupportedError
 
 
-def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | Tailed | None:
+def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | HostTailEntry | None:
     """Return a generated function of a dict of arrays, for a program.
 
     The result is None unless the program is one native segment, optionally followed by host functions.
@@ -33,7 +33,7 @@ def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray])
     """
     inputs, results = program.function.inputs, program.function.results
     computed = tuple(program.plan(0).makes) if not program.in_one and _starts_native(program) else results
-    tail = tail_of(program.steps, results, (*inputs, *computed))
+    tail = find_host_tail(program.steps, results, (*inputs, *computed))
     context = None if tail is None else _own_context(program, arrays, computed)
     if tail is None or context is None:
         return None
@@ -47,7 +47,7 @@ def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray])
         program, call_entry(program.target, _words(program, context), input_words, outputs, context, [program]), context
     )
     by_name = dict(zip(names, inputs, strict=True))
-    return Tailed(entry, computed, by_name, tail, results) if tail else entry
+    return HostTailEntry(entry, computed, by_name, tail, results) if tail else entry
 
 
 def binding(

@@ -59,7 +59,7 @@ class Program:
         in_one: True if a call is exactly one native call.
         repeating: Indices of steps with control flow, whose time has no bound.
         row_bytes: Bytes collected by one iteration of a loop, by step and sizes.
-        settlings: Resolved sizes of shape-stable loops, by step and sizes.
+        stable_sizes: Resolved sizes of shape-stable loops, by step and sizes.
     """
 
     def __init__(self, compiled: CompiledFunction) -> None:
@@ -80,7 +80,7 @@ class Program:
         self.in_one = len(self.steps) == len(segments) == 1 and not segments[0][1].is_alone
         self.repeating = frozenset(number for number, segment in segments if segment.has_control_flow)
         self.row_bytes: dict[tuple[int, ...], int] = {}
-        self.settlings: dict[tuple[int, ...], Sizes | None] = {}
+        self.stable_sizes: dict[tuple[int, ...], Sizes | None] = {}
         self._last = find_last_readers(self.steps, self.function.results, compiled.reads)
         self._plans: dict[int, Linked] = {}
         self._sizes: dict[tuple[Any, ...], Sizes] = {}

@@ -15,7 +15,7 @@ from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.ir.graph import Value, symbols_in
 
 
-def tail_of(steps: Sequence[Step], results: Sequence[Value], known: Sequence[Value]) -> list[Value] | None:
+def find_host_tail(steps: Sequence[Step], results: Sequence[Value], known: Sequence[Value]) -> list[Value] | None:
     """Return the host functions after the first step, and their selected results.
 
     The result is None if other steps follow.
@@ -38,14 +38,14 @@ def tail_of(steps: Sequence[Step], results: Sequence[Value], known: Sequence[Val
     return tail if all(value in known or value in tail for value in results) else None
 
 
-class Tailed:
+class HostTailEntry:
     """A generated call followed by host functions.
 
     Args:
         entry: The call.
         outputs: The results of the call.
         inputs: The inputs, by name.
-        tail: See :func:`tail_of`.
+        tail: See :func:`find_host_tail`.
         results: The results of the program.
 
     Attributes:

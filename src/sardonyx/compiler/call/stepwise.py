@@ -71,7 +71,7 @@ class Callee(Protocol):
     pool: Pool
     flushes: bool
     row_bytes: dict[tuple[int, ...], int]
-    settlings: dict[tuple[int, ...], Sizes | None]
+    stable_sizes: dict[tuple[int, ...], Sizes | None]
 
     def plan(self, number: int, names: Collection[str] | None = None, but: str = "") -> Linked:
         """Return the plan of a step."""
@@ -111,7 +111,7 @@ class Call:
                         self.interpret(step)
                 elif step.stability is not None:
                     with record_span(recorder, step.launches[0]):
-                        self._play_settled(number, step, step.stability)
+                        self._play_shape_stable(number, step, step.stability)
                 else:
                     self._play_segment(number, step)
             if recorder is not None:
@@ -257,18 +257,18 @@ class Call:
 
     # Shape-stable loops.
 
-    def _play_settled(self, number: int, segment: Segment, settling: ShapeStability) -> None:
+    def _play_shape_stable(self, number: int, segment: Segment, stability: ShapeStability) -> None:
         """Execute a loop natively if its state keeps its sizes; otherwise interpret the loop over its body."""
         env, sizes = self._env, self._sizes
         (launch,) = segment.launches
         loop = launch.writes
-        settled = remembered(self.program.settlings, (number, *sizes.values()), lambda: settling.resolve(sizes))
-        if settled is not None:
+        resolved = remembered(self.program.stable_sizes, (number, *sizes.values()), lambda: stability.resolve(sizes))
+        if resolved is not None:
             before = dict(sizes)
-            sizes |= settled
+            sizes |= resolved
             self._play_segment(number, segment)
             collected = [value for value in launch.all_writes if value.params["index"] >= loop.params["carried"]]
-            if not settling.rows or all(len(env[value]) for value in collected if value in env):
+            if not stability.rows or all(len(env[value]) for value in collected if value in env):
                 return
             sizes.clear()
             sizes |= before

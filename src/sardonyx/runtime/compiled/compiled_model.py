@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compiler.call.host_epilogue import Tailed
+from sardonyx.compiler.call.host_epilogue import HostTailEntry
 from sardonyx.compiler.call.native_entry import Entry
 from sardonyx.compiler.direct_call import binding, direct
 from sardonyx.compiler.program import Program
@@ -44,7 +44,7 @@ class NativeModel:
         self.input_names = list(input_names)
         self.output_names = list(output_names)
         self._types = [value.type for value in program.function.inputs]
-        self._entry: Entry | Tailed | None = None
+        self._entry: Entry | HostTailEntry | None = None
         # The elements of text tensors are checked too.
         self._plain = [
             (name, type.dtype.numpy()) if isinstance(type, TensorType) and type.dtype != STRING else (name, None)
