@@ -22,6 +22,7 @@ from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.compiler.tiling.convolution import ConvolutionProblem, ConvolutionSchedule, choose_convolution
 from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, Layout, choose_gemm
 from sardonyx.compiler.tiling.pooling import PoolingProblem, PoolingSchedule, choose_pooling
+from sardonyx.compiler.tiling.rows import RowProblem, RowSchedule, choose_rows
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
@@ -63,6 +64,10 @@ def choices(target: Target) -> Iterator[Choice[Any]]:
     yield choose_convolution(convolution(32, 32, 3, dtype=t.UINT8, dot_width=4), target)
     for blocked in (False, True):
         yield choose_pooling(PoolingProblem(Windows.of((3, 3), (2, 2)), (56, M), 32, blocked), target)
+    for shape, axes, neighbours in (((5, 768), (1,), 5), ((64, 2), (1,), 64), ((64, M), (0,), M), ((1, 1), (1,), 1)):
+        for shared in ((), (2,), (13,)):
+            yield choose_rows(RowProblem(shape, axes, neighbours, 32, 2, 7, True, 0, shared), target)
+    yield choose_rows(RowProblem((1, 64, 7, 7), (2, 3), 64, 32, 1, 1, False, target.lanes(32)), target)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -195,7 +200,7 @@ def test_explained_choices_replay_to_the_same_code(tmp_path: Path, monkeypatch: 
     session = sardonyx.Session(net(), compile="wait", threads=1)
     data = replayable(session.program)
     kinds = {choice["schedule"]["kind"] for kernel in data["kernels"] for choice in kernel["choices"]}
-    assert kinds == {"convolution", "pooling", "gemm"}
+    assert kinds == {"convolution", "pooling", "gemm", "rows"}
     path = tmp_path / "schedules.json"
     path.write_text(json.dumps(data))
     monkeypatch.setenv("SARDONYX_SCHEDULE", str(path))
@@ -261,4 +266,4 @@ def test_schedules_for_another_target_are_refused() -> None:
 
 def test_every_kind_has_a_schedule() -> None:
     kinds = {type(choice.schedule) for choice in choices(NAMED["avx2"])}
-    assert kinds == {GemmSchedule, ConvolutionSchedule, AttentionSchedule, PoolingSchedule}
+    assert kinds == {GemmSchedule, ConvolutionSchedule, AttentionSchedule, PoolingSchedule, RowSchedule}

@@ -25,12 +25,6 @@ from sardonyx.core.ir.graph import Value
 CHUNK = 8192
 """Approximate number of elements of a work item."""
 
-RUN = 256
-"""Steps of a reduction before the partial results are added to the total."""
-
-SLOTS = 4
-"""Independent partial results of a reduction: hides the latency of an addition, 4 cycles."""
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -125,7 +119,7 @@ def over_vectors(
 
 def work_items(
     reader: Reader, loops: Sequence[Axis], rank: int, work: Size, lane: bool, body: Callable[[list[Index]], None],
-    again: bool = False, before: Callable[[list[Index]], None] | None = None,
+    again: bool = False, before: Callable[[list[Index]], None] | None = None, chunk: int = CHUNK,
 ) -> Size:  # fmt: skip
     """Write the nest of a kernel over its work items.
 
@@ -138,6 +132,7 @@ def work_items(
         body: Written inside, for a position.
         again: True if a position may be computed twice.
         before: Written before an innermost loop by vectors, for a position along the other axes.
+        chunk: Approximate cost of a work item, in elements.
 
     Returns:
         The number of work items.
@@ -151,7 +146,7 @@ def work_items(
         return 1
     *outer, inner = loops
     if not outer:
-        step = max(CHUNK // work, 1) if isinstance(work, int) and work else 64
+        step = max(chunk // work, 1) if isinstance(work, int) and work else 64
         if lane:  # Whole vectors.
             step = -(-step // 64) * 64
         size = kernel.size(inner.size)
@@ -162,7 +157,7 @@ def work_items(
                 _innermost(reader, inner, start, end, known, lane, [ORIGIN] * rank, body, again, before)
         return ceil_div(inner.size, step)
     count = math.prod(axis.size for axis in outer)
-    rows = dim_max(floor_div(CHUNK, dim_max(inner.size * work, 1)), 1)
+    rows = dim_max(floor_div(chunk, dim_max(inner.size * work, 1)), 1)
     total, per_item = kernel.size(count), kernel.size(rows)
     with e.loop("%first", "%last") as item:
         begin = e.mul(item, per_item)
@@ -256,55 +251,57 @@ def across(reader: Reader, kind: str, dtype: t.DType, name: str) -> str:
     return name
 
 
+def merge_row_axes(rows: Rows, together: Callable[[int, int], bool], channels: int) -> tuple[list[Axis], list[Axis]]:
+    """Return the loops over the rows, outermost first, and the loops over the elements of a row.
+
+    Args:
+        rows: The common shape and axes of the reductions.
+        together: Returns True if all operands index two neighbouring axes of the shape alike.
+        channels: Channels of a block if lanes are channels of a blocked image; else 0.
+    """
+    outer_axes = [axis for axis in range(len(rows.shape)) if axis not in rows.axes]
+    inner = nest_axes(rows.shape, rows.axes, together)
+    if not channels:
+        return nest_axes(rows.shape, outer_axes, together), inner
+    outer = [
+        Axis((1,), ceil_div(rows.shape[1], channels), channels) if axis == 1 else Axis((axis,), rows.shape[axis])
+        for axis in outer_axes
+    ]
+    # Blocks of channels are innermost: the lanes of a vector share the position along all other axes.
+    outer.sort(key=lambda axis: axis.block)
+    return outer, inner
+
+
 class RowNest:
     """The loops of a row-by-row kernel.
 
     Args:
         reader: Reader of the kernel.
         rows: The common shape and axes of the reductions.
-        together: Returns True if all operands index two neighbouring axes of the shape alike.
-        channels: Channels of a block if lanes are channels of a blocked image; else 0.
+        outer: The loops over the rows.
+        inner: The loops over the elements of a row.
+        lane_is_reduced: True if lanes are elements of a row.
+        lane_is_kept: True if lanes are adjacent rows.
+        chains: Vectors of independent partial results of a reduction.
+        additions: Steps after which partial results are added to the total.
+        chunk: Approximate number of elements of a work item.
     """
 
-    def __init__(self, reader: Reader, rows: Rows, together: Callable[[int, int], bool], channels: int) -> None:
+    def __init__(
+        self, reader: Reader, rows: Rows, outer: Sequence[Axis], inner: Sequence[Axis], *,
+        lane_is_reduced: bool, lane_is_kept: bool, chains: int, additions: int, chunk: int,
+    ) -> None:  # fmt: skip
         self.reader = reader
         self.rows = rows
-        rank = len(rows.shape)
-        outer_axes = [axis for axis in range(rank) if axis not in rows.axes]
-        self.inner = nest_axes(rows.shape, rows.axes, together)
-        if channels:
-            self.outer = [
-                Axis((1,), ceil_div(rows.shape[1], channels), channels)
-                if axis == 1
-                else Axis((axis,), rows.shape[axis])
-                for axis in outer_axes
-            ]
-        else:
-            self.outer = nest_axes(rows.shape, outer_axes, together)
-        wide = [axis for axis in range(rank) if rows.shape[axis] != 1]
-        last = wide[-1] if wide else None
-        if last is None:
-            # A single element: one lane is enough.
-            reader.lanes = 1
-        self.lane_is_reduced = not channels and last in rows.axes and not self._is_short()
-        self.lane_is_kept = not channels and not self.lane_is_reduced and bool(self.outer)
-        if channels:
-            # Blocks of channels are innermost: the lanes of a vector share the position along all other axes.
-            self.outer.sort(key=lambda axis: axis.block)
-
-    def _is_short(self) -> bool:
-        """Return True if rows are known to be so short that lanes should run across rows instead."""
-        lanes, elements = self.reader.lanes, math.prod(axis.size for axis in self.inner)
-        if not self.outer or not isinstance(elements, int) or elements > lanes // 2:
-            return False
-        neighbours = self.outer[-1].size
-        return not isinstance(neighbours, int) or neighbours >= lanes
+        self.outer, self.inner = outer, inner
+        self.lane_is_reduced, self.lane_is_kept = lane_is_reduced, lane_is_kept
+        self._chains, self._additions, self._chunk = chains, additions, chunk
 
     @property
     def slots(self) -> int:
         """Number of concurrent partial results: a wide vector is several dependency chains by itself."""
         vectors = max(1, self.reader.lanes // self.reader.kernel.target.lanes(32))
-        return max(1, SLOTS // vectors)
+        return max(1, self._chains // vectors)
 
     def items(self, body: Callable[[list[Index]], None]) -> Size:
         """Write the loops over rows around the body, and return the number of work items.
@@ -312,7 +309,9 @@ class RowNest:
         The body receives the position of a row.
         """
         work = math.prod(axis.size for axis in self.inner)
-        return work_items(self.reader, self.outer, len(self.rows.shape), work, self.lane_is_kept, body)
+        return work_items(
+            self.reader, self.outer, len(self.rows.shape), work, self.lane_is_kept, body, chunk=self._chunk
+        )
 
     def elements(self, row: Sequence[Index], body: Callable[[list[Index]], None]) -> None:
         """Write the loops over the elements of a row around the body."""
@@ -323,7 +322,7 @@ class RowNest:
 
         Args:
             row: The position of the row.
-            body: Written for a position, and for one of ``SLOTS`` independent partial results.
+            body: Written for a position, and for one of :attr:`slots` independent partial results.
             gather: Written after each run: adds the partial results to the total.
         """
         if not self.inner:
@@ -362,7 +361,7 @@ class RowNest:
         if gather is None:
             self._steps(0, size, axis.size, lanes, 1, at)
             return
-        run = RUN * lanes * self.slots // SLOTS
+        run = self._additions * lanes * self.slots
         if isinstance(axis.size, int) and axis.size <= run:
             self._steps(0, size, axis.size, lanes, self.slots, at)
             gather()

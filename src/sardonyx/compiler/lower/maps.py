@@ -15,11 +15,9 @@ from sardonyx.compiler.codegen.tiled_transpose import block_items, blocks_of
 from sardonyx.compiler.lower.context import FunctionContext, KernelWriter
 from sardonyx.compiler.lower.launch import Launch
 from sardonyx.compiler.schedule.groups import Group, operations
+from sardonyx.compiler.tiling import costs
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.graph import Value
-
-_CHEAP_MAP = 4
-"""Operations of an element that count as one unit of work; more operations make smaller work items."""
 
 Body = Callable[[list[Index]], None]
 
@@ -34,7 +32,7 @@ def lower_map(context: FunctionContext, group: Group) -> Launch:
     def body(position: list[Index]) -> None:
         stored(w.reader, traversed, memory, tuple(position))
 
-    work = max(1, operations(group.members) // _CHEAP_MAP)
+    work = max(1, operations(group.members) // costs.MAP_UNIT_OPERATIONS)
     return w.launch(write_elements(w, traversed, memory, memory.shape, body, work=work), "map")
 
 

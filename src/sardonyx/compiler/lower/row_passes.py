@@ -2,13 +2,15 @@
 
 A row-by-row kernel passes over a row once for each reduction that depends on another, and once for the result. Values
 constant along the row, e.g. the logarithm of a sum, are computed before the loops of a pass. A costly element used by
-several passes, e.g. the exponential of a softmax, is computed in the first pass and stored in scratch memory.
+several passes, e.g. the exponential of a softmax, is computed in the first pass and stored in scratch memory; the
+schedule (:mod:`sardonyx.compiler.tiling.rows`) says from which cost on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from sardonyx.compiler.analysis.primitive_traits import Rows, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import Memory, shape_of
@@ -22,9 +24,6 @@ from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
-_STORE_AND_LOAD = 8
-"""Operations of an element that take longer than a store and a load of the element."""
-
 _LINE = 64
 
 
@@ -36,14 +35,14 @@ class RowPasses:
         nest: The loops over the rows.
         rows: The common shape and axes of the reductions.
         passes: The values whose elements each pass reads, of shape ``rows.shape``.
-        keeps: True if elements may be stored in scratch memory: lanes are elements of a row, or adjacent rows.
+        stored: The values whose elements are stored in scratch memory, each with the pass that stores the elements.
     """
 
     def __init__(
-        self, w: KernelWriter, nest: RowNest, rows: Rows, passes: Sequence[Sequence[Value]], keeps: bool = True
+        self, w: KernelWriter, nest: RowNest, rows: Rows, passes: Sequence[Sequence[Value]], stored: Mapping[Value, int]
     ) -> None:
         self._w, self._nest, self._rows, self._passes = w, nest, rows, passes
-        self._first = _shared_values(w, rows, passes) if keeps else {}
+        self._first = stored
         self._memories = self._allocate()
 
     def begin(self, number: int, row: Sequence[Index]) -> None:
@@ -103,8 +102,24 @@ class RowPasses:
         return (*along, Index(0, 1)) if self._nest.lane_is_kept else along
 
 
-def _shared_values(w: KernelWriter, rows: Rows, passes: Sequence[Sequence[Value]]) -> dict[Value, int]:
-    """Return the costly values that several passes read, each with the first of these passes."""
+@dataclass(frozen=True)
+class SharedValue:
+    """A value read by several passes, a candidate for scratch memory.
+
+    Attributes:
+        first: The first pass that reads the value.
+        operations: Operations for an element, from values in memory and values constant along the row.
+    """
+
+    first: int
+    operations: int
+
+
+def shared_values(w: KernelWriter, rows: Rows, passes: Sequence[Sequence[Value]]) -> dict[Value, SharedValue]:
+    """Return the values that several passes read, in the order of the passes.
+
+    Operands of such values are left out, and values whose row does not fit half of L2.
+    """
     needed: dict[Value, set[int]] = {}
     for number, values in enumerate(passes):
         waiting = list(values)
@@ -114,30 +129,35 @@ def _shared_values(w: KernelWriter, rows: Rows, passes: Sequence[Sequence[Value]
                 needed[value].add(number)
                 waiting += value.operands
     size = math.prod(rows.shape[axis] for axis in rows.axes)
-    first: dict[Value, int] = {}
+    shared: dict[Value, SharedValue] = {}
     for number, values in enumerate(passes):
         waiting = list(values)
         while waiting:
             value = waiting.pop()
-            if value not in needed or value in first:
+            if value not in needed or value in shared:
                 continue
             fits = not isinstance(size, int) or size * dtype_of(value).bitwidth // 8 <= w.context.target.l2 // 2
-            if fits and len(needed[value]) > 1 and _is_worth_storing(w, rows, value, needed):
-                first[value] = number
+            if fits and len(needed[value]) > 1 and _is_storable(w, rows, value):
+                shared[value] = SharedValue(number, operations(_computed_below(value, needed)))
             else:
                 waiting += value.operands
-    return first
+    return shared
 
 
-def _is_worth_storing(w: KernelWriter, rows: Rows, value: Value, wide: Collection[Value]) -> bool:
-    """Return True if an element is costly, and read only at the position where the element is computed."""
+def _is_storable(w: KernelWriter, rows: Rows, value: Value) -> bool:
+    """Return True if elements are floats, read only at the position where each element is computed."""
     if dtype_of(value) not in (t.FLOAT, t.DOUBLE) or shape_of(value) != rows.shape:
         return False
+    users = [user for user in w.group.members if value in user.operands]
+    return all(is_elementwise(user) or user.op == "reduce" for user in users)
+
+
+def _computed_below(value: Value, computed: Collection[Value]) -> dict[Value, None]:
+    """Return a value and the computed values that the value depends on."""
     below, waiting = dict[Value, None](), [value]
     while waiting:
         operand = waiting.pop()
-        if operand in wide and operand not in below:
+        if operand in computed and operand not in below:
             below[operand] = None
             waiting += operand.operands
-    users = [user for user in w.group.members if value in user.operands]
-    return operations(below) >= _STORE_AND_LOAD and all(is_elementwise(user) or user.op == "reduce" for user in users)
+    return below

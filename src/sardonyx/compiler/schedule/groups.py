@@ -6,15 +6,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE, REGIONS, WHOLE, Rows
+from sardonyx.compiler.tiling import costs
 from sardonyx.core.ir.graph import Value
 
-_COSTLY = "exp log sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf pow"
-_COSTS = {**dict.fromkeys(("div", "sqrt", "rem"), 4), **dict.fromkeys(_COSTLY.split(), 12)}
+_DIVISIONS = frozenset({"div", "sqrt", "rem"})
+_FUNCTIONS = frozenset(
+    ("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh")
+) | {"erf", "pow"}
 
 
 def operations(values: Iterable[Value]) -> int:
     """Return the cost of an element of elementwise values, in additions."""
-    return sum(_COSTS.get(value.op, 1) for value in values if value.op in ELEMENTWISE)
+    return sum(_operations_of(value.op) for value in values if value.op in ELEMENTWISE)
+
+
+def _operations_of(primitive: str) -> int:
+    if primitive in _FUNCTIONS:
+        return costs.FUNCTION_OPERATIONS
+    return costs.DIVISION_OPERATIONS if primitive in _DIVISIONS else 1
 
 
 @dataclass(eq=False)

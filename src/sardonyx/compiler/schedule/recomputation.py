@@ -10,13 +10,11 @@ from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE, dtype_of, i
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.schedule.groups import operations
 from sardonyx.compiler.schedule.kernel_support import ANCHORS
+from sardonyx.compiler.tiling import costs
 from sardonyx.core.dim import Size, equal
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.errors import SizeLimitError
-
-CHEAP_OPERATIONS = 6
-"""Most operations of a value that is recomputed for each element to which the value is broadcast."""
 
 _INDEX_DTYPES = (t.INT64, t.INT32, t.BOOL)
 _GATHER_OPERATIONS = 2
@@ -37,7 +35,7 @@ class Recomputation:
 
     def is_cheap(self, value: Value) -> bool:
         """Return True if recomputing an element costs less than storing and loading the element."""
-        return self.operations(value) <= CHEAP_OPERATIONS
+        return self.operations(value) <= costs.RECOMPUTED_OPERATIONS
 
     def operations(self, value: Value) -> int:
         """Return the operations for an element of a value, from values that kernels store, in additions."""

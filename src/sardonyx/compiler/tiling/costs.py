@@ -232,3 +232,76 @@ POOLING_LINE_OUTPUTS = 1024
 
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/convolutions.py`.
 """
+
+# Fusion.
+
+RECOMPUTED_OPERATIONS = 6
+"""Most operations of a value that is recomputed for each element to which the value is broadcast.
+
+Trades a store, a load and a kernel for repeated arithmetic.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+DIVISION_OPERATIONS, FUNCTION_OPERATIONS = 4, 12
+"""Additions in the time of a division, square root or remainder, and of a function such as `exp` or `tanh`.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+MAP_UNIT_OPERATIONS = 4
+"""Additions for an element of a map that count as one element of a work item.
+
+Trades balance between threads for the cost of claiming a work item.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+# Row-by-row kernels. The unit is the addition of a vector.
+
+ROW_CHAINS = 4
+"""Vectors of independent partial results of a reduction: hide the latency of an addition, 4 cycles.
+
+Trades registers for independent additions.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+ROW_ADDITIONS = 64
+"""Additions to a partial result before the partial results are added to the total.
+
+Trades time for accuracy: the error grows with the length of a run and the number of runs, not with the number of
+elements.
+Provenance: a bound of the error, not measured.
+"""
+
+ROW_ITEM_ELEMENTS = 8192
+"""Approximate number of elements of a work item.
+
+Trades balance between threads for the cost of claiming a work item.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+ROW_STORE_OPERATIONS = 8
+"""Additions in the time of storing a vector to scratch memory and loading the vector in a later pass.
+
+Trades scratch memory in L1 or L2 for repeated arithmetic.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+ROW_SUM_VECTORS = 8
+"""Most vectors of 32 bits of sums of adjacent rows that are reduced at a time.
+
+Trades registers for reads of whole cache lines.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+ROW_SUM_OPERATIONS = 8
+"""Most operations for an element that leave registers for several vectors of sums.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+ROW_JUMP_OPERATIONS = 4
+"""Additions in the time of going to another cache line, at each step along a row whose elements are not adjacent.
+
+Orders candidates for `explain`; no decision depends on the value.
+Provenance: an assumption, not measured.
+"""
