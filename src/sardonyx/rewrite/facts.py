@@ -296,6 +296,18 @@ def is_users(node: ir.Node) -> bool:
     return node.domain not in STANDARD and (node.domain, node.op_type) in user_operators()
 
 
+def is_random(node: ir.Node, opset: int | None) -> bool:
+    """Return True if the node may draw random numbers, at a version of the default operator set."""
+    if node.domain not in STANDARD:
+        return is_users(node) and any(operator.is_random for operator in user_operators()[node.domain, node.op_type])
+    if node.op_type != "Dropout":
+        return node.op_type in RANDOM
+    if opset is not None and opset < 7:
+        is_test = node.attributes.get("is_test")
+        return is_test is None or not is_test.value
+    return not is_pure(node)
+
+
 def is_pure(node: ir.Node) -> bool:
     """Return True if equal inputs give equal outputs: a known operator that draws no random numbers."""
     if node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.op_type in RANDOM:

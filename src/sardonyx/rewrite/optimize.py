@@ -26,6 +26,7 @@ from sardonyx.rewrite.rules.common import lists_weights_by_habit, unlist_weights
 from sardonyx.rewrite.structure import require_structure
 from sardonyx.rewrite.verify import Verdict, Verifier
 from sardonyx.rewrite.verify.inputs import require_fit
+from sardonyx.rewrite.verify.random_nodes import number_random_nodes
 
 MOST_DROPPED = 32
 """Patches dropped one by one before the original is returned."""
@@ -261,6 +262,7 @@ class _Original:
             from sardonyx.rewrite.reshape_inputs import set_input_shapes
 
             set_input_shapes(model, self._input_shapes)
+        number_random_nodes(model)
         return model
 
     def fresh(self) -> ir.Model:

@@ -16,6 +16,7 @@ from typing import Any, Self
 import onnx_ir as ir
 
 from sardonyx import model as model_io
+from sardonyx.rewrite.verify import random_nodes
 from sardonyx.rewrite.verify.child import Child, uses_own_operators
 from sardonyx.rewrite.verify.compare import Verdict
 from sardonyx.rewrite.verify.worker import Judge
@@ -59,6 +60,7 @@ class Verifier:
         self._reason = ""
         self._seconds = 0.0
         self._peak = 0
+        self._is_random = False
         self._interface: list[str] = []
         self.samples = 0
 
@@ -66,11 +68,13 @@ class Verifier:
         """Start a child and let it compute the original's answers."""
         self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-verify-")
         folder = Path(self._folder.name)
-        if isinstance(self._original, ir.Model):
-            model, self._path = self._original, folder / "original.onnx"
-            model_io.save(model, self._path)
-        else:
-            model, self._path = model_io.load(self._original), self._original.absolute()
+        model = self._original if isinstance(self._original, ir.Model) else model_io.load(self._original)
+        with random_nodes.seeded(model) as self._is_random:
+            if isinstance(self._original, ir.Model) or self._is_random:
+                self._path = folder / "original.onnx"
+                model_io.save(model, self._path)
+            else:
+                self._path = self._original.absolute()
         # If all weights are inputs, as required up to IR version 3, the file does not mean any to be overridden.
         self._overridable = not all(v.is_graph_input() for v in model.graph.initializers.values())
         self._interface = _interface(model, self._overridable)
@@ -103,7 +107,8 @@ class Verifier:
         if not self.samples:
             return Verdict("not proved", reason=self._reason, peak_bytes=self._peak)
         path = Path(self._folder.name) / "candidate.onnx"
-        model_io.save(candidate, path)
+        with random_nodes.seeded(candidate):
+            model_io.save(candidate, path)
         request = {"do": "judge", "path": str(path), "exact": exact}
         answer = self.ask(request, 60.0 + SLOWER * self._seconds * self.samples)
         if answer["status"] == "ended":
@@ -132,6 +137,7 @@ class Verifier:
         """Let a child run the original; retry with another seed if the child ends over the drawn inputs."""
         folder = Path(self._folder.name)
         request: dict[str, Any] = {"do": "reference", "path": str(self._path), "folder": str(folder)}
+        request["random"] = self._is_random
         if self._inputs is not None:
             request["inputs"] = str(folder / "inputs.pickle")
         self.samples = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
-from sardonyx.rewrite import evaluate, inference
+from sardonyx.rewrite import inference
 from sardonyx.rewrite.verify import parts
 from sardonyx.rewrite.verify.compare import Difference, difference, tolerance
 from sardonyx.rewrite.verify.reference import Reference
@@ -77,7 +77,7 @@ def judge(reference: Reference, candidate: Path, *, exact: bool) -> dict[str, An
 
 
 def _first_fault(reference: Reference, path: Path, tally: _Tally) -> tuple[Difference, Sample] | None:
-    runner = evaluate.runner(path)
+    runner = reference.runner(path)
     for number, sample in enumerate(reference.samples):
         fault = tally.fault(sample.answers, runner.run(sample.feeds))
         if fault is None:
@@ -102,7 +102,7 @@ def _agrees_at_comparisons(reference: Reference, path: Path, number: int, tally:
     compared = {f"compared:{name}": known[f"compared:{name}"] for name in present}
     feeds = {**sample.feeds, **{f"given:{name}": known[f"compared:{name}"] for name in present}}
     # Inputs read only by the removed part stay declared, so feeding these remains valid in every engine.
-    actual = evaluate.runner(cut).run(feeds)
+    actual = reference.runner(cut).run(feeds)
     return tally.fault({**sample.answers, **compared}, actual) is None
 
 

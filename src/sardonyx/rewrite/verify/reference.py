@@ -14,7 +14,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import evaluate, facts, inference
-from sardonyx.rewrite.verify import parts
+from sardonyx.rewrite.verify import parts, random_nodes
 from sardonyx.rewrite.verify.search import Feeds, Sample, Search
 
 SAMPLES = 3
@@ -36,6 +36,7 @@ class Reference:
         inputs_file: A file of pickled inputs by name, or None to draw inputs.
         seed: Seed of the drawn inputs.
         prepare: Called with the original, its shapes inferred, before its first run.
+        is_random: The model has nodes that draw random numbers, with seeds.
 
     Attributes:
         opaque: The opaque nodes; the comparison covers the remaining model.
@@ -44,7 +45,14 @@ class Reference:
     """
 
     def __init__(
-        self, path: Path, folder: Path, inputs_file: str | None, seed: int, prepare: Callable[[ir.Model], None]
+        self,
+        path: Path,
+        folder: Path,
+        inputs_file: str | None,
+        seed: int,
+        prepare: Callable[[ir.Model], None],
+        *,
+        is_random: bool = False,
     ) -> None:
         self.path = path
         self.folder = folder
@@ -53,6 +61,9 @@ class Reference:
         self.reasons: list[str] = []
         self.notes: list[str] = []
         self.seconds = 0.0
+        self.is_random = is_random
+        if is_random:
+            self.notes.append("random nodes have equal seeds in both models")
         self._compared: tuple[Sequence[str], list[Mapping[str, Any]]] | None = None
         model = self._annotated()
         prepare(model)
@@ -70,6 +81,10 @@ class Reference:
         """Return the summary for the parent process."""
         return {"samples": len(self.samples), "reasons": self.reasons, "seconds": self.seconds}
 
+    def runner(self, path: Path) -> evaluate.Runner:
+        """Return a runner of a variant of the original or of a candidate."""
+        return random_nodes.runner_of(path, is_random=self.is_random)
+
     def _annotated(self) -> ir.Model:
         model = model_io.load(self.path)
         inference.infer_shapes(model, strict=False)
@@ -78,7 +93,7 @@ class Reference:
     def _run_supplied(self, file: Path) -> None:
         # Safe to unpickle: the parent wrote the file into its folder. Sequences and maps exclude an array archive.
         feeds = pickle.loads(file.read_bytes())
-        self.samples.append(Sample({}, feeds, self._timed(evaluate.runner(self.path))(feeds)))
+        self.samples.append(Sample({}, feeds, self._timed(self.runner(self.path))(feeds)))
 
     def _timed(self, runner: evaluate.Runner) -> Any:
         def run(feeds: Feeds) -> Mapping[str, Any]:
@@ -107,7 +122,7 @@ class Reference:
             seen.update((name, bool(np.all(sample.answers[name]))) for name in conditions)
             return len(seen) < 2 * len(conditions)
 
-        search = Search(model, self._timed(evaluate.runner(path)), seed, SAMPLES, conditions)
+        search = Search(model, self._timed(self.runner(path)), seed, SAMPLES, conditions)
         samples = search.samples(unseen)
         self.reasons += search.reasons
         self.samples = [
@@ -177,7 +192,7 @@ class Reference:
             parts.expose(model, names)
             path = self.folder / "compared.onnx"
             model_io.save(model, path)
-            runner = evaluate.runner(path)
+            runner = self.runner(path)
             self._compared = names, [runner.run(sample.feeds) for sample in self.samples]
         return self._compared
 

@@ -45,7 +45,14 @@ class Judge:
                 self._prepared.clear()
                 reset_peak()
                 path, folder = Path(request["path"]), Path(request["folder"])
-                self._reference = Reference(path, folder, request.get("inputs"), request["seed"], self._prepare)
+                self._reference = Reference(
+                    path,
+                    folder,
+                    request.get("inputs"),
+                    request["seed"],
+                    self._prepare,
+                    is_random=request["random"],
+                )
                 return self._reference.as_dict()
             if request["do"] == "run":
                 return self._run(Path(request["path"]), Path(request["inputs"]), Path(request["outputs"]))
