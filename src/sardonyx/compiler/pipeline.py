@@ -11,7 +11,9 @@ passes while the enclosing group is lowered.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,11 +27,11 @@ from sardonyx.compiler.analysis.control_flow import CONTROL, is_of_tensors
 from sardonyx.compiler.analysis.shape_guards import collect_guards
 from sardonyx.compiler.analysis.shape_stable_loops import shape_stability
 from sardonyx.compiler.llvm.elf_loader import Code, loaded
-from sardonyx.compiler.llvm.object_code import module_text
+from sardonyx.compiler.llvm.object_code import CodeGenerationError, is_valid, module_text
 from sardonyx.compiler.llvm.parallel_build import Build
 from sardonyx.compiler.lower.concurrent_loops import order_concurrent_loops
 from sardonyx.compiler.lower.context import FunctionContext
-from sardonyx.compiler.lower.groups import Lowering
+from sardonyx.compiler.lower.groups import Lowering, internal_error
 from sardonyx.compiler.lower.launch import NAME, Body, Launch, Prepared, all_launches
 from sardonyx.compiler.pass_contracts import (
     CANONICAL_IMAGES,
@@ -74,6 +76,8 @@ from sardonyx.compiler.tiling import overrides
 from sardonyx.core.eval.run_context import tracing
 from sardonyx.core.ir.graph import Function, Value, bodies_of
 from sardonyx.errors import UnsupportedError
+
+_log = logging.getLogger(__name__)
 
 # The passes.
 
@@ -219,18 +223,11 @@ def compile_function(
         target: The processor to compile for; by default the host's.
         threads: Number of threads that share the work; by default the number of available processors.
         denormals: The treatment of denormal numbers.
-
-    Raises:
-        UnsupportedError: Lowering requires a value in memory that scheduling cannot put there.
     """
     target, threads = target or host_target(), thread_count(threads)
     schedules = overrides.fingerprint()
     function = rewrite_core(function, target)
-    with Build(target, store()) as build:
-        # Worker processes compile each kernel as soon as it is emitted.
-        lowering = lower_function(function, target, threads, lambda launch: _submit(launch, target, build))
-        prepared = PREPARE_CONSTANTS(lowering.launches)
-        kernels = COMPILE_KERNELS(lowering.launches, target, build)
+    lowering, prepared, kernels = _compile_launches(function, target, threads)
     steps = ORDER_CONCURRENT_LOOPS(SPLIT_SEGMENTS(lowering), target, threads)
     host: Mapping[Value, str] = lowering.schedule.host
     controls = [value for value in host if value.op in CONTROL and is_of_tensors(value)]
@@ -257,6 +254,37 @@ def compile_function(
     )
 
 
+def _compile_launches(
+    function: Function, target: Target, threads: int
+) -> tuple[Lowering, dict[Any, np.ndarray], KernelCode]:
+    """Lower a function, and compile the kernels; leave a group whose kernel LLVM refuses to the interpreter."""
+    refused: dict[Value, str] = {}
+    while True:
+        with Build(target, store()) as build:
+            # Worker processes compile each kernel as soon as it is emitted.
+            submit = functools.partial(_submit, target=target, build=build)
+            lowering = lower_function(function, target, threads, submit, refused)
+            prepared = PREPARE_CONSTANTS(lowering.launches)
+            try:
+                return lowering, prepared, COMPILE_KERNELS(lowering.launches, target, build)
+            except CodeGenerationError as error:
+                invalid = _find_invalid_groups(lowering.launches, target)
+                if not invalid:
+                    raise
+                for value in invalid:
+                    refused[value] = reason = internal_error(error)
+                    _log.warning("%s has no kernel: %s", value, reason)
+
+
+def _find_invalid_groups(launches: Sequence[Launch], target: Target) -> list[Value]:
+    """Return the anchor or root of each group with a kernel that LLVM refuses."""
+    return [
+        launch.group.anchor or launch.group.root
+        for launch in launches
+        if not all(is_valid(_module(part, target)[1]) for part in all_launches([launch]) if not part.bodies)
+    ]
+
+
 def rewrite_core(function: Function, target: Target) -> Function:
     """Return the canonical form of a function for a target; bodies of control flow are unchanged."""
     with tracing():
@@ -266,7 +294,11 @@ def rewrite_core(function: Function, target: Target) -> Function:
 
 
 def lower_function(
-    function: Function, target: Target, threads: int, emit: Callable[[Launch], None] = lambda launch: None
+    function: Function,
+    target: Target,
+    threads: int,
+    emit: Callable[[Launch], None] = lambda launch: None,
+    refused: Mapping[Value, str] | None = None,
 ) -> Lowering:
     """Lower a function in canonical form, and the bodies of its loops and branches.
 
@@ -275,14 +307,19 @@ def lower_function(
         target: The processor.
         threads: Number of threads that share the work.
         emit: Receives each kernel as soon as the kernel is emitted; a later schedule may drop the kernel.
-
-    Raises:
-        UnsupportedError: Lowering requires a value in memory that scheduling cannot put there.
+        refused: Values without a kernel, with the reason.
     """
-    return _lower(function, target, threads, _Bodies(target, threads, emit), None)
+    return _lower(function, target, threads, _Bodies(target, threads, emit), None, refused)
 
 
-def _lower(function: Function, target: Target, threads: int, bodies: _Bodies, iteration: Value | None) -> Lowering:
+def _lower(
+    function: Function,
+    target: Target,
+    threads: int,
+    bodies: _Bodies,
+    iteration: Value | None,
+    without_kernel: Mapping[Value, str] | None = None,
+) -> Lowering:
     """Schedule and lower a function until lowering adds no constraint.
 
     Args:
@@ -291,9 +328,10 @@ def _lower(function: Function, target: Target, threads: int, bodies: _Bodies, it
         threads: Number of threads that share the work.
         bodies: The lowered bodies of control flow.
         iteration: The iteration number if the function is the body of a loop.
+        without_kernel: Values without a kernel, with the reason.
     """
     in_memory: dict[Value, str] = {}
-    refused: dict[Value, str] = {}
+    refused = dict(without_kernel or {})
     while True:
         schedule = FUSE(function, in_memory, refused, target, threads)
         whole = ASSIGN_LAYOUTS(schedule, threads, iteration)
@@ -301,8 +339,9 @@ def _lower(function: Function, target: Target, threads: int, bodies: _Bodies, it
         if not lowering.unfusable and not lowering.refused:
             return lowering
         if not lowering.refused and lowering.unfusable.keys() <= in_memory.keys():
-            names = ", ".join(sorted({value.op for value in lowering.unfusable}))
-            raise UnsupportedError(f"a kernel requires values in memory that are never stored: {names}.")
+            for value in lowering.unfusable:
+                refused[lowering.blocked[value]] = reason = f"it requires {value.op} in memory, which is never stored"
+                _log.warning("%s has no kernel: %s", lowering.blocked[value], reason)
         in_memory |= lowering.unfusable
         refused |= lowering.refused
 

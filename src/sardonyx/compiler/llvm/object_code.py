@@ -73,6 +73,16 @@ def assembly(text: str, target: Target) -> str:
         return str(machine.emit_assembly(module))
 
 
+def is_valid(text: str) -> bool:
+    """Return True if LLVM accepts the text of a module."""
+    with _lock:
+        try:
+            _verified(text)
+        except CodeGenerationError:
+            return False
+    return True
+
+
 def _verified(text: str) -> llvm.ModuleRef:
     try:
         module = llvm.parse_assembly(text)

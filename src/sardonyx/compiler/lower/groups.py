@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from sardonyx.base.cancellation import raise_if_cancelled
@@ -26,6 +27,16 @@ from sardonyx.compiler.schedule.groups import Group
 from sardonyx.core.ir.graph import Function, Value, bodies_of
 from sardonyx.errors import UnsupportedError
 
+_log = logging.getLogger(__name__)
+
+_DEFECTS = (ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
+"""Errors that only a defect of a template raises."""
+
+
+def internal_error(error: Exception) -> str:
+    """Return the reason for a refusal by a defect of this package."""
+    return f"internal error: {type(error).__name__}: {error}"
+
 
 class Lowering:
     """Lowering of all groups of a schedule.
@@ -38,7 +49,9 @@ class Lowering:
     Attributes:
         launches: The launches, in order.
         unfusable: Values to be written to memory contrary to the schedule, with the reason.
-        refused: Values without a kernel, with the reason.
+        refused: Values without a kernel, with the reason. A defect of a template costs the group its kernel, not the
+            function.
+        blocked: The anchor or root of the group that requires a value of ``unfusable``.
     """
 
     def __init__(
@@ -50,14 +63,20 @@ class Lowering:
         self.launches: list[Launch] = []
         self.unfusable: dict[Value, str] = {}
         self.refused: dict[Value, str] = {}
+        self.blocked: dict[Value, Value] = {}
         for group in context.schedule.groups:
             raise_if_cancelled()
+            built_around = group.anchor or group.root
             try:
                 launches = self.lower(group)
             except Unfusable as refusal:
                 self.unfusable[refusal.value] = "a reader needs elements at other positions than the kernel computes"
+                self.blocked[refusal.value] = built_around
             except UnsupportedError as error:
-                self.refused[group.anchor or group.root] = error.problem
+                self.refused[built_around] = error.problem
+            except _DEFECTS as error:
+                self.refused[built_around] = internal_error(error)
+                _log.warning("%s has no kernel: %s", built_around, self.refused[built_around], exc_info=error)
             else:
                 self.launches += launches
                 for launch in launches:
