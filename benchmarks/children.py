@@ -180,7 +180,7 @@ def start(engine: str, path: str, feeds: str, threads: int, compile: str = "wait
     from isolated import resident_bytes
 
     # The package loads its parts on first use; this part is what a user needs.
-    importlib.import_module({"sardonyx": "sardonyx.runtime"}.get(engine, engine))
+    importlib.import_module({"sardonyx": "sardonyx.runtime.session"}.get(engine, engine))
     inputs = read_feeds(feeds)
     before = resident_bytes("VmRSS")
     begin = time.perf_counter()

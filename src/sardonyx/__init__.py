@@ -6,10 +6,7 @@ The names in ``__all__`` are the stable Python API. Each name is imported on fir
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
-from sardonyx.base.gc_pause import imports_frozen
+from sardonyx.base.lazy_names import lazy_names
 
 __version__ = "0.1.0"
 
@@ -30,22 +27,18 @@ PUBLIC_NAMES = {
     "sardonyx.rewrite.optimize": ["Optimized", "optimize"],
     "sardonyx.rewrite.reshape_inputs": ["make_dynamic", "set_batch", "set_input_shapes"],
     "sardonyx.rewrite.surgery": ["extract", "merge", "rename"],
-    "sardonyx.runtime": ["Node", "RunOptions", "Session", "SessionOptions", "Value", "compile", "explain", "profile"],
+    "sardonyx.runtime.dlpack_value": ["Value"],
+    "sardonyx.runtime.node": ["Node"],
+    "sardonyx.runtime.options": ["SessionOptions"],
+    "sardonyx.runtime.run_options": ["RunOptions"],
+    "sardonyx.runtime.session": ["Session"],
+    "sardonyx.runtime.shortcuts": ["compile", "explain", "profile"],
 }
 """The public names, by module; source of ``__init__.pyi``, which ``tools/make_api_stub.py`` writes."""
 
-_MODULES = {name: module for module, names in PUBLIC_NAMES.items() for name in names}
+__all__ = sorted(name for names in PUBLIC_NAMES.values() for name in names)
 
-__all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'sardonyx' has no attribute '{name}'")
-    with imports_frozen():
-        value = getattr(importlib.import_module(_MODULES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, PUBLIC_NAMES)
 
 
 def __dir__() -> list[str]:

@@ -27,13 +27,13 @@ from sardonyx.rewrite.reshape_inputs import set_input_shapes as set_input_shapes
 from sardonyx.rewrite.surgery import extract as extract
 from sardonyx.rewrite.surgery import merge as merge
 from sardonyx.rewrite.surgery import rename as rename
-from sardonyx.runtime import Node as Node
-from sardonyx.runtime import RunOptions as RunOptions
-from sardonyx.runtime import Session as Session
-from sardonyx.runtime import SessionOptions as SessionOptions
-from sardonyx.runtime import Value as Value
-from sardonyx.runtime import compile as compile
-from sardonyx.runtime import explain as explain
-from sardonyx.runtime import profile as profile
+from sardonyx.runtime.dlpack_value import Value as Value
+from sardonyx.runtime.node import Node as Node
+from sardonyx.runtime.options import SessionOptions as SessionOptions
+from sardonyx.runtime.run_options import RunOptions as RunOptions
+from sardonyx.runtime.session import Session as Session
+from sardonyx.runtime.shortcuts import compile as compile
+from sardonyx.runtime.shortcuts import explain as explain
+from sardonyx.runtime.shortcuts import profile as profile
 
 __version__: str

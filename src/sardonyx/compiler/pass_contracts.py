@@ -18,7 +18,6 @@ from sardonyx.compiler.pass_runner import Contract
 from sardonyx.compiler.passes.inline_calls import is_open_call
 from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
 from sardonyx.compiler.plan.segments import Segment, Step
-from sardonyx.compiler.plan.tape import Plan
 from sardonyx.compiler.schedule.fusion import Schedule
 from sardonyx.compiler.target.alignment import ALIGNMENT
 from sardonyx.core.eval import verifier
@@ -144,16 +143,6 @@ def _record_faults(compiled: CompiledFunction) -> Iterator[str]:
             yield f"the operands of {value.op} are unknown"
 
 
-def _plan_faults(plan: Plan) -> Iterator[str]:
-    last = len(plan.words)
-    for name in ("size_words", "arena_words", "tape_words"):
-        words = getattr(plan, name)
-        if len(words) and not (words[:, 0].min() >= 0 and words[:, 0].max() < last):
-            yield f"a word in {name} is outside of the tape"
-    if any(not 0 <= word < last for word, _ in plan.links):
-        yield "a link is outside of the tape"
-
-
 LEGAL_CORE = Contract("the function is legal Core", _core_faults)
 NO_OPEN_CALLS = Contract("every call has a kernel", _call_faults)
 CANONICAL_IMAGES = Contract("convolutions read constants, or images [N, G * C, spatial]", _image_faults)
@@ -166,4 +155,3 @@ PREPARED = Contract("constants are contiguous and begin on a cache line", _const
 CODE = Contract("every kernel has an address", _code_faults)
 SEGMENTS = Contract("every launch is in one segment, after what it reads", _segment_faults)
 RUNNABLE = Contract("every kernel is compiled and every constant prepared", _record_faults)
-PLAN = Contract("all described words are inside of the tape", _plan_faults)

@@ -12,10 +12,9 @@ from sardonyx.compiler.llvm.object_code import assembly, module_text
 from sardonyx.compiler.lower.context import FunctionContext
 from sardonyx.compiler.lower.groups import Lowering
 from sardonyx.compiler.lower.launch import NAME, Count, Launch, Prepared, Relaid, Scratch, Stage, all_launches
-from sardonyx.compiler.pass_runner import ASSEMBLY, CORE, GROUPS, LLVM_IR, TAPE
+from sardonyx.compiler.pass_runner import ASSEMBLY, CORE, GROUPS, LLVM_IR
 from sardonyx.compiler.plan.compiled_function import KernelCode
 from sardonyx.compiler.plan.segments import Segment, Step
-from sardonyx.compiler.plan.tape import Plan
 from sardonyx.compiler.schedule.fusion import Schedule
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.ir.graph import Function, Value
@@ -129,19 +128,6 @@ def dump_kernels(code: KernelCode, launches: Sequence[Launch], target: Target, *
             for launch in kernels
         ),
     )
-
-
-def dump_plan(plan: Plan, *_: Any) -> Parts:
-    """Dump the tape and the memory plan of a segment."""
-    yield TAPE, lambda: "\n".join(_plan_lines(plan))
-
-
-def _plan_lines(plan: Plan) -> Iterator[str]:
-    yield f"  tape: {len(plan.words)} words, {plan.kernels} kernels, {len(plan.links)} links"
-    yield f"  sizes: {len(plan.instructions)} instructions; symbols: {', '.join(plan.symbols) or 'none'}"
-    yield from (f"  guard: {a} = {b}" for a, b in plan.equal)
-    for number, (register, first, last) in enumerate(plan.buffers.tolist()):
-        yield f"  arena buffer {number}: {plan.titles[number]}, bytes in register {register}, alive {first} to {last}"
 
 
 def _named(value: Value) -> str:

@@ -41,7 +41,6 @@ from sardonyx.compiler.pass_contracts import (
     LAYOUTS,
     LEGAL_CORE,
     NO_OPEN_CALLS,
-    PLAN,
     PREPARED,
     RUNNABLE,
     SEGMENTS,
@@ -52,7 +51,6 @@ from sardonyx.compiler.pass_dumps import (
     dump_kernels,
     dump_launches,
     dump_layouts,
-    dump_plan,
     dump_prepared,
     dump_steps,
 )
@@ -61,13 +59,12 @@ from sardonyx.compiler.passes.canonicalize import canonicalize
 from sardonyx.compiler.passes.inline_calls import inline_calls
 from sardonyx.compiler.passes.merge_matmuls import merge_matmuls
 from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
-from sardonyx.compiler.plan.planner import Planner
 from sardonyx.compiler.plan.reweight import match_values, rebuild_constants
 from sardonyx.compiler.plan.segments import Segment, Step, find_interpreted, split_segments
 from sardonyx.compiler.plan.shared_weights import prepare_weight
-from sardonyx.compiler.plan.tape import Plan
 from sardonyx.compiler.schedule.fusion import Schedule
 from sardonyx.compiler.schedule.layout_assignment import blocked_images
+from sardonyx.compiler.segment_planning import PLAN_SEGMENT
 from sardonyx.compiler.target.alignment import aligned
 from sardonyx.compiler.target.denormals import Denormals, holds_denormals
 from sardonyx.compiler.target.description import Target
@@ -189,7 +186,6 @@ COMPILE_BODIES = Pass("compile bodies", _compile_bodies)
 ASSEMBLE = Pass("assemble", CompiledFunction, ensures=(RUNNABLE,))
 """Assemble the record from which a program is built."""
 
-PLAN_SEGMENT = Pass("plan segment", Planner.plan, ensures=(PLAN,), dump=dump_plan)
 """Write the tape and memory plan of a segment, for any sizes; runs at the first run of the segment."""
 
 PASSES = (
@@ -432,8 +428,3 @@ def reweight(compiled: CompiledFunction, function: Function) -> CompiledFunction
     return replace(
         compiled, substitution=substitution, prepared=prepared, has_denormals=holds_denormals(prepared.values())
     )
-
-
-def plan_segment(compiled: CompiledFunction, *args: Any, **options: Any) -> Plan:
-    """Plan launches of a compiled function; arguments are those of :meth:`Planner.plan`."""
-    return PLAN_SEGMENT(Planner(compiled.threads, compiled.prepared), *args, **options)

@@ -11,11 +11,10 @@ import functools
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.compiler import pipeline
 from sardonyx.compiler.analysis.shape_guards import select_known
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.call import interpreted
@@ -30,13 +29,16 @@ from sardonyx.compiler.plan.tape import Plan
 from sardonyx.compiler.program_image.image import Image
 from sardonyx.compiler.program_image.reader import HostLookup, no_host_functions, read_image
 from sardonyx.compiler.program_image.writer import write_image
-from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.segment_planning import plan_segment
 from sardonyx.compiler.target.denormals import Denormals, flushes
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.dim import Dim, symbols
 from sardonyx.core.eval.interpreter import Sizes
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.graph import Function, Value
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.schedule.fusion import Schedule
 
 
 class Program:
@@ -95,6 +97,8 @@ class Program:
         denormals: Denormals = "auto",
     ) -> Program:
         """Compile a function to a program; see :func:`sardonyx.compiler.pipeline.compile_function`."""
+        from sardonyx.compiler import pipeline
+
         return cls(pipeline.compile_function(function, target=target, threads=threads, denormals=denormals))
 
     @classmethod
@@ -120,6 +124,8 @@ class Program:
 
     def reweighted(self, function: Function) -> Program | None:
         """Return the program with other weights, without compilation; None if code depends on the weights."""
+        from sardonyx.compiler import pipeline
+
         compiled = pipeline.reweight(self._compiled, function)
         return None if compiled is None else Program(compiled)
 
@@ -148,6 +154,8 @@ class Program:
     def compiled(self, control: Value) -> Sequence[Program] | None:
         """Return the compiled bodies of control flow; None if the interpreter also computes the bodies."""
         if control not in self.bodies and control not in self.host:
+            from sardonyx.compiler import pipeline
+
             self.bodies[control] = [*map(Program, pipeline.compile_bodies(self._compiled, control))]
         return self.bodies.get(control)
 
@@ -228,7 +236,7 @@ class Program:
         """
         inputs, results = self.function.inputs, self.function.results
         outside, names = {*inputs, *results}, self.symbols or frozenset()
-        return pipeline.plan_segment(
+        return plan_segment(
             self._compiled,
             self.launches,
             self.blocks,
@@ -253,7 +261,7 @@ class Program:
             assert isinstance(segment, Segment)
             known_names = frozenset((self.symbols or ()) if names is None else names)
             known_names -= {unknown, *self._unsure_symbols(number)}
-            plan = pipeline.plan_segment(
+            plan = plan_segment(
                 self._compiled,
                 segment.launches,
                 self.blocks,

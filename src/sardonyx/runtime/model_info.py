@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import onnx_ir as ir
-
-from sardonyx.ops.graph import declared_type
-from sardonyx.ops.signatures import type_text
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 class ValueInfo:
@@ -32,6 +30,9 @@ class ValueInfo:
     @classmethod
     def of(cls, value: ir.Value) -> ValueInfo:
         """Return the declaration of a value."""
+        from sardonyx.ops.graph import declared_type
+        from sardonyx.ops.signatures import type_text
+
         declared = declared_type(value)
         shape = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
         return cls(value.name or "", "" if declared is None else type_text(declared), shape)

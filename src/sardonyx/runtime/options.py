@@ -6,14 +6,16 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.errors import OptionError
-from sardonyx.runtime.providers import required
-from sardonyx.runtime.providers.protocol import OptimizationLevel, Provider
+from sardonyx.runtime.providers.protocol import OptimizationLevel
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from sardonyx.runtime.providers.protocol import Provider
 
 PROVIDERS = ("native", "reference")
 """The default providers: code compiled for this machine, and the numpy interpreter of Core."""
@@ -24,10 +26,10 @@ AUTO = "auto"
 Compile = Literal["wait", "background", "off"]
 """When a session compiles: before the constructor returns, while the interpreter answers, or never."""
 
-ProviderSpec = str | tuple[str, Mapping[str, Any]] | Provider
+ProviderSpec: TypeAlias = "str | tuple[str, Mapping[str, Any]] | Provider"
 """A provider: a name, a name with options, or a provider object."""
 
-NodeSelector = str | Callable[[ir.Node], bool]
+NodeSelector: TypeAlias = "str | Callable[[ir.Node], bool]"
 """Nodes: one node by its name or the name of an output, or all nodes that satisfy a predicate."""
 
 SEVERITIES = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
@@ -106,6 +108,8 @@ class SessionOptions:
             )
         for provider in self.providers:
             if not isinstance(provider, (str, tuple)):
+                from sardonyx.runtime.providers import required
+
                 required(provider, "providers")
         for name, kind in (("compile", Compile), ("optimization", OptimizationLevel), ("denormals", Denormals)):
             if getattr(self, name) not in get_args(kind):

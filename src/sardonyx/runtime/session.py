@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.base import background_threads
 from sardonyx.base.span_recorder import Recorder
-from sardonyx.compiler.program import Program
-from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import OptionError
-from sardonyx.model import Loadable, save
-from sardonyx.runtime.compiled.compiled_model import NativeModel
-from sardonyx.runtime.compiled.memory_usage import Memory
-from sardonyx.runtime.editing.history import Commit
-from sardonyx.runtime.io_binding import Binding
-from sardonyx.runtime.live.file_watch import watch as watch_file
-from sardonyx.runtime.live.live_model import EditCompile, LiveModel
-from sardonyx.runtime.live.model_version import ModelVersion
-from sardonyx.runtime.live.transaction import Edit, Edits
-from sardonyx.runtime.model_info import Metadata, ValueInfo
-from sardonyx.runtime.options import Compile, NodeSelector, ProviderSpec, SessionOptions
-from sardonyx.runtime.placement import Placement
-from sardonyx.runtime.profiling.profile import Nodes, Profile, drawn_feeds, profile
-from sardonyx.runtime.profiling.timeline import Timeline
-from sardonyx.runtime.providers.protocol import OptimizationLevel
+from sardonyx.runtime.live.edits import Edits
+from sardonyx.runtime.live.live_model import LiveModel
+from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    import onnx_ir as ir
+
+    from sardonyx.compiler.program import Program
+    from sardonyx.compiler.target.denormals import Denormals
+    from sardonyx.model import Loadable
+    from sardonyx.runtime.compiled.compiled_model import NativeModel
+    from sardonyx.runtime.compiled.memory_usage import Memory
+    from sardonyx.runtime.editing.history import Commit
+    from sardonyx.runtime.io_binding import Binding
+    from sardonyx.runtime.live.live_model import EditCompile
+    from sardonyx.runtime.live.model_version import ModelVersion
+    from sardonyx.runtime.live.transaction import Edit
+    from sardonyx.runtime.model_info import Metadata, ValueInfo
+    from sardonyx.runtime.options import Compile, NodeSelector, ProviderSpec
+    from sardonyx.runtime.placement import Placement
+    from sardonyx.runtime.profiling.profile import Nodes, Profile
+    from sardonyx.runtime.profiling.timeline import Timeline
+    from sardonyx.runtime.providers.protocol import OptimizationLevel
 
 
 class Session(Edits):
@@ -108,7 +112,7 @@ class Session(Edits):
         }  # fmt: skip
         self._options = (options or SessionOptions()).override(overrides)
         self._limits = self._options.limits
-        self._timeline = Timeline() if self._options.profiling else None
+        self._timeline = _new_timeline() if self._options.profiling else None
         self._nodes: Nodes | None = None
         self._runs = itertools.count()
         if watch and not isinstance(model, (str, os.PathLike)):
@@ -120,6 +124,8 @@ class Session(Edits):
         if self._timeline is not None:
             self._timeline.loaded()
         if isinstance(model, (str, os.PathLike)) and watch:
+            from sardonyx.runtime.live.file_watch import watch as watch_file
+
             watch_file(self._live, model)
 
     @property
@@ -140,6 +146,8 @@ class Session(Edits):
     @property
     def metadata(self) -> Metadata:
         """The metadata of the model: names, versions, producer and custom texts."""
+        from sardonyx.runtime.model_info import Metadata
+
         return Metadata.of(self.model)
 
     def save_compiled(self, path: str | os.PathLike[str]) -> None:
@@ -243,6 +251,8 @@ class Session(Edits):
             ...     g.add_node(Node("Relu", inputs=["h"], outputs=["positive"]))
             ...     g.add_output("positive")
         """
+        from sardonyx.runtime.live.transaction import Edit
+
         return Edit(self._live, compile)
 
     @property
@@ -283,6 +293,8 @@ class Session(Edits):
             ModelFileError: The file cannot be written.
             UnsupportedError: A compiled file holds no model.
         """
+        from sardonyx.model import save
+
         save(self.model, path, **options)
 
     # Running.
@@ -301,6 +313,8 @@ class Session(Edits):
             EvaluationError: The model runs on none of the random inputs.
             SardonyxError: A run fails.
         """
+        from sardonyx.runtime.profiling.profile import drawn_feeds, profile
+
         self.wait()
         inputs = drawn_feeds(self.model, self)[0] if feeds is None else feeds
         return profile(self._live.version, lambda: self.run(None, inputs), inputs, runs)
@@ -326,6 +340,8 @@ class Session(Edits):
 
     def get_overridable_initializers(self) -> list[ValueInfo]:
         """Return the inputs with a default value."""
+        from sardonyx.runtime.model_info import ValueInfo
+
         return [ValueInfo.of(value) for value in self.model.graph.inputs if value.is_initializer()]
 
     def __call__(self, **feeds: Any) -> Any:
@@ -354,6 +370,8 @@ class Session(Edits):
             >>> binding()
             >>> binding.outputs["y"]
         """
+        from sardonyx.runtime.io_binding import Binding
+
         return Binding(self._live, inputs, outputs or {}, lambda feeds: self.run(None, feeds))
 
     def run(
@@ -405,6 +423,8 @@ class Session(Edits):
         if not version.has_model:  # A compiled file holds no nodes.
             with timeline.run(options.tag if options is not None else ""):
                 return version.run(output_names, feeds, context)
+        from sardonyx.runtime.profiling.profile import Nodes
+
         if self._nodes is None or self._nodes.version is not version:
             self._nodes = Nodes(version)
         context.recorder = Recorder()
@@ -421,6 +441,8 @@ class Session(Edits):
 
         Cancelling the task terminates the run.
         """
+        import asyncio
+
         own = options or RunOptions()
         try:
             return await asyncio.to_thread(self.run, output_names, feeds, own)
@@ -437,6 +459,8 @@ class Session(Edits):
         Returns:
             A future of the outputs, or of the error of the run.
         """
+        from concurrent.futures import Future
+
         future: Future[list[Any]] = Future()
         future.set_running_or_notify_cancel()
 
@@ -469,3 +493,9 @@ class Session(Edits):
                 "the session does not record.", where="profiling", remedy="Create the session with profiling=True."
             )
         return self._timeline.write(self._options.profile_prefix)
+
+
+def _new_timeline() -> Timeline:
+    from sardonyx.runtime.profiling.timeline import Timeline
+
+    return Timeline()

@@ -208,7 +208,7 @@ class Mine:
 
 def test_a_package_registers_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = importlib.metadata.EntryPoint("mine", f"{__name__}:Mine", providers.GROUP)
-    monkeypatch.setattr(providers, "entry_points", lambda group: [entry] if group == providers.GROUP else [])
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] if group == providers.GROUP else [])
     monkeypatch.setattr(importlib.metadata.EntryPoint, "load", lambda self: Mine)
     assert "mine" in providers.known()
     session = sardonyx.Session(NET, providers=["mine", "reference"])

@@ -41,7 +41,8 @@ from sardonyx.model.copying import copy_model
 from sardonyx.ops.registry import canonical
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.structure import require_structure
-from sardonyx.runtime.live.transaction import Edit, Edits
+from sardonyx.runtime.live.edits import Edits
+from sardonyx.runtime.live.transaction import Edit
 from sardonyx.runtime.model_info import Metadata, ValueInfo
 from sardonyx.runtime.providers.reference import without_definition
 

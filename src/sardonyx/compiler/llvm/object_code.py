@@ -10,12 +10,14 @@ import functools
 import os
 import threading
 from collections.abc import Iterable
-
-import llvmlite
-import llvmlite.binding as llvm
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sardonyx.compiler.target.description import Target
 from sardonyx.errors import SardonyxError
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
 
 _lock = threading.RLock()
 _ready = False
@@ -26,6 +28,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _initialize() -> None:
+    import llvmlite.binding as llvm
+
     global _ready
     with _lock:
         if not _ready:
@@ -40,6 +44,8 @@ class CodeGenerationError(SardonyxError):
 
 
 def _machine(target: Target, jit: bool) -> llvm.TargetMachine:
+    import llvmlite.binding as llvm
+
     _initialize()
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="default", jit=jit
@@ -84,6 +90,8 @@ def is_valid(text: str) -> bool:
 
 
 def _verified(text: str) -> llvm.ModuleRef:
+    import llvmlite.binding as llvm
+
     try:
         module = llvm.parse_assembly(text)
         module.verify()
@@ -94,6 +102,8 @@ def _verified(text: str) -> llvm.ModuleRef:
 
 def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     """Promote stack slots to registers and share address arithmetic; kernels are vectorized and tiled already."""
+    import llvmlite.binding as llvm
+
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
     options.slp_vectorization = False
@@ -114,9 +124,16 @@ def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
 
 @functools.cache
 def toolchain() -> str:
-    """Return an identification of the compiler: another LLVM version or pass list may give other code."""
+    """Return an identification of the compiler: another LLVM version or pass list may give other code.
+
+    The library that contains LLVM is identified by its size and time, since loading the library takes long.
+    """
+    import llvmlite
+
+    libraries = sorted((Path(llvmlite.__file__).parent / "binding").glob("*llvmlite.*[!y]"))
+    states = [(library.name, library.stat().st_size, library.stat().st_mtime_ns) for library in libraries]
     ours = [(code.co_code.hex(), code.co_names, code.co_consts) for code in (_machine.__code__, optimize.__code__)]
-    return f"{llvmlite.__version__} {llvm.llvm_version_info} {ours}"
+    return f"{llvmlite.__version__} {states} {ours}"
 
 
 class LoadedCode:
@@ -128,6 +145,8 @@ class LoadedCode:
     """
 
     def __init__(self, objects: Iterable[bytes], target: Target) -> None:
+        import llvmlite.binding as llvm
+
         with _lock:
             machine = _machine(target, jit=True)
             # The engine owns the target machine.

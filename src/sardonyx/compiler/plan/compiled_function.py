@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sardonyx.compiler.analysis.shape_guards import Equal
 from sardonyx.compiler.llvm.elf_loader import Code, MappedCode
 from sardonyx.compiler.llvm.object_code import LoadedCode
-from sardonyx.compiler.lower.context import FunctionContext
 from sardonyx.compiler.lower.launch import Launch
-from sardonyx.compiler.plan.reweight import Substitution
 from sardonyx.compiler.plan.segments import Step, depends_on_constants, launches_of
 from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.ir.graph import Function, Value
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.lower.context import FunctionContext
+    from sardonyx.compiler.plan.reweight import Substitution
 
 
 @dataclass(frozen=True, eq=False)

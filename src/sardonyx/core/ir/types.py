@@ -11,8 +11,8 @@ import math
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from onnx_ir import DataType
 
+from sardonyx.base.onnx_enums import DataType
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import InvalidModelError, UnsupportedError
 

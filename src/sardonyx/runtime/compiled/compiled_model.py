@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
-from sardonyx.compiler.call.host_epilogue import HostTailEntry
-from sardonyx.compiler.call.native_entry import Entry
 from sardonyx.compiler.direct_call import binding, direct
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.target.denormals import Denormals
-from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.types import STRING, TensorType
 from sardonyx.errors import ExecutionError, FeedError, SardonyxError
-from sardonyx.ops.feeds import as_value
-from sardonyx.runtime.compiled.frontend import Source, lower_model
-from sardonyx.runtime.compiled.memory_usage import shrink
-from sardonyx.runtime.providers.protocol import OptimizationLevel
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from sardonyx.compiler.call.host_epilogue import HostTailEntry
+    from sardonyx.compiler.call.native_entry import Entry
+    from sardonyx.compiler.target.denormals import Denormals
+    from sardonyx.core.eval.run_context import RunContext
+    from sardonyx.runtime.compiled.frontend import Source
+    from sardonyx.runtime.providers.protocol import OptimizationLevel
 
 
 class NativeModel:
@@ -73,6 +74,8 @@ class NativeModel:
         Raises:
             UnsupportedError: The model cannot be traced before its inputs are known.
         """
+        from sardonyx.runtime.compiled.frontend import lower_model
+
         function, inputs, source = lower_model(model, optimization)
         program = Program.compile(function, threads=threads, denormals=denormals)
         return cls(program, inputs, [str(value.name) for value in model.graph.outputs], source)
@@ -84,6 +87,8 @@ class NativeModel:
             model: The compiled model with other elements of weights, which is not changed.
             optimization: The rewrites before.
         """
+        from sardonyx.runtime.compiled.frontend import lower_model
+
         if not self.program.can_be_reweighted:
             return None
         inputs, source = self.input_names, self._source
@@ -104,6 +109,8 @@ class NativeModel:
 
     def shrink(self) -> None:
         """Free memory that no call uses."""
+        from sardonyx.runtime.compiled.memory_usage import shrink
+
         self._entry, self._ran = None, False
         self._may_have_entry = self._is_plain
         shrink(self.program)
@@ -168,6 +175,8 @@ class NativeModel:
         for (name, dtype), type in zip(self._plain, self._types, strict=True):
             feed = feeds[name]
             if dtype is None or not isinstance(feed, np.ndarray) or feed.dtype != dtype or not feed.flags.c_contiguous:
+                from sardonyx.ops.feeds import as_value
+
                 feed = as_value(feed, type, name).known
             arrays.append(feed)
         return arrays

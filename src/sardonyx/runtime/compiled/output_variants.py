@@ -5,22 +5,23 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sardonyx.base import background_threads
-from sardonyx.compiler.program import Program
-from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import SardonyxError
-from sardonyx.runtime.compiled.compiled_model import NativeModel
-from sardonyx.runtime.editing.draft import Draft
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from sardonyx.compiler.program import Program
+    from sardonyx.core.eval.run_context import RunContext
+    from sardonyx.runtime.compiled.compiled_model import NativeModel
 
 _CAPACITY = 4
 """Variants per model; their common weights are in memory once."""
 
 
-Compile = Callable[[Sequence[str]], NativeModel | None]
+Compile: TypeAlias = "Callable[[Sequence[str]], NativeModel | None]"
 """Compiles the model with these outputs; None if the model with these outputs cannot be compiled."""
 
 
@@ -97,6 +98,8 @@ class OutputVariants:
 
 def with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model | None:
     """Return a copy of a model whose outputs are these tensors; None if the main graph lacks one of them."""
+    from sardonyx.runtime.editing.draft import Draft
+
     draft = Draft(model)
     outputs = {str(value.name) for value in draft.model.graph.outputs}
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import itertools
 import logging
 import os
@@ -18,10 +19,9 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
 from sardonyx.base.artifact_store import Store, digest, store
 from sardonyx.base.cpu_count import thread_count
@@ -32,11 +32,13 @@ from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.compiler.target.description import host
 from sardonyx.compiler.tiling import overrides
 from sardonyx.errors import ModelFileError, UnsupportedError
-from sardonyx.model import Loadable, load
-from sardonyx.ops.registry import host_function, user_operators
-from sardonyx.rewrite.language import REGISTRY
-from sardonyx.rewrite.sweep import SWEEPS
 from sardonyx.runtime.compiled.compiled_file import is_compiled_file
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from sardonyx.core.eval.host_function import HostFunction
+    from sardonyx.model import Loadable
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +84,8 @@ class ModelSource:
         if is_compiled_file(self._source):
             raise UnsupportedError("expected a model, got a compiled file.", where=self._path)
         if self._model is None:
+            from sardonyx.model import load
+
             self._require_state()
             self._model = load(self._source)
         return self._model
@@ -107,6 +111,8 @@ class ModelSource:
 
     def _is_elsewhere(self, tensor: Any) -> bool:
         """Return True if a tensor is stored in another file."""
+        import onnx_ir as ir
+
         return isinstance(tensor, ir.ExternalTensor) and _state(tensor.path) != self._state
 
     def _require_state(self) -> None:
@@ -159,10 +165,25 @@ class ModelSource:
 
 
 def _is_standard() -> bool:
-    """Return True if no operators or rules are user-defined, so that the package's digest covers all of them."""
-    modules = {rule.module for rules in REGISTRY.values() for rule in rules}
-    modules.update(sweep.rule.module for sweep in SWEEPS.values())
-    return not user_operators() and all(module.startswith(_PACKAGE) for module in modules)
+    """Return True if no operators or rules are user-defined, so that the package's digest covers all of them.
+
+    Registries that no module has imported yet hold nothing of the user.
+    """
+    if (registry := sys.modules.get("sardonyx.ops.registry")) is not None and registry.user_operators():
+        return False
+    modules: set[str] = set()
+    if (language := sys.modules.get("sardonyx.rewrite.language")) is not None:
+        modules.update(rule.module for rules in language.REGISTRY.values() for rule in rules)
+    if (sweep := sys.modules.get("sardonyx.rewrite.sweep")) is not None:
+        modules.update(entry.rule.module for entry in sweep.SWEEPS.values())
+    return all(module.startswith(_PACKAGE) for module in modules)
+
+
+def host_function(domain: str, name: str, since: int, present: tuple[bool, ...] | None, module: str) -> HostFunction:
+    """Return a host function of a stored program; see :func:`sardonyx.ops.registry.host_function`."""
+    from sardonyx.ops import registry
+
+    return registry.host_function(domain, name, since, present, module)
 
 
 def restored(source: ModelSource, threads: int | None, denormals: Denormals) -> tuple[Program, dict[str, Any]] | None:
@@ -317,6 +338,8 @@ def _sum(blocks: Iterable[bytes]) -> str:
 
 
 def _tensors(model: ir.Model) -> Iterator[Any]:
+    import onnx_ir as ir
+
     for graph in (model.graph, *model.graph.subgraphs()):
         yield from (value.const_value for value in graph.initializers.values())
     nodes = itertools.chain(model.graph.all_nodes(), *(function.all_nodes() for function in model.functions.values()))
@@ -347,6 +370,15 @@ _SOURCES = "\n".join(_sources([f"{Path(__file__).parents[2]}/{part}" for part in
 
 @functools.cache
 def _build() -> str:
-    """Names the target, this package and what it computes with, down to when its files were written."""
-    others = [str(sys.modules[name].__version__) for name in ("numpy", "ml_dtypes", "onnx", "onnx_ir")]
+    """Return a digest of the target, this package and its dependencies, by the states of their files."""
+    others = [_installation(name) for name in ("numpy", "ml_dtypes", "onnx", "onnx_ir")]
     return digest(sys.modules["sardonyx"].__version__, toolchain(), repr(host()), _SOURCES, *others)
+
+
+def _installation(name: str) -> str:
+    """Identify an installed package without importing it: its path, size and time of installation."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        return name
+    state = Path(spec.origin).stat()
+    return f"{spec.origin} {state.st_size} {state.st_mtime_ns}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING
 
 from sardonyx.errors import EditError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 _COMMITS = 1000
 """Limit of remembered commits."""

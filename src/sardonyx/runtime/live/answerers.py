@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sardonyx.compiler.call.call_context import Fault
 from sardonyx.core.eval.run_context import RunContext
-from sardonyx.ops.reference import ReferenceModel
-from sardonyx.runtime.compiled.compiled_model import NativeModel
-from sardonyx.runtime.compiled.output_variants import OutputVariants
-from sardonyx.runtime.compiled.program_cache import ModelSource
-from sardonyx.runtime.compiled.value_specialization import SpecializedModel
-from sardonyx.runtime.partition.partitioned_model import PartitionedModel
+
+if TYPE_CHECKING:
+    from sardonyx.ops.reference import ReferenceModel
+    from sardonyx.runtime.compiled.compiled_model import NativeModel
+    from sardonyx.runtime.compiled.output_variants import OutputVariants
+    from sardonyx.runtime.compiled.program_cache import ModelSource
+    from sardonyx.runtime.compiled.value_specialization import SpecializedModel
+    from sardonyx.runtime.partition.partitioned_model import PartitionedModel
 
 Names = Sequence[str] | None
 """Names of the requested outputs; None for all outputs of the model."""
@@ -64,6 +66,8 @@ class Interpreter:
             UnsupportedError: An operator has no definition.
             InvalidModelError: The model violates the standard.
         """
+        from sardonyx.ops.reference import ReferenceModel
+
         with self._lock:
             if self._prepared is None:
                 self._prepared = ReferenceModel(self._source.model)

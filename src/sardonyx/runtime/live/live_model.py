@@ -7,22 +7,23 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Literal
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Literal
 
 from sardonyx.base import background_threads
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.base.thread_priority import run_after_calls
 from sardonyx.errors import EditError, UnsupportedError
-from sardonyx.model import Loadable
-from sardonyx.runtime.compiled.compiled_model import NativeModel
-from sardonyx.runtime.compiled.memory_usage import give_back
-from sardonyx.runtime.editing.draft import Draft
-from sardonyx.runtime.editing.fingerprint import Structure
 from sardonyx.runtime.editing.history import Commit, History
 from sardonyx.runtime.live.model_version import ModelVersion
 from sardonyx.runtime.options import SessionOptions
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from sardonyx.model import Loadable
+    from sardonyx.runtime.compiled.compiled_model import NativeModel
+    from sardonyx.runtime.editing.draft import Draft
+    from sardonyx.runtime.editing.fingerprint import Structure
 
 EditCompile = Literal["wait", "background"]
 """When an edited model is compiled: before it answers calls, or while the interpreter answers them."""
@@ -135,6 +136,8 @@ class LiveModel:
 
     def shrink(self) -> None:
         """Free memory that no call uses, and the compiled models of earlier versions."""
+        from sardonyx.runtime.compiled.memory_usage import give_back
+
         self._compiled = CompiledModelCache()
         self.version.shrink()
         give_back()

@@ -13,36 +13,34 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.base import background_threads
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.base.thread_priority import FirstCall, lower_priority
-from sardonyx.compiler.aot.writer import write_library
-from sardonyx.compiler.call.native_entry import Entry
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.program_image.image import UnserializableError
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import OptionError, UnsupportedError
-from sardonyx.model import Loadable, load
-from sardonyx.ops.registry import host_function
 from sardonyx.runtime.compiled.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
 from sardonyx.runtime.compiled.compiled_model import NativeModel
-from sardonyx.runtime.compiled.frontend import Undecided
-from sardonyx.runtime.compiled.memory_usage import Memory, memory
 from sardonyx.runtime.compiled.output_variants import OutputVariants, with_outputs
-from sardonyx.runtime.compiled.program_cache import ModelSource, keep, restored
-from sardonyx.runtime.compiled.value_specialization import SpecializedModel
-from sardonyx.runtime.editing.fingerprint import Structure, structure
-from sardonyx.runtime.free_dimensions import with_sizes
+from sardonyx.runtime.compiled.program_cache import ModelSource, host_function, keep, restored
 from sardonyx.runtime.live.answerers import Interpreter, answer, ordered
 from sardonyx.runtime.model_info import ValueInfo
 from sardonyx.runtime.options import SessionOptions
-from sardonyx.runtime.partition.partitioned_model import PartitionedModel
-from sardonyx.runtime.placement import Placement, place_nodes
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx_ir as ir
+
+    from sardonyx.compiler.call.native_entry import Entry
+    from sardonyx.model import Loadable
+    from sardonyx.runtime.compiled.memory_usage import Memory
+    from sardonyx.runtime.compiled.value_specialization import SpecializedModel
+    from sardonyx.runtime.editing.fingerprint import Structure
+    from sardonyx.runtime.partition.partitioned_model import PartitionedModel
+    from sardonyx.runtime.placement import Placement
 
 
 class ModelVersion:
@@ -68,6 +66,9 @@ class ModelVersion:
 
     def __init__(self, loadable: Loadable, options: SessionOptions) -> None:
         if (options.free_dimensions or options.free_denotations) and not is_compiled_file(loadable):
+            from sardonyx.model import load
+            from sardonyx.runtime.free_dimensions import with_sizes
+
             loadable = with_sizes(load(loadable), options.free_dimensions, options.free_denotations)
         self._begin(loadable, options)
         if self._is_compiled_file:
@@ -126,6 +127,8 @@ class ModelVersion:
         self.inputs = [ValueInfo.of(value) for value in graph.inputs if not value.is_initializer()]
         self.outputs = [ValueInfo.of(value) for value in graph.outputs]
         if not self.options.is_plain:
+            from sardonyx.runtime.partition.partitioned_model import PartitionedModel
+
             self.partitioned = PartitionedModel(self.model, self.options, self._source.name(self.options.threads))
             self._answerers = ordered(partitioned=self.partitioned, interpreter=self._interpreter)
         if not self.options.compiles:
@@ -149,6 +152,8 @@ class ModelVersion:
     @functools.cached_property
     def structure(self) -> Structure | None:
         """The part of the model that determines its compiled code; None without a model or a comparable structure."""
+        from sardonyx.runtime.editing.fingerprint import structure
+
         return None if self._is_compiled_file else structure(self.model)
 
     @property
@@ -169,6 +174,8 @@ class ModelVersion:
     @property
     def placement(self) -> list[Placement]:
         """The current provider of each node of the main graph, with the reason."""
+        from sardonyx.runtime.placement import place_nodes
+
         if self.partitioned is not None:
             return self.partitioned.placement
         native = self.native
@@ -220,6 +227,8 @@ class ModelVersion:
 
     def memory(self) -> Memory:
         """Return the memory that the version holds."""
+        from sardonyx.runtime.compiled.memory_usage import memory
+
         if self.partitioned is not None:
             return self.partitioned.memory(self._peak)
         programs = [] if self.native is None else [("", self.native.program, 0)]
@@ -272,6 +281,8 @@ class ModelVersion:
 
     def save_library(self, path: Path, header: Path | None, prefix: str | None) -> None:
         """Write the compiled model as a library for C; see :meth:`.Session.save_library`."""
+        from sardonyx.compiler.aot.writer import write_library
+
         native, program = self._require_native(), self.program
         assert program is not None
         write_library(program, native.input_names, native.output_names, path, header, prefix)
@@ -333,6 +344,9 @@ class ModelVersion:
         Raises:
             Exception: An unexpected failure of the compiler.
         """
+        from sardonyx.runtime.compiled.frontend import Undecided
+        from sardonyx.runtime.compiled.value_specialization import SpecializedModel
+
         options = self.options
         try:
             reweighted = None if like is None else like.reweighted(self.model, options.optimization)

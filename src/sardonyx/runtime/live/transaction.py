@@ -1,19 +1,13 @@
-"""Edits of a live model: transactions, and single changes as transactions of their own."""
+"""Transactions: edits of a live model that are committed as a whole or not at all."""
 
 from __future__ import annotations
 
-import functools
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, get_args
+from typing import NoReturn, get_args
 
 from sardonyx.errors import EditError, OptionError
 from sardonyx.runtime.editing.draft import Draft
 from sardonyx.runtime.live.live_model import EditCompile, LiveModel
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Edit(Draft):
@@ -74,41 +68,3 @@ class Edit(Draft):
         if name.startswith("__"):
             raise AttributeError(name)
         raise EditError("the edit is not open.", remedy="Make changes in its `with` statement, or begin another.")
-
-
-class Edits(ABC):
-    """The changes of an edit as methods, each of which is a transaction."""
-
-    @abstractmethod
-    def edit(self) -> Edit:
-        """Begin a transaction; see :class:`Edit`."""
-
-    @staticmethod
-    def _as_transaction(change: Callable[Concatenate[Draft, P], R]) -> Callable[Concatenate[Edits, P], R]:
-        @functools.wraps(change)
-        def call(self: Edits, /, *args: P.args, **named: P.kwargs) -> R:
-            with self.edit() as draft:
-                return change(draft, *args, **named)
-
-        return call
-
-    add_node = _as_transaction(Draft.add_node)
-    remove_node = _as_transaction(Draft.remove_node)
-    replace_node = _as_transaction(Draft.replace_node)
-    rewire = _as_transaction(Draft.rewire)
-    add_output = _as_transaction(Draft.add_output)
-    remove_output = _as_transaction(Draft.remove_output)
-    add_input = _as_transaction(Draft.add_input)
-    remove_input = _as_transaction(Draft.remove_input)
-    add_weight = _as_transaction(Draft.add_weight)
-    set_weight = _as_transaction(Draft.set_weight)
-    update_weights = _as_transaction(Draft.update_weights)
-    attach = _as_transaction(Draft.attach)
-    detach = _as_transaction(Draft.detach)
-
-    def insert_after(
-        self, tensor: str, op: str, name: str | None = None, *, domain: str = "", **attributes: Any
-    ) -> str:
-        """Insert a node with one input after a tensor; see :meth:`.Draft.insert_after`."""
-        with self.edit() as draft:
-            return draft.insert_after(tensor, op, name, domain=domain, **attributes)

@@ -14,11 +14,13 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import OptionError
 from sardonyx.runtime.providers.protocol import Answer, Claim, Factory, Provider, Refusal, Runner, Settings, Shrinking
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "Answer",
@@ -56,6 +58,8 @@ def installed() -> list[str]:
 
 
 def _registered() -> Mapping[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
     return {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.core.eval.run_context import RunContext
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 OptimizationLevel = Literal["none", "basic", "all"]
 """The rewrites before a model runs: none, rewrites that keep every bit, or all."""

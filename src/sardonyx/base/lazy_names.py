@@ -1,0 +1,30 @@
+"""Public names of packages that are imported when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sardonyx.base.gc_pause import imports_frozen
+
+
+def lazy_names(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package, which imports the module of a name when the name is first used.
+
+    Args:
+        package: The name of the package.
+        names: The public names, by module.
+    """
+    modules = {name: module for module, exported in names.items() for name in exported}
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        with imports_frozen():
+            value = getattr(importlib.import_module(modules[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get
