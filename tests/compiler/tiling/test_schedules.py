@@ -23,6 +23,7 @@ from sardonyx.compiler.tiling.convolution import ConvolutionProblem, Convolution
 from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, Layout, choose_gemm
 from sardonyx.compiler.tiling.pooling import PoolingProblem, PoolingSchedule, choose_pooling
 from sardonyx.compiler.tiling.rows import RowProblem, RowSchedule, choose_rows
+from sardonyx.compiler.tiling.trees import TreeProblem, TreeSchedule, choose_trees
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
@@ -67,6 +68,9 @@ def choices(target: Target) -> Iterator[Choice[Any]]:
     for shape, axes, neighbours in (((5, 768), (1,), 5), ((64, 2), (1,), 64), ((64, M), (0,), M), ((1, 1), (1,), 1)):
         for shared in ((), (2,), (13,)):
             yield choose_rows(RowProblem(shape, axes, neighbours, 32, 2, 7, True, 0, shared), target)
+    for rows in (1, 500, M):
+        for trees in (1, 40, 2000):
+            yield choose_trees(TreeProblem(rows, trees, 20, 3, 5000 * trees, trees == 1, 2), target)
     yield choose_rows(RowProblem((1, 64, 7, 7), (2, 3), 64, 32, 1, 1, False, target.lanes(32)), target)
 
 
@@ -266,4 +270,6 @@ def test_schedules_for_another_target_are_refused() -> None:
 
 def test_every_kind_has_a_schedule() -> None:
     kinds = {type(choice.schedule) for choice in choices(NAMED["avx2"])}
-    assert kinds == {GemmSchedule, ConvolutionSchedule, AttentionSchedule, PoolingSchedule, RowSchedule}
+    assert kinds == {
+        GemmSchedule, ConvolutionSchedule, AttentionSchedule, PoolingSchedule, RowSchedule, TreeSchedule,
+    }  # fmt: skip

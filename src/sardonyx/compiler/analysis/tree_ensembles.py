@@ -1,4 +1,4 @@
-"""Sums over tree ensembles: the calls that the tree kernel computes, and their tables.
+"""Sums over tree ensembles: the calls that the tree kernel computes, and the tables of the kernel.
 
 Operands of the call are the rows and tables over nodes, all constant (see the operators of ensembles): roots, features,
 splits, modes, the children if a comparison is true and if it is false, whether a missing feature counts as true, the
@@ -15,10 +15,6 @@ import numpy as np
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.analysis.tree_layout import (
     GROUP,
-    GROUP_STEPS,
-    GROUP_WAYS,
-    ROW_STEPS,
-    WAYS,
     arrival_shares,
     build_tops,
     column_bits,
@@ -28,7 +24,6 @@ from sardonyx.compiler.analysis.tree_layout import (
     place_nodes,
 )
 from sardonyx.compiler.analysis.tree_predicates import Branches, normalize_branches
-from sardonyx.compiler.target.description import Target
 from sardonyx.core.ir.graph import Value
 
 NAME = "tree_sum"
@@ -38,7 +33,7 @@ _MOST_COLUMNS = 4000
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """The tables of an ensemble that the kernel reads.
+    """The tables of an ensemble.
 
     A node has 8 bytes. The low half is the limit; the high half has the node's column in the lower bits and the index
     of the first child in the upper bits. A leaf has an extra column after all others, with key 0, and is its own child.
@@ -46,51 +41,72 @@ class Ensemble:
 
     Attributes:
         nodes: The nodes of all trees; int64.
-        roots: Index of each tree's root. The last ``WAYS`` trees are padded with trees without nodes of their own, and
-            one such tree follows.
-        steps: For every ``WAYS`` trees, the steps before the first test for completion, and the most steps.
+        roots: Index of each tree's root.
+        end: Index of a leaf without weight, after all other nodes.
         top_nodes: A row for each node of a top: the offset of the column in bytes, the smallest key above the limit as
             a signed number, and the mask of the ends that remain; int32.
         top_starts: Offset of each tree in ``top_nodes``, and the offset of the end.
         ends: The nodes below the tops, [trees, 32]; int32. Indices of nodes; in a *shallow* ensemble the limits of the
             leaves.
-        rests: For each tree, the steps from the ends on: before the first test for completion, and at most.
         columns: For each column, the feature, and the key of a missing value as a signed number; int32.
         weights: A row for each leaf, [leaves, targets]; float32.
         trees: Number of trees, without padding.
         features: Number of features of a row.
         shallow: True if all tops lead to leaves only.
+        root_arrivals: Shares of the leaves within each number of steps from the root, [trees, steps].
+        root_heights: The most steps from the root, [trees].
+        end_arrivals: Shares of the leaves within each number of steps from the ends, [trees, steps].
+        end_heights: The most steps from the ends, [trees].
     """
 
     nodes: np.ndarray
     roots: np.ndarray
-    steps: np.ndarray
+    end: int
     top_nodes: np.ndarray
     top_starts: np.ndarray
     ends: np.ndarray
-    rests: np.ndarray
     columns: np.ndarray
     weights: np.ndarray
     trees: int
     features: int
     shallow: bool
+    root_arrivals: np.ndarray
+    root_heights: np.ndarray
+    end_arrivals: np.ndarray
+    end_heights: np.ndarray
 
     @property
     def targets(self) -> int:
         """Number of weights of a leaf."""
         return int(self.weights.shape[1])
 
-    def tile(self, target: Target) -> int:
-        """Return the number of trees whose tables fit half of L1, beside the keys.
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the tables that groups of rows read."""
+        return self.top_nodes.nbytes + self.ends.nbytes + (0 if self.shallow else self.nodes.nbytes)
 
-        All groups of rows pass through these trees before the next.
+    def pad_roots(self, ways: int) -> np.ndarray:
+        """Return the index of each tree's root, padded to a multiple of ``ways`` trees and one more.
+
+        Trees of the padding have no nodes of their own.
         """
-        size = self.top_nodes.nbytes + self.ends.nbytes + (0 if self.shallow else self.nodes.nbytes)
-        return max(1, target.l1 // 2 * self.trees // size)
+        padding = -self.trees % ways
+        return np.pad(self.roots, (0, padding + 1), constant_values=self.end)
+
+    def row_tests(self, ways: int, steps: int) -> np.ndarray:
+        """Return the :func:`.completion_tests` of rows that traverse ``ways`` trees concurrently."""
+        padding = -self.trees % ways
+        arrivals = np.pad(self.root_arrivals, [(0, padding), (0, 0)], constant_values=1)
+        heights = np.pad(self.root_heights, (0, padding)).reshape(-1, ways).max(1)
+        return completion_tests(arrivals.reshape(-1, ways, arrivals.shape[1]).prod(1), heights, steps)
+
+    def group_tests(self, ways: int, steps: int) -> np.ndarray:
+        """Return the :func:`.completion_tests` of ``ways`` rows that traverse a tree concurrently."""
+        return completion_tests(self.end_arrivals**ways, self.end_heights, steps)
 
 
-TABLES = ("nodes", "roots", "steps", "top_nodes", "top_starts", "ends", "rests", "columns", "weights")
-"""The attributes of :class:`Ensemble` that are tables of the kernel."""
+TABLES = ("nodes", "top_nodes", "top_starts", "ends", "columns", "weights")
+"""The attributes of :class:`Ensemble` that the kernel reads, whatever its schedule."""
 
 _ensembles: weakref.WeakKeyDictionary[Value, Ensemble | str] = weakref.WeakKeyDictionary()
 
@@ -150,25 +166,24 @@ def _pack(roots: np.ndarray, branches: Branches, weights: np.ndarray, features: 
     tops = build_tops(roots.tolist(), branches, heights)
     heights = np.append(heights, 0)
     shallow = not heights[tops.ends].any()
-    padding = -len(roots) % WAYS
-    whole = np.pad(arrival_shares(roots[:, None], branches, levels), [(0, padding), (0, 0)], constant_values=1)
-    depths = np.pad(heights[roots], (0, padding)).reshape(-1, WAYS).max(1)
-    below = arrival_shares(tops.ends, branches, levels) ** GROUP_WAYS
     return Ensemble(
         nodes=words.reshape(-1).view(np.int64),
-        roots=np.pad(placement.roots, (0, padding + 1), constant_values=placement.count),
-        steps=completion_tests(whole.reshape(-1, WAYS, whole.shape[1]).prod(1), depths, ROW_STEPS),
+        roots=placement.roots,
+        end=placement.count,
         top_nodes=np.stack(
             [column_of[tops.nodes] * (4 * GROUP), limits[tops.nodes] + 1 - (1 << 31), tops.masks], 1
         ).astype(np.int32),
         top_starts=3 * tops.starts,
         ends=(limits if shallow else index_of)[tops.ends].astype(np.uint32).view(np.int32),
-        rests=completion_tests(below, heights[tops.ends].max(1), GROUP_STEPS),
         columns=np.stack([columns // 2, np.where(columns % 2, -1 << 31, (1 << 31) - 1)], 1).astype(np.int32),
         weights=weights,
         trees=len(roots),
         features=features,
         shallow=shallow,
+        root_arrivals=arrival_shares(roots[:, None], branches, levels),
+        root_heights=heights[roots],
+        end_arrivals=arrival_shares(tops.ends, branches, levels),
+        end_heights=heights[tops.ends].max(1),
     )
 
 

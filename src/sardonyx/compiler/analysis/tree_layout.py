@@ -27,15 +27,6 @@ LINE = 8
 GROUP = 32
 """Rows that are evaluated concurrently in the tops of trees."""
 
-GROUP_WAYS = 8
-"""Rows of a group that traverse one tree concurrently, with the tree in cache."""
-
-WAYS = 16
-"""Trees that a single row traverses concurrently: hides the latency of loads from L2 or beyond."""
-
-GROUP_STEPS, ROW_STEPS = 2, 4
-"""Steps between two tests for completion of all concurrent traversals: of a group, of a row."""
-
 _LONGEST = 255
 """Maximum depth in statistics: deeper leaves are counted at this depth."""
 

@@ -14,23 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sardonyx.compiler.analysis.tree_layout import GROUP, GROUP_STEPS, GROUP_WAYS, LINE, ROW_STEPS, WAYS, column_bits
+from sardonyx.compiler.analysis.tree_layout import GROUP, LINE, column_bits
 from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.llvm.ir_builder import suffix
 from sardonyx.compiler.llvm.vector_value import Vector
+from sardonyx.compiler.tiling.trees import TreeProblem, TreeSchedule
 from sardonyx.core.dim import Size, ceil_div, dim_max, dim_min
 
-_MOST_LINES = 32
-"""Largest number of cache lines of a tree that a group prefetches.
-
-A group reads only a small part of a large tree.
-"""
-
-_SHARED = 512
-"""Smallest number of trees of a single row that threads share."""
-
-_CHUNK = 8 * WAYS
-"""Trees of a work item if threads share the trees."""
+_MOST_VECTOR_TARGETS = 16
+"""Most targets whose weights are added as one vector."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +32,8 @@ class Forest:
     Attributes:
         nodes: Pointer to the nodes.
         roots: Pointer to the index of the first node of each tree, and of the end, i64.
-        steps: For every ``WAYS`` trees, pointer to the steps before the first test for completion, and the most steps,
-            i64.
+        steps: For every ``row_ways`` trees, pointer to the steps before the first test for completion, and the most
+            steps, i64.
         top_nodes: Pointer to the nodes of tops, three i32 each.
         top_starts: Pointer to the index of the first top node of each tree, and of the end, i64.
         ends: Pointer to the nodes or leaves below tops, i32.
@@ -50,11 +42,12 @@ class Forest:
         columns: Pointer to the feature of each column and the key of a missing value, i32.
         weights: Pointer to the weights of leaves, float.
         trees: Number of trees.
-        tile: Trees that all groups of rows traverse before the next tile.
         features: Features of a row.
         column_count: Number of columns.
         targets: Weights of a leaf.
         shallow: True if all tops lead to leaves only.
+        problem: The sizes that the schedule was chosen for.
+        schedule: Groups of rows, tiles of trees and concurrent traversals.
     """
 
     nodes: str
@@ -67,55 +60,48 @@ class Forest:
     columns: str
     weights: str
     trees: int
-    tile: int
     features: int
     column_count: int
     targets: int
     shallow: bool
-
-    @property
-    def fewest(self) -> int:
-        """Smallest number of rows for which a group is faster than single rows."""
-        return 3 if self.shallow else 18
-
-    @property
-    def is_shared(self) -> bool:
-        """True if threads share the trees when the rows are too few for a group."""
-        return self.trees >= _SHARED
+    problem: TreeProblem
+    schedule: TreeSchedule
 
     @property
     def row_stride(self) -> int:
         """Bytes of the keys of a row, followed by a 0."""
-        return 4 * (self.column_count + 1)
+        return self.problem.row_bytes
 
     @property
     def group_stride(self) -> int:
         """Bytes of the scratch memory of a group: keys by column, keys by row, sums."""
-        by_column = GROUP * 4 * self.column_count
-        by_row = 0 if self.shallow else GROUP * self.row_stride
-        return -(-(by_column + by_row + GROUP * 4 * self.targets) // 64) * 64
+        return self.problem.group_bytes
+
+    @property
+    def padded_trees(self) -> int:
+        """Number of trees, with padding to a multiple of the trees that a row traverses concurrently."""
+        ways = self.schedule.row_ways
+        return -(-self.trees // ways) * ways
 
 
-def block_rows(kernel: Kernel, forest: Forest, rows: Size, threads: int) -> Size:
+def block_rows(forest: Forest, rows: Size, threads: int) -> Size:
     """Return the rows of a work item."""
-    # L2 holds the keys of all rows of a work item, so that trees, which come from L3 or memory, are read only once.
-    groups = kernel.target.l2 // 2 // forest.group_stride
-    return dim_max(dim_min(ceil_div(rows, threads), max(1, groups) * GROUP), 1)
+    return dim_max(dim_min(ceil_div(rows, threads), forest.schedule.item_groups * GROUP), 1)
 
 
-def scratch_bytes(kernel: Kernel, forest: Forest, rows: Size, threads: int) -> Size:
+def scratch_bytes(forest: Forest, rows: Size, threads: int) -> Size:
     """Return the bytes of scratch memory of a worker: the groups of a work item, and a row."""
-    return ceil_div(block_rows(kernel, forest, rows, threads), GROUP) * forest.group_stride + forest.row_stride
+    return ceil_div(block_rows(forest, rows, threads), GROUP) * forest.group_stride + forest.row_stride
 
 
 def few_rows(forest: Forest, rows: Size) -> Size:
     """Return the number of rows if too few for a group, else 0."""
-    return rows * dim_max(dim_min(forest.fewest - rows, 1), 0)
+    return rows * dim_max(dim_min(forest.schedule.group_rows - rows, 1), 0)
 
 
 def leaves_bytes(forest: Forest, rows: Size) -> Size:
     """Return the bytes of the limits of the leaves that few rows reach."""
-    return 4 * -(-forest.trees // WAYS) * WAYS * few_rows(forest, rows)
+    return 4 * forest.padded_trees * few_rows(forest, rows)
 
 
 def leaves_of_few(kernel: Kernel, forest: Forest, x: str, leaves: str, scratch: str, rows: Size) -> Size:
@@ -151,17 +137,19 @@ class _Writer:
         self.scratch = scratch
         self.leaves = leaves or "null"
         self.reached_ends = self.e.array("i32", GROUP)
-        self.all_trees = -(-forest.trees // WAYS) * WAYS
+        self.schedule = forest.schedule
+        self.all_trees = forest.padded_trees
 
     def write_leaves(self, rows: Size) -> Size:
-        e, forest, chunks = self.e, self.forest, -(-self.all_trees // _CHUNK)
+        e, forest, chunk = self.e, self.forest, self.schedule.item_trees
+        chunks = -(-self.all_trees // chunk)
         keys = self._worker_scratch(forest.row_stride)
         with e.loop("%first", "%last") as item:
-            row, first = e.div(item, chunks), e.mul(e.rem(item, chunks), _CHUNK)
-            last = e.least(e.add(first, _CHUNK), self.all_trees)
+            row, first = e.div(item, chunks), e.mul(e.rem(item, chunks), chunk)
+            last = e.least(e.add(first, chunk), self.all_trees)
             self._row_keys(e.address(self.x, "float", e.mul(row, forest.features)), keys)
             to = e.address(self.leaves, "i32", e.mul(row, self.all_trees))
-            with e.loop(first, last, WAYS) as tree:
+            with e.loop(first, last, self.schedule.row_ways) as tree:
                 for way, limit in enumerate(self._find_leaves(keys, tree)):
                     e.store("i32", limit, e.address(e.address(to, "i32", tree), "i32", way), 4)
         return few_rows(forest, rows) * chunks
@@ -173,22 +161,22 @@ class _Writer:
 
     def write(self, rows: Size, threads: int) -> Size:
         e, forest = self.e, self.forest
-        block = block_rows(self.kernel, forest, rows, threads)
-        room = self._worker_scratch(self.kernel.size(scratch_bytes(self.kernel, forest, rows, threads)))
+        block, fewest = block_rows(forest, rows, threads), self.schedule.group_rows
+        room = self._worker_scratch(self.kernel.size(scratch_bytes(forest, rows, threads)))
         total, size = self.kernel.size(rows), self.kernel.size(block)
         with e.loop("%first", "%last") as item:
             start = e.mul(item, size)
             count = e.least(e.sub(total, start), size)
             x = e.address(self.x, "float", e.mul(start, forest.features))
             out = e.address(self.out, "float", e.mul(start, forest.targets))
-            groups = e.div(e.add(count, GROUP - forest.fewest), GROUP)
+            groups = e.div(e.add(count, GROUP - fewest), GROUP)
             together = e.least(e.mul(groups, GROUP), count)
             with e.when(e.let(f"icmp sgt i64 {groups}, 0")):
                 self._groups(x, out, room, groups, together)
             with e.loop(together, count) as row:
                 values = e.address(x, "float", e.mul(row, forest.features))
                 sums = e.address(out, "float", e.mul(row, forest.targets))
-                few = e.let(f"icmp slt i64 {total}, {forest.fewest}") if forest.is_shared else "false"
+                few = e.let(f"icmp slt i64 {total}, {fewest}") if self.schedule.shares_trees else "false"
                 with e.either(few) as branches:
                     next(branches)
                     self._row_of_leaves(e.add(start, row), sums)
@@ -203,8 +191,8 @@ class _Writer:
         e, forest = self.e, self.forest
         with e.loop(0, groups) as group:
             self._keys(x, self._group_at(room, group), e.mul(group, GROUP), e.sub(count, 1))
-        with e.loop(0, forest.trees, forest.tile) as first:
-            last = e.least(e.add(first, forest.tile), forest.trees)
+        with e.loop(0, forest.trees, self.schedule.tile) as first:
+            last = e.least(e.add(first, self.schedule.tile), forest.trees)
             following = None if forest.shallow else self._following(last, groups)
             with e.loop(0, groups) as group:
                 if following is not None:
@@ -223,11 +211,11 @@ class _Writer:
     def _following(self, first: str | int, groups: str | int) -> tuple[str, str | int]:
         """Return the address of the trees after a tile, and the number of cache lines to prefetch per group."""
         e, forest = self.e, self.forest
-        last = e.least(e.add(first, forest.tile), forest.trees)
+        last = e.least(e.add(first, self.schedule.tile), forest.trees)
         begin, end = (e.load("i64", e.address(forest.roots, "i64", tree), 8) for tree in (first, last))
         lines = e.div(e.add(e.sub(end, begin), LINE - 1), LINE)
         share = e.div(e.add(lines, e.sub(groups, 1)), groups)
-        return e.address(forest.nodes, "i64", begin), e.least(share, _MOST_LINES * forest.tile)
+        return e.address(forest.nodes, "i64", begin), e.least(share, self.schedule.prefetch_lines * self.schedule.tile)
 
     def _prefetch(self, nodes: str, share: str | int, group: str) -> None:
         e, begin = self.e, self.e.mul(group, share)
@@ -361,9 +349,9 @@ class _Writer:
         e.store(end.type, end.name, self.reached_ends, 64)
         rest = self._step_counts(forest.rests, tree)
         sums, rows = self._sums(group), self._rows_at(group)
-        with e.loop(0, count, GROUP_WAYS) as lane:
+        with e.loop(0, count, self.schedule.group_ways) as lane:
             starts, keys = [], []
-            for way in range(GROUP_WAYS):
+            for way in range(self.schedule.group_ways):
                 number = e.load("i32", e.address(e.address(self.reached_ends, "i32", lane), "i32", way), 4)
                 starts.append(e.load("i32", e.address(ends, "i32", e.let(f"zext i32 {number} to i64")), 4))
                 keys.append(
@@ -371,7 +359,7 @@ class _Writer:
                 )
             if not forest.shallow:
                 nodes = [e.let(f"zext i32 {start} to i64") for start in starts]
-                starts = self._traverse(nodes, keys, *rest, GROUP_STEPS)
+                starts = self._traverse(nodes, keys, *rest, self.schedule.group_steps)
             to = e.address(sums, "float", e.mul(lane, forest.targets))
             for way, limit in enumerate(starts):
                 self._add_leaf(limit, e.address(to, "float", way * forest.targets))
@@ -379,10 +367,10 @@ class _Writer:
     # One row.
 
     def _row(self, x: str, keys: str, sums: str) -> None:
-        """Emit one row through trees in groups of ``WAYS``."""
+        """Emit one row through trees in groups of ``row_ways``."""
         e = self.e
         self._row_keys(x, keys)
-        with self._accumulate(sums) as add, e.loop(0, self.all_trees, WAYS) as tree:
+        with self._accumulate(sums) as add, e.loop(0, self.all_trees, self.schedule.row_ways) as tree:
             for limit in self._find_leaves(keys, tree):
                 add(limit)
 
@@ -400,7 +388,7 @@ class _Writer:
         Sums in memory would wait for store forwarding.
         """
         e = self.e
-        if self.forest.targets > WAYS:
+        if self.forest.targets > _MOST_VECTOR_TARGETS:
             with e.loop(0, self.forest.targets) as at:
                 e.store("float", "0.0", e.address(sums, "float", at), 4)
             yield lambda limit: self._add_leaf(limit, sums)
@@ -419,10 +407,11 @@ class _Writer:
         e.store("i32", "0", e.address(keys, "i32", forest.column_count), 4)
 
     def _find_leaves(self, keys: str, tree: str) -> list[str]:
-        """Return the limits of the leaves that a row reaches in ``WAYS`` trees from ``tree`` on."""
-        e, forest = self.e, self.forest
-        roots = [e.load("i64", e.address(forest.roots, "i64", e.add(tree, way)), 8) for way in range(WAYS)]
-        return self._traverse(roots, [keys] * WAYS, *self._step_counts(forest.steps, e.div(tree, WAYS)), ROW_STEPS)
+        """Return the limits of the leaves that a row reaches in ``row_ways`` trees from ``tree`` on."""
+        e, forest, ways = self.e, self.forest, self.schedule.row_ways
+        roots = [e.load("i64", e.address(forest.roots, "i64", e.add(tree, way)), 8) for way in range(ways)]
+        counts = self._step_counts(forest.steps, e.div(tree, ways))
+        return self._traverse(roots, [keys] * ways, *counts, self.schedule.row_steps)
 
     # Traversal.
 
@@ -475,11 +464,11 @@ class _Writer:
 
     @property
     def _type(self) -> str:
-        """The LLVM type of the weights of a leaf, for at most ``WAYS`` targets."""
+        """The LLVM type of the weights of a leaf, for targets of a vector."""
         return "float" if self.forest.targets == 1 else f"<{self.forest.targets} x float>"
 
     def _leaf_weights(self, limit: str) -> str:
-        """Return the weights of a leaf, by its limit, for at most ``WAYS`` targets."""
+        """Return the weights of a leaf, by its limit, for targets of a vector."""
         e = self.e
         return (
             e.let(f"bitcast i32 {limit} to float")
@@ -494,7 +483,7 @@ class _Writer:
     def _add_leaf(self, limit: str, sums: str) -> None:
         """Add the weights of a leaf, by its limit."""
         e = self.e
-        if self.forest.targets <= WAYS:
+        if self.forest.targets <= _MOST_VECTOR_TARGETS:
             self._add(self._type, sums, self._leaf_weights(limit))
             return
         weights = self._weights(limit)

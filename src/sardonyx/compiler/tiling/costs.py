@@ -243,7 +243,7 @@ Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels
 """
 
 DIVISION_OPERATIONS, FUNCTION_OPERATIONS = 4, 12
-"""Additions in the time of a division, square root or remainder, and of a function such as `exp` or `tanh`.
+"""Additions in the time of a division, square root or remainder, and of a function such as `exp`.
 
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
 """
@@ -300,8 +300,50 @@ Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels
 """
 
 ROW_JUMP_OPERATIONS = 4
-"""Additions in the time of going to another cache line, at each step along a row whose elements are not adjacent.
+"""Additions in the time of going to another cache line, at each step along a row of strided elements.
 
 Orders candidates for `explain`; no decision depends on the value.
 Provenance: an assumption, not measured.
+"""
+
+# Tree ensembles. The unit is the traversal of a tree by a single row.
+
+TREE_GROUP_ROWS, TREE_SHALLOW_GROUP_ROWS = 18, 3
+"""Single rows that take as long as a group of 32 rows; the second if tops lead to leaves only.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+TREE_SHARED_TREES = 512
+"""Trees from which threads share the trees of a single row.
+
+Trades a second kernel and a fork for parallel traversals.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants --threads 2`.
+"""
+
+TREE_ITEM_TREES = 128
+"""Trees of a work item if threads share the trees, a multiple of `TREE_ROW_WAYS`.
+
+Trades balance between threads for the keys of a row, which each work item computes.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants --threads 2`.
+"""
+
+TREE_ROW_WAYS, TREE_GROUP_WAYS = 16, 8
+"""Concurrent traversals: trees of a single row, and rows of a group in one tree.
+
+Trades registers for independent loads: the trees of a row come from L2 or beyond, the tree of a group is in L1.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+TREE_ROW_STEPS, TREE_GROUP_STEPS = 4, 2
+"""Steps between two tests for completion of concurrent traversals.
+
+Trades steps that stay at a leaf for tests and mispredicted branches.
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
+"""
+
+TREE_PREFETCH_LINES = 32
+"""Most cache lines of a tree that a group prefetches: a group reads only a small part of a large tree.
+
+Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
 """

@@ -1,4 +1,4 @@
-"""The schedule of a row-by-row kernel: the axis and number of lanes, partial results, and values stored between passes.
+"""The schedule of a row-by-row kernel: lanes, partial results, and values stored between passes.
 
 A row-by-row kernel reduces axes of an array, e.g. for a softmax or a layer normalization; see
 :mod:`sardonyx.compiler.lower.row_reductions`.
@@ -17,7 +17,7 @@ from sardonyx.compiler.tiling.choice import Candidate, Choice, apply_override, r
 from sardonyx.core.dim import Dim, Size
 
 LaneAxis = Literal["row", "rows", "channels", "single"]
-"""Meaning of the lanes: elements of a row, adjacent rows, channels of a blocked image, or a single element."""
+"""Meaning of lanes: elements of a row, adjacent rows, channels of a blocked image, a single element."""
 
 
 @dataclass(frozen=True)
