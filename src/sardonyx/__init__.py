@@ -6,9 +6,12 @@ The names in ``__all__`` are the stable Python API. Each name is imported on fir
 
 from __future__ import annotations
 
+from sardonyx.base.deferred_imports import defer_imports
 from sardonyx.base.lazy_names import lazy_names
 
 __version__ = "0.1.0"
+
+defer_imports()
 
 PUBLIC_NAMES = {
     "sardonyx.compress.float16": ["auto_mixed_precision", "convert_bfloat16", "convert_float16"],

@@ -1,4 +1,4 @@
-"""Public names of packages that are imported when they are first used."""
+"""Lazy public names of packages: a module is imported when a name is first read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.base.gc_pause import imports_frozen
 
 
 def lazy_names(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package, which imports the module of a name when the name is first used.
+    """Return the ``__getattr__`` of a package, which imports the module of a name on first use.
 
     Args:
         package: The name of the package.

@@ -1,0 +1,71 @@
+"""Deferred imports of modules that a dependency imports and rarely uses.
+
+``onnx_ir`` imports ``sympy`` for arithmetic on symbolic dimensions, which Sardonyx does with sizes of its own
+(:mod:`sardonyx.core.dim`). The import of ``sympy`` takes longer than all other imports for loading a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+_DEFERRED = {"onnx_ir": ("sympy", "onnx_ir._symbolic_shapes")}
+"""Modules to defer while a package is imported."""
+
+
+class _DeferredModule(ModuleType):
+    """A module, imported when one of its attributes is first read."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextlib.contextmanager
+def deferred(names: Sequence[str]) -> Iterator[None]:
+    """Defer imports of these modules inside of the ``with`` statement; modules in memory stay unchanged.
+
+    Args:
+        names: The full names of the modules.
+    """
+    modules = {name: _DeferredModule(name) for name in names if name not in sys.modules}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name, module in modules.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+
+
+class _Finder:
+    """Finder of the packages in the table: the other finders find them, and their own imports are deferred."""
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the specification of a package of the table; None for other modules."""
+        names = _DEFERRED.get(name)
+        if names is None:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            with deferred(names):
+                execute(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def defer_imports() -> None:
+    """Defer imports of the packages in the table that are not imported yet."""
+    if not any(name in sys.modules for name in _DEFERRED):
+        sys.meta_path.insert(0, _Finder())

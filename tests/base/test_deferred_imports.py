@@ -1,0 +1,42 @@
+"""Importing onnx_ir through Sardonyx does not import sympy, and changes nothing for who uses sympy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def run(source: str) -> str:
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("first", ["import sardonyx, onnx_ir", "import sardonyx.core.ir.types, onnx_ir"])
+def test_onnx_ir_is_imported_without_sympy(first: str) -> None:
+    assert (
+        run(f"{first}, sys; print('sympy' in sys.modules, 'onnx_ir._symbolic_shapes' in sys.modules)") == "False False"
+    )
+
+
+def test_symbolic_dimensions_still_compute() -> None:
+    source = (
+        "import sardonyx, onnx_ir as ir;"
+        "d = (ir.SymbolicDim('N') + 1) * 2;"
+        "import sympy;"
+        "print(d, ir.SymbolicDim(sympy.Symbol('x')))"
+    )
+    assert run(source) == run(source.replace("import sardonyx, onnx_ir", "import onnx_ir"))
+
+
+def test_sympy_imported_later_is_sympy() -> None:
+    assert (
+        run("import sardonyx, onnx_ir, sympy, sympy.core; print(type(sympy).__name__, sympy.Symbol('a'))") == "module a"
+    )
+
+
+def test_modules_in_memory_stay() -> None:
+    source = "import onnx_ir, sympy; import sardonyx; sardonyx.load; print(onnx_ir._core.sympy is sympy)"
+    assert run(source) == "True"
