@@ -76,7 +76,8 @@ class KernelNote:
         read: Minimum bytes to read: each element once, weights in packed form.
         written: Bytes to write.
         main: Name of the tensor with the most operations; empty if the kernel computes no named tensor.
-        choices: The kernel's schedule, if there was a choice; for control flow, the schedules in its bodies.
+        choices: The kernel's schedule, if there was a choice, and the choice of fusion to leave work to another kernel;
+            for control flow, those of its bodies.
     """
 
     title: str
@@ -366,8 +367,7 @@ def _describe_choices(launches: Iterable[Launch]) -> tuple[ChoiceNote, ...]:
     """Return the schedules of launches, one for each problem."""
     notes: dict[str, ChoiceNote] = {}
     for launch in launches:
-        choice = launch.choice
-        if choice is not None:
+        for choice in filter(None, (launch.choice, launch.fusion_choice)):
             rejected = tuple(
                 CandidateNote(str(candidate.schedule), candidate.cost, candidate.reason)
                 for candidate in choice.candidates

@@ -232,6 +232,36 @@ def test_another_valid_convolution_computes_the_same(tmp_path: Path) -> None:
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
 
 
+def gated(units: int) -> Function:
+    """A gated linear unit: the product's columns are two gates."""
+    weights = np.random.default_rng(0).standard_normal((32, 2 * units)).astype(np.float32) / 8
+
+    def compute(x: L.Tensor) -> list[L.Tensor]:
+        product = L.matmul(x, L.constant(weights))
+        first, second = (L.slice_(product, -1, start, start + units) for start in (0, units))
+        return [first * L.sigmoid(second)]
+
+    return trace("gated", compute, [TensorType(t.FLOAT, (4, 32))])
+
+
+def test_gates_that_an_override_separates_replay_separated() -> None:
+    function = gated(64)
+    fused = Program.compile(function, threads=1)
+    assert [launch.title for launch in fused.launches] == ["gates"]
+    note = only_choice(fused)
+    with overrides.override_schedules({"schedules": {note.problem: {**note.schedule, "gates": 1}}}):
+        separate = Program.compile(function, threads=1)
+    assert [launch.title for launch in separate.launches] == ["contract", "map"]
+    notes = {choice.problem: choice for kernel in explain(separate).kernels for choice in kernel.choices}
+    assert (notes[note.problem].reason, notes[note.problem].schedule["gates"]) == ("override", 1)
+    assert notes[note.problem].candidates[0].text == note.text
+    with overrides.override_schedules(replayable(separate)):
+        again = Program.compile(function, threads=1)
+    assert texts(again) == texts(separate)
+    x = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
+    np.testing.assert_allclose(separate.run([x])[0], fused.run([x])[0], rtol=1e-5, atol=1e-6)
+
+
 def test_schedules_are_part_of_the_fingerprint_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     function, _ = product(13, 70, 37)
     plain = Program.compile(function, threads=1)

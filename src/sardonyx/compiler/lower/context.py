@@ -106,6 +106,7 @@ class KernelWriter:
 
     Attributes:
         choice: The kernel's schedule and the rejected candidates; None without a choice.
+        fusion_choice: The choice of fusion to leave work out of the kernel, e.g. the gates of a product; None without.
     """
 
     def __init__(self, context: FunctionContext, group: Group, lanes: int | None = None) -> None:
@@ -113,6 +114,7 @@ class KernelWriter:
         self.group = group
         self.kernel = Kernel(context.target)
         self.choice: Choice[Any] | None = None
+        self.fusion_choice: Choice[Any] | None = None
         self._buffers: dict[Buffer, str] = {}
         self._memories: dict[Value, Memory | None] = {}
         self.reader = Reader(self.kernel, lanes or context.target.lanes(32), self.memory, lambda: self.pointer(FAULT))
@@ -139,7 +141,7 @@ class KernelWriter:
         return Launch(
             self.kernel.definition(NAME), tuple(self.kernel.emitter.declarations), tuple(self._buffers),
             self.kernel.sizes, items, writes or self.group.root, title, self.group, other_writes=self.group.others,
-            work=self.kernel.work, choice=self.choice,
+            work=self.kernel.work, choice=self.choice, fusion_choice=self.fusion_choice,
         )  # fmt: skip
 
 

@@ -129,6 +129,7 @@ class Launch:
         work: Estimated cost of one work item in vector FMAs; 0 if unknown.
         concurrent_loops: Number of loops that run concurrently, counting this launch and the launches that follow.
         choice: The kernel's schedule and the rejected candidates; None without a choice, or in a restored program.
+        fusion_choice: The choice of fusion to leave work out of the kernel, e.g. the gates of a product; None without.
     """
 
     text: str
@@ -144,6 +145,7 @@ class Launch:
     work: int = 0
     concurrent_loops: int = 1
     choice: Choice[Any] | None = None
+    fusion_choice: Choice[Any] | None = None
 
     @property
     def useful_chunks(self) -> int | None:

@@ -132,9 +132,12 @@ class Contraction:
     def _choose(self, problem: GemmProblem) -> GemmSchedule:
         """Choose the schedule, once for packing and the kernel; fusion has chosen that of gates."""
         target = self.writer.context.target
-        choice = self.writer.context.schedule.gate_choices.get(self.value) if self.gates else None
-        if choice is None or choice.problem != problem:
+        gate_choice = self.writer.context.schedule.gate_choices.get(self.value)
+        if self.gates is not None and gate_choice is not None and gate_choice.problem == problem:
+            choice = gate_choice
+        else:
             choice = choose_gemm(problem, target)
+            self.writer.fusion_choice = gate_choice if self.gates is None else None
         if choice.schedule.gates != problem.gates:
             raise Unfusable(self.value)
         self.writer.choice = choice

@@ -47,7 +47,8 @@ class Schedule:
         convolutions: Convolutions by the result image.
         attentions: Attentions by the second product.
         gates: Products fused with their gates, by product.
-        gate_choices: The schedules of products with gates, by product.
+        gate_choices: The schedules of products that have gates, by product; a schedule of one gate is one without
+            fusion.
         computed: All values in topological order of the groups.
         recomputation: The costs of recomputing values.
     """
@@ -133,13 +134,18 @@ class Schedule:
         if match is None:
             return
         choice = self._choose_gates(match)
-        if choice is not None and self._is_free(match):
+        if choice is None or not self._is_free(match):
+            return
+        self.gate_choices[value] = choice
+        if choice.schedule.gates == match.count:
             self.gates[value] = match
-            self.gate_choices[value] = choice
             self._gates_of |= dict.fromkeys(match.members, match)
 
     def _choose_gates(self, whole: Gates) -> Choice[GemmSchedule] | None:
-        """Choose the schedule of a product with all gates of a unit; None if a separate product is faster."""
+        """Choose the schedule of a product with all gates of a unit; None if a gate has no kernel.
+
+        A schedule of one gate means that a separate product is faster.
+        """
         if any(member in self.host for member in whole.members):
             return None
         (along,) = whole.product.params["right"]
@@ -147,8 +153,7 @@ class Schedule:
         rows, depth = math.prod(shape_of(whole.product)[:-1]), shape_of(weights)[along]
         columns = gated_columns(self.target, result, whole.count, whole.units)
         problem = GemmProblem(rows, columns, depth, result, "packed", dtype_of(weights), gates=whole.count)
-        choice = choose_gemm(problem, self.target)
-        return choice if choice.schedule.gates == whole.count else None
+        return choose_gemm(problem, self.target)
 
     def _is_free(self, whole: Gates) -> bool:
         """Return True if no other product has these gates: of a sum of two products, one is in memory."""
