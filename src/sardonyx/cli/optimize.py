@@ -61,6 +61,9 @@ def command(
         list[Path] | None, typer.Option(help="A Python file that defines operators (repeatable).", show_default=False)
     ] = None,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Prove that the outputs are equal.")] = True,
+    gate: Annotated[
+        str, typer.Option(help="counts: the engine's fusions decide; latency: measured latency decides.")
+    ] = "counts",
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3 and write nothing unless proved.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="List near matches that did not fire, with reasons.")
@@ -84,6 +87,7 @@ def command(
             inputs=feeds,
             opset=opset,
             verify=verify,
+            gate=gate,
             rules=[rule for path in rules or () for rule in load_rules(path)],
         )
     proved = result.report.verdict.status.startswith("proved")

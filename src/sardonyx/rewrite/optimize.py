@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx import model as model_io
 from sardonyx.base.gc_pause import collector_paused
+from sardonyx.errors import OptionError
 from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import pipeline, regression_gate, targets
@@ -69,14 +70,15 @@ def optimize(
     inputs: Mapping[str, Any] | None = None,
     opset: int | None = None,
     verify: bool = True,
+    gate: str = "counts",
     rules: Iterable[Rule] = (),
 ) -> Optimized:
     """Rewrite a model to fewer, cheaper nodes, and prove the equality of results.
 
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model`` (left as it is).
-        target: ``portable``, ``onnxruntime``, ``openvino``, ``tensorrt`` or ``native``. If its engine is installed,
-            the result is measured there, and passes with a slower result are dropped.
+        target: ``portable``, ``onnxruntime``, ``openvino``, ``tensorrt`` or ``native``. Passes by which its engine
+            loses fusions are dropped; see ``gate``.
         passes: Names of the passes to run; those of the target when None.
         skip: Names of passes not to run.
         skip_fuse_bn: Keep BatchNormalization separate from convolutions (for later training or quantization).
@@ -84,6 +86,8 @@ def optimize(
         inputs: Real inputs to verify on, by name; drawn in the range admitted by the graph when None.
         opset: Raise or lower the default operator set first; never changed otherwise.
         verify: Prove the result (in a child process). Without verification nothing is guaranteed.
+        gate: ``"counts"``: the fusions and nodes of the target's engine decide, with the same result on every run.
+            ``"latency"``: measured latency decides, if the engine is installed; a busy machine may decide differently.
         rules: Further rules, made with ``sardonyx.rule``.
 
     Returns:
@@ -91,11 +95,13 @@ def optimize(
         are detected, dropped and reported.
 
     Raises:
-        OptionError: an unknown target or pass, or ``inputs`` do not fit the model's inputs.
+        OptionError: an unknown target, gate or pass, or ``inputs`` do not fit the model's inputs.
         SardonyxError: the model cannot be read, or its shapes contradict ``input_shapes``.
     """
     started = time.perf_counter()
     profile = targets.profile(target)
+    if gate not in regression_gate.GATES:
+        raise OptionError(f"unknown gate '{gate}'", where="gate", remedy=f"Gates: {', '.join(regression_gate.GATES)}.")
     skipped = {*skip, *(("fuse_bn_into_conv",) if skip_fuse_bn else ())}
     selection = pipeline.select(profile.name, passes, skipped, rules)
     unlists = any(sweep.rule.name == "eliminate_initializer_from_inputs" for sweep in selection.sweeps)
@@ -109,12 +115,12 @@ def optimize(
     seconds = time.perf_counter() - started
     with Verifier(original.witness(), inputs=inputs) if verify else nullcontext() as verifier:
         verdict = attempt.prove(verifier)
-        gate = regression_gate.apply_gate(profile, original.witness, report.before, attempt, inputs)
-        if gate.changed:
+        outcome = regression_gate.apply_gate(profile, original.witness, report.before, attempt, inputs, by=gate)
+        if outcome.changed:
             verdict = attempt.prove(verifier)
     pipeline.finish(attempt.engine, selection)
     model_io.lower_ir_version(attempt.model)
-    report.gate = "; ".join(filter(None, (original.converted, gate.text)))
+    report.gate = "; ".join(filter(None, (original.converted, outcome.text)))
     report.finish(
         attempt.model,
         attempt.engine,

@@ -1,10 +1,17 @@
-"""Regression gate of a target: never slower, never larger; if nothing is measured, no fusion lost.
+"""Regression gate of a target: never slower, never larger, by counts or by measured latency.
 
-If the engine of the target is installed, original and result run there alternately, in a child process. The result is
-slower if the median ratio of the pairs exceeds ``SLOWER`` in a short measurement and the confidence interval of a
-longer one lies above ``SLOWER``: noise alone rejects no result. If the engine is absent, the fusions known to engines
-are counted in both models. ``portable`` has no engine: only the size is checked. A rejected result is computed again
-without the responsible passes, found by bisection; if every subset fails, the original is returned.
+By default the decision is deterministic. For ONNX Runtime, if installed, original and result are optimized by the
+engine in a child process: no kind of fusion may have fewer nodes, and the result may not have more nodes in total. For
+other engines, the fusions known to engines are counted in both models. ``portable`` and ``native``: only the size is
+checked.
+
+With ``gate="latency"``, original and result run alternately in the engine instead. The result is slower if the median
+ratio of the pairs exceeds ``SLOWER`` in a short measurement and the confidence interval of a longer one lies above
+``SLOWER``: noise alone rejects no result, but two runs of the optimizer may decide differently. If nothing can be
+measured, the counts decide.
+
+A rejected result is computed again without the responsible passes, found by bisection; if every subset fails, the
+original is returned.
 """
 
 from __future__ import annotations
@@ -42,6 +49,9 @@ SHORT, LONG = 1.0, 4.0
 
 LARGER = 64 << 10
 """Bytes by which the result may exceed the original: the growth of one patch (``Settings.growth``)."""
+
+GATES = ("counts", "latency")
+"""The criterion: deterministic counts, or a measurement."""
 
 MOST_GUILTY = 3
 """Passes dropped one by one before all passes but eliminations are dropped."""
@@ -90,6 +100,8 @@ def apply_gate(
     before: Count,
     attempt: Attempt,
     inputs: Mapping[str, Any] | None = None,
+    *,
+    by: str = "counts",
 ) -> Outcome:
     """Make ``attempt`` pass the gate of its target, without some passes if necessary.
 
@@ -99,10 +111,11 @@ def apply_gate(
         before: Size of the original.
         attempt: The result, which may be computed again.
         inputs: Real inputs to measure on; drawn when None.
+        by: One of ``GATES``.
     """
     if not attempt.applied:
         return Outcome("nothing was changed", changed=False)
-    with Gate(profile, original, before, inputs) as gate:
+    with Gate(profile, original, before, inputs, by=by) as gate:
         fault = gate.fault(attempt.model)
         if fault is None:
             return Outcome(gate.text, changed=False)
@@ -162,8 +175,8 @@ class Gate:
 
     Attributes:
         text: Measurement or counts of the last judgement.
-        only_counts: True if fusions are counted because nothing can be measured.
-        reason: The reason why nothing can be measured, if an engine is installed.
+        only_counts: True if counts decide, by default or because nothing can be measured.
+        reason: The reason why nothing can be measured, if a measurement was requested.
     """
 
     def __init__(
@@ -172,6 +185,8 @@ class Gate:
         original: Callable[[], ir.Model | Path],
         before: Count,
         inputs: Mapping[str, Any] | None = None,
+        *,
+        by: str = "counts",
     ) -> None:
         self._profile = profile
         self._witness = original
@@ -181,7 +196,10 @@ class Gate:
         self._fusions: Counter[str] | None = None
         self._bytes: int | None = None
         self.text = ""
-        self.only_counts = not (profile.installed and profile.engine in ENGINES)
+        self.only_counts = by == "counts"
+        if not self.only_counts and not (profile.installed and profile.engine in ENGINES):
+            absent = "not installed" if not profile.installed else "not supported by the measurement"
+            self.only_counts, self.reason = True, f"{profile.engine} is {absent}"
 
     def __enter__(self) -> Self:
         """Enter the context; files are created on demand."""
@@ -265,33 +283,45 @@ class Gate:
     def _loses_fusions(self, result: ir.Model) -> str | None:
         if not self.only_counts or self._profile.engine is None:
             return None
-        absent = "not installed" if not self._profile.installed else "not supported by the measurement"
-        why = self.reason or f"{self._profile.engine} is {absent}"
         if self._profile.name == "onnxruntime" and self._profile.installed:
             try:
-                before, after = self._optimized(self._original_path()), self._optimized(self._saved(result))
+                before, after = self._before_optimized, self._optimized(self._saved(result))
             except EvaluationError as error:
-                self.text = f"not measured: {error}"
+                self.text = f"not counted: {error}"
                 return None
+            kinds = {operator: kind for kind, operators in self._profile.protected.items() for operator in operators}
+            fewer = lost_fusions(_by_kind(before, kinds), _by_kind(after, kinds))
+            self.text = self._counted(_by_kind(before, kinds), _by_kind(after, kinds)) + (
+                f"; nodes as optimized by onnxruntime: {before.total()} → {after.total()}"
+            )
+            if not fewer and after.total() > before.total():
+                return f"more nodes as optimized by onnxruntime: {before.total()} → {after.total()}"
         else:
             if self._fusions is None:
                 self._fusions = census(self._model())
-            before, after = self._fusions, census(result)
-        self.text = f"not measured ({why}); fusions before and after: {_describe_counts(before, after)}"
-        fewer = lost_fusions(before, after)
+            fusions = census(result)
+            fewer = lost_fusions(self._fusions, fusions)
+            self.text = self._counted(self._fusions, fusions)
         if not fewer:
             return None
         return "fusions lost: " + ", ".join(f"{name} {old} → {new}" for name, (old, new) in fewer.items())
+
+    def _counted(self, before: Counter[str], after: Counter[str]) -> str:
+        why = f"not measured ({self.reason}); " if self.reason else ""
+        return f"{why}fusions before and after: {_describe_counts(before, after)}"
 
     def _saved(self, result: ir.Model) -> Path:
         path = self._folder / "result.onnx"
         model_io.save(result, path)
         return path
 
+    @cached_property
+    def _before_optimized(self) -> Counter[str]:
+        return self._optimized(self._original_path())
+
     def _optimized(self, path: Path) -> Counter[str]:
-        """Count the engine's own fusions in its optimized model."""
-        answer = ask({"do": "census", "path": str(path), "folder": str(self._folder)})
-        return Counter({name: n for name, n in answer["operators"].items() if name in self._profile.protected})
+        """Count the operators of a model as the engine itself optimizes the model."""
+        return Counter(ask({"do": "census", "path": str(path), "folder": str(self._folder)})["operators"])
 
 
 def is_slower(latency: Latency) -> bool:
@@ -305,6 +335,15 @@ def _sentence(latency: Latency) -> str:
     sure = "" if (interval := latency.interval) is None else f", {interval[0]:.3f} to {interval[1]:.3f} with 95 %"
     times = f"{before * 1e3:.3f} → {after * 1e3:.3f} ms, {latency.runs} pairs"
     return f"{latency.ratio:.3f} × the original's latency in {latency.engine} ({times}{sure})"
+
+
+def _by_kind(operators: Counter[str], kinds: Mapping[str, str]) -> Counter[str]:
+    """Count fusions by kind."""
+    counts: Counter[str] = Counter()
+    for operator, count in operators.items():
+        if operator in kinds:
+            counts[kinds[operator]] += count
+    return counts
 
 
 def _describe_counts(before: Counter[str], after: Counter[str]) -> str:
