@@ -14,34 +14,53 @@ from typing import Any
 
 import typer
 
-from sardonyx.cli.output import print_json, report_error
+from sardonyx.base.gc_pause import imports_frozen
+from sardonyx.cli.help_pages import VerbCommand, VerbGroup
 from sardonyx.errors import SardonyxError
 
-VERBS = {
-    "demo": "Optimize the two shipped models with proof, and detect handwritten digits with them.",
-    "info": "Summarize a model: interface, operators, weights, arithmetic, memory.",
-    "check": "Check a model: print each problem, its location, and the command for its repair.",
-    "view": "Show the graph in the browser, with Netron.",
-    "diff": "Compare two models node by node.",
-    "optimize": "Rewrite a model to fewer, cheaper nodes, prove the result equal, and write standard ONNX.",
-    "simplify": "Fold constants and remove redundant nodes: `optimize` with bit-exact rewrites only.",
-    "fp16": "Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it.",
-    "compile": "Compile a model ahead of time, with its weights: to a file for sessions, or to a C library.",
-    "explain": "Show the compiled form of a model: kernels with their nodes, and interpreted values.",
-    "profile": "Measure a model kernel by kernel, against the peak of the machine.",
-    "bench": "Measure a model on several engines: percentiles, ratios, throughput, energy.",
-    "compare": "Compare two models, or two providers on one, tensor by tensor.",
-    "reduce": "Shrink a failing model to the smallest part that fails in the same way.",
-    "passes": "List the passes of the optimizer: effect and exactness of each.",
-    "ops": "List the operators that a session runs: versions, element types, definition and tests.",
-    "extract": "Cut out the part of a model between named tensors.",
-    "merge": "Join models end to end: outputs of each feed inputs of the next.",
-    "rename": "Rename inputs, outputs, tensors, nodes or dimensions.",
-    "set-shape": "Set input shapes, fixed or open, and repair constants baked from the old shapes.",
-    "convert-opset": "Convert to another operator set, newer or older, or to another IR version.",
-    "convert": "Write a model in another format: binary, ONNX text or protobuf text, with or without external data.",
+SECTIONS: dict[str, dict[str, str]] = {
+    "Inspect": {
+        "demo": "Optimize the two shipped models with proof, and detect handwritten digits with them.",
+        "info": "Summarize a model: interface, operators, weights, arithmetic, memory.",
+        "check": "Check a model: print each problem, its location, and the command for its repair.",
+        "view": "Show the graph in the browser, with Netron.",
+        "diff": "Compare two models node by node.",
+    },
+    "Rewrite": {
+        "optimize": "Rewrite a model to fewer, cheaper nodes, prove the result equal, and write standard ONNX.",
+        "simplify": "Fold constants and remove redundant nodes: `optimize` with bit-exact rewrites only.",
+        "fp16": "Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it.",
+        "extract": "Cut out the part of a model between named tensors.",
+        "merge": "Join models end to end: outputs of each feed inputs of the next.",
+        "rename": "Rename inputs, outputs, tensors, nodes or dimensions.",
+        "set-shape": "Set input shapes, fixed or open, and repair constants baked from the old shapes.",
+        "convert-opset": "Convert to another operator set, newer or older, or to another IR version.",
+        "convert": "Write a model in another format: binary, ONNX text, protobuf text; with or without external data.",
+    },
+    "Run and measure": {
+        "compile": "Compile a model ahead of time, with its weights: to a file for sessions, or to a C library.",
+        "explain": "Show the compiled form of a model: kernels with their nodes, and interpreted values.",
+        "profile": "Measure a model kernel by kernel, against the peak of the machine.",
+        "bench": "Measure a model on several engines: percentiles, ratios, throughput, energy.",
+        "compare": "Compare two models, or two providers on one, tensor by tensor.",
+        "reduce": "Shrink a failing model to the smallest part that fails in the same way.",
+    },
+    "Lists": {
+        "passes": "List the passes of the optimizer: effect and exactness of each.",
+        "ops": "List the operators that a session runs: versions, element types, definition and tests.",
+    },
 }
-"""Verbs and their help lines, in order; ``command`` of the module ``sardonyx.cli.<verb>`` runs a verb."""
+"""Verbs with their help lines, by section, in order; ``command`` of the module ``sardonyx.cli.<verb>`` runs a verb."""
+
+VERBS = {verb: line for verbs in SECTIONS.values() for verb, line in verbs.items()}
+"""All verbs and their help lines."""
+
+OPTIONS = (
+    ("--version", "Print the version and exit."),
+    ("--install-completion", "Install completion for the current shell."),
+    ("--show-completion", "Print the completion for the current shell, to copy or customize."),
+    ("-h, --help", "Show this text and exit."),
+)
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 the model has errors or the operation failed, 2 invalid request, 3 not proved (--strict)."
@@ -60,17 +79,16 @@ def build(needed: Collection[str] = tuple(VERBS)) -> typer.Typer:
         epilog=EXIT_CODES,
         no_args_is_help=True,
         add_completion=True,
-        rich_markup_mode="rich",
+        cls=_Sardonyx,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for verb, line in VERBS.items():
         command: Callable[..., Any] = _unloaded
-        epilog = None
         if verb in needed:
-            module = importlib.import_module(f"sardonyx.cli.{verb.replace('-', '_')}")
-            command, epilog = module.command, f"Example: [bold]{module.EXAMPLE}[/bold]"
-        app.command(verb, short_help=line, epilog=epilog)(command)
+            with imports_frozen():
+                command = importlib.import_module(f"sardonyx.cli.{verb.replace('-', '_')}").command
+        app.command(verb, cls=VerbCommand, short_help=line)(command)
 
     @app.callback(invoke_without_command=True)
     def top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
@@ -81,6 +99,13 @@ def build(needed: Collection[str] = tuple(VERBS)) -> typer.Typer:
             raise typer.Exit
 
     return app
+
+
+class _Sardonyx(VerbGroup):
+    """The program, with its verbs."""
+
+    sections = SECTIONS
+    options = OPTIONS
 
 
 def _unloaded() -> None:
@@ -102,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=words, prog_name="sardonyx")
     except SardonyxError as error:
+        from sardonyx.cli.output import print_json, report_error
+
         report_error(error)
         if "--json" in words:
             details = {name: getattr(error, name) for name in ("problem", "where", "remedy")}

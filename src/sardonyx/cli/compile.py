@@ -11,7 +11,7 @@ from sardonyx.cli.output import AsJson, ModelPath, TimePasses, console, print_js
 from sardonyx.compiler.pass_runner import recorded_pass_times
 from sardonyx.errors import OptionError
 from sardonyx.report.pass_times import pass_time_data, pass_time_table
-from sardonyx.report.tables import print_all
+from sardonyx.report.quantities import print_all
 from sardonyx.runtime import Session
 
 EXAMPLE = "sardonyx compile model.onnx -o model.sdx"

@@ -30,7 +30,7 @@ def command(
     external_threshold: Annotated[int, typer.Option(help="Size in bytes from which a weight is written there.")] = 1024,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model in another format: binary, ONNX text or protobuf text, with or without external data."""
+    """Write a model in another format: binary, ONNX text, protobuf text; with or without external data."""
     with progress("converting", quiet=as_json):
         save(load(model), output, external_data=external_data, external_threshold=external_threshold, format=form)
     report_written(output, as_json=as_json)

@@ -15,6 +15,7 @@ from sardonyx import demo
 from sardonyx.cli.output import AsJson, console, print_json, progress
 from sardonyx.errors import EvaluationError, MissingDependencyError
 from sardonyx.report import latency, tables
+from sardonyx.report.quantities import print_all
 from sardonyx.report.scene import Box, draw
 from sardonyx.report.summary import Summary, summary
 from sardonyx.rewrite.optimize import optimize
@@ -69,7 +70,7 @@ def command(as_json: AsJson = False) -> None:
     )
     console.print(draw(pixels[SCENE, 0], _boxes(detector.answers, SCENE)))
     for run in (classifier, detector):
-        tables.print_all(
+        print_all(
             console,
             tables.before_and_after(run.before, run.after, run.latency, title=f"{run.name}.onnx"),
             tables.verdict_line(run.report),

@@ -13,7 +13,7 @@ from sardonyx.compiler.pass_runner import recorded_pass_times
 from sardonyx.report.kernels import explanation_data, explanation_tables, node_names
 from sardonyx.report.pass_times import pass_time_data, pass_time_table
 from sardonyx.report.placement import placement_tables
-from sardonyx.report.tables import print_all
+from sardonyx.report.quantities import print_all
 from sardonyx.runtime import Session
 
 EXAMPLE = "sardonyx explain model.onnx --sizes N=8"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from sardonyx.cli.output import AsJson, ModelPath, Sizes, console, parse_sizes, print_json, progress
-from sardonyx.report import tables
+from sardonyx.report.quantities import print_all
 from sardonyx.report.summary import summary
+from sardonyx.report.summary_tables import summary_tables
 
 EXAMPLE = "sardonyx info model.onnx --sizes batch=8"
 
@@ -20,4 +21,4 @@ def command(
     if as_json:
         print_json(info.as_dict())
     else:
-        tables.print_all(console, *tables.summary_tables(model.name, info))
+        print_all(console, *summary_tables(model.name, info))

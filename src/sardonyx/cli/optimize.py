@@ -25,6 +25,7 @@ from sardonyx.cli.output import (
 from sardonyx.errors import EvaluationError, VerificationError
 from sardonyx.ops.operators_file import load_operators
 from sardonyx.report import html, latency, tables
+from sardonyx.report.quantities import print_all
 from sardonyx.report.summary import Summary, summary
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.rules_file import load_rules
@@ -107,7 +108,7 @@ def command(
     if as_json:
         print_json({**result.report.as_dict(), **figures.as_dict(), "written": None if output is None else str(output)})
         return
-    tables.print_all(
+    print_all(
         console,
         tables.before_and_after(figures.before, figures.after, figures.latency),
         tables.passes_table(result.report),

@@ -14,8 +14,8 @@ from sardonyx.report.flame import flame, flame_table
 from sardonyx.report.kernels import node_names, operators, profile_data, profile_tables
 from sardonyx.report.memory import memory_tables, write_plot
 from sardonyx.report.profile_page import write_page
+from sardonyx.report.quantities import print_all
 from sardonyx.report.scopes import Scopes
-from sardonyx.report.tables import print_all
 from sardonyx.report.trace import write_trace
 from sardonyx.runtime import Session
 from sardonyx.runtime.profiling.profile import drawn_feeds

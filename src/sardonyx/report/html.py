@@ -11,8 +11,9 @@ from sardonyx.model import write_text
 from sardonyx.report.latency import Latency, paired_seconds
 from sardonyx.report.page import details, section, svg, table, ticks
 from sardonyx.report.page import page as page_of
+from sardonyx.report.quantities import count, size
 from sardonyx.report.summary import Summary
-from sardonyx.report.tables import count, fired_passes, latency_note, size, verdict_line
+from sardonyx.report.tables import fired_passes, latency_note, verdict_line
 from sardonyx.rewrite.record import Report
 
 BEFORE, AFTER = "#9a5b3f", "#2f6f8f"

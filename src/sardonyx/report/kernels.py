@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sardonyx.compiler.explain import Explanation, InterpretedNote, KernelNote
+from sardonyx.report.quantities import count, size
 from sardonyx.report.scopes import source_node
-from sardonyx.report.tables import count, size
 from sardonyx.runtime.profiling.profile import KernelTime, Profile
 
 NodeNames = Mapping[str, str]

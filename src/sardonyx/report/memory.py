@@ -17,7 +17,7 @@ from sardonyx.errors import OptionError
 from sardonyx.model import write_text
 from sardonyx.report.kernels import NodeNames, label
 from sardonyx.report.page import COLOURS, page, section, svg, ticks
-from sardonyx.report.tables import size
+from sardonyx.report.quantities import size
 from sardonyx.runtime.compiled.memory_usage import Arena, Buffer, Memory
 
 MOST_ARENAS = 4

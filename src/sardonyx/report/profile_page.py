@@ -13,8 +13,8 @@ from sardonyx.report.flame import Frame, merge_single_children
 from sardonyx.report.kernels import NodeNames, label, main_node
 from sardonyx.report.memory import memory_section
 from sardonyx.report.page import COLOURS, details, page, section, svg, table, ticks
+from sardonyx.report.quantities import count, size
 from sardonyx.report.scopes import Scopes
-from sardonyx.report.tables import count, size
 from sardonyx.report.trace import module_spans
 from sardonyx.runtime.compiled.memory_usage import Memory
 from sardonyx.runtime.profiling.profile import Event, Profile

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sardonyx.ops.inference import UNNAMED
 from sardonyx.report.latency import Latency, paired_seconds
+from sardonyx.report.quantities import assigned_sizes, count, size, sizes_note
 from sardonyx.report.summary import Summary
 from sardonyx.rewrite.pipeline import descriptions
 from sardonyx.rewrite.record import Report
@@ -20,29 +19,6 @@ MOST_OPERATORS = 24
 
 MOST_SIZES = 3
 """Number of size assignments that the verdict spells out."""
-
-MOST_NAMES = 4
-"""Number of sizes of an assignment that are spelled out; --json holds all."""
-
-
-def count(number: int | str | None) -> str:
-    """Return a number for readers: with thousands separators, or in M or G; an expression unchanged."""
-    if number is None:
-        return "—"
-    if isinstance(number, str):
-        return number if len(number) <= 40 and not any(mark in number for mark in UNNAMED) else "depends on sizes"
-    for bound, suffix in ((10**9, "G"), (10**6, "M")):
-        if number >= 10 * bound:
-            return f"{number / bound:,.1f} {suffix}"
-    return f"{number:,}"
-
-
-def size(number: int) -> str:
-    """Return a number of bytes for readers."""
-    for bound, suffix in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if number >= bound:
-            return f"{number / bound:,.2f} {suffix}"
-    return f"{number} B"
 
 
 def _change(before: float, after: float) -> Text:
@@ -83,7 +59,7 @@ def before_and_after(before: Summary, after: Summary, latency: Latency | str, ti
     if isinstance(latency, Latency):
         old_ms, new_ms = (f"{seconds * 1e3:.3f} ms" for seconds in paired_seconds(latency))
         table.add_row("latency", old_ms, new_ms, _change(1.0, round(latency.ratio, 4)))
-        table.caption = f"Latency: {latency_note(latency)}{_at(latency.sizes)}"
+        table.caption = f"Latency: {latency_note(latency)}{sizes_note(latency.sizes)}"
     else:
         table.caption = f"Latency not measured: {latency}"
     return table
@@ -96,16 +72,6 @@ def latency_note(latency: Latency) -> str:
         return text
     low, high = (f"{100 * (end - 1):+.1f} %" for end in latency.interval)
     return f"{text}, {low} to {high} with 95 % confidence"
-
-
-def _at(sizes: Mapping[str, int]) -> str:
-    return f", at {_assigned(sizes)}" if sizes else ""
-
-
-def _assigned(sizes: Mapping[str, int]) -> str:
-    entries = [f"{name}={number}" for name, number in sizes.items()]
-    rest = [f"{len(entries) - MOST_NAMES} more"] if len(entries) > MOST_NAMES else []
-    return ", ".join([*entries[:MOST_NAMES], *rest])
 
 
 def passes_table(report: Report) -> Table:
@@ -151,7 +117,7 @@ def verdict_line(report: Report) -> Text:
         how = "equal bits" if verdict.exact else f"worst error {verdict.worst:.1e} of the largest output"
         sizes = [dict(s) for s in verdict.sizes if s]
         more = f"; and {len(sizes) - MOST_SIZES} more" if len(sizes) > MOST_SIZES else ""
-        at = f" at sizes {'; '.join(_assigned(s) for s in sizes[:MOST_SIZES])}{more}" if sizes else ""
+        at = f" at sizes {'; '.join(assigned_sizes(s) for s in sizes[:MOST_SIZES])}{more}" if sizes else ""
         text = Text(f"✓ {verdict.status}: {verdict.samples} samples{at}, {how}.", style="green")
     else:
         text = Text(f"✗ not proved: {verdict.reason}", style="yellow")
@@ -170,54 +136,3 @@ def opset_hints(report: Report) -> Sequence[RenderableType]:
         Text(f"{matches} more {'fusion' if matches == 1 else 'fusions'} with --opset {opset}", style="dim")
         for opset, matches in sorted(report.refused_for_opset().items(), key=lambda item: int(item[0]))
     ]
-
-
-def print_all(console: Console, *parts: RenderableType) -> None:
-    """Print the parts of a report, one below the other."""
-    console.print(Group(*parts))
-
-
-def summary_tables(name: str, info: Summary) -> list[RenderableType]:
-    """Return the tables of ``sardonyx info``: interface, operators, and facts line by line."""
-    ports = Table(title=name, title_justify="left", header_style="bold")
-    for column in ("", "name", "type", "shape"):
-        ports.add_column(column, overflow="fold")
-    for kind, listed in (("input", info.inputs), ("output", info.outputs)):
-        for port in listed:
-            shape = "?" if port.shape is None else f"({', '.join(map(str, port.shape))})"
-            ports.add_row(kind, Text(port.name), port.type, Text(shape))
-    operators = Table(title=f"{info.nodes} nodes", title_justify="left", header_style="bold")
-    for column, justify in _OPERATOR_COLUMNS.items():
-        operators.add_column(column, justify=justify)
-    for operator, number in info.operators.items():
-        macs = info.macs_by_operator.get(operator)
-        operators.add_row(operator, str(number), "" if macs is None else count(macs))
-    facts = Table.grid(padding=(0, 2))
-    for label, text in _facts(info):
-        facts.add_row(Text(label, style="bold"), Text(text))
-    return [ports, operators, facts]
-
-
-_OPERATOR_COLUMNS: dict[str, Literal["left", "right"]] = {"operator": "left", "nodes": "right", "MACs": "right"}
-
-
-def _facts(info: Summary) -> Iterator[tuple[str, str]]:
-    yield "parameters", count(info.parameters)
-    yield "weights", f"{size(info.weight_bytes)} ({', '.join(f'{k} {size(n)}' for k, n in info.types.items())})"
-    if info.file_bytes is not None:
-        yield "file", size(info.file_bytes)
-    unknown = f", and {info.unknown_macs} nodes of unknown size" if info.unknown_macs else ""
-    sized = isinstance(info.macs, int)
-    hint = "" if sized else " (name them: --size NAME=8)"
-    yield "MACs", count(info.macs) + unknown + (_at(info.sizes) if sized else hint)
-    if info.peak_memory is not None:
-        yield "memory peak", (size(info.peak_memory) + _at(info.sizes)) if sized else f"depends on sizes{hint}"
-    yield "opsets", ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in info.opsets.items())
-    yield "IR version", str(info.ir_version)
-    yield "control flow", f"{info.control_flow_depth} deep" if info.control_flow_depth else "none"
-    if info.producer:
-        yield "producer", info.producer
-    if info.functions:
-        yield "functions", ", ".join(info.functions)
-    for key, text in info.metadata.items():
-        yield key, text if len(text) <= 200 else text[:200] + "…"

@@ -1,0 +1,101 @@
+"""The text of ``--help``: plain, in two columns, without the import of a rendering library."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+MOST_COLUMNS = 100
+"""Width of the text on wider terminals."""
+
+MOST_INDENT = 28
+"""Columns up to which descriptions start on the line of their term."""
+
+
+class VerbCommand(TyperCommand):
+    """A verb; ``sardonyx VERB --help`` prints the docstring, the parameters and the example of its module."""
+
+    def get_usage(self, ctx: Any) -> str:
+        """Return the line of usage, which errors begin with too."""
+        names = "".join(f" {str(p.name).upper()}" for p in self.get_params(ctx) if p.param_type_name == "argument")
+        return f"Usage: {ctx.command_path}{names} [OPTIONS]"
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help page of the verb."""
+        from sardonyx.cli.parameters import parameters
+
+        module = importlib.import_module(f"sardonyx.cli.{str(self.name).replace('-', '_')}")
+        listed = list(parameters(module.command))
+        arguments = [(p.spelling, p.description) for p in listed if p.is_argument]
+        options = [(p.spelling, p.description) for p in listed if not p.is_argument]
+        formatter.write(f"{self.get_usage(ctx)}\n\n")
+        for paragraph in (inspect.getdoc(module.command) or "").split("\n\n"):
+            formatter.write("\n".join(_wrapped(paragraph)) + "\n\n")
+        for title, rows in (
+            ("Arguments", arguments),
+            ("Options", [*options, ("-h, --help", "Show this text and exit.")]),
+        ):
+            if rows:
+                formatter.write(_section(title, rows))
+        # On one line, to copy.
+        formatter.write(f"{_bold('Example')}\n  {module.EXAMPLE}\n")
+
+
+class VerbGroup(TyperGroup):
+    """The command ``sardonyx``; ``--help`` lists the verbs by section.
+
+    Attributes:
+        sections: Title → verb → help line.
+        options: Spelling and description of the options of the program itself.
+    """
+
+    sections: Mapping[str, Mapping[str, str]] = {}
+    options: tuple[tuple[str, str], ...] = ()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of verbs."""
+        formatter.write(f"Usage: {ctx.command_path} VERB [ARGUMENTS] [OPTIONS]\n\n")
+        for text in (self.help or "", f"`{ctx.command_path} VERB --help` describes a verb, with an example."):
+            formatter.write("\n".join(_wrapped(text)) + "\n")
+        formatter.write("\n")
+        for title, verbs in self.sections.items():
+            formatter.write(_section(title, verbs.items()))
+        formatter.write(_section("Options", self.options))
+        formatter.write("\n".join(_wrapped(self.epilog or "")) + "\n")
+
+
+def _section(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    rows = list(rows)
+    indent = min(max(len(term) for term, _ in rows) + 4, MOST_INDENT)
+    lines = [line for term, text in rows for line in _row(term, text, indent)]
+    return "\n".join([_bold(title), *lines]) + "\n\n"
+
+
+def _row(term: str, text: str, indent: int) -> Iterator[str]:
+    margin = " " * indent
+    head = f"  {term}"
+    if len(head) + 2 > indent:
+        yield head
+        yield from _wrapped(text, margin, margin)
+    else:
+        yield from _wrapped(text, head.ljust(indent), margin) or [head]
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
+    columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
+    plain = " ".join(text.split())
+    return textwrap.wrap(
+        plain, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+    )
+
+
+def _bold(text: str) -> str:
+    """Return text in bold; output to files and pipes drops the style."""
+    return typer.style(text, bold=True)

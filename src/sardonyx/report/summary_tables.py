@@ -1,0 +1,59 @@
+"""The tables of ``sardonyx info``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sardonyx.report.quantities import count, size, sizes_note
+from sardonyx.report.summary import Summary
+
+
+def summary_tables(name: str, info: Summary) -> list[RenderableType]:
+    """Return the tables of ``sardonyx info``: interface, operators, and facts line by line."""
+    ports = Table(title=name, title_justify="left", header_style="bold")
+    for column in ("", "name", "type", "shape"):
+        ports.add_column(column, overflow="fold")
+    for kind, listed in (("input", info.inputs), ("output", info.outputs)):
+        for port in listed:
+            shape = "?" if port.shape is None else f"({', '.join(map(str, port.shape))})"
+            ports.add_row(kind, Text(port.name), port.type, Text(shape))
+    operators = Table(title=f"{info.nodes} nodes", title_justify="left", header_style="bold")
+    for column, justify in _OPERATOR_COLUMNS.items():
+        operators.add_column(column, justify=justify)
+    for operator, number in info.operators.items():
+        macs = info.macs_by_operator.get(operator)
+        operators.add_row(operator, str(number), "" if macs is None else count(macs))
+    facts = Table.grid(padding=(0, 2))
+    for label, text in _facts(info):
+        facts.add_row(Text(label, style="bold"), Text(text))
+    return [ports, operators, facts]
+
+
+_OPERATOR_COLUMNS: dict[str, Literal["left", "right"]] = {"operator": "left", "nodes": "right", "MACs": "right"}
+
+
+def _facts(info: Summary) -> Iterator[tuple[str, str]]:
+    yield "parameters", count(info.parameters)
+    yield "weights", f"{size(info.weight_bytes)} ({', '.join(f'{k} {size(n)}' for k, n in info.types.items())})"
+    if info.file_bytes is not None:
+        yield "file", size(info.file_bytes)
+    unknown = f", and {info.unknown_macs} nodes of unknown size" if info.unknown_macs else ""
+    sized = isinstance(info.macs, int)
+    hint = "" if sized else " (name them: --size NAME=8)"
+    yield "MACs", count(info.macs) + unknown + (sizes_note(info.sizes) if sized else hint)
+    if info.peak_memory is not None:
+        yield "memory peak", (size(info.peak_memory) + sizes_note(info.sizes)) if sized else f"depends on sizes{hint}"
+    yield "opsets", ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in info.opsets.items())
+    yield "IR version", str(info.ir_version)
+    yield "control flow", f"{info.control_flow_depth} deep" if info.control_flow_depth else "none"
+    if info.producer:
+        yield "producer", info.producer
+    if info.functions:
+        yield "functions", ", ".join(info.functions)
+    for key, text in info.metadata.items():
+        yield key, text if len(text) <= 200 else text[:200] + "…"
