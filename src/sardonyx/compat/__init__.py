@@ -5,22 +5,18 @@ from __future__ import annotations
 import importlib
 import sys
 
+from sardonyx.compat.module_finder import DropInFinder
 from sardonyx.errors import OptionError
 
-INSTALLABLE = {
-    "onnxruntime": (
-        "", ".capi", ".capi.onnxruntime_pybind11_state", ".capi._pybind_state",
-        ".capi.onnxruntime_inference_collection",
-    ),
-    "onnxoptimizer": ("",),
-    "onnxsim": ("",),
-    "onnxslim": ("",),
-}  # fmt: skip
-"""Packages that a drop-in module can replace, with the modules of each."""
+INSTALLABLE = ("onnxconverter_common", "onnxoptimizer", "onnxruntime", "onnxsim", "onnxslim")
+"""Packages that a drop-in module can replace."""
 
 
 def install(name: str) -> None:
     """Let ``import name`` load the drop-in module, in this process.
+
+    Other modules below ``name``, such as ``onnxruntime.transformers``, are imported from the replaced package if the
+    package is installed.
 
     Args:
         name: The package, for example ``"onnxruntime"``.
@@ -32,8 +28,10 @@ def install(name: str) -> None:
         raise OptionError(
             f"unknown drop-in module {name!r}", where="name", remedy=f"Choose from {', '.join(INSTALLABLE)}."
         )
-    ours = {f"{name}{part}": importlib.import_module(f"{__name__}.{name}{part}") for part in INSTALLABLE[name]}
+    ours = importlib.import_module(f"{__name__}.{name}")
     present = sys.modules.get(name)
-    if present is not None and present is not ours[name]:
+    if present is not None and present is not ours:
         raise OptionError(f"{name} is already imported", where="name", remedy="Install the drop-in module first.")
-    sys.modules.update(ours)
+    if present is None:
+        sys.meta_path.insert(0, DropInFinder(name))
+        sys.modules[name] = ours

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from sardonyx.base.gc_pause import collector_paused
-from sardonyx.errors import InvalidModelError, ModelFileError, SardonyxError, TextFormatError
+from sardonyx.errors import InvalidModelError, ModelFileError, SardonyxError, TextFormatError, UnsupportedError
 from sardonyx.model.carry import KEY, Head
 from sardonyx.model.external import Folder, MappedFile, read_reference
 from sardonyx.model.reader import Reader
@@ -48,7 +48,13 @@ _FIELD_OF_MODEL = re.compile(
 _ONNX_TEXT = re.compile(rb"(\s|//[^\n]*\n|#[^\n]*\n)*<\s*\w")
 
 
-def load(source: Loadable) -> ir.Model:
+SkipExternal = Callable[[str, str], bool]
+"""Predicate of the name of a tensor and the location of its external data."""
+
+_ORT_FORMAT = b"ORTM"
+
+
+def load(source: Loadable, *, skip_external: SkipExternal | None = None) -> ir.Model:
     """Load a model.
 
     Weights are not read: tensors of 4,096 bytes and more are mapped from the file (`MappedTensor`, an
@@ -59,6 +65,8 @@ def load(source: Loadable) -> ir.Model:
         source: A path to a binary model (with its external data in the same folder) or to a model in ONNX's text
             syntax (``.onnxtxt``) or protobuf's (``.textproto``, ``.prototxt``); the contents of such a file; a protobuf
             message, whose tensors the Model shares; or a Model, which is returned unchanged.
+        skip_external: Tensors whose data file is not opened, for callers that replace the contents; reading such a
+            tensor is an error.
 
     Returns:
         The Model.
@@ -68,6 +76,7 @@ def load(source: Loadable) -> ir.Model:
         ExternalDataError: External data is missing, too short, or outside the model's folder.
         TextFormatError: A text form does not parse.
         InvalidModelError: The graph breaks ONNX's rules in a way that a Model cannot hold, e.g. two values of one name.
+        UnsupportedError: The file is in ONNX Runtime's own format (``.ort``).
     """
     if isinstance(source, ir.Model):
         return source
@@ -84,8 +93,8 @@ def load(source: Loadable) -> ir.Model:
     format = _text_format(bytes(contents[:_SNIFFED]), path.suffix.lower())
     if format is not None:
         proto = _parse_text(bytes(contents), format, str(path))
-        return _build(proto, _Tensors(str(path), folder=folder), compare_all=False)
-    return _read(contents, str(path), file, folder)
+        return _build(proto, _Tensors(str(path), folder=folder, skip=skip_external), compare_all=False)
+    return _read(contents, str(path), file, folder, skip_external)
 
 
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
@@ -113,10 +122,18 @@ def _has_unknown_fields(proto: onnx.ModelProto) -> bool:
     return bool(copy.ByteSize() != size)
 
 
-def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Folder | None) -> ir.Model:
+def _read(
+    contents: memoryview, origin: str, file: MappedFile | None, folder: Folder | None, skip: SkipExternal | None = None
+) -> ir.Model:
     """Read a binary model from a buffer, which is the view of ``file`` if a file is passed."""
     if not contents:
         raise ModelFileError("is empty.", where=origin)
+    if contents[4:8] == _ORT_FORMAT:
+        raise UnsupportedError(
+            "is in ONNX Runtime's own format (.ort), which only ONNX Runtime reads.",
+            where=origin,
+            remedy="Pass the .onnx file from which the file was converted.",
+        )
     token = f"sardonyx:{secrets.token_hex(16)}"
     try:
         skeleton, payloads = extract_payloads(contents, MAPPED_BYTES, token)
@@ -134,7 +151,7 @@ def _read(contents: memoryview, origin: str, file: MappedFile | None, folder: Fo
             where=origin,
             remedy="Pass the path of an .onnx file.",
         )
-    tensors = _Tensors(origin, token, payloads, contents, file, folder, owned=True)
+    tensors = _Tensors(origin, token, payloads, contents, file, folder, owned=True, skip=skip)
     return _build(proto, tensors, compare_all=unknown)
 
 
@@ -205,6 +222,7 @@ class _Tensors:
         file: The file whose mapping is the buffer, if there is one.
         folder: Folder of the data files.
         owned: True if no other object uses the messages.
+        skip: Tensors whose data file is not opened; None for no tensors.
     """
 
     def __init__(
@@ -216,6 +234,7 @@ class _Tensors:
         file: MappedFile | None = None,
         folder: Folder | None = None,
         owned: bool = False,
+        skip: SkipExternal | None = None,
     ) -> None:
         self.origin = origin
         self._token = token
@@ -224,6 +243,7 @@ class _Tensors:
         self._file = file
         self._folder = folder
         self._owned = owned
+        self._skip = skip
 
     def tensor(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
         """Create a tensor from its message."""
@@ -278,7 +298,7 @@ class _Tensors:
             )
         reference = read_reference(proto.external_data, proto.name)
         length = byte_count(dtype, proto.dims) if reference.length is None else reference.length
-        if self._folder is None:
+        if self._folder is None or (self._skip is not None and self._skip(proto.name, reference.location)):
             return DetachedTensor(proto, reference.location, reference.offset, length, dtype)
         file = self._folder.open(reference.location, proto.name)
         return map_external(file, proto, dtype, reference.offset, length)

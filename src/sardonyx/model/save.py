@@ -84,6 +84,7 @@ def save(
     *,
     external_data: bool | None = None,
     external_threshold: int = 1024,
+    external_file: str | None = None,
     format: str | None = None,
 ) -> None:
     """Save a Model to a file.
@@ -101,15 +102,21 @@ def save(
             ``<name of the model file>.data``; False forbids a data file; None writes one for models of 2 GB and more.
             Tensors in attributes are moved too if the model would not fit otherwise.
         external_threshold: In bytes.
+        external_file: Name of the data file, in the folder of the model file; None for the default.
         format: "onnx" (binary), "onnxtxt" or "textproto"; None derives the format from the suffix.
 
     Raises:
         ModelFileError: The file cannot be written.
         ModelTooLargeError: The model does not fit into one file of 2 GB, and a second file is not allowed.
         InvalidModelError: A part of the Model cannot be represented in a file.
-        OptionError: The format is unknown, or the threshold is negative.
+        OptionError: The format is unknown, the threshold is negative, or the name of the data file has a folder.
     """
     target = Path(path)
+    data = target.with_name(f"{target.name}.data") if external_file is None else target.parent / external_file
+    if data.parent != target.parent or data == target:
+        raise OptionError(
+            "expected the name of another file in the model's folder.", where=f"external_file={external_file!r}"
+        )
     if format is None:
         format = _FORMAT_OF_SUFFIX.get(target.suffix.lower(), "onnx")
     if format not in _FORMATS:
@@ -128,8 +135,8 @@ def save(
             _check_size(_size(plan, content), str(target))
         plan = None
     if plan is None:
-        plan, content = _plan_external(model, target, external_threshold)
-    _write_files(target, plan, content)
+        plan, content = _plan_external(model, target, data, external_threshold)
+    _write_files(target, data, plan, content)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -282,9 +289,9 @@ def _plan(model: ir.Model, plan: _Streamed) -> tuple[_Streamed, bytes]:
     return plan, proto.SerializeToString(deterministic=True)
 
 
-def _plan_external(model: ir.Model, target: Path, threshold: int) -> tuple[_Streamed, bytes]:
+def _plan_external(model: ir.Model, target: Path, data: Path, threshold: int) -> tuple[_Streamed, bytes]:
     for attributes in (False, True):
-        plan, content = _plan(model, _External(f"{target.name}.data", threshold, attributes))
+        plan, content = _plan(model, _External(data.name, threshold, attributes))
         if _size(plan, content) <= MAX_PROTO_BYTES:
             return plan, content
     raise ModelTooLargeError(
@@ -298,7 +305,7 @@ def _size(plan: _Streamed, content: bytes) -> int:
     return len(content) + sum(part.length for part in plan.parts)
 
 
-def _write_files(target: Path, plan: _Streamed, content: bytes) -> None:
+def _write_files(target: Path, data: Path, plan: _Streamed, content: bytes) -> None:
     def write_model(descriptor: int) -> None:
         buffer = bytearray()
         for piece in insert_payloads(content, plan.find_markers(content)):
@@ -327,7 +334,6 @@ def _write_files(target: Path, plan: _Streamed, content: bytes) -> None:
         if not plan.external:
             model_file.replace(target)
             return
-        data = target.with_name(f"{target.name}.data")
         require_writable(data)
         with _new_file(data, write_data) as data_file, _replaced(data_file, data):
             model_file.replace(target)

@@ -34,11 +34,17 @@ class ValueInfo:
         from sardonyx.ops.signatures import type_text
 
         declared = declared_type(value)
-        shape = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+        shape = None if value.shape is None else [_size(d) for d in value.shape]
         return cls(value.name or "", "" if declared is None else type_text(declared), shape)
 
     def __repr__(self) -> str:
         return f"ValueInfo(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+
+
+def _size(dim: int | ir.SymbolicDim) -> int | str | None:
+    """Return a declared size; None for a negative number, which some exporters write for an open size."""
+    size = dim if isinstance(dim, int) else dim.value
+    return None if isinstance(size, int) and size < 0 else size
 
 
 @dataclass(frozen=True)

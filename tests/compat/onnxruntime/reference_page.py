@@ -15,6 +15,17 @@ _HEAD = """# ONNX Runtime's interface
 
 Every public name of the module `onnxruntime` {version}, with its support in `sardonyx.compat.onnxruntime`. Usage:
 [In place of ONNX Runtime](../how-to/in-place-of-onnxruntime.md). Refused names raise `NotImplemented` with the reason.
+
+Entries of `add_session_config_entry` with an effect:
+
+| entry | effect |
+| --- | --- |
+| `session.optimized_model_external_initializers_file_name` | file of the large initializers of the rewritten model |
+| `session.optimized_model_external_initializers_min_size_in_bytes` | least bytes of an initializer in that file; 1024 |
+| `session.record_ep_graph_assignment_info` | `1` lets `get_provider_graph_assignment_info` return the nodes |
+
+With `ORT_LOAD_CONFIG_FROM_MODEL=1` in the environment, a session reads `session_options` from the model's metadata
+entry `ort_config`, as ONNX Runtime does.
 """
 
 _CLASSES = (
@@ -33,8 +44,8 @@ _WITHOUT_EFFECT = frozenset(
 _SETTINGS_WITHOUT_EFFECT = frozenset(
     {
         "enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "execution_mode", "execution_order",
-        "inter_op_num_threads", "log_verbosity_level", "use_per_session_threads", "add_session_config_entry",
-        "add_run_config_entry", "only_execute_path_to_fetches", "disable_fallback", "synchronize_inputs",
+        "inter_op_num_threads", "log_verbosity_level", "use_per_session_threads", "add_run_config_entry",
+        "only_execute_path_to_fetches", "disable_fallback", "synchronize_inputs",
         "synchronize_outputs", "release_captured_graph", "clear_ep_context_data_read_func",
     }
 )  # fmt: skip

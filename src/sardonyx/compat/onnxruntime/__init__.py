@@ -10,8 +10,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from sardonyx.compat.module_finder import attributes_below
 from sardonyx.compat.onnxruntime import capi as capi
 from sardonyx.compat.onnxruntime.binding import IOBinding as IOBinding
+from sardonyx.compat.onnxruntime.binding import SessionIOBinding as SessionIOBinding
 from sardonyx.compat.onnxruntime.devices import OrtArenaCfg as OrtArenaCfg
 from sardonyx.compat.onnxruntime.devices import OrtDevice as OrtDevice
 from sardonyx.compat.onnxruntime.devices import OrtEpAssignedNode as OrtEpAssignedNode
@@ -63,8 +65,6 @@ from sardonyx.compat.onnxruntime.values import SparseTensor as SparseTensor
 from sardonyx.compat.onnxruntime.values import copy_tensors as copy_tensors
 from sardonyx.runtime import Node as Node
 
-SessionIOBinding = IOBinding
-
 __version__ = "1.32.0"
 __author__ = "Sardonyx"
 
@@ -72,6 +72,8 @@ package_name = "onnxruntime"
 version = __version__
 cuda_version = ""
 import_capi_exception = None
+
+__getattr__ = attributes_below("onnxruntime")
 
 
 def get_version_string() -> str:
@@ -83,7 +85,7 @@ def get_build_info() -> str:
     """Return a description of the implementation."""
     from sardonyx import __version__ as ours
 
-    return f"Sardonyx {ours}, with the interface of ONNX Runtime {__version__}"
+    return f"ORT Build Info: Sardonyx {ours}, with the interface of ONNX Runtime {__version__}"
 
 
 def get_device() -> str:
@@ -118,6 +120,7 @@ def set_default_logger_verbosity(verbosity: int) -> None:
 def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
     """Set the default number of threads of sessions; 0 for all threads of the process."""
     defaults.threads = int(intra_op_num_threads) or None
+    defaults.has_global_threads = True
 
 
 def set_seed(seed: int) -> None:

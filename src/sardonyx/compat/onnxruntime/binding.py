@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sardonyx.compat.onnxruntime.devices import require_cpu
+from sardonyx.compat.onnxruntime.devices import OrtDevice, require_cpu
+from sardonyx.compat.onnxruntime.value_vector import OrtValueVector
 from sardonyx.compat.onnxruntime.values import OrtValue, at_address, dtype_of, numpy_of
 
 
@@ -46,20 +47,33 @@ class IOBinding:
         self._require_input(name)
         self._inputs[name] = arr_on_cpu
 
+    @property
+    def _iobinding(self) -> IOBinding:
+        """The binding itself: ONNX Runtime has a compiled class behind this one."""
+        return self
+
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Bind a value to an input."""
         self._require_input(name)
         self._inputs[name] = numpy_of(ortvalue)
 
     def bind_input(
-        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+        self,
+        name: str,
+        device_type: str | OrtDevice,
+        device_id: int,
+        element_type: Any,
+        shape: Sequence[int],
+        buffer_ptr: int,
     ) -> None:
         """Bind memory at an address to an input.
 
         Raises:
-            RuntimeError: Unknown input, or the device is not the CPU.
+            RuntimeError: Unknown input, the device is not the CPU, or the elements are strings.
         """
         require_cpu(device_type, device_id)
+        if dtype_of(element_type).kind in "OSU":
+            raise RuntimeError("Only binding non-string Tensors is currently supported")
         self._require_input(name)
         self._inputs[name] = at_address(buffer_ptr, shape, element_type)
 
@@ -75,7 +89,7 @@ class IOBinding:
     def bind_output(
         self,
         name: str,
-        device_type: str = "cpu",
+        device_type: str | OrtDevice = "cpu",
         device_id: int = 0,
         element_type: Any = None,
         shape: Sequence[int] | None = None,
@@ -108,13 +122,13 @@ class IOBinding:
         self._outputs.clear()
         self._results.clear()
 
-    def get_outputs(self) -> list[OrtValue]:
+    def get_outputs(self) -> Sequence[OrtValue]:
         """Return the results of the last run, in the order of binding."""
         return list(self._results)
 
-    def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
-        """Return the same as :meth:`get_outputs`."""
-        return list(self._results)
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
+        """Return the same as :meth:`get_outputs`, as a vector."""
+        return OrtValueVector(self._results)
 
     def copy_outputs_to_cpu(self) -> list[Any]:
         """Return the results of the last run as arrays."""
@@ -138,3 +152,23 @@ class IOBinding:
                 )
             array[...] = value
             self._results.append(OrtValue(array))
+
+
+class SessionIOBinding(IOBinding):
+    """Inputs and outputs of a run, with the order of arguments of ONNX Runtime's compiled class."""
+
+    def bind_input(self, name: str, *memory: Any) -> None:
+        """Bind an array, or memory: a device, an element type, sizes and an address."""
+        if len(memory) == 1:
+            self.bind_cpu_input(name, memory[0])
+            return
+        device, element_type, shape, buffer_ptr = memory
+        super().bind_input(name, device, 0, element_type, shape, buffer_ptr)
+
+    def bind_output(self, name: str, device: Any = "cpu", *memory: Any) -> None:
+        """Bind an output, to memory (an element type, sizes and an address) or to new memory."""
+        super().bind_output(name, device, 0, *memory)
+
+    def get_outputs(self) -> OrtValueVector:
+        """Return the results of the last run, in the order of binding."""
+        return self.get_outputs_as_ortvaluevector()

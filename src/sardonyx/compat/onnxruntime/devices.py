@@ -14,15 +14,24 @@ from sardonyx.compat.onnxruntime.enums import (
     OrtMemType,
 )
 
-_TYPES = {"cpu": 0, "gpu": 1, "cuda": 1, "dml": 1, "webgpu": 1, "fpga": 2, "npu": 3, "cann": 3}
+_TYPES = {"cpu": 0, "gpu": 1, "cuda": 1, "dml": 4, "webgpu": 1, "fpga": 2, "npu": 3, "cann": 3}
+_ARENA_SETTINGS = (
+    "max_mem", "arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk",
+    "initial_growth_chunk_size_bytes", "max_power_of_two_extend_bytes",
+)  # fmt: skip
+_VENDORS = {
+    "cuda": OrtDeviceVendorId.NVIDIA, "dml": OrtDeviceVendorId.MICROSOFT, "cann": OrtDeviceVendorId.HUAWEI,
+}  # fmt: skip
 
 
-def require_cpu(device_type: str, device_id: int = 0) -> None:
-    """Check that a device is the CPU.
+def require_cpu(device_type: str | OrtDevice, device_id: int = 0) -> None:
+    """Check that a device, by name or as an object, is the CPU.
 
     Raises:
         RuntimeError: Another device.
     """
+    if isinstance(device_type, OrtDevice):
+        device_type, device_id = "cpu" if device_type.is_cpu else str(device_type.device_type()), 0
     if device_type.lower() != "cpu" or device_id != 0:
         raise RuntimeError(f"expected the device 'cpu' 0, got {device_type!r} {device_id}.")
 
@@ -33,12 +42,12 @@ class OrtDevice:
     Args:
         device_type: Number of the device type; 0 is the CPU.
         memory_type: Number of the memory type.
-        vendor_id: PCI identifier of the vendor.
-        device_id: Index among devices of the type.
+        numbers: The index among devices of the type, preceded by the PCI identifier of the vendor if two are passed.
     """
 
-    def __init__(self, device_type: int = 0, memory_type: int = 0, vendor_id: int = 0, device_id: int = 0) -> None:
-        self._type, self._memory, self._vendor, self._id = device_type, memory_type, vendor_id, device_id
+    def __init__(self, device_type: int = 0, memory_type: int = 0, *numbers: int) -> None:
+        self._type, self._memory = device_type, memory_type
+        self._vendor, self._id = (0, 0, *numbers)[-2:]
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int | OrtDeviceVendorId = -1) -> OrtDevice:
@@ -49,7 +58,8 @@ class OrtDevice:
         """
         if ort_device_name not in _TYPES:
             raise RuntimeError(f"Unsupported device type: {ort_device_name}")
-        return OrtDevice(_TYPES[ort_device_name], 0, max(int(vendor_id), 0), device_id)
+        vendor = int(vendor_id) if vendor_id >= 0 else int(_VENDORS.get(ort_device_name, 0))
+        return OrtDevice(_TYPES[ort_device_name], 0, vendor, device_id)
 
     def device_id(self) -> int:
         """Return the index among devices of the type."""
@@ -74,13 +84,43 @@ class OrtDevice:
 
     @staticmethod
     def cpu() -> int:
-        """Return the number of the CPU's type."""
-        return 0
+        """Return the number of the CPU's device type."""
+        return _TYPES["cpu"]
 
     @staticmethod
     def cuda() -> int:
         """Return the number of CUDA's device type."""
-        return 1
+        return _TYPES["cuda"]
+
+    @staticmethod
+    def gpu() -> int:
+        """Return the number of a GPU's device type."""
+        return _TYPES["gpu"]
+
+    @staticmethod
+    def dml() -> int:
+        """Return the number of DirectML's device type."""
+        return _TYPES["dml"]
+
+    @staticmethod
+    def webgpu() -> int:
+        """Return the number of WebGPU's device type."""
+        return _TYPES["webgpu"]
+
+    @staticmethod
+    def fpga() -> int:
+        """Return the number of an FPGA's device type."""
+        return _TYPES["fpga"]
+
+    @staticmethod
+    def npu() -> int:
+        """Return the number of an NPU's device type."""
+        return _TYPES["npu"]
+
+    @staticmethod
+    def cann() -> int:
+        """Return the number of CANN's device type."""
+        return _TYPES["cann"]
 
     @staticmethod
     def default_memory() -> int:
@@ -130,11 +170,24 @@ class OrtArenaCfg:
     """Settings of an arena, stored without effect: memory is planned.
 
     Args:
-        settings: A dict, or numbers in ONNX Runtime's order.
+        settings: A dict of names and numbers; or the numbers ``max_mem``, ``arena_extend_strategy``,
+            ``initial_chunk_size_bytes`` and ``max_dead_bytes_per_chunk``.
+
+    Raises:
+        RuntimeError: An unknown name.
     """
 
     def __init__(self, *settings: Any) -> None:
-        self.settings = settings
+        named = settings[0] if len(settings) == 1 else dict(zip(_ARENA_SETTINGS, settings, strict=False))
+        for name in named:
+            if name not in _ARENA_SETTINGS:
+                raise RuntimeError(f"Invalid OrtArenaCfg option: {name}")
+        self.max_mem = int(named.get("max_mem", 0))
+        self.arena_extend_strategy = int(named.get("arena_extend_strategy", -1))
+        self.initial_chunk_size_bytes = int(named.get("initial_chunk_size_bytes", -1))
+        self.max_dead_bytes_per_chunk = int(named.get("max_dead_bytes_per_chunk", -1))
+        self.initial_growth_chunk_size_bytes = int(named.get("initial_growth_chunk_size_bytes", -1))
+        self.max_power_of_two_extend_bytes = int(named.get("max_power_of_two_extend_bytes", -1))
 
 
 class OrtHardwareDevice:

@@ -125,3 +125,22 @@ class OrtDeviceVendorId(enum.IntEnum):
     HUAWEI = 0x19E5
     QUALCOMM = 0x5143
     INTEL = 0x8086
+
+
+class OrtCompiledModelCompatibility(_Named):
+    """Suitability of a compiled model for devices."""
+
+    EP_NOT_APPLICABLE = 0
+    EP_SUPPORTED_OPTIMAL = 1
+    EP_SUPPORTED_PREFER_RECOMPILATION = 2
+    EP_UNSUPPORTED = 3
+
+
+class OrtDeviceEpIncompatibilityReason(_Named):
+    """Reasons why an execution provider does not run on a device, as bits."""
+
+    NONE = 0
+    DRIVER_INCOMPATIBLE = 1
+    DEVICE_INCOMPATIBLE = 2
+    MISSING_DEPENDENCY = 4
+    UNKNOWN = -(1 << 31)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from sardonyx.errors import (
     ExecutionError,
+    ExternalDataError,
     FeedError,
     InvalidModelError,
     ModelFileError,
@@ -136,6 +137,10 @@ def translate_load_errors() -> Iterator[None]:
         yield
     except _Status:
         raise
+    except ExternalDataError as error:
+        is_path = "does not exist" not in error.problem
+        prefix = "External data path validation failed: " if is_path else ""
+        raise InvalidProtobuf(f"Load model failed: {prefix}{error}") from error
     except ModelFileError as error:
         missing = isinstance(error.__cause__, FileNotFoundError) or "no such file" in error.problem.lower()
         raise (NoSuchFile if missing else InvalidProtobuf)(f"Load model failed: {error}") from error

@@ -83,7 +83,7 @@ class SessionOptions(_Entries):
     """Options of a session. Settings of execution details are stored and do not change results."""
 
     _kind = "SessionOptions"
-    __slots__ = ("_by_denotation", "_by_name", "_initializers", "_providers", "_settings")
+    __slots__ = ("_by_denotation", "_by_name", "_files", "_initializers", "_providers", "_settings")
 
     enable_cpu_mem_arena = Setting(True, "Retain memory between runs; always the case.")
     enable_mem_pattern = Setting(True, "Plan memory; always the case.")
@@ -108,10 +108,11 @@ class SessionOptions(_Entries):
         self._by_name: dict[str, int] = {}
         self._by_denotation: dict[str, int] = {}
         self._initializers: dict[str, Any] = {}
+        self._files: dict[str, memoryview] = {}
         self._providers: list[tuple[str, dict[str, str]]] = []
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Store an entry; no entry changes results."""
+        """Store an entry; the reference page lists the entries with an effect."""
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -143,8 +144,9 @@ class SessionOptions(_Entries):
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
     ) -> None:
-        """Refused: see the table of names."""
-        refuse("SessionOptions.add_external_initializers_from_files_in_memory")
+        """Read external data from buffers instead of the files with these names."""
+        for name, buffer, length in zip(names, buffers, lengths, strict=True):
+            self._files[name] = memoryview(buffer).cast("B")[:length]
 
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
         """Append an execution provider."""
@@ -265,10 +267,12 @@ class _Defaults:
     Attributes:
         severity: Severity from which messages are logged.
         threads: Number of threads; None for all threads of the process.
+        has_global_threads: True if the program has set the sizes of the global thread pools.
     """
 
     def __init__(self) -> None:
         self.severity = 2
+        self.has_global_threads = False
         self.threads: int | None = None
 
 

@@ -36,51 +36,69 @@ def session_providers(names: Sequence[str], options: Sequence[Mapping[str, str]]
     return [*providers, *_SESSION_NAMES[CPU]]
 
 
-def normalize_providers(providers: Any, provider_options: Any) -> tuple[list[str], list[dict[str, str]]]:
+def check_and_normalize_provider_args(
+    providers: Any, provider_options: Any, available_provider_names: Sequence[str]
+) -> tuple[list[str], list[dict[str, str]]]:
     """Return names and options of execution providers, from any accepted form.
 
     Args:
-        providers: Names, or pairs of a name and options; None for the default.
+        providers: Names, or pairs of a name and options; None for none.
         provider_options: Options for names without options.
+        available_provider_names: The available providers; any other name warns.
 
     Returns:
-        The names of available providers, each once, with options; the CPU's is last.
+        The names, each once, with options.
 
     Raises:
         ValueError: Malformed arguments.
     """
-    if providers is None:
-        return [CPU], [{}]
-    if not isinstance(providers, Sequence):
-        raise ValueError("'providers' should be a sequence.")
-    pairs: list[tuple[Any, Any]] = []
-    if provider_options is not None:
-        if not isinstance(provider_options, Sequence):
-            raise ValueError("'provider_options' should be a sequence.")
-        if len(providers) != len(provider_options):
-            raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
-        if not all(isinstance(provider, str) for provider in providers):
-            raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
-        if not all(isinstance(settings, Mapping) for settings in provider_options):
-            raise ValueError("'provider_options' values must be dicts.")
-        pairs = list(zip(providers, provider_options, strict=True))
-    else:
-        pairs = [_pair(provider) for provider in providers]
     selected: dict[str, dict[str, str]] = {}
-    available = available_providers()
-    for name, options in pairs:
-        if name not in available:
+    for name, options in [] if providers is None else _pairs(providers, provider_options):
+        if name not in available_provider_names:
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names. "
-                f"Available providers: '{', '.join(available)}'",
-                stacklevel=4,
+                f"Available providers: '{', '.join(available_provider_names)}'",
+                stacklevel=5,
             )
-        elif name in selected:
-            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=4)
+        if name in selected:
+            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=5)
         else:
             selected[name] = {str(key): str(value) for key, value in options.items()}
+    return list(selected), list(selected.values())
+
+
+def normalize_providers(providers: Any, provider_options: Any) -> tuple[list[str], list[dict[str, str]]]:
+    """Return names and options of the available execution providers; the CPU's is last.
+
+    Raises:
+        ValueError: Malformed arguments.
+        RuntimeError: A name that ONNX Runtime has not either.
+    """
+    available = available_providers()
+    pairs = zip(*check_and_normalize_provider_args(providers, provider_options, available), strict=True)
+    selected = dict(pairs)
+    for name in selected:
+        if name not in ALL:
+            raise RuntimeError(f"Unknown Provider Type: {name}")
+    selected = {name: options for name, options in selected.items() if name in available}
     selected.setdefault(CPU, {})
     return list(selected), list(selected.values())
+
+
+def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, Mapping[Any, Any]]]:
+    if not isinstance(providers, Sequence):
+        raise ValueError("'providers' should be a sequence.")
+    if provider_options is None:
+        return [_pair(provider) for provider in providers]
+    if not isinstance(provider_options, Sequence):
+        raise ValueError("'provider_options' should be a sequence.")
+    if len(providers) != len(provider_options):
+        raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
+    if not all(isinstance(provider, str) for provider in providers):
+        raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
+    if not all(isinstance(settings, Mapping) for settings in provider_options):
+        raise ValueError("'provider_options' values must be dicts.")
+    return list(zip(providers, provider_options, strict=True))
 
 
 def _pair(provider: Any) -> tuple[str, Mapping[Any, Any]]:

@@ -6,12 +6,10 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
-from sardonyx import runtime
 from sardonyx.base import background_threads
 from sardonyx.compat.onnxruntime.binding import IOBinding
 from sardonyx.compat.onnxruntime.devices import (
@@ -31,24 +29,26 @@ from sardonyx.compat.onnxruntime.errors import (
     translate_load_errors,
     translate_run_errors,
 )
-from sardonyx.compat.onnxruntime.options import RunOptions, SessionOptions
+from sardonyx.compat.onnxruntime.model_source import load_config, select_source, write_rewritten
+from sardonyx.compat.onnxruntime.options import RunOptions, SessionOptions, defaults
 from sardonyx.compat.onnxruntime.providers import CPU, normalize_providers, session_providers
+from sardonyx.compat.onnxruntime.raw_session import RawSession
 from sardonyx.compat.onnxruntime.unsupported import refuse
+from sardonyx.compat.onnxruntime.value_vector import OrtValueVector
 from sardonyx.compat.onnxruntime.values import OrtValue, SparseTensor, numpy_of
+from sardonyx.core.ir.types import DType
 from sardonyx.errors import SardonyxError, UnsupportedError
-from sardonyx.model import load, save, to_proto
-from sardonyx.model.copying import copy_model
-from sardonyx.ops.registry import canonical
-from sardonyx.rewrite.optimize import optimize
-from sardonyx.rewrite.structure import require_structure
 from sardonyx.runtime.live.edits import Edits
-from sardonyx.runtime.live.transaction import Edit
-from sardonyx.runtime.model_info import Metadata, ValueInfo
-from sardonyx.runtime.providers.reference import without_definition
+from sardonyx.runtime.session import Session
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.live.transaction import Edit
+    from sardonyx.runtime.model_info import Metadata, ValueInfo
 
 STANDARD = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
 """The domains of the ONNX standard."""
 
+_RECORD_PROVIDERS = "session.record_ep_graph_assignment_info"
 _NO_VERSION = (1 << 63) - 1
 _FIRST_OVERRIDABLE = 4
 """First IR version in which initializers need not be inputs, and may therefore be optional inputs."""
@@ -97,6 +97,11 @@ def _raise_load_error(source: Any, error: Exception) -> None:
         InvalidGraph: An operator of a standard domain is unknown.
         InvalidModelError: The model breaks the standard, and ``error`` does not report the violation.
     """
+    from sardonyx.model import load, to_proto
+    from sardonyx.ops.registry import canonical
+    from sardonyx.rewrite.structure import require_structure
+    from sardonyx.runtime.providers.reference import without_definition
+
     if isinstance(error, UnsupportedError):
         model = load(source)
         missing = [node for node in model.graph if without_definition(node, model)]
@@ -150,7 +155,7 @@ class InferenceSession(Edits):
     def _open(self, providers: Any, provider_options: Any) -> None:
         try:
             self._providers, options = normalize_providers(providers, provider_options)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             if not self._fallback:
                 raise
             warnings.warn(f"EP Error {error} when using {providers}. Falling back to {[CPU]}.", stacklevel=3)
@@ -163,37 +168,31 @@ class InferenceSession(Edits):
             raise NoSuchFile(f"Load model from {self._model_path} failed. File doesn't exist")
         if self._path_or_bytes in (b"", b"\0"):
             raise InvalidArgument("No graph was found in the protobuf.")
+        if sess_options.use_per_session_threads and defaults.has_global_threads:
+            raise RuntimeError("use_per_session_threads must be false when using a global thread pool")
         with translate_load_errors():
+            load_config(self._path_or_bytes, sess_options)
             compile_mode = {} if "SARDONYX_COMPILE" in os.environ else {"compile": "wait"}
-            source = self._source()
+            source = select_source(self._path_or_bytes, sess_options)
             runtime_options = sess_options._runtime_options(
                 providers=session_providers(self._providers, options), **compile_mode
             )
             try:
-                self._session = runtime.Session(source, runtime_options)
+                self._session = Session(source, runtime_options)
             except Exception as error:
                 _raise_load_error(source, error)
                 raise
             if sess_options.optimized_model_filepath:
-                rewritten = optimize(self._session.model, target="portable", verify=False).model
-                save(rewritten, sess_options.optimized_model_filepath)
+                write_rewritten(self._session.model, sess_options)
         self._inputs = self._session.get_inputs()
         self._required = frozenset(info.name for info in self._inputs)
 
-    def _source(self) -> Any:
-        """Return the file or bytes, or a model with replaced initializers."""
-        replaced = self._sess_options._initializer_arrays
-        if not replaced:
-            return self._path_or_bytes
-        model = copy_model(load(self._path_or_bytes))
-        for name, array in replaced.items():
-            if name not in model.graph.initializers:
-                raise InvalidArgument(f"unknown initializer {name!r}.")
-            model.graph.initializers[name].const_value = ir.tensor(array, name=name)
-        return model
+    @property
+    def _sess(self) -> RawSession:
+        return RawSession(self)
 
     @property
-    def session(self) -> runtime.Session:
+    def session(self) -> Session:
         """Sardonyx's session, with all methods beyond this interface."""
         return self._session
 
@@ -230,7 +229,12 @@ class InferenceSession(Edits):
         return {name: dict(options) for name, options in self._provider_options.items()}
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Open the model again with other execution providers; edits of the session are lost."""
+        """Open the model again with other execution providers; edits of the session are lost.
+
+        Raises:
+            RuntimeError: An unknown provider.
+        """
+        normalize_providers(providers, provider_options)
         self._open(providers, provider_options)
 
     def disable_fallback(self) -> None:
@@ -254,13 +258,24 @@ class InferenceSession(Edits):
         return [OrtEpDevice() for _ in self._session.get_inputs()]
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """Return the nodes of each execution provider."""
+        """Return the execution provider of each node.
+
+        Raises:
+            Fail: The session was created without the configuration entry that requests the record.
+        """
+        if self._sess_options._entries.get(_RECORD_PROVIDERS) != "1":
+            raise Fail(
+                f"Session configuration entry '{_RECORD_PROVIDERS}' must be set to \"1\" to retrieve EP graph "
+                "assignment information."
+            )
         names = {"openvino": "OpenVINOExecutionProvider"}
-        parts: dict[tuple[int, str], list[OrtEpAssignedNode]] = {}
-        for placement, node in zip(self._session.placement, self._session.model.graph, strict=True):
-            part = (placement.part, names.get(placement.provider, CPU))
-            parts.setdefault(part, []).append(OrtEpAssignedNode(node.name or "", node.domain, node.op_type))
-        return [OrtEpAssignedSubgraph(provider, nodes) for (_, provider), nodes in sorted(parts.items())]
+        pairs = zip(self._session.placement, self._session.model.graph, strict=True)
+        return [
+            OrtEpAssignedSubgraph(
+                names.get(placement.provider, CPU), [OrtEpAssignedNode(node.name or "", node.domain, node.op_type)]
+            )
+            for placement, node in pairs
+        ]
 
     def get_tuning_results(self) -> list[Any]:
         """Return no tuning results, which exist for other devices only."""
@@ -324,7 +339,7 @@ class InferenceSession(Edits):
             if unknown := next((name for name in names if name not in known), None):
                 raise InvalidArgument(f"Invalid output name:{unknown}")
         feeds = input_feed
-        if any(type(value) is not np.ndarray for value in input_feed.values()):
+        if any(type(value) is not np.ndarray or value.dtype.kind == "V" for value in input_feed.values()):
             feeds = {name: self._array(name, value) for name, value in input_feed.items()}
         with translate_run_errors():
             return self._session.run(names, feeds, None if run_options is None else run_options._runtime_options)
@@ -334,11 +349,13 @@ class InferenceSession(Edits):
         if isinstance(value, (OrtValue, SparseTensor)):
             return numpy_of(value)
         declared = next((info.type for info in self._inputs if info.name == name), "")
+        if declared == "tensor(string)" and isinstance(value, np.ndarray) and value.dtype.kind == "V":
+            return np.array([item.tobytes().decode() for item in value.ravel()], object).reshape(value.shape)
         if not declared.startswith("tensor(") or isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
             return value
         if declared == "tensor(string)":
             return np.asarray(value, object)
-        return np.asarray(value, ir.DataType[declared[len("tensor(") : -1].upper()].numpy())
+        return np.asarray(value, DType.__members__[declared[len("tensor(") : -1].upper()].numpy())
 
     def run_async(
         self,
@@ -380,12 +397,13 @@ class InferenceSession(Edits):
         feed_names: Sequence[str],
         feeds: Sequence[OrtValue],
         fetch_names: Sequence[str],
-        fetches: list[OrtValue],
+        fetches: OrtValueVector,
         fetch_devices: Sequence[OrtDevice],
     ) -> None:
-        """Run as :meth:`run` does, with values in order; the requested outputs replace ``fetches``."""
+        """Run as :meth:`run` does, with values in order; the requested outputs are appended to ``fetches``."""
         inputs = dict(zip(feed_names, feeds, strict=True))
-        fetches[:] = self.run_with_ort_values(list(fetch_names), inputs, run_options)
+        for value in self.run_with_ort_values(list(fetch_names), inputs, run_options):
+            fetches.push_back(value)
 
     def io_binding(self) -> IOBinding:
         """Return a binding of values to names for :meth:`run_with_iobinding`."""

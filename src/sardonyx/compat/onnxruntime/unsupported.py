@@ -26,7 +26,6 @@ REASONS = {
     "OrtExternalInitializerInfo": "compiled models of ONNX Runtime are not written",
     "OrtSyncStream": "the CPU, the only device, has no streams",
     "SessionOptions.register_custom_ops_library": _LIBRARY + "; define operators by `sardonyx.operator`",
-    "SessionOptions.add_external_initializers_from_files_in_memory": "use `add_external_initializers`",
     "SessionOptions.set_provider_selection_policy_delegate": "the CPU is the only device",
     "register_execution_provider_library": _LIBRARY + "; providers of Sardonyx are packages, see *Write a provider*",
     "unregister_execution_provider_library": _LIBRARY,

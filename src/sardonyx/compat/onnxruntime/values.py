@@ -7,27 +7,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 
 from sardonyx.base.dlpack import PROCESSOR, from_capsule, from_dlpack, to_capsule
-from sardonyx.compat.onnxruntime.devices import OrtDevice, require_cpu
+from sardonyx.compat.onnxruntime.devices import OrtDevice, OrtMemoryInfo, require_cpu
 from sardonyx.compat.onnxruntime.enums import OrtSparseFormat
-from sardonyx.compat.onnxruntime.unsupported import refuse
+from sardonyx.compat.onnxruntime.unsupported import REASONS
+from sardonyx.core.ir.types import DType
 
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:
     """Return the numpy type of a numpy type or an ONNX type number."""
     if isinstance(element_type, (int, np.integer)) and not isinstance(element_type, bool):
-        element_type = ir.DataType(int(element_type)).numpy()
+        element_type = DType(int(element_type)).numpy()
     dtype: np.dtype[Any] = np.dtype(element_type)
     return dtype
 
 
 def _element_type(array: np.ndarray) -> int:
     if array.dtype.kind in "OSU":
-        return int(onnx.TensorProto.STRING)
-    return int(ir.DataType.from_numpy(array.dtype))
+        return int(DType.STRING)
+    return int(DType.from_numpy(array.dtype))
 
 
 _FLOAT = {float: np.float32}
@@ -35,7 +34,7 @@ _FLOAT = {float: np.float32}
 
 
 def _element_name(array: np.ndarray) -> str:
-    return str(onnx.TensorProto.DataType.Name(_element_type(array))).lower()
+    return DType(_element_type(array)).name.lower()
 
 
 def _type_text(value: Any) -> str:
@@ -70,7 +69,7 @@ class OrtValue:
 
     @staticmethod
     def ortvalue_from_numpy(
-        numpy_obj: np.ndarray, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
+        numpy_obj: np.ndarray, device_type: str | OrtDevice = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
         """Return a tensor over an array.
 
@@ -89,13 +88,30 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         shape: Sequence[int],
         element_type: Any = np.float32,
-        device_type: str = "cpu",
+        device_type: str | OrtDevice = "cpu",
         device_id: int = 0,
         vendor_id: int = -1,
+        memory_info: OrtMemoryInfo | None = None,
     ) -> OrtValue:
-        """Return an uninitialized tensor."""
+        """Return an uninitialized tensor, on a device or in the memory of a device.
+
+        Raises:
+            RuntimeError: The device is not the CPU.
+        """
+        if memory_info is not None and memory_info.name.lower() != "cpu":
+            raise RuntimeError(f"No shared allocator found for the memory {memory_info.name!r}; expected 'Cpu'.")
         require_cpu(device_type, device_id)
         return OrtValue(np.empty(tuple(shape), dtype_of(element_type)))
+
+    @staticmethod
+    def over_memory(address: int, shape: Sequence[int], element_type: Any, device: Any = "cpu") -> OrtValue:
+        """Return a tensor over memory at an address; the memory's owner must outlive the tensor.
+
+        Raises:
+            RuntimeError: The device is not the CPU.
+        """
+        require_cpu(device)
+        return OrtValue(at_address(address, shape, element_type))
 
     @staticmethod
     def ort_value_from_sparse_tensor(sparse_tensor: SparseTensor) -> OrtValue:
@@ -127,6 +143,18 @@ class OrtValue:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    @property
+    def _ortvalue(self) -> OrtValue:
+        """The value itself: ONNX Runtime has a compiled class behind this one."""
+        return self
+
+    def _get_c_value(self) -> OrtValue:
+        return self
+
+    def to_dlpack(self) -> Any:
+        """Return a DLPack capsule over the memory of the tensor."""
+        return to_capsule(self.numpy())
 
     def __dlpack__(self, **options: Any) -> Any:
         return to_capsule(self.numpy(), **options)
@@ -220,6 +248,12 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any =
         target.update_inplace(source)
 
 
+def _read_only(array: Any) -> np.ndarray:
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
 class _Indices:
     """The indices of a sparse tensor."""
 
@@ -252,9 +286,9 @@ class SparseTensor:
     def __init__(
         self, dense_shape: Any, values: np.ndarray, indices: tuple[np.ndarray, ...], format: OrtSparseFormat
     ) -> None:
-        self._shape = np.asarray(dense_shape, np.int64)
-        self._values = np.asarray(values)
-        self._indices = indices
+        self._shape = [int(size) for size in dense_shape]
+        self._values = _read_only(values)
+        self._indices = tuple(_read_only(index) for index in indices)
         self._format = format
 
     @classmethod
@@ -286,9 +320,9 @@ class SparseTensor:
         """Return the nonzero elements."""
         return self._values
 
-    def dense_shape(self) -> np.ndarray:
+    def dense_shape(self) -> list[int]:
         """Return the sizes."""
-        return self._shape
+        return list(self._shape)
 
     def format(self) -> OrtSparseFormat:
         """Return the encoding of the positions."""
@@ -320,12 +354,16 @@ class SparseTensor:
         return self._view(OrtSparseFormat.ORT_SPARSE_BLOCK_SPARSE)
 
     def to_cuda(self, ort_device: OrtDevice) -> SparseTensor:
-        """Refused: see the table of names."""
-        refuse("SparseTensor.to_cuda")
+        """Refused: see the table of names.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError(f"SparseTensor.to_cuda is not implemented: {REASONS['SparseTensor.to_cuda']}.")
 
     def to_dense(self) -> np.ndarray:
         """Return all elements."""
-        dense = np.zeros(tuple(int(size) for size in self._shape), self._values.dtype)
+        dense = np.zeros(tuple(self._shape), self._values.dtype)
         if self._format is OrtSparseFormat.ORT_SPARSE_COO:
             (indices,) = self._indices
             if indices.size == len(self._values):

@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from sardonyx.compat.onnxruntime.binding import SessionIOBinding as SessionIOBinding
+from sardonyx.compat.onnxruntime.compatibility import (
+    get_compatibility_info_from_model as get_compatibility_info_from_model,
+)
+from sardonyx.compat.onnxruntime.compatibility import (
+    get_compatibility_info_from_model_bytes as get_compatibility_info_from_model_bytes,
+)
+from sardonyx.compat.onnxruntime.compatibility import (
+    get_hardware_device_ep_incompatibility_details as get_hardware_device_ep_incompatibility_details,
+)
+from sardonyx.compat.onnxruntime.compatibility import get_hardware_devices as get_hardware_devices
+from sardonyx.compat.onnxruntime.compatibility import (
+    get_model_compatibility_for_ep_devices as get_model_compatibility_for_ep_devices,
+)
+from sardonyx.compat.onnxruntime.enums import OrtCompiledModelCompatibility as OrtCompiledModelCompatibility
+from sardonyx.compat.onnxruntime.enums import OrtDeviceEpIncompatibilityReason as OrtDeviceEpIncompatibilityReason
 from sardonyx.compat.onnxruntime.errors import DeviceReset as DeviceReset
 from sardonyx.compat.onnxruntime.errors import EngineError as EngineError
 from sardonyx.compat.onnxruntime.errors import EPFail as EPFail
@@ -19,6 +35,7 @@ from sardonyx.compat.onnxruntime.errors import NoSuchFile as NoSuchFile
 from sardonyx.compat.onnxruntime.errors import NotFound as NotFound
 from sardonyx.compat.onnxruntime.errors import NotImplemented as NotImplemented
 from sardonyx.compat.onnxruntime.errors import RuntimeException as RuntimeException
+from sardonyx.compat.onnxruntime.value_vector import OrtValueVector as OrtValueVector
 
 
 def __getattr__(name: str) -> Any:
