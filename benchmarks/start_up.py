@@ -47,14 +47,14 @@ session.run(None, dict(np.load(sys.argv[2])))
 """
 
 
-def spent(command: list[str], cache: Path) -> dict[str, float]:
+def spent(command: list[str], cache: Path, bytecode: Path) -> dict[str, float]:
     """Run a command; return its processor time and elapsed time, in seconds.
 
     Raises:
         SystemExit: The command fails.
     """
     # Bytecode is cached, as for installed packages.
-    environment = {**os.environ, "SARDONYX_CACHE": str(cache), "PYTHONPYCACHEPREFIX": str(cache.parent / "bytecode")}
+    environment = {**os.environ, "SARDONYX_CACHE": str(cache), "PYTHONPYCACHEPREFIX": str(bytecode)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -66,18 +66,19 @@ def spent(command: list[str], cache: Path) -> dict[str, float]:
 
 def measure(case: suites.Case, work: Path, rounds: int, with_cold: bool) -> dict[str, Any]:
     """Return the medians of one model, by way to start."""
-    feeds, cache = work / "feeds.npz", work / "cache"
+    feeds, cache, bytecode = work / "feeds.npz", work / "cache", work / "bytecode"
     np.savez(feeds, **case.feeds(suites.LATENCY_SIZES))
     arguments = [str(case.path), str(feeds)]
     shutil.rmtree(cache, ignore_errors=True)
     ways = {"warm": [sys.executable, "-c", SARDONYX], "onnxruntime": [sys.executable, "-c", ONNXRUNTIME]}
     runs: dict[str, list[dict[str, float]]] = {"cold": [], **{name: [] for name in ways}}
-    spent([*ways["warm"], *arguments], cache)
+    spent([*ways["warm"], *arguments], cache, bytecode)
     for _ in range(rounds):
         for name, command in ways.items():
-            runs[name].append(spent([*command, *arguments], cache))
+            runs[name].append(spent([*command, *arguments], cache, bytecode))
         if with_cold:
-            runs["cold"].append(spent([*ways["warm"], *arguments], Path(tempfile.mkdtemp(dir=work)) / "cache"))
+            empty = Path(tempfile.mkdtemp(dir=work))
+            runs["cold"].append(spent([*ways["warm"], *arguments], empty, bytecode))
     result: dict[str, Any] = {"name": case.name}
     for name, samples in runs.items():
         if samples:
@@ -96,7 +97,7 @@ def measure_commands(path: Path, work: Path, rounds: int) -> list[dict[str, Any]
     }
     results = []
     for name, command in commands.items():
-        samples = [spent(command, work / "cache") for _ in range(rounds + 1)][1:]
+        samples = [spent(command, work / "cache", work / "bytecode") for _ in range(rounds + 1)][1:]
         medians = {figure: statistics.median(sample[figure] for sample in samples) for figure in samples[0]}
         results.append({"name": name, **medians})
     return results
