@@ -21,6 +21,19 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from program_sweeps import (
+    Programs,
+    chain,
+    column_sums,
+    column_sums_of_chains,
+    forest,
+    mapped,
+    recomputed,
+    recurrent,
+    row_sums,
+    shared_values,
+    short_row_sums,
+)
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.executor.thread_pool import pool
@@ -33,6 +46,7 @@ from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling import gemm as gemm_schedules
 from sardonyx.compiler.tiling.attention import AttentionProblem, AttentionSchedule, choose_attention
 from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, Layout, choose_gemm
+from sardonyx.core import language as L
 from sardonyx.core.dim import Size, evaluate
 from sardonyx.core.ir.types import FLOAT
 from winograd import aligned, function, multiply_add_peak
@@ -232,34 +246,39 @@ def attentions(target: Target, threads: int, peak: float, seconds: float) -> Non
 
 @dataclass(frozen=True)
 class Sweep:
-    """Values of a constant of :mod:`sardonyx.compiler.tiling.costs`, and the kernel whose time decides.
+    """Values of a constant of :mod:`sardonyx.compiler.tiling.costs`, and the kernels whose time decides.
 
     Attributes:
         name: The constant.
         values: The compared values.
-        build: Builds the kernel for a value, while the constant has this value.
+        build: Builds the kernels for a value, while the constant has this value.
     """
 
     name: str
-    values: tuple[int, ...]
-    build: Callable[[int], Bench]
+    values: tuple[float, ...]
+    build: Callable[[Any], Bench | Programs]
 
 
-def sweeps(target: Target) -> list[Sweep]:
-    """Return the constants of products and attention; the other benchmarks measure the rest."""
+def sweeps(target: Target, threads: int) -> list[Sweep]:
+    """Return the constants of all kernels but convolutions, which have benchmarks of their own."""
+    return [*product_sweeps(target, threads), *program_sweeps_of(target, threads)]
+
+
+def product_sweeps(target: Target, threads: int) -> list[Sweep]:
+    """Return the constants of products and attention."""
     rng = np.random.default_rng(0)
 
     def multiply(m: int, n: int, k: int, packed: bool = True, **changes: Any) -> Bench:
         a, b = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
         layout: Layout = "packed" if packed else "rows"
         schedule = choose_gemm(GemmProblem(m, n, k, FLOAT, layout, FLOAT), target).schedule
-        return product(target, a, b, packed, 1, replace(schedule, **changes))
+        return product(target, a, b, packed, threads, replace(schedule, **changes))
 
     def attend(queries: int, keys: int, **changes: Any) -> Bench:
         q = rng.standard_normal((1, 4, queries, 64), np.float32)
         k, v = (rng.standard_normal((1, 4, keys, 64), np.float32) for _ in range(2))
         schedule = choose_attention(AttentionProblem(queries, keys, 64, 64), target).schedule
-        return attentive(target, q, k, v, 1, replace(schedule, **changes))
+        return attentive(target, q, k, v, threads, replace(schedule, **changes))
 
     return [
         Sweep("FMAS_IN_FLIGHT", (1, 2, 4, 8, 16), lambda _: multiply(1, 768, 768)),
@@ -273,6 +292,64 @@ def sweeps(target: Target) -> list[Sweep]:
         Sweep("ATTENTION_TILES_PER_ITEM", (2, 4, 8, 16), lambda value: attend(1024, 1024, tiles_per_item=value)),
         Sweep("QUERIES_WORTH_PACKING", (8, 16, 24, 48), lambda _: attend(24, 512)),
     ]
+
+
+def program_sweeps_of(target: Target, threads: int) -> list[Sweep]:
+    """Return the constants of fusion, row kernels and tree ensembles."""
+
+    def programs() -> Programs:
+        return Programs(target, threads)
+
+    def sweep(name: str, values: tuple[float, ...], build: Callable[[Programs], Programs]) -> Sweep:
+        return Sweep(name, values, lambda _: build(programs()))
+
+    def trees(name: str, values: tuple[float, ...], *sizes: Any) -> Sweep:
+        return Sweep(name, values, lambda _: forest(programs(), *sizes))
+
+    return [
+        sweep("SPILL_FMAS", (0, 2, 4, 8, 16), recurrent),
+        sweep("GATE_FUSION_SLACK", (0.8, 1.0, 1.1, 1.3, 2.0), recurrent),
+        sweep("RECOMPUTED_OPERATIONS", (0, 2, 4, 6, 8, 12, 16), recomputed),
+        sweep("MAP_UNIT_OPERATIONS", (1, 2, 4, 8, 16), mapped),
+        sweep("ROW_CHAINS", (1, 2, 4, 8), row_sums),
+        sweep("ROW_ITEM_ELEMENTS", (1024, 4096, 8192, 32768), short_row_sums),
+        sweep("ROW_STORE_OPERATIONS", (1, 4, 6, 8, 10, 14, 1000), shared_values),
+        sweep("ROW_SUM_VECTORS", (1, 2, 4, 8), column_sums),
+        sweep("ROW_SUM_OPERATIONS", (0, 4, 8, 12, 24), column_sums_of_chains),
+        trees("TREE_GROUP_ROWS", (9, 13, 18, 22, 26), (10, 14, 17, 20, 24), (100,), 8),
+        trees("TREE_SHALLOW_GROUP_ROWS", (1, 2, 3, 4, 6), (1, 2, 3, 5), (100,), 4),
+        trees("TREE_SHARED_TREES", (128, 256, 512, 1024), (1,), (200, 400, 800), 8),
+        trees("TREE_ITEM_TREES", (32, 64, 128, 256), (1,), (1000,), 8),
+        trees("TREE_ROW_WAYS", (4, 8, 16, 32), (1,), (500,), 8),
+        trees("TREE_GROUP_WAYS", (2, 4, 8, 16), (1000,), (100,), 8),
+        trees("TREE_ROW_STEPS", (1, 2, 4, 8), (1,), (500,), 14, 0.25),
+        trees("TREE_GROUP_STEPS", (1, 2, 4, 8), (1000,), (100,), 14, 0.25),
+        trees("TREE_PREFETCH_LINES", (0, 8, 32, 128), (1000,), (300,), 10),
+    ]
+
+
+def measure_operations(target: Target, seconds: float) -> tuple[float, float]:
+    """Return the additions in the time of a division, and of a function, from chains of two lengths."""
+
+    def repeat(step: Callable[[L.Tensor], L.Tensor], count: int) -> Programs:
+        def body(x: L.Tensor) -> list[L.Tensor]:
+            for _ in range(count):
+                x = step(x)
+            return [x]
+
+        return Programs(target, 1).add(body, (64, 1024))
+
+    steps = ((lambda x: chain(x, 2), 32), (lambda x: L.constant(np.float32(0.7)) / x, 8), (L.tanh, 4))
+    programs = [[repeat(step, count), repeat(step, 2 * count)] for step, count in steps]
+    best, end = np.full((len(steps), 2), np.inf), time.perf_counter() + seconds * 2 * len(steps)
+    while time.perf_counter() < end:
+        for row, pair in enumerate(programs):
+            for column, program in enumerate(pair):
+                begin = time.thread_time()
+                program(1)
+                best[row, column] = min(best[row, column], time.thread_time() - begin)
+    addition, division, tanh = (best[:, 1] - best[:, 0]) / [2 * steps[0][1], steps[1][1], steps[2][1]]
+    return division / addition, tanh / addition
 
 
 def measure_load(target: Target, seconds: float) -> float:
@@ -289,34 +366,49 @@ def measure_load(target: Target, seconds: float) -> float:
     return best * rate * 1e9 / (2 * k * n)
 
 
-def measure_constants(target: Target, seconds: float) -> None:
+def measure_constants(target: Target, threads: int, seconds: float, only: str | None) -> None:
     """Print the time of each value of each constant, and the fastest next to the value in the file.
 
-    One thread; the minimum processor time counts. A constant whose values do not change the kernel's text does not
-    matter for the problem of its sweep on this target. Differences below 3 % are noise: repeat before changing a value.
+    The minimum time counts: of the processor with one thread, of the clock with more. A constant whose values do not
+    change the kernels' text does not matter for the problem of its sweep on this target. Differences below 3 % are
+    noise: repeat before changing a value.
     """
     print("| constant | in tiling/costs.py | measured optimum | times by value |\n|---|---|---|---|")
-    print(f"| L2_LOAD_FMAS | {costs.L2_LOAD_FMAS} | {measure_load(target, seconds):.1f} (measured directly) | |")
-    for sweep in sweeps(target):
-        current = getattr(costs, sweep.name)
-        kernels: dict[int, Bench] = {}
-        for value in sweep.values:
-            setattr(costs, sweep.name, value)
-            gemm_schedules.clear_cache()
-            kernels[value] = sweep.build(value)
-        setattr(costs, sweep.name, current)
+    if only is None:
+        division, tanh = measure_operations(target, seconds)
+        for name, measured in (
+            ("L2_LOAD_FMAS", measure_load(target, seconds)),
+            ("DIVISION_OPERATIONS", division),
+            ("FUNCTION_OPERATIONS", tanh),
+        ):
+            print(f"| {name} | {getattr(costs, name)} | {measured:.1f} (measured directly) | |", flush=True)
+    for sweep in sweeps(target, threads):
+        if only in (None, sweep.name):
+            measure_sweep(sweep, threads, seconds)
+
+
+def measure_sweep(sweep: Sweep, threads: int, seconds: float) -> None:
+    """Print the time of each value of a constant."""
+    current = getattr(costs, sweep.name)
+    kernels: dict[float, Bench | Programs] = {}
+    for value in sweep.values:
+        setattr(costs, sweep.name, value)
         gemm_schedules.clear_cache()
-        best = dict.fromkeys(kernels, np.inf)
-        end = time.perf_counter() + seconds * len(kernels)
-        while time.perf_counter() < end:
-            for value, kernel in kernels.items():
-                begin = time.thread_time()
-                kernel(1)
-                best[value] = min(best[value], time.thread_time() - begin)
-        fastest = min(best, key=best.__getitem__)
-        times = ", ".join(f"{value}: {seconds_of_run * 1e6:.1f} µs" for value, seconds_of_run in best.items())
-        near = "" if best.get(current, 0) > 1.03 * best[fastest] else " (within 3 %)"
-        print(f"| {sweep.name} | {current} | {fastest}{near} | {times} |", flush=True)
+        kernels[value] = sweep.build(value)
+    setattr(costs, sweep.name, current)
+    gemm_schedules.clear_cache()
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    best = dict.fromkeys(kernels, np.inf)
+    end = time.perf_counter() + seconds * len(kernels)
+    while time.perf_counter() < end:
+        for value, kernel in kernels.items():
+            begin = clock()
+            kernel(threads)
+            best[value] = min(best[value], clock() - begin)
+    fastest = min(best, key=best.__getitem__)
+    times = ", ".join(f"{value}: {seconds_of_run * 1e6:.1f} µs" for value, seconds_of_run in best.items())
+    near = "" if best.get(current, 0) > 1.03 * best[fastest] else " (within 3 %)"
+    print(f"| {sweep.name} | {current} | {fastest}{near} | {times} |", flush=True)
 
 
 def main() -> None:
@@ -325,15 +417,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds for each row")
     parser.add_argument("--target", choices=sorted(NAMED), help="target of the code; by default this machine")
     parser.add_argument("--constants", action="store_true", help="measure the constants of tiling/costs.py instead")
+    parser.add_argument("--constant", metavar="NAME", help="measure one constant of tiling/costs.py instead")
     parser.add_argument(
         "--only", choices=["products", "computed", "vectors", "attention"], help="only the rows of this kind"
     )
     arguments = parser.parse_args()
     target = NAMED[arguments.target] if arguments.target else host()
     threads, seconds = arguments.threads, arguments.seconds
-    if arguments.constants:
-        print(f"{target.name}, 1 thread\n")
-        measure_constants(target, seconds)
+    if arguments.constants or arguments.constant:
+        print(f"{target.name}, {threads} threads\n")
+        measure_constants(target, threads, seconds, arguments.constant)
         return
     measure = multiply_add_peak(target)
     peak = max(measure() for _ in range(20)) * threads
