@@ -215,3 +215,10 @@ def test_changed_metadata_of_functions_and_model_is_reported() -> None:
         "function f.one: attribute 'alpha': without a default → none",
         "function f.one: attribute 'beta': none → without a default",
     )
+
+
+def test_an_operator_is_not_repeated_before_a_name_that_begins_with_it() -> None:
+    named = model(BASE.replace("[soft]", "[Softmax_3]"))
+    (group,) = diff(named, model(BASE.replace("Softmax <axis = 1> (r)", "Tanh(r)"))).replaced
+    assert group.removed == ("Softmax_3",)
+    assert group.added == ("Tanh soft",)

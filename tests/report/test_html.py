@@ -14,7 +14,9 @@ from sardonyx.report.latency import Latency
 from sardonyx.report.summary import Summary
 from sardonyx.rewrite.record import Report
 
-TIMING = Latency((0.002, 0.001), 0.5, 3, "an engine", {"batch": 2}, ((0.002, 0.0021, 0.002), (0.001, 0.0011, 0.001)))
+TIMING = Latency(
+    (0.002, 0.001), 0.5, 6, "an engine", {"batch": 2}, ((0.002, 0.0021, 0.002) * 2, (0.001, 0.0011, 0.001) * 2)
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +61,14 @@ def test_the_page_shows_the_report(parts: tuple[Report, Summary, Summary]) -> No
     for word in (*report.by_pass(), *before.operators, "proved", "2.000 ms", "-50.0 %", "batch=2"):
         assert word in page
     assert page.count("<svg") == 2
-    assert page.count("<circle") == 6
+    assert page.count("<circle") == 12
     bars = html.operator_bars(before.operators, after.operators)
     assert bars.count("<rect") == 2 * len({*before.operators, *after.operators})
 
 
 def test_the_latency_row_is_consistent_with_its_change(parts: tuple[Report, Summary, Summary]) -> None:
     # Drift: the unpaired medians rise by 3 %, while every pair falls by 11 %.
-    drifting = Latency((0.0089, 0.0092), 0.89, 6, "an engine", {}, ((0.0089,) * 6, (0.0092,) * 6))
+    drifting = Latency((0.0089, 0.0092), 0.89, 6, "an engine", {}, ((0.0100,) * 6, (0.0089,) * 6))
     page = html.page("model.onnx", *parts, drifting)
     (row,) = re.findall(r"<tr><td>latency</td>(.*?)</tr>", page)
     before, after, change = re.findall(r"<td[^>]*>([^<]*)</td>", row)

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from rich.console import Console
 
 import sardonyx
 from sardonyx import demo
 from sardonyx.errors import EvaluationError
-from sardonyx.report import latency, tables
+from sardonyx.report import latency, quantities
 from sardonyx.report.scene import Box, draw
+from sardonyx.report.summary_tables import summary_tables
 
 
 def test_a_summary_holds_interface_operators_and_size() -> None:
@@ -99,11 +103,11 @@ def test_latency_in_a_child_process_survives_a_crash_of_the_engine(
     ("number", "text"), [(0, "0"), (1234, "1,234"), (12_300_000, "12.3 M"), (45 * 10**9, "45.0 G"), (None, "—")]
 )
 def test_numbers_are_formatted_for_readers(number: int | None, text: str) -> None:
-    assert tables.count(number) == text
+    assert quantities.count(number) == text
 
 
 def test_bytes_are_formatted_for_readers() -> None:
-    assert [tables.size(n) for n in (12, 2048, 3 << 20, 5 << 30)] == ["12 B", "2.00 KiB", "3.00 MiB", "5.00 GiB"]
+    assert [quantities.size(n) for n in (12, 2048, 3 << 20, 5 << 30)] == ["12 B", "2.00 KiB", "3.00 MiB", "5.00 GiB"]
 
 
 def test_a_picture_shows_ink_and_boxes() -> None:
@@ -113,3 +117,14 @@ def test_a_picture_shows_ink_and_boxes() -> None:
     assert len(lines) == 5
     assert lines[0].strip() == "┌7───┐"
     assert "█" in lines[1]
+
+
+def test_a_model_without_weights_has_no_empty_list_of_types() -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
+    )
+    console = Console(width=120, record=True, file=io.StringIO())
+    quantities.print_all(console, *summary_tables("net.onnx", sardonyx.summary(proto)))
+    text = console.export_text()
+    assert "()" not in text
+    assert re.search(r"weights +none", text)

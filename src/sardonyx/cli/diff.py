@@ -12,6 +12,7 @@ import typer
 from sardonyx.cli.output import AsJson, console, print_json, progress
 from sardonyx.errors import OptionError
 from sardonyx.report.diff import Diff, Replacement, diff
+from sardonyx.report.match import named_operator
 
 EXAMPLE = "sardonyx diff model.onnx better.onnx"
 
@@ -58,7 +59,7 @@ def _names(report: Path | None) -> Mapping[str, Sequence[str]] | None:
 def _lines(difference: Diff) -> Iterator[str]:
     yield from (f"~ {line}" for line in (*difference.model, *difference.interface))
     for change in difference.changed:
-        yield f"~ {change.operator} {change.node}: {'; '.join(change.changes)}"
+        yield f"~ {named_operator(change.operator, change.node)}: {'; '.join(change.changes)}"
     for group in difference.replaced:
         yield from _group(group)
     yield from (f"~ weight {line}" for line in difference.weights[:MOST_WEIGHTS])

@@ -29,7 +29,8 @@ class NodeChange:
 class Replacement:
     """Nodes of the first model only, and the nodes of the second model in place of them.
 
-    Either side may be empty: nodes may be only removed, or only added. Each node is written ``Operator name``.
+    Either side may be empty: nodes may be only removed, or only added. A node is written ``Operator name``, or by its
+    name alone if the name begins with the operator.
     """
 
     removed: tuple[str, ...]
@@ -165,7 +166,7 @@ class _Groups:
         sides: dict[ir.Node, tuple[list[str], list[str]]] = {}
         for side, listed in enumerate((removed, added)):
             for at in listed:
-                sides.setdefault(self.add(at.node), ([], []))[side].append(f"{at.operator} {at.label}")
+                sides.setdefault(self.add(at.node), ([], []))[side].append(at.description)
         for before, after in sides.values():
             yield Replacement(tuple(before), tuple(after))
 

@@ -8,12 +8,12 @@ from html import escape
 
 from sardonyx import __version__
 from sardonyx.model import write_text
-from sardonyx.report.latency import Latency, paired_seconds
+from sardonyx.report.latency import Latency
 from sardonyx.report.page import details, section, svg, table, ticks
 from sardonyx.report.page import page as page_of
 from sardonyx.report.quantities import count, size
 from sardonyx.report.summary import Summary
-from sardonyx.report.tables import fired_passes, latency_note, verdict_line
+from sardonyx.report.tables import fired_passes, latency_note, latency_row, verdict_line
 from sardonyx.rewrite.record import Report
 
 BEFORE, AFTER = "#9a5b3f", "#2f6f8f"
@@ -76,8 +76,7 @@ def _numbers(before: Summary, after: Summary, latency: Latency | str) -> str:
         change = _change(macs[0], macs[1]) if isinstance(macs[0], int) and isinstance(macs[1], int) else ""
         yield "MACs", count(macs[0]), count(macs[1]), change
         if isinstance(latency, Latency):
-            first, last = paired_seconds(latency)
-            yield "latency", milliseconds(first), milliseconds(last), _change(1.0, round(latency.ratio, 4))
+            yield "latency", *latency_row(latency)
 
     numbers = table(("", "before", "after", "change"), rows(), numbers=(1, 2, 3))
     if isinstance(latency, str):

@@ -36,6 +36,16 @@ class Located:
         """Operator of the node, with the domain unless the domain is the standard one."""
         return operator(self.node)
 
+    @property
+    def description(self) -> str:
+        """Operator and name of the node; the name alone if the name begins with the operator."""
+        return named_operator(self.operator, self.label)
+
+
+def named_operator(operator: str, label: str) -> str:
+    """Return ``operator label``, or the label alone if the label begins with the operator."""
+    return label if label.startswith(operator) else f"{operator} {label}"
+
 
 def operator(node: ir.Node) -> str:
     """Return a node's operator, with the domain unless the domain is the standard one."""

@@ -39,7 +39,8 @@ _OPERATOR_COLUMNS: dict[str, Literal["left", "right"]] = {"operator": "left", "n
 
 def _facts(info: Summary) -> Iterator[tuple[str, str]]:
     yield "parameters", count(info.parameters)
-    yield "weights", f"{size(info.weight_bytes)} ({', '.join(f'{k} {size(n)}' for k, n in info.types.items())})"
+    by_type = ", ".join(f"{name} {size(number)}" for name, number in info.types.items())
+    yield "weights", f"{size(info.weight_bytes)} ({by_type})" if by_type else "none"
     if info.file_bytes is not None:
         yield "file", size(info.file_bytes)
     unknown = f", and {info.unknown_macs} nodes of unknown size" if info.unknown_macs else ""

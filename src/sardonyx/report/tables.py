@@ -17,6 +17,9 @@ from sardonyx.rewrite.record import Report
 MOST_OPERATORS = 24
 """Number of operator types with a row of their own."""
 
+NO_CHANGE = "no change measured"
+"""The change of a latency whose confidence interval contains both faster and slower."""
+
 MOST_SIZES = 3
 """Number of size assignments that the verdict spells out."""
 
@@ -57,21 +60,32 @@ def before_and_after(before: Summary, after: Summary, latency: Latency | str, ti
     change = _change(int(before.macs), int(after.macs)) if numbers else Text("")
     table.add_row("MACs", count(before.macs), count(after.macs), change)
     if isinstance(latency, Latency):
-        old_ms, new_ms = (f"{seconds * 1e3:.3f} ms" for seconds in paired_seconds(latency))
-        table.add_row("latency", old_ms, new_ms, _change(1.0, round(latency.ratio, 4)))
+        old_ms, new_ms, change_text = latency_row(latency)
+        faster = "green" if latency.ratio < 1 else "yellow"
+        table.add_row("latency", old_ms, new_ms, Text(change_text, style=faster if latency.is_significant else "dim"))
         table.caption = f"Latency: {latency_note(latency)}{sizes_note(latency.sizes)}"
     else:
         table.caption = f"Latency not measured: {latency}"
     return table
 
 
+def latency_row(latency: Latency) -> tuple[str, str, str]:
+    """Return latency before, after, and the change; no number for a change within the noise."""
+    before, after = (f"{seconds * 1e3:.3f} ms" for seconds in paired_seconds(latency))
+    if not latency.is_significant:
+        return before, "—", NO_CHANGE
+    return before, after, f"{(latency.ratio - 1) * 100:+.1f} %"
+
+
 def latency_note(latency: Latency) -> str:
     """Return the engine of a latency, the meaning of its numbers, and the interval of the change."""
-    text = f"{latency.engine}, {latency.runs} paired runs; after is before × the median ratio of the pairs"
+    text = f"{latency.engine}, {latency.runs} paired runs"
     if latency.interval is None:
-        return text
+        return f"{text}, too few for a result"
     low, high = (f"{100 * (end - 1):+.1f} %" for end in latency.interval)
-    return f"{text}, {low} to {high} with 95 % confidence"
+    if not latency.is_significant:
+        return f"{text}; the change is between {low} and {high} with 95 % confidence"
+    return f"{text}; after is before × the median ratio of the pairs, {low} to {high} with 95 % confidence"
 
 
 def passes_table(report: Report) -> Table:
@@ -118,7 +132,8 @@ def verdict_line(report: Report) -> Text:
         sizes = [dict(s) for s in verdict.sizes if s]
         more = f"; and {len(sizes) - MOST_SIZES} more" if len(sizes) > MOST_SIZES else ""
         at = f" at sizes {'; '.join(assigned_sizes(s) for s in sizes[:MOST_SIZES])}{more}" if sizes else ""
-        text = Text(f"✓ {verdict.status}: {verdict.samples} samples{at}, {how}.", style="green")
+        number = f"{verdict.samples} sample{'' if verdict.samples == 1 else 's'}"
+        text = Text(f"✓ {verdict.status} on {number}{at}: {how}.", style="green")
     else:
         text = Text(f"✗ not proved: {verdict.reason}", style="yellow")
     for note in verdict.notes:

@@ -64,10 +64,15 @@ class Latency:
         """Confidence interval (95 %) of the true median ratio; None if there are too few pairs."""
         return median_interval(sorted(pair_ratios(self.times))) if self.times else None
 
+    @property
+    def is_significant(self) -> bool:
+        """True if the interval excludes equal latencies."""
+        return self.interval is not None and not self.interval[0] <= 1 <= self.interval[1]
+
     def as_dict(self) -> dict[str, Any]:
-        """Return the medians and the interval as plain data."""
+        """Return the medians, the interval and the significance as plain data."""
         known = {name: value for name, value in asdict(self).items() if name != "times"}
-        return {**known, "interval": self.interval}
+        return {**known, "interval": self.interval, "significant": self.is_significant}
 
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> Self:

@@ -174,7 +174,7 @@ class Gate:
     Use as a context manager; leaving the context removes its files.
 
     Attributes:
-        text: Measurement or counts of the last judgement.
+        text: Measurement or counts of the last judgement; empty for a target without an engine.
         only_counts: True if counts decide, by default or because nothing can be measured.
         reason: The reason why nothing can be measured, if a measurement was requested.
     """
@@ -222,9 +222,7 @@ class Gate:
 
     def fault(self, result: ir.Model) -> str | None:
         """Return the reason why the result does not pass, else None."""
-        self.text = (
-            f"not measured: {self._profile.name} has no engine; not larger" if self._profile.engine is None else ""
-        )
+        self.text = ""
         return self.larger(result) or self._slower(result) or self._loses_fusions(result)
 
     # -- larger --------------------------------------------------------------------------------
