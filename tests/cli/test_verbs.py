@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -173,8 +174,10 @@ def test_explain_lists_kernels_and_operations(run: Run, two_layers: Path) -> Non
     assert "contract" in out
     assert "a result" in out
     assert "The interpreter computes nothing" in out
+    assert re.search(r"→\W+native", out)
     explanation = run("explain", two_layers, "--size", "N=4", "--json").json
     assert explanation["compiled"]
+    assert [note["name"] for note in explanation["answerers"] if note["answers"]] == ["native"]
     assert sum(kernel["operations"] for kernel in explanation["kernels"]) == 2 * 2 * 4 * 2 * 2
     assert any(node.startswith("MatMul") for kernel in explanation["kernels"] for node in kernel["nodes"])
     assert run("explain", two_layers, "--size", "N").code == 2
@@ -228,6 +231,13 @@ def test_compile_requires_a_file_to_write(run: Run, two_layers: Path, options: l
     assert run("compile", two_layers, *options).code == 2
 
 
+def test_explain_shows_answerers_beside_the_placement(run: Run, two_layers: Path) -> None:
+    providers = ["--provider", "native", "--provider", "reference"]
+    explanation = run("explain", two_layers, *providers, "--json").json
+    assert [note["name"] for note in explanation["answerers"] if note["answers"]] == ["native"]
+    assert all(node["provider"] in ("", "native") for node in explanation["placement"])
+
+
 def test_explain_names_the_reason_for_not_compiling(run: Run, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>
@@ -238,6 +248,9 @@ def test_explain_names_the_reason_for_not_compiling(run: Run, tmp_path: Path) ->
     explanation = run("explain", path, "--json").json
     assert explanation["compiled"] is False
     assert explanation["reason"]
+    assert [(note["name"], note["answers"]) for note in explanation["answerers"]] == [
+        ("specialization", True), ("interpreter", False),
+    ]  # fmt: skip
     assert "Compiled at the first call" in run("explain", path).out
     deeper = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>

@@ -1,4 +1,4 @@
-"""Tables of the assignment of nodes to providers."""
+"""Tables of the assignment of nodes to providers, and of calls to answerers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sardonyx.runtime.live.answerers import AnswererNote
 from sardonyx.runtime.placement import Placement
 
 
@@ -28,3 +29,13 @@ def placement_tables(placement: Sequence[Placement]) -> list[RenderableType]:
         call = str(node.part) if node.provider else ""
         table.add_row(Text(node.node), node.provider or "all", call, Text(node.reason))
     return [parts, table]
+
+
+def answerer_table(answerers: Sequence[AnswererNote]) -> RenderableType:
+    """Return a table of the answerers of a session, in the order in which a call tries them."""
+    table = Table(title="Answerers", title_justify="left", header_style="bold")
+    for column in ("", "answerer", "computes"):
+        table.add_column(column, overflow="fold")
+    for answerer in answerers:
+        table.add_row("→" if answerer.answers else "", answerer.name, Text(answerer.reason))
+    return table

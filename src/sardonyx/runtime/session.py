@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sardonyx.runtime.compiled.memory_usage import Memory
     from sardonyx.runtime.editing.history import Commit
     from sardonyx.runtime.io_binding import Binding
+    from sardonyx.runtime.live.answerers import AnswererNote
     from sardonyx.runtime.live.live_model import EditCompile
     from sardonyx.runtime.live.model_version import ModelVersion
     from sardonyx.runtime.live.transaction import Edit
@@ -221,6 +222,11 @@ class Session(Edits):
     def placement(self) -> list[Placement]:
         """The current provider of each node of the main graph, with the reason; while compiling, the interpreter."""
         return self._live.version.placement
+
+    @property
+    def answerers(self) -> tuple[AnswererNote, ...]:
+        """The ways in which the session computes a call, in the order in which a call tries them."""
+        return self._live.version.answerers
 
     # Editing.
 

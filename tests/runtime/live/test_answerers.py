@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,65 @@ def test_an_error_of_an_answerer_ends_the_call() -> None:
 
     with pytest.raises(TimeoutError):
         answer([answerer("a", too_late), answerer("b", refuse)], None, {}, RunContext())
+
+
+NET = '<ir_version: 9, opset_import: ["": 18]> net (float[N] x) => (float[N] y) { z = Relu(x) y = Neg(z) }'
+UNDECIDED = """<ir_version: 9, opset_import: ["": 18]>
+    net (float[N] x, int64[K] s) => (y) { y = Reshape(x, s) }"""
+
+
+def session_of(text: str, **options: Any) -> sardonyx.Session:
+    return sardonyx.Session(onnx.parser.parse_model(text), **{"compile": "wait", **options})
+
+
+def answering(session: sardonyx.Session) -> tuple[list[str], str]:
+    """The answerers in order, and the one to which a call for all outputs goes."""
+    (first,) = [note.name for note in session.answerers if note.answers]
+    return [note.name for note in session.answerers], first
+
+
+def test_a_session_names_its_answerers() -> None:
+    assert answering(session_of(NET)) == (["native", "output variant", "interpreter"], "native")
+    assert answering(session_of(NET, compile="off")) == (["interpreter"], "interpreter")
+    assert answering(session_of(UNDECIDED)) == (["specialization", "interpreter"], "specialization")
+    shared = session_of(NET, providers=["native", "reference"], pins=[("z", "reference")])
+    assert answering(shared) == (["partition", "interpreter"], "partition")
+
+
+def test_a_compiled_file_refuses_calls_that_compiled_code_cannot_compute(tmp_path: Path) -> None:
+    session_of(NET).save_compiled(tmp_path / "net.sdx")
+    assert answering(sardonyx.Session(tmp_path / "net.sdx", compile="wait")) == (["native", "refusal"], "native")
+
+
+def test_an_interpreted_session_says_why() -> None:
+    (interpreter,) = session_of(NET, compile="off").answerers
+    assert interpreter.reason == "compiling is off"
+    assert "only a call provides" in session_of(UNDECIDED).answerers[0].reason
+
+
+def test_calls_are_counted_by_the_answerer_that_computed_them() -> None:
+    def counts(session: sardonyx.Session) -> dict[str, int]:
+        return {note.name: note.calls for note in session.answerers if note.calls}
+
+    session, feeds = session_of(NET), {"x": np.ones(4, np.float32)}
+    assert counts(session) == {}
+    session.run(["y"], feeds)
+    session.run(["z"], feeds)
+    assert counts(session) == {"native": 1, "output variant": 1}
+    with pytest.raises(sardonyx.errors.FeedError):
+        session.run(["y"], {})
+    assert counts(session) == {"native": 1, "output variant": 1}
+    interpreted = session_of(NET, compile="off")
+    for _ in range(3):
+        interpreted.run(None, feeds)
+    assert counts(interpreted) == {"interpreter": 3}
+
+
+def test_an_edit_starts_new_counts() -> None:
+    session, feeds = session_of(NET), {"x": np.ones(4, np.float32)}
+    session.run(["y"], feeds)
+    session.add_output("z")
+    assert all(note.calls == 0 for note in session.answerers)
 
 
 def test_a_native_call_runs_no_python_function_but_run_and_the_generated_code() -> None:

@@ -11,7 +11,9 @@ function of compiled code directly.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sardonyx.compiler.call.call_context import Fault
@@ -45,6 +47,26 @@ class Answerer(NamedTuple):
     name: str
     accepts: Callable[[Names, Feeds], bool]
     answer: Callable[[Names, Feeds, RunContext], list[Any] | None]
+
+
+@dataclass(frozen=True)
+class AnswererNote:
+    """An answerer of a session, for display.
+
+    Attributes:
+        name: The name: ``partition``, ``native``, ``specialization``, ``output variant``, ``interpreter`` or
+            ``refusal``.
+        answers: True for the answerer that a call for all outputs goes to now. The answerer may decline such a call,
+            e.g. if the data have no result; the next one then computes the call.
+        calls: Number of calls that the answerer computed since the last edit, without calls of the direct native entry,
+            which are not counted.
+        reason: The calls that the answerer computes.
+    """
+
+    name: str
+    answers: bool
+    calls: int
+    reason: str
 
 
 class Interpreter:
@@ -115,8 +137,52 @@ def ordered(
     return tuple(answerers)
 
 
-def answer(answerers: Sequence[Answerer], output_names: Names, feeds: Feeds, context: RunContext) -> list[Any]:
+def describe(
+    answerers: Sequence[Answerer], input_names: Sequence[str], calls: Mapping[str, int], not_compiled: str
+) -> tuple[AnswererNote, ...]:
+    """Return the answerers of a model version, for display.
+
+    Args:
+        answerers: The answerers, in order.
+        input_names: The inputs of the model.
+        calls: Number of computed calls, by name of the answerer.
+        not_compiled: The reason why the model is not compiled; empty if there is compiled code, or while compiling.
+    """
+    plain: Feeds = dict.fromkeys(input_names)
+    first = next(answerer.name for answerer in answerers if answerer.accepts(None, plain))
+    names = {answerer.name for answerer in answerers}
+    interpreted = "calls that no other answerer computes"
+    if "native" not in names and "partition" not in names:
+        interpreted = not_compiled or "compiling is under way"
+    reasons = {
+        "partition": "all inputs are fed, several providers share the model",
+        "native": "all inputs are fed, outputs of the model are requested",
+        "specialization": not_compiled,
+        "output variant": "inner tensors are requested",
+        "interpreter": interpreted,
+        "refusal": "other calls fail: the compiled file holds no model",
+    }
+    return tuple(
+        AnswererNote(answerer.name, answerer.name == first, calls.get(answerer.name, 0), reasons[answerer.name])
+        for answerer in answerers
+    )
+
+
+def answer(
+    answerers: Sequence[Answerer],
+    output_names: Names,
+    feeds: Feeds,
+    context: RunContext,
+    calls: Counter[str] | None = None,
+) -> list[Any]:
     """Compute one call with the first answerer that can.
+
+    Args:
+        answerers: The answerers, in order.
+        output_names: Names of the requested outputs; None for all outputs of the model.
+        feeds: The inputs by name.
+        context: The limits of the call.
+        calls: Receives one more call of the answerer that computed the call.
 
     Raises:
         SardonyxError: The error of the answerer that computes the call; see :meth:`.Session.run`.
@@ -128,6 +194,8 @@ def answer(answerers: Sequence[Answerer], output_names: Names, feeds: Feeds, con
             except Fault:  # A later answerer computes the call, or says what is wrong with the data.
                 continue
             if results is not None:
+                if calls is not None:
+                    calls[answerer.name] += 1
                 return results
     raise AssertionError("internal: the last answerer must compute or refuse every call.")
 

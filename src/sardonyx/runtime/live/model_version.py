@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from sardonyx.runtime.compiled.compiled_file import SUFFIX, is_compiled_file, re
 from sardonyx.runtime.compiled.compiled_model import NativeModel
 from sardonyx.runtime.compiled.output_variants import OutputVariants, with_outputs
 from sardonyx.runtime.compiled.program_cache import ModelSource, host_function, keep, restored
-from sardonyx.runtime.live.answerers import Interpreter, answer, ordered
+from sardonyx.runtime.live.answerers import Interpreter, answer, describe, ordered
 from sardonyx.runtime.model_info import ValueInfo
 from sardonyx.runtime.options import SessionOptions
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from sardonyx.runtime.compiled.memory_usage import Memory
     from sardonyx.runtime.compiled.value_specialization import SpecializedModel
     from sardonyx.runtime.editing.fingerprint import Structure
+    from sardonyx.runtime.live.answerers import AnswererNote
     from sardonyx.runtime.partition.partitioned_model import PartitionedModel
     from sardonyx.runtime.placement import Placement
 
@@ -118,6 +120,7 @@ class ModelVersion:
         self._specialized: SpecializedModel | None = None
         self._variants: OutputVariants | None = None
         self._answerers = ordered(interpreter=self._interpreter)
+        self._calls: Counter[str] = Counter()
         self._compiled = threading.Event()
         self._first_call = FirstCall()
         self._peak = 0
@@ -184,6 +187,11 @@ class ModelVersion:
             program = self._specialized.latest
         return place_nodes(self.model, program, self.not_compiled or "compiling is under way")
 
+    @property
+    def answerers(self) -> tuple[AnswererNote, ...]:
+        """The ways to compute a call, in the order in which a call tries them."""
+        return describe(self._answerers, [info.name for info in self.inputs], self._calls, self.not_compiled)
+
     def require_strict_placement(self) -> None:
         """Refuse the interpreter as a silent fallback in a strict session.
 
@@ -206,7 +214,7 @@ class ModelVersion:
         """Compute one call; see :meth:`.Session.run` and :mod:`.answerers`."""
         try:
             with self._first_call:
-                return answer(self._answerers, output_names, feeds, context)
+                return answer(self._answerers, output_names, feeds, context, self._calls)
         finally:
             self._peak = max(self._peak, context.peak)
 
