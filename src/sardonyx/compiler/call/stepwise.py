@@ -33,6 +33,7 @@ from sardonyx.core.eval.interpreter import Sizes
 from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.eval.tensor import constant
 from sardonyx.core.ir.graph import Function, Value
+from sardonyx.errors import ResourceError
 
 TABLE_ENTRIES = 256
 """Most entries of a table."""
@@ -287,7 +288,13 @@ def _connected(context: Context, arrays: Sequence[Any]) -> list[np.ndarray] | No
 
     Returns:
         The result arrays, in the order of ``linked.makes``; None if an argument is not a plain array.
+
+    Raises:
+        ResourceError: A result exceeds the limits of arrays.
     """
     if context.connect is None:
         context.connect = connect_entry(context).call
-    return context.connect(tuple(arrays))
+    try:
+        return context.connect(tuple(arrays))
+    except ValueError as error:  # numpy refuses sizes whose product exceeds 64 bits, even if another size is 0.
+        raise ResourceError("a shape exceeds the limits of arrays.", remedy="Give smaller sizes.") from error

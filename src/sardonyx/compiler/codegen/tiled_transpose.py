@@ -49,7 +49,7 @@ class Blocks:
 
     def height(self, lanes: int) -> int:
         """Return the number of rows of a block."""
-        return min(self.rows.size, lanes) if isinstance(self.rows.size, int) else lanes
+        return max(min(self.rows.size, lanes), 1) if isinstance(self.rows.size, int) else lanes
 
 
 def blocks_of(

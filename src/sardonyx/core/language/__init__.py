@@ -100,6 +100,7 @@ from sardonyx.core.language.reductions import (
 from sardonyx.core.language.sources import arange, full, full_like, iota, normal, ones_like, uniform, zero, zeros_like
 from sardonyx.core.language.static_values import (
     elements,
+    is_equal,
     is_one,
     normalized_axes,
     normalized_axis,
@@ -162,6 +163,7 @@ __all__ = [
     "gather_elements",
     "gather_nd",
     "iota",
+    "is_equal",
     "is_infinite",
     "is_nan",
     "is_one",

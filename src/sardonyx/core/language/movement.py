@@ -22,7 +22,7 @@ def reshape(x: Tensor, shape: Sequence[Size]) -> Tensor:
 
 
 def of_shape(x: Tensor, shape: Sequence[Size], name: str) -> Tensor:
-    """Return the tensor after checking its sizes; a single undecided size is checked at run time.
+    """Return the tensor after checking its sizes; undecided sizes are checked at run time.
 
     Raises:
         ShapeError: The rank differs, or a size is proven different.
@@ -31,7 +31,13 @@ def of_shape(x: Tensor, shape: Sequence[Size], name: str) -> Tensor:
     if x.rank != len(shape) or False in alike:
         expected = ", ".join(map(str, shape))
         raise ShapeError(f"expected the shape [{expected}] for {name}, got [{', '.join(map(str, x.shape))}].")
-    return reshape(x, shape) if alike.count(None) == 1 else x
+    undecided = alike.count(None)
+    if undecided < 2:
+        return reshape(x, shape) if undecided else x
+    # The first slice tests that no size is too small, the second that none is too large.
+    origin, steps = (0,) * x.rank, (1,) * x.rank
+    most = apply("slice", x, starts=origin, limits=tuple(shape), strides=steps)
+    return apply("slice", most, starts=origin, limits=x.shape, strides=steps)
 
 
 def permute(x: Tensor, axes: Sequence[int]) -> Tensor:

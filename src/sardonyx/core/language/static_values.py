@@ -98,6 +98,21 @@ def is_one(sizes: Sequence[Size], question: str) -> list[bool]:
     return [bool(next(answers) if one is None else one) for one in known]
 
 
+def is_equal(a: Size, b: Size, question: str) -> bool:
+    """Return True if two sizes are equal.
+
+    Raises:
+        NeedsValueError: The answer is only known at run time.
+    """
+    known = equal(a, b)
+    if known is None:
+        answer = find_assumption(elementwise.equal(size_tensor([a]), size_tensor([b])))
+        if answer is None:
+            raise NeedsValueError(question)
+        known = bool(answer.all())
+    return known
+
+
 def one_size(x: Tensor, name: str) -> Size:
     """Return the single element of an integer tensor as a size.
 

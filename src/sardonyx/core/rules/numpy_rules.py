@@ -61,7 +61,7 @@ def _shape(type: TensorType) -> tuple[int, ...]:
 def _divide(x: Array, y: Array) -> Any:
     if x.dtype.kind not in "iu":
         return np.divide(x, y)
-    _require_nonzero(y)
+    _require_nonzero(x, y)
     if x.dtype.kind == "u":
         return np.floor_divide(x, y)
     quotient = np.floor_divide(x, y)
@@ -71,12 +71,12 @@ def _divide(x: Array, y: Array) -> Any:
 
 def _remainder(x: Array, y: Array) -> Any:
     if x.dtype.kind in "iu":
-        _require_nonzero(y)
+        _require_nonzero(x, y)
     return np.fmod(x, y)
 
 
-def _require_nonzero(divisor: Array) -> None:
-    if not divisor.all():
+def _require_nonzero(x: Array, divisor: Array) -> None:
+    if x.size and not divisor.all():
         where = tuple(int(i) for i in np.argwhere(divisor == 0)[0])
         raise ExecutionError(f"an integer is divided by zero, at {list(where)}.", remedy="Give divisors other than 0.")
 
@@ -422,6 +422,8 @@ def _numpy_indices(x: Array, indices: Array, batch: int) -> tuple[Array, ...]:
 
 @numpy_rule("gather")
 def _gather(type: TensorType, x: Array, indices: Array, *, batch: int) -> Array:
+    if 0 in _shape(type):
+        return np.empty(_shape(type), x.dtype)  # No element is read: every index is valid.
     indices = _widen(indices)
     positions = _numpy_indices(x, indices, batch)
     if batch == 0 and indices.shape[-1] == 1:
@@ -431,8 +433,10 @@ def _gather(type: TensorType, x: Array, indices: Array, *, batch: int) -> Array:
 
 @numpy_rule("scatter")
 def _scatter(type: TensorType, x: Array, indices: Array, updates: Array, *, kind: str, batch: int) -> Array:
-    positions = _numpy_indices(x, _widen(indices), batch)
     result = _widen(x).copy()
+    if not updates.size:
+        return result.astype(x.dtype, copy=False)  # No element is written: every index is valid.
+    positions = _numpy_indices(x, _widen(indices), batch)
     updates = _widen(updates)
     if kind == "set":
         result[positions] = updates

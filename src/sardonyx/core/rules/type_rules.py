@@ -248,6 +248,8 @@ def _contract(
 
 def window_count(size: Size, window: Size, stride: int, dilation: int, low: Size, high: Size) -> Size:
     """Return the number of windows along an axis; a window spans ``dilation*(window-1)+1`` elements."""
+    if _assumed_pairs.get() is not None:
+        _exceeds(1, window)
     room = size + low + high - (dilation * (window - 1) + 1)
     count = floor_div(room, stride) + 1
     if _exceeds(0, count):
@@ -314,7 +316,12 @@ def _reduce_window(
 def _reshape(x: Type, *, shape: Shape) -> Type:
     dtype, old = _tensor(x)
     _require_sizes(shape)
-    if not same_size(product(old), product(shape)):
+    before, after = product(old), product(shape)
+    other = [(a, b) for a, b in zip(old, shape, strict=False) if a != b]
+    if _assumed_pairs.get() is not None and len(other) == 1 and len(old) == len(shape) and equal(before, after) is None:
+        # Stricter than equal products for tensors without elements: definitions of operators use it for one axis.
+        same_size(*other[0])
+    elif not same_size(before, after):
         raise ShapeError(f"{shape_text(old)} cannot be reshaped to {shape_text(shape)}: the element counts differ.")
     return TensorType(dtype, shape)
 

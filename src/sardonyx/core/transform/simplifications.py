@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from sardonyx.core import language as L
-from sardonyx.core.dim import Dim, Size
+from sardonyx.core.dim import Dim, Size, at_least
 from sardonyx.core.eval.tensor import apply, constant
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import DType, Shape, numpy_dtype
 from sardonyx.core.language import Tensor
+from sardonyx.core.rules.type_rules import sizes_assumed_equal
 from sardonyx.core.transform.rewriting import Match, RuleSet
 
 _BLOCK = 1 << 12
@@ -226,7 +227,9 @@ def _reshaped_again(m: Match, x: Tensor, *, shape: Shape) -> Tensor | None:
 @SIMPLIFICATIONS.rule("reshape", "permute")
 def _moved_number(m: Match, x: Tensor, **params: Any) -> Tensor | None:
     number = uniform(x)
-    return None if number is None or x.is_constant else L.full(m.type.shape or (), constant(number, x.dtype), x.dtype)
+    if number is None or x.is_constant or sizes_assumed_equal(m.value.op, [x.type], params):
+        return None
+    return L.full(m.type.shape or (), constant(number, x.dtype), x.dtype)
 
 
 @SIMPLIFICATIONS.rule("permute")
@@ -256,6 +259,8 @@ def _whole_or_again(m: Match, x: Tensor, *, starts: Shape, limits: Shape, stride
         return x
     if x.op != "slice" or not plain or any(stride != 1 for stride in x.params["strides"]):
         return None
+    if not all(at_least(size, limit) for size, limit in zip(x.shape, limits, strict=True)):
+        return None  # The run tests the range.
     before = x.params["starts"]
     first, last = (tuple(a + b for a, b in zip(before, bounds, strict=True)) for bounds in (starts, limits))
     return apply("slice", x.operands[0], starts=first, limits=last, strides=strides)

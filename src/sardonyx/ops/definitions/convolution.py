@@ -33,7 +33,9 @@ def conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Tensor:
-    over = windows(x.shape[2:], _kernel(x, w, kernel_shape), strides, dilations, pads, auto_pad)
+    kernel = _kernel(x, w, kernel_shape)
+    w = _of_kernel(w, kernel)
+    over = windows(x.shape[2:], kernel, strides, dilations, pads, auto_pad)
     y = L.convolve(
         x, w, strides=over.strides, padding=over.padding, kernel_dilation=over.dilations, groups=group, dtype=x.dtype
     )
@@ -49,6 +51,11 @@ def _kernel(x: Tensor, w: Tensor, declared: Sequence[int] | None) -> Sequence[Si
             f"kernel_shape is {list(declared)}, and the weights have the kernel [{', '.join(map(str, kernel))}]."
         )
     return declared or kernel
+
+
+def _of_kernel(w: Tensor, kernel: Sequence[Size]) -> Tensor:
+    """Return the weights after checking the sizes of the kernel that are only known in a run."""
+    return L.of_shape(w, (*w.shape[:2], *kernel), "the weights")
 
 
 def _differs(size: int, actual: Size) -> bool:
@@ -145,6 +152,7 @@ def conv_transpose(
 ) -> Tensor:
     """Compute a convolution's input gradient: dilate by ``strides``, convolve with the reversed kernel."""
     kernel, n = _kernel(x, w, kernel_shape), x.rank - 2
+    w = _of_kernel(w, kernel)
     strides, dilations = per_axis(strides, n, "strides"), per_axis(dilations, n, "dilations")
     extra = tuple(output_padding or (0,) * n)
     if len(extra) != n:
@@ -211,7 +219,9 @@ def deformable_conv(
     strides: Sequence[int] | None = None,
 ) -> Tensor:
     """Read each element of a window at its position plus an offset, then sum with the window's weights."""
-    over = windows(x.shape[2:], _kernel(x, w, kernel_shape), strides, dilations, pads, "NOTSET")
+    kernel = _kernel(x, w, kernel_shape)
+    w = _of_kernel(w, kernel)
+    over = windows(x.shape[2:], kernel, strides, dilations, pads, "NOTSET")
     if group < 1 or offset_group < 1:
         raise InvalidModelError(f"expected `group` and `offset_group` of at least 1, got {group} and {offset_group}.")
     (batch, channels), out, n = x.shape[:2], over.counts(x.shape[2:]), x.rank - 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core.dim import POSITIVE, Size, ceil_div, equal, floor_div
+from sardonyx.core.dim import POSITIVE, Dim, Size, ceil_div, equal, floor_div, symbols
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.language import Tensor
@@ -73,6 +73,9 @@ def _resolve_shape(x: Tensor, shape: Tensor, allowzero: int) -> Tensor:
     if not allowzero:
         own = L.size_tensor([*x.shape, *[0] * count][:count])
         shape = L.where(L.equal(shape, 0), own, shape)
+    inferred = L.equal(shape, -1)
+    # A second inferred size is an error, as a size below -1 is.
+    shape = L.where(inferred & (L.reduce_sum(L.cast(inferred, t.INT64), [0]) > 1), -2, shape)
     rest = L.reduce_product(L.where(L.equal(shape, -1), 1, shape))
     return L.where(L.equal(shape, -1), L.number(L.product(x.shape)) / L.maximum(rest, 1), shape)
 
@@ -181,7 +184,22 @@ def _split_parts(x: Tensor, sizes: Sequence[Size], axis: int) -> tuple[Tensor, .
 
 @operator("Expand", since=8)
 def expand(x: Tensor, shape: Tensor) -> Tensor:
-    return L.broadcast_to(x, L.broadcast_shapes(x.shape, L.sizes(shape, "a size of Expand")))
+    target = L.sizes(shape, "a size of Expand")
+    result = L.broadcast_shapes(x.shape, target)
+    return L.reshape(L.broadcast_to(x, _testing(x.shape, target, result)), result)
+
+
+def _testing(own: Sequence[Size], target: Sequence[Size], result: Sequence[Size]) -> tuple[Size, ...]:
+    """Return the sizes of the result, written so that the run tests sizes of ``target`` which the result hides.
+
+    A size n that is not 1 hides a size m read from data. The size n + (m - 1)·(m - n) is n if m is 1 or n.
+    """
+    tested = list(result)
+    for back in range(1, min(len(own), len(target)) + 1):
+        n, m = own[-back], target[-back]
+        if isinstance(m, Dim) and symbols(m) - symbols(result[-back]):
+            tested[-back] = n + (m - 1) * (m - n)
+    return tuple(tested)
 
 
 @operator("Tile", since=6)

@@ -114,9 +114,7 @@ class Layer:
         self.r = L.of_shape(r, (directions, gates * self.hidden, self.hidden), "R")
         self.b = L.full((directions, 2 * gates * self.hidden), 0, x.dtype) if b is None else b
         self.b = L.of_shape(self.b, (directions, 2 * gates * self.hidden), "B")
-        self.lengths = None if lengths is None else L.of_shape(lengths, (batch,), "sequence_lens")
-        if lengths is not None:
-            _require_lengths(lengths, sequence)
+        self.lengths = None if lengths is None else _within(L.of_shape(lengths, (batch,), "sequence_lens"), sequence)
         zero = L.full((directions, batch, self.hidden), 0, x.dtype)
         self.states = [zero if v is None else L.of_shape(v, zero.shape, "an initial state") for v in initial]
 
@@ -164,10 +162,16 @@ class Layer:
         return (_reverse(hidden, self.lengths) if self.backward[direction] else hidden), last
 
 
-def _require_lengths(lengths: Tensor, longest: L.Size) -> None:
-    for length in L.elements(lengths) or ():
-        if isinstance(longest, int) and isinstance(length, int) and not 0 <= length <= longest:
+def _within(lengths: Tensor, longest: L.Size) -> Tensor:
+    """Return sequence lengths after checking that these are from 0 to ``longest``."""
+    known = L.elements(lengths)
+    if known is None or not isinstance(longest, int):
+        # Each length is read from 0, 1 … longest: another length is an index out of range.
+        return L.gather_nd(L.arange(longest + 1, lengths.dtype), L.unsqueeze(lengths, [-1]), from_end=False)
+    for length in known:
+        if isinstance(length, int) and not 0 <= length <= longest:
             raise ExecutionError(f"expected sequence lengths from 0 to {longest}, got {length}.")
+    return lengths
 
 
 def _reverse(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -96,8 +96,9 @@ def _slice_dynamic_steps(
         low, high, limit = (L.size_tensor([position], ()) for position in (start, end, size))
         low = L.where(step < 0, L.minimum(L.maximum(low, 0), limit - 1), L.maximum(low, 0))
         high = L.where(step < 0, L.maximum(high, -1), L.clip(high, 0, limit))
-        distance, by = L.where(step < 0, low - high, high - low), L.abs_(step)
-        count = L.one_size(L.maximum((distance + by - 1) / by, 0), "the length of a slice")
+        distance, by = L.where(step < 0, low - high, high - low), L.abs_(L.maximum(step, -(2**63 - 1)))
+        length = L.where(distance > 0, (distance - 1) / L.maximum(by, 1) + 1, 0)
+        count = L.one_size(L.where(L.equal(by, 0), -1, length), "the length of a slice")
         x = L.take(x, low + L.arange(count) * step, axis)
     return x
 
@@ -134,7 +135,7 @@ def _pad_sizes(pads: Tensor, limits: Sequence[Size]) -> Sequence[Size]:
     known = L.elements(pads)
     if known is not None:
         return known
-    twice = [*limits, *limits]
+    pads, twice = L.of_shape(pads, (2 * len(limits),), "the pads"), [*limits, *limits]
     return [size - n for size, n in zip(L.sizes(pads + L.size_tensor(twice, dtype=pads.dtype)), twice, strict=True)]
 
 
@@ -150,11 +151,14 @@ def _pad(x: Tensor, pads: Sequence[Size], axes: Sequence[int], mode: str, value:
     high = list(low)
     for i, axis in enumerate(axes):
         low[axis], high[axis] = pads[i], pads[len(axes) + i]
+    crop_low, crop_high = ([dim_min(size, 0) for size in ends] for ends in (low, high))
+    if any(size != 0 for size in (*crop_low, *crop_high)):
+        x = L.pad(x, crop_low, crop_high, value)
+        low, high = ([dim_max(size, 0) for size in ends] for ends in (low, high))
     if mode == "constant":
         return L.pad(x, low, high, value)
-    x = L.pad(x, [dim_min(size, 0) for size in low], [dim_min(size, 0) for size in high], value)
     for axis in range(x.rank):
-        x = _pad_axis(x, axis, dim_max(low[axis], 0), dim_max(high[axis], 0), mode)
+        x = _pad_axis(x, axis, low[axis], high[axis], mode)
     return x
 
 

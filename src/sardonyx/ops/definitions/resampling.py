@@ -83,6 +83,12 @@ def resize(
     if coordinate_transformation_mode == "tf_crop_and_resize":
         regions = _regions(x, roi, len(at))
     scales, sizes = (None if x is None or x.shape == (0,) else x for x in (scales, sizes))
+    if scales is not None and sizes is not None:
+        # A size is open: one of both inputs is empty.
+        is_empty = L.static_size(scales, 0, "the number of scales") == 0
+        scales, sizes = (None, sizes) if is_empty else (scales, None if sizes.shape == (0,) else sizes)
+        if sizes is not None and L.static_size(sizes, 0, "the number of sizes") == 0:
+            sizes = None
     if (scales is None) == (sizes is None):
         raise InvalidModelError("Resize needs exactly one of `scales` and `sizes`.")
     if sizes is None:
@@ -144,7 +150,7 @@ def _by_scales(
         if isinstance(before, Dim) and scale.is_constant:
             after = _scale_size(before, float(L.static_scalar(scale)))
         else:
-            after = _rounded_down(length)
+            after = _rounded_down(L.where(scale > 0, length, -1))
         lines.append(_Line(axis, before, after, scale, length, region))
     return lines
 
@@ -171,8 +177,7 @@ def _by_sizes(
     regions: Sequence[tuple[Tensor, Tensor] | None],
     policy: str,
 ) -> list[_Line]:
-    _per_axis(sizes, len(at), "sizes")
-    targets, lines = L.sizes(sizes, "sizes"), []
+    targets, lines = L.sizes(L.of_shape(sizes, (len(at),), "sizes"), "sizes"), []
     if policy == "stretch":
         for axis, after, region in zip(at, targets, regions, strict=True):
             length, before = L.number(after, coordinate_dtype(x)), L.number(x.shape[axis], coordinate_dtype(x))

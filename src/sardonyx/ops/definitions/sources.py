@@ -82,12 +82,15 @@ def _range_count(start: Tensor, limit: Tensor, delta: Tensor) -> Size:
         return dim_max(ceil_div(span, abs(step[0])), 0)
     if t.is_integer(start.dtype):
         start, limit, delta = (L.cast(x, t.INT64) for x in (start, limit, delta))
-        distance, by = L.where(delta < 0, start - limit, limit - start), L.abs_(delta)
-        return L.one_size(L.maximum((distance + by - 1) / by, 0), "the length of a range")
+        distance, by = L.where(delta < 0, start - limit, limit - start), L.abs_(L.maximum(delta, -(2**63 - 1)))
+        length = L.where(distance > 0, (distance - 1) / L.maximum(by, 1) + 1, 0)
+        return L.one_size(L.where(L.equal(by, 0), -1, length), "the length of a range")
     length = L.maximum(L.ceil((limit - start) / delta), 0)
     if length.is_constant and not math.isfinite(float(length.known)):
         raise ShapeError(f"a range has a length of {length.known}.")
-    return L.one_size(L.cast(length, t.INT64), "the length of a range")
+    # Infinity and NaN are not below 2⁶³.
+    has_length = L.not_equal(delta, 0) & (length < 2.0**63)
+    return L.one_size(L.where(has_length, L.cast(L.where(has_length, length, 0), t.INT64), -1), "the length of a range")
 
 
 @operator("EyeLike", since=9)

@@ -71,7 +71,15 @@ def _same_sign(s: Site, one: ir.Node, other: ir.Node) -> bool:
 @rule("eliminate_nop_split", exactness=EXACT)
 def split_into_one(x: V) -> Rewrite:
     """Split(x) into one part is x."""
-    return Split(x, ...) >> x | where(guard(lambda m: len(m.root.outputs) == 1, ""))
+    fits = guard(lambda m: has_fitting_parts(m.site, m.root), "the size of the part is only known in a run")
+    return Split(x, ...) >> x | where(guard(lambda m: len(m.root.outputs) == 1, ""), fits)
+
+
+def has_fitting_parts(s: Site, node: ir.Node) -> bool:
+    """Return True if the parts of a Split are known to add up to the axis; a run refuses others."""
+    sizes, axis = split_sizes(s, node), s.attr("axis", 0, node=node)
+    is_even = "split" not in node.attributes and (len(node.inputs) < 2 or node.inputs[1] is None)
+    return is_even or (sizes is not None and sum(sizes) == facts.dim_at(node.inputs[0], axis))
 
 
 @rule("eliminate_split_concat", on="Concat", after="Split", exactness=EXACT)
@@ -82,7 +90,7 @@ def concat_of_all_parts(s: Site) -> Result:
         return None
     if axis_of(s, node) != axis_of(s, s.node) or not _same_sign(s, node, s.node):
         return Refusal("the axes differ")
-    return node.inputs[0]
+    return node.inputs[0] if has_fitting_parts(s, node) else Refusal("the sizes of the parts are only known in a run")
 
 
 @rule("eliminate_split_concat", on="Concat", after="Slice", exactness=EXACT, opset=2)

@@ -20,7 +20,7 @@ from sardonyx.compiler.call.call_context import Fault
 from sardonyx.compiler.program import Program
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.graph import Function
-from sardonyx.errors import ResourceError, SardonyxError, UnsupportedError
+from sardonyx.errors import ResourceError, SardonyxError
 from sardonyx.runtime.compiled.compiled_model import NativeModel
 from sardonyx.runtime.compiled.frontend import Undecided, trace_model
 from sardonyx.runtime.options import SessionOptions
@@ -125,7 +125,7 @@ class SpecializedModel:
     def _follow(self, question: _Question, answer: _Answer, values: tuple[np.ndarray, ...]) -> None:
         try:
             question.answers[answer] = self._compiled(values)
-        except UnsupportedError as error:
+        except SardonyxError as error:  # The interpreter computes the call, or raises the error of the data.
             self._options.log(logging.WARNING, "the model is not compiled for this call, numpy computes it: %s", error)
 
     def _compiled(self, values: tuple[np.ndarray, ...]) -> _Question | NativeModel:

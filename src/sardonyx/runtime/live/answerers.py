@@ -1,8 +1,9 @@
 """Answerers: the ways in which a model version computes a call, tried in one fixed order.
 
 A call goes to the first answerer that accepts the requested outputs and the feeds. An answerer may still decline: by
-None, if its code is not compiled yet, or by a fault, if compiled code has no result for the data. The next answerer
-then computes the call. The last answerer accepts every call and raises the error that describes invalid feeds or data.
+None, if its code is not compiled yet, or by a fault or an error in sizes, if compiled code has no result for the data.
+The next answerer then computes the call. The last answerer accepts every call and raises the error that describes
+invalid feeds or data.
 
 The shortest path of a call does not come here: :meth:`sardonyx.runtime.session.Session.run` calls the generated
 function of compiled code directly.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from sardonyx.compiler.call.call_context import Fault
 from sardonyx.core.eval.run_context import RunContext
+from sardonyx.errors import ShapeError, UnsupportedError
 
 if TYPE_CHECKING:
     from sardonyx.ops.reference import ReferenceModel
@@ -192,6 +194,11 @@ def answer(
             try:
                 results = answerer.answer(output_names, feeds, context)
             except Fault:  # A later answerer computes the call, or says what is wrong with the data.
+                continue
+            except (ShapeError, UnsupportedError):
+                # Compiled code meets errors in sizes in another order; the interpreter raises the first, with the node.
+                if answerer.name == "interpreter" or answerers[-1].name != "interpreter":
+                    raise
                 continue
             if results is not None:
                 if calls is not None:

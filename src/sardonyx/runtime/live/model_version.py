@@ -22,7 +22,7 @@ from sardonyx.base.thread_priority import FirstCall, lower_priority
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.program_image.image import UnserializableError
 from sardonyx.core.eval.run_context import RunContext
-from sardonyx.errors import OptionError, UnsupportedError
+from sardonyx.errors import OptionError, ResourceError, UnsupportedError
 from sardonyx.runtime.compiled.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
 from sardonyx.runtime.compiled.compiled_model import NativeModel
 from sardonyx.runtime.compiled.output_variants import OutputVariants, with_outputs
@@ -350,6 +350,7 @@ class ModelVersion:
             like: The compiled model of the same graph with other weights; its code is reused if possible.
 
         Raises:
+            ResourceError: The machine has too little memory.
             Exception: An unexpected failure of the compiler.
         """
         from sardonyx.runtime.compiled.frontend import Undecided
@@ -371,6 +372,8 @@ class ModelVersion:
         except UnsupportedError as error:
             self.not_compiled = str(error)
             options.log(logging.WARNING, "the model is not compiled, numpy computes it: %s", error)
+        except MemoryError as error:
+            raise ResourceError("the machine has too little memory to compile the model.") from error
         finally:
             self._end_compiling()
 

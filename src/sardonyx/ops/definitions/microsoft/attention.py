@@ -45,7 +45,8 @@ def mask_bias(mask: Tensor, batch: Size, past: Size, queries: Size, keys: Size, 
     if mask.rank == 1:
         positions = L.iota((1, keys), 1, mask.dtype)
         unmasked = positions < L.unsqueeze(L.slice_(mask, 0, 0, batch), [1])
-        if same(mask.shape[0], batch * 2) is True:
+        starts = "A mask of one axis needs its size to be known to be that of the batch, or twice this."
+        if same(mask.shape[0], batch) is not True and L.is_equal(mask.shape[0], batch * 2, starts):
             unmasked = unmasked & (positions >= L.unsqueeze(L.slice_(mask, 0, batch, batch * 2), [1]))
     else:
         unmasked = mask > 0
@@ -367,7 +368,13 @@ def rotary_embedding(
     sequence = x.shape[-2]
     if position_ids.rank == 1:
         position_ids = L.broadcast_to(position_ids + L.iota((1, sequence), 1), (x.shape[0], sequence))
+    if not num_heads and x.rank == 3:
+        num_heads = L.static_size(x, -1, "the size of all heads") // max(_static(rotated_size, cos_cache), 1)
     return standard.rotary_embedding(
-        x, cos_cache, sin_cache, position_ids, interleaved=interleaved,
-        num_heads=num_heads or floor_div(x.shape[-1], rotated_size), rotary_embedding_dim=rotated_size,  # type: ignore[arg-type]
+        x, cos_cache, sin_cache, position_ids, interleaved=interleaved, num_heads=num_heads,
+        rotary_embedding_dim=rotated_size,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def _static(rotated_size: Size, cache: Tensor) -> int:
+    return rotated_size if isinstance(rotated_size, int) else 2 * L.static_size(cache, 1, "the size of a head")

@@ -56,7 +56,7 @@ def unique(x: Tensor) -> tuple[Tensor, ...]:
 def inverse(x: Tensor) -> Tensor:
     """Return the inverses of the matrices in the last two axes, by Gauss-Jordan elimination with pivots."""
     size = x.shape[-1]
-    L.of_shape(x, (*x.shape[:-2], size, size), "the input of Inverse")
+    x = L.of_shape(x, (*x.shape[:-2], size, size), "the input of Inverse")
     wide = L.cast(x, t.FLOAT) if x.dtype in (t.FLOAT16, t.BFLOAT16) else x
     identity = L.cast(L.equal(L.iota(x.shape, x.rank - 1), L.iota(x.shape, x.rank - 2)), wide.dtype)
     rows = L.iota((*x.shape[:-1], 1), x.rank - 2)
