@@ -1,0 +1,67 @@
+"""Equality of answers, up to the differences between compiled code and interpreter that the documentation allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_RELATIVE = {2: 1e-2, 4: 1e-3, 8: 1e-6}
+"""Tolerances of floats by their bytes, relative and of the greatest element."""
+
+
+EXTREME = 1e6
+"""Floats from here on, and smaller ones than its inverse, are extreme."""
+
+
+def difference(feeds: Mapping[str, Any], actual: list[Any], expected: list[Any]) -> str:
+    """Describe the first difference between answers; empty if they agree.
+
+    Floats are compared if no feed has extreme floats: sums of these depend on the order of the additions.
+    """
+    floats = not any(_has_extreme(x) for x in feeds.values())
+    for number, (a, b) in enumerate(zip(actual, expected, strict=True)):
+        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+            if mismatch := _of_arrays(a, b, floats):
+                return f"output {number}: {mismatch}"
+        elif type(a) is not type(b) or (isinstance(a, list) and len(a) != len(b)):
+            return f"output {number}: {type(a).__name__} and {type(b).__name__}"
+    return ""
+
+
+def _has_extreme(x: Any) -> bool:
+    if not isinstance(x, np.ndarray) or x.dtype.kind not in "fcV":
+        return False
+    size = np.abs(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64))
+    return not bool(((size == 0) | ((size < EXTREME) & (size > 1 / EXTREME))).all())
+
+
+def _of_arrays(a: np.ndarray, b: np.ndarray, floats: bool) -> str:
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return f"{a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)}"
+    if a.dtype.kind in "OSU":
+        return "" if a.tolist() == b.tolist() else "texts differ"
+    if a.dtype.kind == "b":
+        equal = a == b
+    elif a.dtype.kind in "iu":
+        # The standard leaves open which integer a float out of range becomes; roundings of equal sums may differ by 1.
+        limits = np.iinfo(a.dtype)
+        near = a.dtype.itemsize == 1 and np.abs(a.astype(np.int16) - b.astype(np.int16)) <= 1
+        equal = (a == b) | near | np.isin(a, (limits.min, limits.max)) | np.isin(b, (limits.min, limits.max))
+    elif not floats:
+        return ""
+    else:
+        x, y = (v if v.dtype.kind in "fc" else v.astype(np.float32) for v in (a, b))
+        tolerance = _RELATIVE.get(a.dtype.itemsize // (2 if a.dtype.kind == "c" else 1), 0.3)
+        with np.errstate(all="ignore"):
+            wide = np.complex128 if x.dtype.kind == "c" else np.float64
+            finite = np.abs(y[np.isfinite(y)])
+            greatest = float(finite.max(initial=1.0))
+            equal = np.isclose(x.astype(wide), y.astype(wide), tolerance, tolerance * greatest, equal_nan=True)
+            # Sums in another order, and products with padding, give NaN for infinity and the reverse.
+            equal |= ~(np.isfinite(x) & np.isfinite(y))
+    if np.all(equal):
+        return ""
+    at = tuple(int(i) for i in np.argwhere(~np.asarray(equal, bool))[0])
+    return f"at {list(at)} {a[at]} and {b[at]}"

@@ -1,0 +1,277 @@
+"""Fuzzer of compiled code: hostile feeds in guarded memory, compared with the interpreter.
+
+Children run the variants of :mod:`.hostile_cases`. An access outside of a buffer ends the child by a signal; the parent
+reports the case from a shared page that the child updates before each run. A run is also a finding if compiled code
+and the interpreter neither give equal answers nor raise the same class of :class:`.SardonyxError`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import mmap
+import os
+import pickle
+import resource
+import signal
+import struct
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import ResourceError, SardonyxError, SizeLimitError
+from sardonyx.runtime import Session
+from tests.fuzz.answers import difference
+from tests.fuzz.guarded_memory import Edge, copied, guarded
+from tests.fuzz.hostile_cases import CASES, Variant, variant_of
+
+MAX_MEMORY = 1 << 26
+MAX_ITERATIONS = 1000
+ADDRESS_SPACE = 1 << 34
+"""Bytes of address space of a child: a size from a tensor must not take the memory of the machine."""
+
+SECONDS = 60
+"""Most seconds of a variant; a child that takes longer is ended, which is a finding."""
+
+BATCH = 20
+"""Variants of a child: enough that starting processes takes a small part of the time."""
+
+_LIMITS = ResourceError, SizeLimitError
+"""Errors of limits, which depend on the engine: compiled code knows the sizes of a call before the first value."""
+
+_POSITION = struct.Struct("qqq")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A run that was wrong.
+
+    Attributes:
+        label: The variant, and the number of the run.
+        problem: The signal that ended the process, or the difference from the interpreter.
+        feeds: The feeds in words.
+    """
+
+    label: str
+    problem: str
+    feeds: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.problem}" + (f"\n    {self.feeds}" if self.feeds else "")
+
+
+@dataclass
+class Tally:
+    """Counts of runs.
+
+    Attributes:
+        runs: Runs of compiled code.
+        variants: Models.
+        outcomes: Number of runs by outcome.
+        findings: Runs that were wrong.
+    """
+
+    runs: int = 0
+    variants: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of other runs."""
+        self.runs += other.runs
+        self.variants += other.variants
+        self.outcomes.update(other.outcomes)
+        self.findings += other.findings
+
+
+def fuzz(
+    names: Sequence[str], runs: int, first_seed: int = 0, feeds_per_model: int = 40,
+    progress: Callable[[Tally], None] = lambda tally: None,
+) -> Tally:  # fmt: skip
+    """Run hostile cases until compiled code was called ``runs`` times.
+
+    Args:
+        names: Generators of :data:`.hostile_cases.CASES`, used in turn.
+        runs: Number of runs.
+        first_seed: The first seed of each generator.
+        feeds_per_model: Runs of a variant.
+        progress: Called after each child.
+    """
+    tally = Tally()
+    jobs = _jobs(names, first_seed)
+    while tally.runs < runs:
+        batch = [next(jobs) for _ in range(min(BATCH, -(-(runs - tally.runs) // feeds_per_model)))]
+        while batch:
+            done, counts = run_in_child(batch, feeds_per_model)
+            tally.add(counts)
+            batch = batch[done:]
+        progress(tally)
+    return tally
+
+
+def _jobs(names: Sequence[str], seed: int) -> Iterator[tuple[str, int]]:
+    while True:
+        for name in names:
+            yield name, seed
+        seed += 1
+
+
+def run_in_child(batch: Sequence[tuple[str, int]], feeds_per_model: int) -> tuple[int, Tally]:
+    """Run variants in a child process; return the number of variants that are done, and the counts.
+
+    A child that a signal ends leaves the variants after the current one undone.
+    """
+    shared = mmap.mmap(-1, mmap.PAGESIZE)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.close(read)
+            _limit_child()
+            with os.fdopen(write, "wb") as pipe:
+                for number, (name, seed) in enumerate(batch):
+                    pickle.dump(_run_variant(name, seed, feeds_per_model, shared, number), pipe)
+                    pipe.flush()
+            status = 0
+        except BaseException:  # The child has no caller to raise to.
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(write)
+    tally, done = Tally(), 0
+    with os.fdopen(read, "rb") as pipe:
+        while True:
+            try:
+                tally.add(pickle.load(pipe))
+            except (EOFError, pickle.UnpicklingError):
+                break
+            done += 1
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        return done, tally
+    number, run, runs = _POSITION.unpack_from(shared)
+    name, seed = batch[number]
+    tally.runs += runs
+    problem = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit status {status >> 8}"
+    label = f"{name} seed {seed}" + (f" run {run}" if run >= 0 else " while compiling")
+    tally.findings.append(Finding(label, problem, _describe_run(name, seed, run)))
+    return number + 1, tally
+
+
+def _limit_child() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.disable()
+    warnings.simplefilter("ignore")
+    np.seterr(all="ignore")
+
+
+def _run_variant(name: str, seed: int, feeds_per_model: int, shared: mmap.mmap, number: int) -> Tally:
+    signal.alarm(SECONDS)
+    tally = Tally(variants=1)
+    _POSITION.pack_into(shared, 0, number, -1, 0)
+    edge: Edge = "start" if seed % 2 else "end"
+    with guarded(edge):
+        variant = variant_of(name, seed)
+        pair = _Pair(variant)
+        for run, feeds in enumerate(variant.feeds(feeds_per_model)):
+            _POSITION.pack_into(shared, 0, number, run, tally.runs)
+            outcome, problem = pair.compare({key: copied(x) for key, x in feeds.items()})
+            tally.runs += 1
+            tally.outcomes[outcome] += 1
+            if problem:
+                tally.findings.append(Finding(f"{variant.label} run {run}", problem, describe(feeds)))
+    signal.alarm(0)
+    return tally
+
+
+def _describe_run(name: str, seed: int, run: int) -> str:
+    variant = variant_of(name, seed)
+    for number, feeds in enumerate(variant.feeds(max(run, 0) + 1)):
+        if number == run:
+            return describe(feeds)
+    return ""
+
+
+def describe(feeds: dict[str, Any]) -> str:
+    """Return feeds in words."""
+    return str(replace_inputs(list(feeds.values())))
+
+
+def replace_inputs(values: list[Any]) -> str:
+    """Return values in words, small ones with their elements."""
+    words = []
+    for x in values:
+        if isinstance(x, np.ndarray):
+            words.append(f"{x.dtype}{list(x.shape)}" + (f"={x.tolist()}" if x.size < 13 else ""))
+        else:
+            words.append(f"a {type(x).__name__}")
+    return " ".join(words)
+
+
+class _Pair:
+    """A model in compiled code and in the interpreter."""
+
+    def __init__(self, variant: Variant) -> None:
+        self._variant = variant
+        limits = {"max_memory": MAX_MEMORY, "max_loop_iterations": MAX_ITERATIONS}
+        self._reference = _session(variant, compile="off", **limits)
+        self._native = _session(variant, compile="wait", threads=1, **limits)
+        self._unlimited: Session | SardonyxError | None = None
+        if isinstance(self._native, Session) and variant.case.name not in ("Loop", "Scan", "If"):
+            native = self._native.native
+            if native is not None and native.program.in_one:
+                # Without limits, calls take the generated entry.
+                self._unlimited = _session(variant, compile="wait", threads=1)
+
+    def compare(self, feeds: dict[str, Any]) -> tuple[str, str]:
+        """Return the outcome of a run, and the difference between compiled code and interpreter, or nothing."""
+        expected = _answer(self._reference, feeds)
+        for session in (self._native, self._unlimited):
+            if session is None:
+                continue
+            actual = _answer(session, feeds)
+            if isinstance(session, SardonyxError) and isinstance(expected, SardonyxError):
+                continue  # The model is refused as a whole, for the first of its errors.
+            if isinstance(actual, _LIMITS) or isinstance(expected, _LIMITS):
+                continue
+            if isinstance(actual, SardonyxError) or isinstance(expected, SardonyxError):
+                if type(actual) is not type(expected):
+                    return "different", f"native {_text(actual)}; reference {_text(expected)}"
+            elif mismatch := difference(feeds, actual, expected):
+                return "different", mismatch
+        if isinstance(expected, SardonyxError):
+            return type(expected).__name__, ""
+        compiled = isinstance(self._native, Session) and self._native.native is not None
+        return "compiled" if compiled else "interpreted", ""
+
+
+def _text(outcome: Any) -> str:
+    if isinstance(outcome, SardonyxError):
+        return f"{type(outcome).__name__}: {outcome}"
+    return "answers " + replace_inputs(list(outcome))
+
+
+def _session(variant: Variant, **options: Any) -> Session | SardonyxError:
+    try:
+        return Session(variant.model, log_severity=4, **options)
+    except SardonyxError as error:
+        return error
+
+
+def _answer(session: Session | SardonyxError, feeds: dict[str, Any]) -> list[Any] | SardonyxError:
+    if isinstance(session, SardonyxError):
+        return session
+    try:
+        return session.run(None, feeds)
+    except SardonyxError as error:
+        return error
+
+
+__all__ = ["CASES", "Finding", "Tally", "fuzz", "run_in_child"]

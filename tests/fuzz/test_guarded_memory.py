@@ -1,0 +1,85 @@
+"""Guarded memory ends a process that accesses one byte too many, and hostile values cause no such access."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sardonyx.compiler import pipeline
+from tests.fuzz.guarded_memory import Edge, guarded
+from tests.fuzz.hostile_cases import CASES, Variant, variant_of
+from tests.fuzz.native_fuzzer import fuzz, run_in_child
+
+RUNS = 6
+"""Feeds of a model in the default run, which draws one model of every second generator."""
+
+LONG_RUNS = 100_000
+
+EDGES: tuple[Edge, ...] = ("start", "end")
+
+
+def signal_of(body: Callable[[], None]) -> int:
+    """Return the signal that ends a child process which calls a function; 0 without one."""
+    child = os.fork()
+    if not child:
+        faulthandler.disable()
+        try:
+            body()
+        finally:
+            os._exit(0)
+    return os.WTERMSIG(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("nbytes", [1, 20, 4096, 4097, 100_000])
+def test_one_byte_too_far_ends_the_process(edge: Edge, nbytes: int) -> None:
+    def access(offset: int) -> Callable[[], None]:
+        def read() -> None:
+            with guarded(edge):
+                array = np.zeros(nbytes, np.uint8)
+                assert ctypes.c_char.from_address(array.ctypes.data + offset).value == b"\0"
+
+        return read
+
+    assert signal_of(access(0)) == signal_of(access(nbytes - 1)) == 0
+    assert signal_of(access(nbytes if edge == "end" else -1)) == signal.SIGSEGV
+
+
+def test_an_access_outside_of_a_buffer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without guards, an attention writes behind its cache."""
+    monkeypatch.setenv("SARDONYX_CACHE", "off")
+    monkeypatch.setattr(pipeline, "collect_guards", lambda function: [])
+    batch = [("com.microsoft.CachedAttention", seed) for seed in range(4)]
+    problems = set()
+    while batch:
+        done, tally = run_in_child(batch, 40)
+        problems |= {finding.problem for finding in tally.findings}
+        batch = batch[done:]
+    assert "SIGSEGV" in problems
+
+
+def test_a_variant_follows_from_its_seed() -> None:
+    def words(variant: Variant) -> list[str]:
+        return [variant.label, str(variant.model), *map(str, variant.feeds(5))]
+
+    assert words(variant_of("Slice", 3)) == words(variant_of("Slice", 3)) != words(variant_of("Slice", 4))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_hostile_values_change_neither_memory_nor_errors(part: int) -> None:
+    names = sorted(CASES)[part::8]
+    tally = fuzz(names, RUNS * len(names), feeds_per_model=RUNS)
+    assert tally.runs >= RUNS * len(names)
+    assert tally.outcomes["compiled"] > tally.runs // 5
+    assert [str(finding) for finding in tally.findings] == []
+
+
+@pytest.mark.long
+def test_hostile_values_at_length() -> None:
+    assert [str(finding) for finding in fuzz(sorted(CASES), LONG_RUNS, first_seed=1).findings] == []

@@ -1,0 +1,64 @@
+"""Fuzz compiled code with hostile values and shapes, in guarded memory, against the interpreter.
+
+Run from the root of the repository: ``python tools/fuzz_native.py --runs 1000000 --seed 0``. Prints each finding, then
+the counts; the exit status is 1 if there was a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+
+def main() -> int:
+    """Run the fuzzer; return 1 if there was a finding."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10_000, help="calls of compiled code")
+    parser.add_argument("--seed", type=int, default=0, help="first seed of each operator")
+    parser.add_argument("--each", type=int, default=40, help="calls of one compiled model")
+    parser.add_argument("--operator", action="append", help="only these generators")
+    parser.add_argument("--shown", type=int, default=5, help="most findings of a generator that are printed")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sardonyx-fuzz-", ignore_cleanup_errors=True) as folder:
+        os.environ.setdefault("SARDONYX_CACHE", folder)
+        from tests.fuzz.native_fuzzer import CASES, Tally, fuzz
+
+        started, shown = time.monotonic(), 0
+        printed: Counter[str] = Counter()
+
+        class _OutOfTime(Exception):
+            pass
+
+        last = Tally()
+
+        def progress(tally: Tally) -> None:
+            nonlocal shown, last
+            last = tally
+            for finding in tally.findings[shown:]:
+                name = str(finding).partition(" ")[0]
+                printed[name] += 1
+                if printed[name] <= arguments.shown:
+                    print(finding, flush=True)
+            shown = len(tally.findings)
+            if time.monotonic() - started > arguments.seconds:
+                raise _OutOfTime
+
+        with contextlib.suppress(_OutOfTime):
+            fuzz(arguments.operator or sorted(CASES), arguments.runs, arguments.seed, arguments.each, progress)
+        outcomes = ", ".join(f"{count} {name}" for name, count in last.outcomes.most_common())
+        print(f"{last.runs} runs of {last.variants} models in {time.monotonic() - started:.0f} s: {outcomes}")
+        print(f"{len(last.findings)} findings")
+    return int(bool(last.findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
