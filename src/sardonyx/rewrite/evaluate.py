@@ -22,6 +22,9 @@ from sardonyx.errors import EvaluationError, SardonyxError
 from sardonyx.model import load
 from sardonyx.ops.reference import ReferenceModel
 
+_NOT_IN_NUMPY = ("bfloat16", "float8", "float4", "int4", "int2")
+"""Element types (parts of their names) that ONNX Runtime's binding cannot convert from or to numpy arrays."""
+
 Feeds = Mapping[str, Any]
 Answers = dict[str, Any]
 
@@ -70,6 +73,9 @@ class OnnxRuntimeRunner:
             source = os.fspath(source)
         self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         self._outputs = [o.name for o in self._session.get_outputs()]
+        for value in (*self._session.get_inputs(), *self._session.get_outputs()):
+            if any(name in value.type for name in _NOT_IN_NUMPY):
+                raise EvaluationError(f"ONNX Runtime exchanges no arrays of {value.type}", where=value.name)
 
     def run(self, feeds: Feeds, outputs: Sequence[str] | None = None) -> Answers:
         """Run once; see ``Runner.run``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +18,10 @@ from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_model
-from sardonyx.rewrite import pipeline, regression_gate, targets
+from sardonyx.rewrite import inference, pipeline, regression_gate, targets
 from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther
 from sardonyx.rewrite.language import Rule
+from sardonyx.rewrite.loadable import describe_types, unloadable_nodes
 from sardonyx.rewrite.record import Dropped, Report
 from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.rules.common import lists_weights_by_habit, unlist_weights
@@ -144,8 +145,29 @@ class _Attempt:
         self.engine: Engine
 
     def transform(self) -> None:
-        """Rewrite to the fixed point; drop patches that fail to apply and rules undoing each other."""
+        """Rewrite to the fixed point; drop patches that fail, undo each other, or end where an engine cannot load."""
         self.model, self.engine = self._transformed(self._settings)
+        engine = self._original.profile.loads
+        while engine is not None and (nodes := list(unloadable_nodes(self.model, engine))):
+            if not self._original.is_loadable(engine):
+                return
+            for patch, node in self._sources(nodes, engine):
+                reason = f"{engine} loads the original, and no {describe_types(node)}"
+                self._dropped.append(Dropped(patch.rule, patch.site, reason))
+                self._ban(patch.rule, patch.site)
+            self.model, self.engine = self._transformed(self._settings)
+
+    def _sources(self, nodes: Sequence[ir.Node], engine: str) -> list[tuple[Applied, ir.Node]]:
+        """Return the patches that added nodes; for nodes changed in their place, the first such patch."""
+        adding = {name: patch for patch in self.engine.applied for name in patch.added}
+        sources = {adding[node.name]: node for node in nodes if node.name in adding}
+        if sources:
+            return list(sources.items())
+
+        def is_unloadable(model: ir.Model, applied: Sequence[Applied]) -> bool:
+            return any(True for _ in unloadable_nodes(model, engine))
+
+        return [(self._first_patch(is_unloadable), nodes[0])]
 
     def _transformed(self, settings: Settings) -> tuple[ir.Model, Engine]:
         while True:
@@ -203,13 +225,21 @@ class _Attempt:
         return verifier.judge(self.model, exact=_exact(self.engine.applied))
 
     def _bisect(self, verifier: Verifier) -> Applied:
-        """Return the first patch after which an output differs; prefix ``good`` is harmless, ``bad`` is not."""
+        """Return the first patch after which an output differs."""
+
+        def differs(model: ir.Model, applied: Sequence[Applied]) -> bool:
+            return verifier.judge(model, exact=_exact(applied)).status == "different"
+
+        return self._first_patch(differs)
+
+    def _first_patch(self, is_fault: Callable[[ir.Model, Sequence[Applied]], bool]) -> Applied:
+        """Return the first patch after which a model is at fault; prefix ``good`` is harmless, ``bad`` is not."""
         applied = self.engine.applied
         good, bad = 0, len(applied)
         while bad - good > 1:
             middle = (good + bad) // 2
             work, engine = self._transformed(replace(self._settings, limit=middle))
-            if verifier.judge(work, exact=_exact(engine.applied)).status == "different":
+            if is_fault(work, engine.applied):
                 bad = middle
             else:
                 good = middle
@@ -239,7 +269,8 @@ class _Original:
         self._changed = bool(input_shapes)
         self._input_shapes = input_shapes
         self._opset = opset
-        self._profile = profile
+        self.profile = profile
+        self._loadable: dict[str, bool] = {}
         self.converted = ""
         self._untouched = True
         self.model = self._prepare()
@@ -253,7 +284,7 @@ class _Original:
         if model is self._source:
             model = copy_model(model)
         version = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
-        target = self._opset if self._opset is not None or version is None else self._profile.opset(version)
+        target = self._opset if self._opset is not None or version is None else self.profile.opset(version)
         if target is not None and target != version:
             from sardonyx.rewrite.opset import convert_opset
 
@@ -270,6 +301,14 @@ class _Original:
             set_input_shapes(model, self._input_shapes)
         number_random_nodes(model)
         return model
+
+    def is_loadable(self, engine: str) -> bool:
+        """Return True if an engine has a kernel for each node before any rewrite."""
+        if engine not in self._loadable:
+            model = self._prepare()
+            inference.infer_shapes(model, strict=False)
+            self._loadable[engine] = next(unloadable_nodes(model, engine), None) is None
+        return self._loadable[engine]
 
     def fresh(self) -> ir.Model:
         """Return an unmodified model: first the loaded one, then one read again (faster than a clone)."""

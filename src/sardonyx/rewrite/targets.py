@@ -22,6 +22,7 @@ class Profile:
         description: One line for ``--help``.
         adds: Passes run in addition to the default ones.
         without: Default passes not run.
+        loads: The engine (a target of ``check``) that must load the result if it loads the original; None for none.
         parsed: True if the engine accepts only operators known to its parser: unknown operators are decomposed, and
             no rule introduces one. (ONNX Runtime itself decomposes operators without a kernel.)
     """
@@ -32,6 +33,7 @@ class Profile:
     description: str
     adds: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
+    loads: str | None = None
     parsed: bool = False
 
     @property
@@ -69,12 +71,15 @@ _TENSORRT = frozenset({"legalize_center_crop_pad", "legalize_microsoft", "legali
 PROFILES = {
     p.name: p
     for p in (
-        Profile("portable", None, {}, "runs anywhere: standard operators at the model's own opset"),
+        Profile(
+            "portable", None, {}, "runs anywhere: standard operators at the model's own opset", loads="onnxruntime"
+        ),
         Profile(
             "onnxruntime",
             "onnxruntime",
             _FUSED_BY_ONNXRUNTIME,
             "ONNX Runtime: may use com.microsoft operators; loses none of its fusions",
+            loads="onnxruntime",
         ),
         Profile("openvino", "openvino", {}, "OpenVINO: standard operators that it converts", parsed=True),
         Profile(

@@ -71,8 +71,11 @@ def _body(
 ) -> onnx.FunctionProto | None:
     body = onnx.FunctionProto()
     if schema.has_function:  # type: ignore[attr-defined]
-        body.ParseFromString(schema.get_function_with_opset_version(opset))  # type: ignore[attr-defined]
-        return body
+        written: list[int] = schema.function_opset_versions  # type: ignore[attr-defined]
+        newest = max((version for version in written if version <= opset), default=0)
+        if newest:
+            body.ParseFromString(schema.get_function_with_opset_version(newest))  # type: ignore[attr-defined]
+        return body if _means_the_same(body, newest, opset) else onnx.FunctionProto()
     elements = [types.get(name) for name in node.input]
     if not all(elements):
         return None
@@ -85,6 +88,19 @@ def _body(
         )
         body.ParseFromString(serialized)
     return body
+
+
+def _means_the_same(body: onnx.FunctionProto, written: int, opset: int) -> bool:
+    """Return True if all operators of a body are the same at the model's operator set as where the body was written.
+
+    Otherwise engines do not expand the operator (``OpSchema::GetFunction`` of onnx).
+    """
+    return all(
+        defs.get_schema(node.op_type, max_inclusive_version=written, domain=node.domain).since_version
+        == defs.get_schema(node.op_type, max_inclusive_version=opset, domain=node.domain).since_version
+        for node in body.node
+        if node.domain in ("", "ai.onnx") and defs.has(node.op_type, max_inclusive_version=written)
+    )
 
 
 def _element(name: str) -> int:

@@ -81,8 +81,7 @@ def _check_node(
     domain = canonical_domain(node.domain)
     entries = target.operators.get(qualified(domain, node.op_type), ())
     schema = _schema(scope, node, domain)
-    version = schema.since_version if schema is not None else scope.opsets.get(domain, 1)
-    fitting = [entry for entry in entries if _accepts_version(entry, version, scope.opsets.get(domain, 1), target)]
+    fitting = _fitting_entries(entries, node, schema, scope.opsets.get(domain, 1), target)
     label = f"{target.name} {target.version}"
     if not fitting:
         missing = _find_missing_inner_operator(node, schema, scope.opsets.get(domain, 0), types, target)
@@ -111,6 +110,36 @@ def _check_node(
             conditions.setdefault(reason, []).append(scope.at(node))
     if fitting[0].restriction:
         conditions.setdefault(f"{label} on {node.op_type}: {fitting[0].restriction}", []).append(scope.at(node))
+
+
+def supports_node(node: onnx.NodeProto, opsets: Mapping[str, int], types: Mapping[str, str], target: Target) -> bool:
+    """Return True if a target runs a node, itself or decomposed.
+
+    Args:
+        node: The node; its bodies are not looked at.
+        opsets: Versions of the operator sets, by canonical domain.
+        types: Names of element types in lower case, by value; a value without one is accepted.
+        target: The target.
+    """
+    domain = canonical_domain(node.domain)
+    schema = _schema_of(node, domain, opsets)
+    opset = opsets.get(domain, 1)
+    entries = target.operators.get(qualified(domain, node.op_type), ())
+    fitting = _fitting_entries(entries, node, schema, opset, target)
+    if any(not _refused_types(node, schema, types, entry, target.casts) for entry in fitting):
+        return True
+    return _find_missing_inner_operator(node, schema, opset, types, target) == ""
+
+
+def _fitting_entries(
+    entries: Sequence[Entry], node: onnx.NodeProto, schema: defs.OpSchema | None, opset: int, target: Target
+) -> list[Entry]:
+    """Return the entries for the version of a schema; all of them for an operator without schemas in onnx."""
+    domain = canonical_domain(node.domain)
+    if schema is None and target.name == "onnxruntime" and not defs.has(node.op_type, domain=domain):
+        return list(entries)
+    version = opset if schema is None else schema.since_version
+    return [entry for entry in entries if _accepts_version(entry, version, opset, target)]
 
 
 def _accepts_version(entry: Entry, version: int, opset: int, target: Target) -> bool:
@@ -146,6 +175,7 @@ def _find_missing_inner_operator(
     if not body.graph.node:
         return None
     imports = {canonical_domain(entry.domain): entry.version for entry in body.opset_import}
+    imports[canonical_domain(schema.domain)] = opset  # The nodes join the model, at the model's operator set.
     for inner in body.graph.node:
         domain = canonical_domain(inner.domain)
         version = imports.get(domain, opset)
@@ -200,7 +230,11 @@ def _type_variables(node: onnx.NodeProto, schema: defs.OpSchema | None) -> Itera
 
 
 def _schema(scope: Scope, node: onnx.NodeProto, domain: str) -> defs.OpSchema | None:
-    version = scope.opsets.get(domain, 0)
+    return _schema_of(node, domain, scope.opsets)
+
+
+def _schema_of(node: onnx.NodeProto, domain: str, opsets: Mapping[str, int]) -> defs.OpSchema | None:
+    version = opsets.get(domain, 0)
     if version < 1 or not defs.has(node.op_type, max_inclusive_version=version, domain=domain):
         return None
     return defs.get_schema(node.op_type, max_inclusive_version=version, domain=domain)
