@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sardonyx.cli.output import AsJson, console, names_in, print_json, progress, read_inputs
+from sardonyx.cli.output import AsJson, Sizes, console, names_in, parse_sizes, print_json, progress, read_inputs
 from sardonyx.report.accuracy import BUDGET, TOLERANCE, Comparison, TensorError, compare
 
 EXAMPLE = "sardonyx compare model.onnx half.onnx --tolerance 0.01"
@@ -32,6 +32,7 @@ def command(
     inputs: Annotated[
         Path | None, typer.Option(help="Real inputs (.npz); random by default.", show_default=False)
     ] = None,
+    sizes: Sizes = None,
     tolerance: Annotated[
         float, typer.Option(help="Largest difference, relative to a tensor's largest element.")
     ] = TOLERANCE,
@@ -46,7 +47,7 @@ def command(
     with progress("comparing", quiet=as_json):
         comparison = compare(
             first, second, providers=names_in(providers) or ["native"], inputs=read_inputs(inputs),
-            tolerance=tolerance, budget=budget << 20, all_layers=every,
+            sizes=parse_sizes(sizes) or None,             tolerance=tolerance, budget=budget << 20, all_layers=every,
         )  # fmt: skip
     if as_json:
         print_json(comparison.as_dict())

@@ -9,7 +9,18 @@ import numpy as np
 import typer
 
 from sardonyx import model as model_io
-from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, read_inputs
+from sardonyx.cli.output import (
+    AsJson,
+    ModelPath,
+    Output,
+    Sizes,
+    console,
+    names_in,
+    parse_sizes,
+    print_json,
+    progress,
+    read_inputs,
+)
 from sardonyx.errors import OptionError
 from sardonyx.report.accuracy import TOLERANCE, Side, draw_feeds
 from sardonyx.report.reduction import differs_between, fails_command, reduce
@@ -37,6 +48,7 @@ def command(
     inputs: Annotated[
         Path | None, typer.Option(help="Inputs on which the model fails (.npz); random by default.", show_default=False)
     ] = None,
+    sizes: Sizes = None,
     tolerance: Annotated[
         float, typer.Option(help="Largest difference, relative to an output's largest element.")
     ] = TOLERANCE,
@@ -55,7 +67,7 @@ def command(
     loaded = model_io.load(model)
     fails = fails_command(run, timeout) if run is not None else differs_between(chosen[0], chosen[1], tolerance)
     with progress("reducing", quiet=as_json):
-        feeds = read_inputs(inputs) or draw_feeds(Side(loaded, "reference"))
+        feeds = read_inputs(inputs) or draw_feeds(Side(loaded, "reference"), parse_sizes(sizes) or None)
         reduced = reduce(loaded, feeds, fails)
     stored = output.with_suffix(".npz")
     model_io.save(reduced.model, output)

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.errors import EvaluationError, OptionError, SardonyxError
+from sardonyx.errors import OptionError
 from sardonyx.model import Loadable
 from sardonyx.report.match import Matching, operator
 from sardonyx.rewrite import inference
@@ -24,6 +24,7 @@ from sardonyx.rewrite.surgery.extraction import extract
 from sardonyx.rewrite.verify import compare as measure
 from sardonyx.rewrite.verify.inputs import required_inputs
 from sardonyx.runtime import Session
+from sardonyx.runtime.profiling.profile import drawn_feeds
 
 TOLERANCE = 1e-3
 """Largest difference of a tensor within tolerance, relative to its largest element."""
@@ -47,10 +48,13 @@ class Side:
     model: ir.Model
     provider: str
 
+    def session(self, part: ir.Model) -> Session:
+        """Return a session that runs a part of the model on the provider."""
+        return Session(part, providers=list(dict.fromkeys((self.provider, "reference"))), compile="wait")
+
     def run(self, part: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs of a part of the model, by name."""
-        providers = dict.fromkeys((self.provider, "reference"))
-        session = Session(part, providers=list(providers), compile="wait")
+        session = self.session(part)
         results = session.run(None, {info.name: feeds[info.name] for info in session.get_inputs()})
         return dict(zip((info.name for info in session.get_outputs()), results, strict=True))
 
@@ -113,6 +117,7 @@ def compare(
     *,
     providers: Sequence[str] = ("native",),
     inputs: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, int] | None = None,
     tolerance: float = TOLERANCE,
     budget: int = BUDGET,
     all_layers: bool = False,
@@ -124,12 +129,13 @@ def compare(
         b: The second model; if None, the first again, with two providers.
         providers: Provider of the first and of the second; one for both.
         inputs: Arrays by name; random if None. The second model's are converted to its element types.
+        sizes: Values of open sizes of random inputs, by name.
         tolerance: Largest difference relative to a tensor's largest element.
         budget: Bytes of tensors of each side in memory at a time.
         all_layers: Compare all layers; otherwise only if an output is beyond the tolerance, up to the first such layer.
 
     Raises:
-        OptionError: Nothing to compare, or the models have no common interface.
+        OptionError: Nothing to compare, the models have no common interface, or both inputs and sizes.
         EvaluationError: A side does not run.
     """
     if not 1 <= len(providers) <= 2 or (b is None and len(set(providers)) < 2):
@@ -139,7 +145,9 @@ def compare(
         )  # fmt: skip
     first = Side(model_io.load(a), providers[0])
     second = Side(first.model if b is None else model_io.load(b), providers[-1])
-    feeds = draw_feeds(first) if inputs is None else dict(inputs)
+    if inputs is not None and sizes:
+        raise OptionError("the inputs determine the sizes", where="sizes", remedy="Give sizes or inputs.")
+    feeds = draw_feeds(first, sizes) if inputs is None else dict(inputs)
     converted = convert_feeds(second.model, feeds)
     inference.infer_shapes(first.model, strict=False)
     pairs, unpaired = pair_tensors(first.model, second.model)
@@ -165,21 +173,19 @@ def compare(
     return Comparison(output_errors, tuple(layers), beyond, unpaired, tolerance)
 
 
-def draw_feeds(side: Side) -> dict[str, Any]:
-    """Return seeded random inputs on which a side runs."""
-    from sardonyx.rewrite.verify.search import Search
+def draw_feeds(side: Side, sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Return seeded random inputs on which a side runs.
 
-    def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        try:
-            return side.run(side.model, feeds)
-        except SardonyxError as error:
-            raise EvaluationError(error.problem, where=error.where) from error
+    Args:
+        side: The side.
+        sizes: Values of open sizes, 1 for missing names; by default sizes on which the side runs.
 
-    search = Search(side.model, run, seed=0, count=1)
-    samples = search.samples() or search.uninformative
-    if not samples:
-        raise EvaluationError(f"the model fails on all random inputs: {'; '.join(search.reasons)[:400]}")
-    return dict(samples[0].feeds)
+    Raises:
+        OptionError: Unknown open size.
+        EvaluationError: The model runs on none of the random inputs.
+    """
+    feeds, _ = drawn_feeds(side.model, side.session(side.model), sizes)
+    return feeds
 
 
 def convert_feeds(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
 from sardonyx.report.alternation import REST_SECONDS, time_rounds
 from sardonyx.rewrite import measure
 from sardonyx.runtime import Session
+from sardonyx.runtime.profiling.profile import drawn_feeds
 
 SUBJECT = "sardonyx"
 PERCENTILES = (50, 90, 99)
@@ -115,27 +116,19 @@ def bench(
     runs: dict[str, Run] = {SUBJECT: lambda arrays: session.run(None, arrays)}
     for name in against:
         runs[name] = measure.loaded(path, pool(threads).threads, name, spinning=True)
-    for assigned, arrays in _feeds_by_sizes(path, sizes, feeds, runs[SUBJECT]):
+    for assigned, arrays in _feeds_by_sizes(path, sizes, feeds, session):
         yield Figures(assigned, tuple(_measure(runs, arrays, seconds, streams)))
 
 
 def _feeds_by_sizes(
-    path: str | os.PathLike[str], sizes: Sequence[Mapping[str, int]], feeds: Mapping[str, Any] | None, run: Run
+    path: str | os.PathLike[str], sizes: Sequence[Mapping[str, int]], feeds: Mapping[str, Any] | None, session: Session
 ) -> Iterator[tuple[Mapping[str, int], Mapping[str, Any]]]:
     if feeds is not None:
         yield {}, feeds
         return
-    if not sizes:
-
-        def run_unnamed(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-            run(arrays)
-            return {}
-
-        arrays, assigned = measure.draw(path, run_unnamed)
-        yield assigned, arrays
-        return
-    for requested in sizes:
-        arrays, assigned = measure.draw_at(path, requested)
+    choices: Sequence[Mapping[str, int] | None] = sizes or [None]
+    for requested in choices:
+        arrays, assigned = drawn_feeds(path, session, requested)
         yield assigned, arrays
 
 

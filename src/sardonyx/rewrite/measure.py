@@ -14,7 +14,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -254,9 +254,23 @@ def draw(path: str | os.PathLike[str] | ir.Model, run: Run) -> tuple[Feeds, dict
     if not samples:
         reason = "; ".join(search.reasons) or "no inputs could be drawn"
         raise EvaluationError(
-            f"the model runs on none of the inputs drawn: {reason[:400]}", where=model.graph.name or "the model"
+            f"the model runs on none of the inputs drawn: {reason[:400]}",
+            where=model.graph.name or "the model",
+            remedy=sizes_remedy(names),
         )
     return samples[0].feeds, dict(samples[0].sizes)
+
+
+def sizes_remedy(names: Iterable[str]) -> str:
+    """Return the remedy for a model that fails on all drawn inputs.
+
+    Args:
+        names: The open sizes of the model.
+    """
+    listed = list(names)
+    if not listed:
+        return "Give real inputs (--inputs)."
+    return f"Give real inputs (--inputs), or values of its open sizes (--sizes): {', '.join(listed[:8])}."
 
 
 def draw_at(path: str | os.PathLike[str] | ir.Model, sizes: Mapping[str, int]) -> tuple[Feeds, dict[str, int]]:

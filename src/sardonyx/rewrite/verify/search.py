@@ -173,7 +173,8 @@ class Search:
 
     def _learn(self, reason: str, sizes: dict[str, int]) -> None:
         self.reasons[reason.splitlines()[0][:300]] = None
-        named = re.findall(r"[Nn]ame:\s?'([^']*)'", reason)
+        # "Name:'Add_3'" by ONNX Runtime, "node Add_3 (Add)" by Sardonyx.
+        named = [a or b for a, b in re.findall(r"[Nn]ame:\s?'([^']*)'|\bnode (\S+) \(", reason)]
         progress = max((self._positions.get(name, -1) for name in named), default=-1)
         if progress >= self._best[0]:
             self._best = (progress, sizes)

@@ -1,0 +1,63 @@
+"""Verbs that draw inputs find sizes on which the model runs, or accept sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.cli.conftest import Run
+
+FRAMES = """<ir_version: 8, opset_import: ["": 17]>
+frames (float[N, L] x) => (float y) <int64[3] shape = {-1, 16, 10}> {
+  r = Reshape(x, shape)
+  y = ReduceMean <keepdims = 0>(r)
+}"""
+"""Runs only if N × L is a multiple of 160; no common size is."""
+
+NEVER = """<ir_version: 8, opset_import: ["": 17]>
+never (float[N] x, float[M] z) => (float y) <int64[2] shape = {-1, 1000003}> {
+  r = Reshape(x, shape)
+  s = Add(r, z)
+  y = ReduceMean <keepdims = 0>(s)
+}"""
+"""Runs only if N is a multiple of a large prime."""
+
+VERBS = {
+    "bench": ["--against", "onnxruntime", "--seconds", "0.05"],
+    "compare": ["--providers", "native,reference"],
+    "profile": ["--runs", "1"],
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    onnx.save(onnx.parser.parse_model(FRAMES), tmp_path / "frames.onnx")
+    return tmp_path / "frames.onnx"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_finds_sizes_on_which_the_model_runs(run: Run, model: Path, verb: str) -> None:
+    if verb == "bench":
+        pytest.importorskip("onnxruntime")
+    outcome = run(verb, model, *VERBS[verb])
+    assert outcome.code == 0, outcome.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_without_sizes_names_the_options(run: Run, tmp_path: Path, verb: str) -> None:
+    onnx.save(onnx.parser.parse_model(NEVER), tmp_path / "never.onnx")
+    options = ["--against", "", *VERBS[verb][2:]] if verb == "bench" else VERBS[verb]
+    outcome = run(verb, tmp_path / "never.onnx", *options)
+    assert outcome.code == 1
+    assert "--inputs" in outcome.err and "--sizes" in outcome.err and "N, M" in outcome.err
+
+
+def test_compare_accepts_sizes(run: Run, model: Path, tmp_path: Path) -> None:
+    assert run("compare", model, "--providers", "native,reference", "--sizes", "N=3,L=320").code == 0
+    assert "unknown open size 'K'" in run("compare", model, "--providers", "native,reference", "--sizes", "K=3").err
+    np.savez(tmp_path / "real.npz", x=np.zeros((1, 160), np.float32))
+    both = run("compare", model, "--providers", "native,reference", "--sizes", "N=1", "--inputs", tmp_path / "real.npz")
+    assert both.code == 2 and "the inputs determine the sizes" in both.err
