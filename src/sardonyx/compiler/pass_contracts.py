@@ -16,6 +16,7 @@ from sardonyx.compiler.lower.groups import Lowering
 from sardonyx.compiler.lower.launch import Launch, Prepared, all_launches
 from sardonyx.compiler.pass_runner import Contract
 from sardonyx.compiler.passes.inline_calls import is_open_call
+from sardonyx.compiler.passes.loop_slices import replace_slices
 from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
 from sardonyx.compiler.plan.segments import Segment, Step
 from sardonyx.compiler.schedule.fusion import Schedule
@@ -143,8 +144,15 @@ def _record_faults(compiled: CompiledFunction) -> Iterator[str]:
             yield f"the operands of {value.op} are unknown"
 
 
+def _slice_faults(function: Function) -> Iterator[str]:
+    for value in function.values:
+        if value.op == "loop" and replace_slices(value.params["body"]) is not value.params["body"]:
+            yield f"the body of {value.params['body'].name} slices at the iteration number"
+
+
 LEGAL_CORE = Contract("the function is legal Core", _core_faults)
 NO_OPEN_CALLS = Contract("every call has a kernel", _call_faults)
+NO_LOOP_SLICES = Contract("no loop slices an operand at the iteration number", _slice_faults)
 CANONICAL_IMAGES = Contract("convolutions read constants, or images [N, G * C, spatial]", _image_faults)
 GROUPS = Contract("every value in memory is the root of one group, in the order of computation", _group_faults)
 LAYOUTS = Contract("blocks have as many channels as vectors have lanes, and are in memory", _layout_faults)

@@ -40,6 +40,7 @@ from sardonyx.compiler.pass_contracts import (
     LAUNCHES,
     LAYOUTS,
     LEGAL_CORE,
+    NO_LOOP_SLICES,
     NO_OPEN_CALLS,
     PREPARED,
     RUNNABLE,
@@ -57,6 +58,7 @@ from sardonyx.compiler.pass_dumps import (
 from sardonyx.compiler.pass_runner import Pass
 from sardonyx.compiler.passes.canonicalize import canonicalize
 from sardonyx.compiler.passes.inline_calls import inline_calls
+from sardonyx.compiler.passes.loop_slices import replace_loop_slices
 from sardonyx.compiler.passes.merge_matmuls import merge_matmuls
 from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
 from sardonyx.compiler.plan.reweight import match_values, rebuild_constants
@@ -139,6 +141,15 @@ INLINE_CALLS = Pass(
 )
 """Inline the calls of functions without a kernel."""
 
+REPLACE_LOOP_SLICES = Pass(
+    "replace loop slices",
+    replace_loop_slices,
+    requires=(LEGAL_CORE, NO_OPEN_CALLS),
+    ensures=(LEGAL_CORE, NO_OPEN_CALLS, NO_LOOP_SLICES),
+    dump=dump_core,
+)
+"""Replace slices at the iteration number of a loop by elements, so that sizes in the loop are known before."""
+
 CANONICALIZE = Pass(
     "canonicalize",
     canonicalize,
@@ -148,8 +159,7 @@ CANONICALIZE = Pass(
 )
 """Rewrite each construct with a kernel template to one canonical form.
 
-Examples: a slice at the iteration number of a loop becomes an element; a product of dequantized values becomes a
-product of their int8 codes.
+Examples: a convolution reads and writes images; a product of dequantized values becomes a product of int8 codes.
 """
 
 MERGE_MATMULS = Pass(
@@ -190,6 +200,7 @@ ASSEMBLE = Pass("assemble", CompiledFunction, ensures=(RUNNABLE,))
 
 PASSES = (
     INLINE_CALLS,
+    REPLACE_LOOP_SLICES,
     CANONICALIZE,
     MERGE_MATMULS,
     FUSE,
@@ -285,6 +296,7 @@ def rewrite_core(function: Function, target: Target) -> Function:
     """Return the canonical form of a function for a target; bodies of control flow are unchanged."""
     with tracing():
         function = INLINE_CALLS(function)
+        function = REPLACE_LOOP_SLICES(function)
         function = CANONICALIZE(function, target)
         return MERGE_MATMULS(function)
 

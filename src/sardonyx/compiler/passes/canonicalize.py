@@ -1,13 +1,15 @@
 """Canonical form: each construct that the scheduler matches is written in a single way.
 
-- Calls are inlined, except calls of functions with a kernel (:mod:`sardonyx.compiler.passes.inline_calls`).
 - A ``convolve`` reads an image ``[N, G * C, spatial]`` and returns an image ``[N, G * M, spatial]``; the movements from
   and to Core's form are adjacent to the ``convolve``.
-- A slice at the iteration number of a loop is an element (:mod:`sardonyx.compiler.passes.loop_slices`).
 - A division by a constant is a multiplication, unless the reciprocal would lose more than a rounding.
 - A window over a whole image is a ``reduce``.
-- Products of dequantized values are products of int8 codes (:mod:`sardonyx.compiler.passes.int8_matmul`).
-- Products with a common operand are merged (:mod:`sardonyx.compiler.passes.merge_matmuls`).
+- Products of dequantized values are products of int8 codes (:mod:`sardonyx.compiler.passes.int8_matmul`). This is not a
+  pass of its own: a convolution of codes needs the image and the movements that the rule for ``convolve`` has at hand.
+
+Passes before: calls are inlined (:mod:`sardonyx.compiler.passes.inline_calls`) and slices at the iteration number of a
+loop are elements (:mod:`sardonyx.compiler.passes.loop_slices`). The pass after merges products with a common operand
+(:mod:`sardonyx.compiler.passes.merge_matmuls`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import numpy as np
 
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.passes.int8_matmul import image_operands, multiply_codes
-from sardonyx.compiler.passes.loop_slices import replace_loop_slices
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t
@@ -51,13 +52,6 @@ def canonicalize(inner: Function, target: Target) -> Function:
     Calls are inlined before; bodies of loops and branches of choices are left unchanged.
     """
     return CANONICAL_FORMS.apply(inner, _Context(target))
-
-
-@CANONICAL_FORMS.rule("loop")
-def loop_slices(m: Match, *operands: Value, **params: Any) -> Value | None:
-    """A slice ``x[i:i+1]`` in a loop is the element ``x[i]``."""
-    body = replace_loop_slices(params["body"])
-    return None if body is params["body"] else m.rewriter.record(m.value, operands, {**params, "body": body})
 
 
 @CANONICAL_FORMS.rule("reduce_window")

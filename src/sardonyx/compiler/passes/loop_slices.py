@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.core import language as L
@@ -20,8 +21,25 @@ from sardonyx.core.eval.tensor import Tensor, apply
 from sardonyx.core.ir.graph import Function, Value, fresh_symbol
 from sardonyx.core.transform.rewriting import Match, Rewriter, RuleSet
 
+LOOP_SLICES = RuleSet("replace loop slices")
 
-def replace_loop_slices(body: Function) -> Function:
+
+def replace_loop_slices(inner: Function) -> Function:
+    """Return the function with slices at the iteration number replaced by elements in the bodies of its loops.
+
+    Loops inside of these bodies are left unchanged.
+    """
+    return LOOP_SLICES.apply(inner) if any(value.op == "loop" for value in inner.values) else inner
+
+
+@LOOP_SLICES.rule("loop")
+def loop_of_elements(m: Match, *operands: Value, **params: Any) -> Value | None:
+    """A slice ``x[i:i+1]`` in a loop is the element ``x[i]``."""
+    body = replace_slices(params["body"])
+    return None if body is params["body"] else m.rewriter.record(m.value, operands, {**params, "body": body})
+
+
+def replace_slices(body: Function) -> Function:
     """Return the body of a loop with slices at the iteration number replaced by elements."""
     inside = _Inside(body.inputs[0], fresh_symbol())
     for value in body.values:
