@@ -47,6 +47,11 @@ from sardonyx.compat.onnxslim import slim
 from sardonyx.compat import float16_converter   # convert_float_to_float16, convert_np_to_float16, …
 ```
 
+`sardonyx.compat.install("onnxslim")`, before the first import, lets `import onnxslim` load the drop-in; `onnxsim`,
+`onnxoptimizer` and `onnxconverter_common` (the float16 converter) likewise. Their other modules (`onnxslim.utils`,
+`onnxconverter_common.onnx_ops`) are those of the installed package, if there is one. `onnxslim.cli`,
+`onnxsim.onnx_simplifier` and `onnxconverter_common.float16` are Sardonyx's.
+
 Every parameter works, or raises an error that names the parameter for any value but the default. As in the original
 packages, results are not proved: `sardonyx.optimize` proves results, and reports the effect of each pass.
 """

@@ -1,0 +1,3 @@
+"""The version of onnxslim whose interface this is."""
+
+__version__ = "0.1.98"
