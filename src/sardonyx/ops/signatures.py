@@ -10,6 +10,7 @@ import onnx
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import ALL_DTYPES, MapType, OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import TypeMismatchError
+from sardonyx.model.schemas import get_schema
 from sardonyx.ops.contributed import CONTRIBUTED
 from sardonyx.ops.registry import find
 
@@ -118,7 +119,7 @@ def signature(domain: str, name: str, opset: int) -> Signature | None:
     if name in CONTRIBUTED.get(domain, ()):
         return _contributed(domain, name)
     try:
-        schema = onnx.defs.get_schema(name, opset, domain)
+        schema = get_schema(name, opset, domain)
     except onnx.defs.SchemaError:
         return None
     last = schema.inputs[-1] if schema.inputs else None

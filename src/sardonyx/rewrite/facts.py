@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from sardonyx.model.schemas import get_schema
 from sardonyx.ops.registry import user_operators
 
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
@@ -189,7 +190,7 @@ def is_op(node: ir.Node | None, *op_types: str) -> bool:
 @functools.cache
 def _defaults(op_type: str, domain: str, opset: int) -> dict[str, Any]:
     try:
-        schema = onnx.defs.get_schema(op_type, opset, domain)
+        schema = get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return {}
     values: dict[str, Any] = {}

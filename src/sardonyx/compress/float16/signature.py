@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from sardonyx.model.schemas import get_schema
+
 FLOAT32 = "tensor(float)"
 
 SEQUENCE_OPERATORS = frozenset(
@@ -106,7 +108,7 @@ def signature_of(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
 @functools.cache
 def _signature(op_type: str, domain: str, version: int) -> Signature | None:
     try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
+        schema = get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
     constraints = {

@@ -17,6 +17,7 @@ from sardonyx.model.check.scopes import (
     qualified,
     scopes,
 )
+from sardonyx.model.schemas import has_schema
 
 MAX_CALL_DEPTH = 100
 """Limit of nested calls in onnx itself (since 1.23)."""
@@ -77,7 +78,7 @@ def _check_calls(model: onnx.ModelProto, index: dict[FunctionKey, int]) -> Itera
 
 def _is_operator(node: onnx.NodeProto, scope: Scope) -> bool:
     version = scope.opsets.get(canonical_domain(node.domain), 0)
-    return onnx.defs.has(node.op_type, max_inclusive_version=version, domain=node.domain)
+    return has_schema(node.op_type, version, node.domain)
 
 
 def _check_call(scope: Scope, node: onnx.NodeProto, function: onnx.FunctionProto) -> Iterator[Finding]:

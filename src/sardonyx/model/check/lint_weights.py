@@ -17,6 +17,7 @@ from sardonyx.model.check.scopes import Scope, canonical_domain, scopes
 from sardonyx.model.check.source import Source
 from sardonyx.model.check.structure import names_used, weight_names
 from sardonyx.model.check.tensors import locate_tensors
+from sardonyx.model.schemas import get_schema, has_schema
 
 FLOAT16_MAX = 65504.0
 """Largest finite float16."""
@@ -138,9 +139,9 @@ def _find_narrowable_values(scope: Scope) -> set[str]:
 def _accepts_int32(scope: Scope, node: onnx.NodeProto, position: int) -> bool:
     domain = canonical_domain(node.domain)
     version = scope.opsets.get(domain, 0)
-    if not defs.has(node.op_type, max_inclusive_version=version, domain=domain):
+    if not has_schema(node.op_type, version, domain):
         return False
-    schema = defs.get_schema(node.op_type, max_inclusive_version=version, domain=domain)
+    schema = get_schema(node.op_type, version, domain)
     formals = list(schema.inputs)
     if position >= len(formals):
         return False

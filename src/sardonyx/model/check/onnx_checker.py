@@ -17,6 +17,7 @@ from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.functions import called_function
 from sardonyx.model.check.scopes import Scope, canonical_domain, function_key, scopes
 from sardonyx.model.check.skeleton import without_weights
+from sardonyx.model.schemas import representable
 
 _KINDS = (
     (r"No Op registered", "operator-unknown"),
@@ -74,7 +75,8 @@ def _check_parts(model: onnx.ModelProto) -> Iterator[Finding]:
     for scope in scopes(model):
         context = cpp.CheckerContext()
         context.ir_version = model.ir_version
-        context.opset_imports = dict(scope.opsets) if model.ir_version >= 3 else {"": 1}
+        imports = scope.opsets if model.ir_version >= 3 else {"": 1}
+        context.opset_imports = {domain: representable(version) for domain, version in imports.items()}
         if isinstance(scope.graph, onnx.GraphProto):
             yield from _check_values(scope, scope.graph, context)
         for node in scope.graph.node:

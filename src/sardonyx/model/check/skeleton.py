@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import onnx
-from onnx import TensorProto, defs
+from onnx import TensorProto
 
 from sardonyx.model.check.scopes import MAX_DEPTH, canonical_domain, scopes
+from sardonyx.model.schemas import get_schema, has_schema
 
 _SMALL_BYTES = 1024
 _SMALL_INTEGER_BYTES = 65536
@@ -72,9 +73,9 @@ def write_defaults(model: onnx.ModelProto) -> None:
 
 
 def _function_defaults(op_type: str, domain: str, version: int) -> list[onnx.AttributeProto]:
-    if version < 1 or not defs.has(op_type, max_inclusive_version=version, domain=domain):
+    if version < 1 or not has_schema(op_type, version, domain):
         return []
-    schema = defs.get_schema(op_type, max_inclusive_version=version, domain=domain)
+    schema = get_schema(op_type, version, domain)
     if not schema.has_function:  # type: ignore[attr-defined]
         return []
     return [attribute.default_value for attribute in schema.attributes.values() if attribute.default_value.name]

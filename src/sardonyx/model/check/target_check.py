@@ -16,6 +16,7 @@ from sardonyx.model.check.onnx_inference import infer
 from sardonyx.model.check.scopes import Scope, canonical_domain, function_key, qualified, scopes
 from sardonyx.model.check.skeleton import without_weights
 from sardonyx.model.check.targets import Entry, Range, Target
+from sardonyx.model.schemas import get_schema, has_schema
 
 _ElementTypes = Mapping[str, str]
 _LEGALIZABLE_DOMAINS = ("", "com.microsoft")
@@ -179,9 +180,9 @@ def _find_missing_inner_operator(
     for inner in body.graph.node:
         domain = canonical_domain(inner.domain)
         version = imports.get(domain, opset)
-        if not defs.has(inner.op_type, max_inclusive_version=version, domain=domain):
+        if not has_schema(inner.op_type, version, domain):
             continue
-        inner_schema = defs.get_schema(inner.op_type, max_inclusive_version=version, domain=domain)
+        inner_schema = get_schema(inner.op_type, version, domain)
         name = qualified(domain, inner.op_type)
         fitting = [
             entry
@@ -235,9 +236,9 @@ def _schema(scope: Scope, node: onnx.NodeProto, domain: str) -> defs.OpSchema | 
 
 def _schema_of(node: onnx.NodeProto, domain: str, opsets: Mapping[str, int]) -> defs.OpSchema | None:
     version = opsets.get(domain, 0)
-    if version < 1 or not defs.has(node.op_type, max_inclusive_version=version, domain=domain):
+    if version < 1 or not has_schema(node.op_type, version, domain):
         return None
-    return defs.get_schema(node.op_type, max_inclusive_version=version, domain=domain)
+    return get_schema(node.op_type, version, domain)
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -278,7 +279,7 @@ def _legalize(scope: Scope, node: onnx.NodeProto, target: Target, commands: Comm
         return ""
     version = scope.opsets.get("", 0)
     limits = target.opsets.get("", (None, None))
-    if not domain and version and not defs.has(node.op_type, max_inclusive_version=version):
+    if not domain and version and not has_schema(node.op_type, version, ""):
         # No operator set contains some early experimental operators; conversion, even to the same set, expands them.
         return commands.convert_opset(_nearest(version, limits))
     if target.name in _OPTIMIZER_TARGETS:

@@ -216,9 +216,12 @@ class Conversion:
             raise OpsetConversionError(f"not legal in opset {version}: {reason}", where=name_of(node))
 
     def walk(self, nodes: list[ir.Node], scope: Scope, source: int, target: int) -> list[ir.Node]:
-        """Convert nodes (with their bodies) from ``source`` to ``target``, and return their replacements."""
-        step = 1 if target > source else -1
-        for here in range(source, target, step):
+        """Convert nodes (with their bodies) from ``source`` to ``target``, and return their replacements.
+
+        A file may claim any version: only the versions that exist have boundaries.
+        """
+        step, latest = 1 if target > source else -1, newest(self.domain)
+        for here in range(min(max(source, 0), latest), min(max(target, 0), latest), step):
             nodes = self._step(nodes, scope, here, here + step)
         scope.imports[self.domain] = target
         return nodes

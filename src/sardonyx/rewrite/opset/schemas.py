@@ -8,6 +8,8 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
+from sardonyx.model.schemas import get_schema
+
 HINTS = frozenset({"consumed_inputs"})
 """Attributes of early operators for in-place execution, without effect on results."""
 
@@ -25,7 +27,7 @@ def schema_at(domain: str, op_type: str, opset: int) -> OpSchema | None:
     afterwards (``GroupNormalization`` of set 18) is a real operator.
     """
     try:
-        schema = onnx.defs.get_schema(op_type, opset, domain)
+        schema = get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None
     return None if schema.deprecated and since_version(domain, op_type, schema.since_version - 1) else schema
@@ -35,7 +37,7 @@ def schema_at(domain: str, op_type: str, opset: int) -> OpSchema | None:
 def since_version(domain: str, op_type: str, opset: int) -> int:
     """Return the operator set of the definition valid at ``opset``; 0 if there is none."""
     try:
-        return onnx.defs.get_schema(op_type, opset, domain).since_version
+        return get_schema(op_type, opset, domain).since_version
     except onnx.defs.SchemaError:
         return 0
 
@@ -65,7 +67,7 @@ def parameter(parameters: list[OpSchema.FormalParameter], index: int) -> OpSchem
 
 @cache
 def _admitted(domain: str, op_type: str, since: int, output: bool, index: int) -> frozenset[str]:
-    schema = onnx.defs.get_schema(op_type, since, domain)
+    schema = get_schema(op_type, since, domain)
     formal = parameter(list(schema.outputs if output else schema.inputs), index)
     return frozenset(formal.types) if formal is not None else frozenset()
 

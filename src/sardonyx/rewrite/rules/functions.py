@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 import onnx
 import onnx_ir as ir
 
+from sardonyx.model.schemas import get_schema
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.facts import STANDARD
@@ -80,7 +81,7 @@ def _mismatched_domain(engine: Engine, function: ir.Function) -> str | None:
         if mine is None or mine == its or its is None or node.op_identifier() in engine.model.functions:
             continue
         try:
-            same = len({onnx.defs.get_schema(node.op_type, v, domain).since_version for v in (its, mine)}) == 1
+            same = len({get_schema(node.op_type, v, domain).since_version for v in (its, mine)}) == 1
         except onnx.defs.SchemaError:
             same = False
         if not same:

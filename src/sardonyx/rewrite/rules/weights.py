@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from sardonyx.model.schemas import get_schema, has_schema
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.facts import STANDARD
@@ -44,9 +45,9 @@ def _accepts_int32(node: ir.Node, index: int, opset: int) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _inputs_of_either_type(op_type: str, opset: int) -> frozenset[int]:
     """Return the inputs of a standard operator that accept int32 and int64, for any type of the others."""
-    if not onnx.defs.has(op_type, max_inclusive_version=opset, domain=""):
+    if not has_schema(op_type, opset, ""):
         return frozenset()
-    schema = onnx.defs.get_schema(op_type, max_inclusive_version=opset, domain="")
+    schema = get_schema(op_type, opset, "")
     indices = set()
     for index, formal in enumerate(schema.inputs):
         others = [other.type_str for other in (*schema.inputs, *schema.outputs) if other is not formal]

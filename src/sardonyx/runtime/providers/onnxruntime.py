@@ -15,6 +15,7 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import ExecutionError, MissingDependencyError, OptionError, ResourceError, UnsupportedError
+from sardonyx.model.schemas import get_schema
 from sardonyx.ops.graph import declared_type
 from sardonyx.ops.registry import canonical
 from sardonyx.ops.signatures import type_text
@@ -221,7 +222,7 @@ def _without_kernel(node: ir.Node, version: int, kernels: Kernels) -> str:
     domain = canonical(node.domain)
     label = f"{domain}.{node.op_type}".lstrip(".")
     try:
-        schema: Any = onnx.defs.get_schema(node.op_type, version, domain)
+        schema: Any = get_schema(node.op_type, version, domain)
         since = schema.since_version
         if schema.has_function or schema.has_context_dependent_function:
             return ""
