@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import onnx_ir as ir
 
 from sardonyx.base.cancellation import raise_if_cancelled
-from sardonyx.errors import RuleError
+from sardonyx.errors import RuleError, SardonyxError
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.building import Building, leaves, operators_of, weights_of
 from sardonyx.rewrite.language import Expr, Patch, Refusal, Replacement, Result, Rule
@@ -79,10 +80,23 @@ class RulesUndoEachOther(RuleError):
 
 
 class Engine(Workspace):
-    """Runs rules over one model to a fixed point, in place."""
+    """Runs rules over one model to a fixed point, in place.
 
-    def __init__(self, model: ir.Model, settings: Settings | None = None) -> None:
+    Args:
+        model: The model.
+        settings: Target and bounds.
+        invalid: Nodes that cannot run on their inputs. No patch removes such a node: a rule could drop the operand
+            that is wrong, and an engine would answer a model that the standard forbids.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        settings: Settings | None = None,
+        invalid: Mapping[ir.Node, SardonyxError] = MappingProxyType({}),
+    ) -> None:
         super().__init__(model, settings)
+        self._invalid = invalid
         self.applied: list[Applied] = []
         self.refused: dict[tuple[str, str], str] = {}
         self.failed: dict[tuple[str, str], str] = {}
@@ -210,6 +224,10 @@ class Engine(Workspace):
                 producer = old.producer()
                 if producer is not None and facts.is_op(producer, "Identity"):
                     return f"'{old.name}' is an output of its graph and must keep its name"
+        if self._invalid:
+            for node in (*patch.remove, *self._dying(patch), *([] if patch.edit is None else [site.node])):
+                if node in self._invalid:
+                    return f"{node_label(node)} does not accept its inputs: {self._invalid[node].problem}"
         if self.settings.operators is not None:
             for name in operators_of(patch):
                 if name not in self.settings.operators:
@@ -222,8 +240,9 @@ class Engine(Workspace):
                 return f"it would add {added} bytes of weights"
         return None
 
-    def _freed(self, patch: Patch) -> int:
-        """Bytes of constants that only nodes which the patch leaves without readers use."""
+    @staticmethod
+    def _dying(patch: Patch) -> dict[ir.Node, None]:
+        """Return the nodes that the patch leaves without readers."""
         dying: dict[ir.Node, None] = {}
         stack = [value.producer() for value in patch.replace]
         replaced = set(stack)
@@ -237,6 +256,11 @@ class Engine(Workspace):
                 continue
             dying[node] = None
             stack.extend(v.producer() for v in node.inputs if v is not None)
+        return dying
+
+    def _freed(self, patch: Patch) -> int:
+        """Bytes of constants that only nodes which the patch leaves without readers use."""
+        dying = self._dying(patch)
         retained = {id(v) for e in patch.replace.values() for v in leaves(e)}
         constants: dict[ir.Value, None] = {}
         for node in dying:

@@ -16,7 +16,7 @@ from sardonyx.core.dim import POSITIVE, Dim, Size, dim_min, product, simplify
 from sardonyx.core.dim import symbols as algebra_symbols
 from sardonyx.core.ir.graph import DEFINED
 from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
-from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError, SizeLimitError
+from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError, SizeLimitError, UnsupportedError
 from sardonyx.model import types as model_types
 from sardonyx.ops import inference as operator_inference
 from sardonyx.ops.inference import UNNAMED
@@ -53,7 +53,7 @@ def infer_shapes(
     *,
     input_shapes: InputShapes | None = None,
     strict: bool = True,
-) -> None:
+) -> dict[ir.Node, SardonyxError]:
     """Annotate every value of ``model`` (bodies too) with its type and shape, in place.
 
     A size that no operator rule determines gets a generated name (``?1``, ``?2``, …), so that equal unknown
@@ -64,6 +64,9 @@ def infer_shapes(
         input_shapes: Shapes to give to graph inputs first: int, dimension name, or None for unknown.
         strict: Raise on contradictions. Otherwise inferred shapes overwrite wrong declarations of the file, and the
             results of a node that cannot run stay unknown.
+
+    Returns:
+        The nodes that cannot run on inputs of these types and sizes, with the reason.
 
     Raises:
         ShapeError: a name in ``input_shapes`` is not an input, or the rank differs from the declared one; if
@@ -86,6 +89,7 @@ def infer_shapes(
         inferred.require_consistency(model.graph)
     annotate(inferred)
     refine(model, Sizes(model.graph.opset_imports.get("", 1)))
+    return {node: error for node, error in inferred.refusals.items() if not isinstance(error, UnsupportedError)}
 
 
 def refine(model: ir.Model, sizes: Sizes, changed: Iterable[ir.Value] = ()) -> list[ir.Value]:

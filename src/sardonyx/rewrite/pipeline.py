@@ -130,8 +130,8 @@ def transform(model: ir.Model, selection: Selection, settings: Settings) -> Engi
     with collector_paused():
         interface = _Interface(model)
         open_negative_sizes(model)
-        inference.infer_shapes(model, strict=False)
-        engine = _to_fixed_point(model, selection, settings)
+        invalid = inference.infer_shapes(model, strict=False)
+        engine = _to_fixed_point(Engine(model, settings, invalid), selection)
     inference.forget_generated_names(model)
     if not engine.interface_changed:
         interface.restore(model)
@@ -165,8 +165,8 @@ def transform_in_order(model: ir.Model, passes: Sequence[str], settings: Setting
     interface = _Interface(model)
     open_negative_sizes(model)
     with collector_paused():
-        inference.infer_shapes(model, strict=False)
-        engine = Engine(model, settings)
+        invalid = inference.infer_shapes(model, strict=False)
+        engine = Engine(model, settings, invalid)
         for _ in range(ROUNDS if repeat else 1):
             before = len(engine.applied)
             for step in steps:
@@ -256,8 +256,7 @@ def _roots(model: ir.Model) -> Iterator[ir.Graph]:
     yield from (function.graph for function in model.functions.values())
 
 
-def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -> Engine:
-    engine = Engine(model, settings)
+def _to_fixed_point(engine: Engine, selection: Selection) -> Engine:
     try:
         for sweep in selection.sweeps:
             if sweep.early:
@@ -270,7 +269,7 @@ def _to_fixed_point(model: ir.Model, selection: Selection, settings: Settings) -
                 break
             swept = [sweep.run(engine) for sweep in selection.sweeps if not (sweep.early or sweep.late)]
             engine.sizes.forget_unknown()
-            refined = inference.refine(model, engine.sizes, engine.learned)
+            refined = inference.refine(engine.model, engine.sizes, engine.learned)
             engine.learned.clear()
             if refined:
                 engine.sizes.forget_unknown()

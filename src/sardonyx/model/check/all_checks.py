@@ -12,6 +12,7 @@ from sardonyx.model.check.imports import check_imports
 from sardonyx.model.check.lint import lint_model
 from sardonyx.model.check.onnx_checker import check_with_onnx
 from sardonyx.model.check.onnx_inference import check_types
+from sardonyx.model.check.recurrent import check_recurrent
 from sardonyx.model.check.source import Source, open_source
 from sardonyx.model.check.structure import check_values
 from sardonyx.model.check.target_check import check_target
@@ -84,6 +85,7 @@ def _findings(source: Source, target: Target | None, lint: bool) -> Iterator[Fin
         findings += check_with_onnx(model, codes)
     if not codes & _NOT_INFERABLE:
         findings += check_types(model)
+        findings += check_recurrent(model)
     yield from findings
     if target is not None:
         yield from check_target(model, target, commands, inferable=not codes & _NOT_INFERABLE)

@@ -64,6 +64,29 @@ def is_all_zero(value: ir.Value | None) -> bool:
     return True
 
 
+def _has_state_shape(s: Site, index: int) -> bool:
+    """Return True if an operand is known to have the shape of a state, [directions, batch, hidden].
+
+    The operand constrains the batch: without the operand, a call with another batch would be answered.
+    """
+    x, weights, state = s.input(0), s.input(2), s.input(index)
+    shapes = [None if value is None else value.shape for value in (x, weights, state)]
+    if any(shape is None or len(shape) != 3 for shape in shapes):
+        return False
+    (x_shape, weights_shape, state_shape) = [list(shape) for shape in shapes if shape is not None]
+    directions = 2 if s.attr("direction", "forward") == "bidirectional" else 1
+    batch_axis, direction_axis = (0, 1) if s.attr("layout", 0) else (1, 0)
+    return (
+        state_shape[direction_axis] == directions
+        and _is_same(state_shape[batch_axis], x_shape[0 if batch_axis == 0 else 1])
+        and _is_same(state_shape[2], weights_shape[2])
+    )
+
+
+def _is_same(a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
+    return a == b if isinstance(a, int) else a.value is not None and a == b
+
+
 @rule("eliminate_zero_initial_state", on=("LSTM", "GRU", "RNN"), exactness=EXACT, opset=7)
 def zero_state(s: Site) -> Result:
     """Remove an initial state of zeros, which is the default."""
@@ -72,6 +95,8 @@ def zero_state(s: Site) -> Result:
         return None
     if facts.refers_to_function_attribute(s.node):
         return Refusal("an attribute refers to an attribute of the enclosing function")
+    if unfit := next((i for i in zero if not _has_state_shape(s, i)), None):
+        return Refusal(f"the shape of input {unfit} is not known to be that of a state")
     operands = [None if i in zero else v for i, v in enumerate(s.node.inputs)]
     while operands[-1] is None:
         operands.pop()
