@@ -74,6 +74,29 @@ def registry() -> Iterator[None]:
     SWEEPS.update(sweeps)
 
 
+class _InternalErrors(logging.Handler):
+    """Collects reports of defects that a session survives: the interpreter computes what the compiler could not."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "internal error" in (message := record.getMessage()):
+            self.messages.append(message)
+
+
+@pytest.fixture(autouse=True)
+def internal_errors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test during which the compiler had a defect, unless the mark ``internal_errors`` permits defects."""
+    errors = _InternalErrors()
+    logger = logging.getLogger("sardonyx")
+    logger.addHandler(errors)
+    yield
+    logger.removeHandler(errors)
+    assert not errors.messages or request.node.get_closest_marker("internal_errors")
+
+
 @pytest.fixture(autouse=True)
 def logs() -> None:
     """What is logged is heard, whatever a library that another test imported did to loggers that were there."""

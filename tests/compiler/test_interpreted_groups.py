@@ -15,6 +15,8 @@ from sardonyx.compiler.lower.launch import Launch
 from sardonyx.compiler.schedule.groups import Group
 from sardonyx.runtime.session import Session
 
+pytestmark = pytest.mark.internal_errors
+
 MODEL = """
 <ir_version: 8, opset_import: ["": 18]>
 g (float[N, 8] x) => (float[8, N] y, float[N, 8] z) {

@@ -297,6 +297,7 @@ class Reader:
                 raise InvalidModelError(
                     f"output name '{name}' is already used by another value.",
                     where=f"node '{fields.get(3, '')}' ({fields.get(4, '')})",
+                    remedy="Rename one of them; `sardonyx check` lists every name that is defined twice.",
                 )
             info = infos.get(name)
             value = ir.Value(name=name) if info is None else self._value(info, "value_info")

@@ -18,6 +18,7 @@ from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_model
+from sardonyx.model.node_order import sort_nodes
 from sardonyx.rewrite import inference, pipeline, regression_gate, targets
 from sardonyx.rewrite.engine import Applied, Engine, PatchFailed, RulesUndoEachOther
 from sardonyx.rewrite.language import Rule
@@ -25,7 +26,7 @@ from sardonyx.rewrite.loadable import describe_types, unloadable_nodes
 from sardonyx.rewrite.record import Dropped, Report
 from sardonyx.rewrite.rewrite_context import Settings
 from sardonyx.rewrite.rules.common import lists_weights_by_habit, unlist_weights
-from sardonyx.rewrite.structure import require_structure
+from sardonyx.rewrite.structure import require_structure, require_valid
 from sardonyx.rewrite.verify import Verdict, Verifier
 from sardonyx.rewrite.verify.inputs import require_fit
 from sardonyx.rewrite.verify.random_nodes import number_random_nodes
@@ -56,7 +57,12 @@ class Optimized:
         return model_io.to_proto(self.model)
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Write the model to a file; see ``sardonyx.save``."""
+        """Write the model to a file; see ``sardonyx.save``.
+
+        Raises:
+            InvalidModelError: The full check of the model finds errors; nothing is written.
+        """
+        require_valid(self.model)
         model_io.save(self.model, path, **options)
 
 
@@ -121,7 +127,7 @@ def optimize(
             verdict = attempt.prove(verifier)
     pipeline.finish(attempt.engine, selection)
     model_io.lower_ir_version(attempt.model)
-    report.gate = "; ".join(filter(None, (original.converted, outcome.text)))
+    report.gate = "; ".join(filter(None, (original.sorted, original.converted, outcome.text)))
     report.finish(
         attempt.model,
         attempt.engine,
@@ -271,6 +277,7 @@ class _Original:
         self._opset = opset
         self.profile = profile
         self._loadable: dict[str, bool] = {}
+        self.sorted = ""
         self.converted = ""
         self._untouched = True
         self.model = self._prepare()
@@ -283,6 +290,9 @@ class _Original:
         model = model_io.load(self._source)
         if model is self._source:
             model = copy_model(model)
+        if sort_nodes(model):
+            self._changed = True
+            self.sorted = "nodes sorted"
         version = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
         target = self._opset if self._opset is not None or version is None else self.profile.opset(version)
         if target is not None and target != version:

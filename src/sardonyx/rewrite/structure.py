@@ -16,6 +16,7 @@ from sardonyx.errors import InvalidModelError
 from sardonyx.model.check.functions import check_functions
 from sardonyx.model.check.scopes import MAX_DEPTH
 from sardonyx.model.check.structure import check_values
+from sardonyx.model.schemas import get_schema
 from sardonyx.model.types import DATA_TYPES
 from sardonyx.rewrite import facts
 
@@ -38,8 +39,8 @@ def require_structure(model: onnx.ModelProto) -> None:
         InvalidModelError: a cycle, an undefined value, a recursive or exploding function, bodies nested too deep, or
             a node with fewer inputs or outputs than its operator requires; names the node, value or function.
     """
-    for check in (check_functions, check_values):
-        for finding in check(model):
+    for check_part in (check_functions, check_values):
+        for finding in check_part(model):
             if finding.severity == "error" and finding.code in FATAL:
                 raise InvalidModelError(finding.reason, where=str(finding.where), remedy=finding.remedy)
     for value in (*model.graph.input, *model.graph.output):
@@ -76,10 +77,28 @@ def _require_arity(nodes: Iterable[onnx.NodeProto], imports: Iterable[onnx.Opera
 def _fewest(op_type: str, version: int) -> tuple[int, int]:
     """Return the minimum numbers of inputs and outputs of a standard operator; zeros if unknown."""
     try:
-        schema = onnx.defs.get_schema(op_type, version, "")
+        schema = get_schema(op_type, version, "")
     except onnx.defs.SchemaError:
         return 0, 0
     return schema.min_input, schema.min_output
+
+
+def require_valid(model: ir.Model) -> None:
+    """Refuse a model with errors that ``sardonyx check`` reports, before a file is written.
+
+    Raises:
+        InvalidModelError: The first error, and the number of the others.
+    """
+    from sardonyx.model.check import check
+
+    errors = [finding for finding in check(model) if finding.severity == "error"]
+    if errors:
+        more = f" ({len(errors) - 1} more errors)" if errors[1:] else ""
+        raise InvalidModelError(
+            f"the result violates the standard: {errors[0].reason.rstrip('.')}{more}.",
+            where=str(errors[0].where),
+            remedy="Run `sardonyx check` on the original, which lists its faults.",
+        )
 
 
 def is_evidently_sound(model: ir.Model) -> bool:

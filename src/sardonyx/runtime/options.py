@@ -173,7 +173,7 @@ class SessionOptions:
         """True if runs have no limit."""
         return all(limit is None for limit in self.limits.values())
 
-    def log(self, level: int, message: str, *arguments: object) -> None:
-        """Log a message unless `log_severity` excludes its level."""
+    def log(self, level: int, message: str, *arguments: object, exc_info: BaseException | None = None) -> None:
+        """Log a message, and the traceback of an error, unless `log_severity` excludes the level."""
         if level >= SEVERITIES[self.log_severity]:
-            _log.log(level, message, *arguments)
+            _log.log(level, message, *arguments, exc_info=exc_info)

@@ -41,7 +41,11 @@ _ERRORS = [
     ("attribute-reference", "An attribute refers to a function attribute that does not exist.", "Declare it."),
     # Graphs and values.
     ("graph-cycle", "Nodes depend on their own outputs.", "Break the cycle in the exporter."),
-    ("graph-unsorted", "A node precedes the producer of its input.", "Sort the nodes."),
+    (
+        "graph-unsorted",
+        "A node precedes the producer of its input; sessions sort the nodes in memory.",
+        "Sort the nodes: `sardonyx optimize` writes them in order.",
+    ),
     ("graph-name", "A graph has no name.", "Name the graph."),
     ("value-undefined", "A node reads a name that nothing defines.", "Add the producer, or fix the name."),
     ("value-duplicate", "A name is defined more than once (the graph is not in SSA form).", "Rename one of them."),

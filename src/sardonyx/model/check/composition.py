@@ -8,6 +8,7 @@ import onnx
 from onnx import TensorProto, defs, helper
 
 from sardonyx.model.check.onnx_inference import infer
+from sardonyx.model.schemas import get_schema, has_schema
 
 
 def is_composed(schema: defs.OpSchema) -> bool:
@@ -96,10 +97,10 @@ def _means_the_same(body: onnx.FunctionProto, written: int, opset: int) -> bool:
     Otherwise engines do not expand the operator (``OpSchema::GetFunction`` of onnx).
     """
     return all(
-        defs.get_schema(node.op_type, max_inclusive_version=written, domain=node.domain).since_version
-        == defs.get_schema(node.op_type, max_inclusive_version=opset, domain=node.domain).since_version
+        get_schema(node.op_type, written, node.domain).since_version
+        == get_schema(node.op_type, opset, node.domain).since_version
         for node in body.node
-        if node.domain in ("", "ai.onnx") and defs.has(node.op_type, max_inclusive_version=written)
+        if node.domain in ("", "ai.onnx") and has_schema(node.op_type, written, "")
     )
 
 

@@ -84,10 +84,10 @@ class ModelSource:
         if is_compiled_file(self._source):
             raise UnsupportedError("expected a model, got a compiled file.", where=self._path)
         if self._model is None:
-            from sardonyx.model import load
+            from sardonyx.model.node_order import load_sorted
 
             self._require_state()
-            self._model = load(self._source)
+            self._model = load_sorted(self._source)
         return self._model
 
     @property

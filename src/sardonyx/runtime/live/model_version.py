@@ -22,7 +22,7 @@ from sardonyx.base.thread_priority import FirstCall, lower_priority
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.program_image.image import UnserializableError
 from sardonyx.core.eval.run_context import RunContext
-from sardonyx.errors import OptionError, ResourceError, UnsupportedError
+from sardonyx.errors import OptionError, ResourceError, SardonyxError, TypeMismatchError, UnsupportedError
 from sardonyx.runtime.compiled.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
 from sardonyx.runtime.compiled.compiled_model import NativeModel
 from sardonyx.runtime.compiled.output_variants import OutputVariants, with_outputs
@@ -89,7 +89,7 @@ class ModelVersion:
         if not options.compiles:
             return
         if waits:
-            self.compile()
+            self._compile_at_once()
             self.require_strict_placement()
         else:
             background_threads.start("sardonyx-compile", self._compile_in_background)
@@ -396,8 +396,34 @@ class ModelVersion:
         try:
             self.compile()
         except Exception as error:
-            self.not_compiled = f"{type(error).__name__}: {error}"
-            self.options.log(logging.WARNING, "the model is not compiled, numpy computes it: %s", self.not_compiled)
+            self._report_failure(error)
+
+    def _compile_at_once(self) -> None:
+        """Compile the model before the first call; a failure that calls survive is logged.
+
+        Raises:
+            OptionError: A schedule or a debug level of the user is invalid.
+            ResourceError: The machine has too little memory.
+            TypeMismatchError: A node that every call executes does not accept its inputs.
+        """
+        from sardonyx.ops.graph import node_label
+
+        try:
+            self.compile()
+        except (OptionError, ResourceError):
+            raise
+        except TypeMismatchError as error:
+            if any(error.where.startswith(node_label(node)) for node in self.model.graph):
+                raise
+            self._report_failure(error)
+        except Exception as error:
+            self._report_failure(error)
+
+    def _report_failure(self, error: Exception) -> None:
+        is_defect = not isinstance(error, SardonyxError)
+        self.not_compiled = f"internal error: {type(error).__name__}: {error}" if is_defect else str(error)
+        message = "the model is not compiled, numpy computes it: %s"
+        self.options.log(logging.WARNING, message, self.not_compiled, exc_info=error if is_defect else None)
 
 
 def _compile_variant(source: ModelSource, options: SessionOptions, output_names: Sequence[str]) -> NativeModel | None:
