@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,18 +66,14 @@ def compiled(text: str, target: Target) -> bytes:
     """
     with _lock:
         machine = _machine(target, jit=False)
-        module = _verified(text)
-        optimize(module, machine)
-        return bytes(machine.emit_object(module))
+        return bytes(machine.emit_object(_optimized(text, machine)))
 
 
 def assembly(text: str, target: Target) -> str:
     """Return the optimized module as assembly language, for people and for performance guards."""
     with _lock:
         machine = _machine(target, jit=False)
-        module = _verified(text)
-        optimize(module, machine)
-        return str(machine.emit_assembly(module))
+        return str(machine.emit_assembly(_optimized(text, machine)))
 
 
 def is_valid(text: str) -> bool:
@@ -122,6 +119,41 @@ def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     passes.run(module, builder)
 
 
+def _optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    module = _verified(text)
+    optimize(module, machine)
+    return _verified(store_single_lanes(str(module))) if _NARROW_STORE.search(text) else module
+
+
+_NARROW_STORE = re.compile(r"@llvm\.masked\.store\.v\d+i(?:8|16|32)\.")
+_MASKED_STORE = re.compile(
+    r"(?:tail )?call void @llvm\.masked\.store\.v(?P<lanes>\d+)(?P<element>i8|i16|i32)\.p0"
+    r"\(<\d+ x i\d+> (?P<value>%[^,]+), ptr [^%@]*(?P<pointer>[%@][^,]+),(?: i32 immarg \d+,| i32 \d+,)?"
+    r" <\d+ x i1> <(?P<mask>[^>]*)>\)[^\n]*"
+)
+
+
+def store_single_lanes(text: str) -> str:
+    """Return a module with masked stores of one constant lane replaced by stores of this lane.
+
+    With AVX-512, LLVM 22 stores a truncated lane in its width before the truncation: a store of one byte of a vector
+    <16 x i32> writes four. `tests/compiler/llvm/test_object_code.py` shows whether an LLVM needs this function.
+    """
+    return _MASKED_STORE.sub(_stored_lane, text)
+
+
+def _stored_lane(match: re.Match[str]) -> str:
+    mask, element, number = match["mask"], match["element"], match.start()
+    if mask.count("true") != 1:
+        return match[0]
+    lane = mask[: mask.index("true")].count(",")
+    return (
+        f'%"lane {number}" = extractelement <{match["lanes"]} x {element}> {match["value"]}, i64 {lane}\n'
+        f'  %"address {number}" = getelementptr {element}, ptr {match["pointer"]}, i64 {lane}\n'
+        f'  store {element} %"lane {number}", ptr %"address {number}", align 1'
+    )
+
+
 @functools.cache
 def toolchain() -> str:
     """Return an identification of the compiler: another LLVM version or pass list may give other code.
@@ -132,7 +164,8 @@ def toolchain() -> str:
 
     libraries = sorted((Path(llvmlite.__file__).parent / "binding").glob("*llvmlite.*[!y]"))
     states = [(library.name, library.stat().st_size, library.stat().st_mtime_ns) for library in libraries]
-    ours = [(code.co_code.hex(), code.co_names, code.co_consts) for code in (_machine.__code__, optimize.__code__)]
+    functions = (_machine, optimize, store_single_lanes, _stored_lane)
+    ours = [(code.co_code.hex(), code.co_names, code.co_consts) for code in (f.__code__ for f in functions)]
     return f"{llvmlite.__version__} {states} {ours}"
 
 
