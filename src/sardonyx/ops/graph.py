@@ -9,18 +9,19 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.base.span_recorder import record_span
+from sardonyx.core import language as L
 from sardonyx.core.dim import as_dim
 from sardonyx.core.eval.host_function import unknown_size
 from sardonyx.core.eval.run_context import current_run
-from sardonyx.core.eval.tensor import constant
+from sardonyx.core.eval.tensor import Tensor, constant
 from sardonyx.core.ir.graph import Value
-from sardonyx.core.ir.types import STRING, DType, MapType, OptionalType, SequenceType, TensorType, Type
+from sardonyx.core.ir.types import FLOAT, FLOAT16, STRING, DType, MapType, OptionalType, SequenceType, TensorType, Type
 from sardonyx.core.transform.named_sizes import has_long_forms, with_named_sizes
 from sardonyx.errors import (
     ExecutionError,
@@ -34,6 +35,7 @@ from sardonyx.model import types as model_types
 from sardonyx.ops import registry
 from sardonyx.ops.registry import Between, Operator, canonical
 from sardonyx.ops.signatures import Signature, signature
+from sardonyx.ops.wide_values import wide_values
 
 _GRAPH, _GRAPHS, _INTS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.INTS
 
@@ -60,13 +62,18 @@ Caller = Callable[["PreparedGraph", Sequence[Value | None], "Frame"], tuple[Valu
 
 
 class Frame:
-    """Values of one call of a graph, with the frame of the enclosing graph."""
+    """Values of one call of a graph, with the frame of the enclosing graph.
 
-    __slots__ = ("attributes", "parent", "values")
+    ``may_be_wide`` holds the values that are float32 instead of float16 (see ``wide_values``), ``wide`` those that are.
+    """
+
+    __slots__ = ("attributes", "may_be_wide", "parent", "values", "wide")
 
     def __init__(self, parent: Frame | None, attributes: Mapping[str, Any] | None = None) -> None:
         self.parent = parent
         self.values: dict[ir.Value, Value | None] = {}
+        self.may_be_wide: frozenset[ir.Value] = frozenset()
+        self.wide: set[ir.Value] = set()
         self.attributes: Mapping[str, Any] | None = parent.attributes if attributes is None and parent else attributes
 
     def find(self, value: ir.Value) -> Value | None:
@@ -163,6 +170,7 @@ class PreparedGraph:
         self.defaults = defaults
         self._constants: dict[ir.Value, Value] | None = None
         self._last_read_values: list[tuple[ir.Value, ...]] | None = None
+        self._wide_values: frozenset[ir.Value] | None = None
 
     @property
     def constants(self) -> dict[ir.Value, Value]:
@@ -190,6 +198,7 @@ class PreparedGraph:
                 steps.append(step)
         narrowed = copy.copy(self)
         narrowed._constants, narrowed._last_read_values = self.constants, None
+        narrowed._wide_values = None
         narrowed.outputs, narrowed.steps = list(outputs), steps[::-1]
         return narrowed
 
@@ -255,6 +264,9 @@ class PreparedGraph:
         frame.values.update(zip(self.inputs, arguments, strict=True))
         if self._last_read_values is None:
             self._last_read_values = _last_reads(self)
+        if self._wide_values is None:
+            self._wide_values = wide_values([step.node for step in self.steps], self.outputs)
+        frame.may_be_wide = self._wide_values
         run = current_run()
         recorder = None if run is None else run.recorder
         for step, last_read in zip(self.steps, self._last_read_values, strict=True):
@@ -271,7 +283,7 @@ def call_step(step: Step, frame: Frame) -> None:
     inputs: list[Value | None] = []
     try:
         inputs = [None if value is None else frame.find(value) for value in node.inputs]
-        results = _results(step, list(inputs), frame)
+        results = _wide_results(step, list(inputs), frame) if frame.may_be_wide else _results(step, inputs[:], frame)
     except SardonyxError as error:
         if not error.where.startswith("node "):
             error.where = _call_label(node, inputs) + (f", {error.where}" if error.where else "")
@@ -291,6 +303,25 @@ def call_step(step: Step, frame: Frame) -> None:
                 # A host function is labelled by its first result.
                 if result.op == "get" and not result.operands[0].origin:
                     result.operands[0].origin = output.name
+
+
+def _wide_results(step: Step, inputs: list[Value | None], frame: Frame) -> Sequence[Value | None]:
+    """Compute a node that reads or makes a wide value in float32; round any other result."""
+    node, wide = step.node, frame.wide
+    makes_wide = not frame.may_be_wide.isdisjoint(node.outputs) and any(map(_is_half, inputs))
+    if not makes_wide and not any(value in wide for value in node.inputs):
+        return _results(step, inputs, frame)
+    widened = [L.cast(value, FLOAT) if _is_half(value) else value for value in inputs]
+    (result, *_) = _results(step, widened, frame)
+    assert isinstance(result, Tensor)
+    if not frame.may_be_wide.isdisjoint(node.outputs):
+        wide.add(node.outputs[0])
+        return [result]
+    return [L.cast(result, FLOAT16)]
+
+
+def _is_half(value: Value | None) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.dtype == FLOAT16
 
 
 def _results(step: Step, inputs: list[Value | None], frame: Frame) -> Sequence[Value | None]:
