@@ -34,7 +34,14 @@ The lines between graphs:
 - ``feeds: N = 1, x = [1.5, 2.5]``: sizes of symbols and elements of inputs with which the next ``before`` and ``after``
   are computed; the others are seeded.
 - ``not computed: why``: the next ``before`` and ``after`` are compared in structure only.
+- ``whole file: why``: the graphs of the rule are compared as files, with all names, weights, descriptions, metadata and
+  imports, instead of in structure.
+- ``never applies: why``: stands for the ``before`` and ``after`` of a pass that changes nothing.
 - ``# …``: a comment.
+
+A graph may follow the header of a model, ``<producer_name: "pytorch", opset_import: ["" : 18, "my.domain" : 1]>``; what
+the header leaves out is as without a header. Descriptions and metadata of values and nodes are the annotations of
+``docs/reference/text.md``, ``#@ doc_string: "a weight"``.
 
 Author cases by writing graphs on one line, ``before:`` without ``after:``, and ``refused: ?``; then complete the file
 and read it::
@@ -71,7 +78,9 @@ from tests.rewrite.generators import target_of
 
 CASES = Path(__file__).parent / "cases"
 
-_KEYWORDS = ("before", "after", "refused", "unchanged", "never refuses", "feeds", "not computed")
+_KEYWORDS = (
+    "before", "after", "refused", "unchanged", "never refuses", "never applies", "feeds", "not computed", "whole file",
+)  # fmt: skip
 _LINE = re.compile(rf"^(## |opset |target |(?:{'|'.join(_KEYWORDS)}):)\s*(.*)$")
 
 
@@ -87,6 +96,7 @@ class Case:
         after: Text of the rewritten graph; None where the rule leaves the graph unchanged.
         refused: Text that the reason of the refusal contains; None where no refusal is expected.
         feeds: Sizes by symbol and elements by input; None where the graphs are not computed.
+        whole: True if the graphs are compared as files.
         line: The line of the file at which the case begins.
     """
 
@@ -97,15 +107,17 @@ class Case:
     after: str | None = None
     refused: str | None = None
     feeds: dict[str, Any] | None = field(default_factory=dict)
+    whole: bool = False
     line: int = 0
 
 
 @dataclass
 class CaseFile:
-    """The cases of one pass, and why rules have no refused case."""
+    """The cases of one pass, and why rules have no refused case, or no case in which the rule applies."""
 
     cases: list[Case]
     never_refuses: dict[str, str]
+    never_applies: dict[str, str]
     rules: list[str]
 
 
@@ -125,11 +137,12 @@ def read(path: Path) -> CaseFile:
 
 def parse(source: str, name: str = "<text>") -> CaseFile:
     """Parse the text of a case file; see ``read``."""
-    parsed = CaseFile([], {}, [])
+    parsed = CaseFile([], {}, {}, [])
     defaults: dict[str, str] = {"opset": "18"}
     options: dict[str, str] = {}
     rule = ""
     feeds: dict[str, Any] | None = {}
+    whole = False
     graph: list[str] | None = None
     commit: Callable[[str], None] | None = None
 
@@ -149,7 +162,7 @@ def parse(source: str, name: str = "<text>") -> CaseFile:
         graph, commit = None, None
         keyword, rest = match[1].strip().rstrip(":"), match[2].strip()
         if keyword == "##":
-            rule, options, feeds = rest.split(":")[0].strip(), {}, {}
+            rule, options, feeds, whole = rest.split(":")[0].strip(), {}, {}, False
             parsed.rules.append(rule)
         elif keyword in ("opset", "target"):
             (options if rule else defaults)[keyword] = rest
@@ -157,6 +170,10 @@ def parse(source: str, name: str = "<text>") -> CaseFile:
             raise ValueError(f"{name}:{number}: expected a heading, '## pass/rule: equation'")
         elif keyword == "never refuses":
             parsed.never_refuses[rule] = rest
+        elif keyword == "never applies":
+            parsed.never_applies[rule] = rest
+        elif keyword == "whole file":
+            whole = True
         elif keyword == "feeds":
             feeds = {pair.targets[0].id: ast.literal_eval(pair.value) for pair in _assignments(rest)}
         elif keyword == "not computed":
@@ -170,7 +187,7 @@ def parse(source: str, name: str = "<text>") -> CaseFile:
             commit = set_after
         else:
             setting = defaults | options
-            case = Case(rule, int(setting["opset"]), setting.get("target", ""), feeds=feeds, line=number)
+            case = Case(rule, int(setting["opset"]), setting.get("target", ""), feeds=feeds, whole=whole, line=number)
             case.refused = rest if keyword == "refused" else None
             parsed.cases.append(case)
             feeds, graph = {}, []
@@ -194,12 +211,19 @@ def _assignments(source: str) -> Iterator[Any]:
 
 
 def model_of(graph: str, opset: int) -> onnx.ModelProto:
-    """Parse a graph of a case (functions may follow the graph) into a model."""
+    """Parse a graph of a case (a header may precede the graph, and functions may follow) into a model."""
+    header = ""
+    if graph.startswith("<"):
+        header, graph = graph[1:].split(">", 1)
+        graph = graph.strip()
     domains = {"com.microsoft", "ai.onnx.ml"} & set(re.findall(r"com\.microsoft|ai\.onnx\.ml", graph))
     domains |= set(re.findall(r'domain: "([^"]+)"', graph))
     imports = ", ".join([f'"" : {opset}', *(f'"{domain}" : 1' for domain in sorted(domains))])
     named = graph if re.match(r"\w", graph) else f"g {graph}"
-    return text.parse(f"<ir_version: 10, opset_import: [{imports}]>\n{named}")
+    items = [header] if header else []
+    items += ["ir_version: 10"] if "ir_version" not in header else []
+    items += [f"opset_import: [{imports}]"] if "opset_import" not in header else []
+    return text.parse(f"<{', '.join(items)}>\n{named}")
 
 
 def text_of(proto: onnx.ModelProto) -> str:
@@ -273,6 +297,17 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _graphs(attribute.g)
 
 
+def whole_text(proto: onnx.ModelProto) -> list[str]:
+    """Return the lines of a model as a file, with all names, weights, descriptions and metadata."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for graph in _graphs(copy.graph):
+        for tensor in graph.initializer:
+            _write_out(tensor)
+    # The comment on how the file encodes an absent domain is not part of the model.
+    return [line for line in text.print_model(copy).splitlines() if not line.startswith("#@ defaults")]
+
+
 def canonical(proto: onnx.ModelProto) -> list[str]:
     """Return lines that are equal for models that differ only in the names of inner values and the order of nodes."""
     graph = proto.graph
@@ -307,7 +342,6 @@ class _Canonical:
 
     def lines(self, graph: onnx.GraphProto, *, named: bool) -> list[str]:
         self._tokens.update({t.name: _literal(t) for t in graph.initializer})
-        inputs = {value.name for value in graph.input}
         for i, value in enumerate(graph.input):
             token = value.name if named else f"{self._prefix}input{i}"
             default = self._tokens.get(value.name)
@@ -317,7 +351,6 @@ class _Canonical:
                 self._tokens.pop(name, None)
                 self._resolve[name] = lambda node=node, name=name: self._emit(node, name)  # type: ignore[misc]
         for i, value in enumerate(graph.output):
-            assert not named or value.name not in inputs
             label = _declared(value) if named else str(i)
             token = self._token(value.name)
             self._lines.append(f"output {label} = {token}")
