@@ -22,6 +22,7 @@ PUBLIC_NAMES = {
     "sardonyx.report.accuracy": ["compare"],
     "sardonyx.report.bench": ["bench"],
     "sardonyx.report.diff": ["diff"],
+    "sardonyx.report.non_finite": ["non_finite"],
     "sardonyx.report.reduction": ["reduce"],
     "sardonyx.report.summary": ["summary"],
     "sardonyx.rewrite.inference": ["infer_shapes"],
@@ -35,7 +36,7 @@ PUBLIC_NAMES = {
     "sardonyx.runtime.options": ["SessionOptions"],
     "sardonyx.runtime.run_options": ["RunOptions"],
     "sardonyx.runtime.session": ["Session"],
-    "sardonyx.runtime.shortcuts": ["compile", "explain", "profile"],
+    "sardonyx.runtime.shortcuts": ["compile", "explain", "profile", "run"],
 }
 """The public names, by module; source of ``__init__.pyi``, which ``tools/make_api_stub.py`` writes."""
 

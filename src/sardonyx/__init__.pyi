@@ -13,6 +13,7 @@ from sardonyx.ops import operator as operator
 from sardonyx.report.accuracy import compare as compare
 from sardonyx.report.bench import bench as bench
 from sardonyx.report.diff import diff as diff
+from sardonyx.report.non_finite import non_finite as non_finite
 from sardonyx.report.reduction import reduce as reduce
 from sardonyx.report.summary import summary as summary
 from sardonyx.rewrite.inference import infer_shapes as infer_shapes
@@ -35,5 +36,6 @@ from sardonyx.runtime.session import Session as Session
 from sardonyx.runtime.shortcuts import compile as compile
 from sardonyx.runtime.shortcuts import explain as explain
 from sardonyx.runtime.shortcuts import profile as profile
+from sardonyx.runtime.shortcuts import run as run
 
 __version__: str

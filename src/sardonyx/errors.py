@@ -57,6 +57,8 @@ class TypeMismatchError(InvalidModelError):
 class FeedError(SardonyxError):
     """Inputs of a session do not match the model: a missing or unknown input, a wrong type."""
 
+    exit_code = 2
+
 
 class EditError(SardonyxError):
     """An edit of a live model is impossible: unknown node, name in use, tensor still read."""

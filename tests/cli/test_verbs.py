@@ -328,3 +328,25 @@ def test_unwritable_files_are_refused_before_measuring(
     monkeypatch.delattr(sardonyx.Session, "__init__")
     refused = run(verb[0], two_layers, *verb[1:], path)
     assert refused.code == 2 and path in refused.err
+
+
+def test_bench_writes_the_time_of_every_run(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    times = tmp_path / "times.csv"
+    options = ["--sizes", "N=4", "--seconds", "0.05", "--warmup", "0.05", "--threads", 1, "--times", times]
+    (figures,) = run("bench", two_layers, *options, "--json").json
+    head, *rows = [line.split(",") for line in times.read_text(encoding="utf-8").splitlines()]
+    assert head == ["sizes", "engine", "round", "run", "seconds"]
+    for engine in figures["engines"]:
+        seconds = sorted(float(row[-1]) for row in rows if row[:2] == ["N=4", engine["engine"]])
+        assert len(seconds) == engine["runs"]
+        assert seconds[-(-len(seconds) // 2) - 1] == engine["percentiles"]["50"]
+
+
+def test_bench_measures_a_compiled_file(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    compiled = tmp_path / "net.sdx"
+    assert run("compile", two_layers, "-o", compiled).code == 0
+    (figures,) = run("bench", compiled, "--sizes", "N=4", "--seconds", "0.05", "--json").json
+    assert [engine["engine"] for engine in figures["engines"]] == ["sardonyx"]
+    refused = run("bench", compiled, "--against", "onnxruntime")
+    assert refused.code == 2 and "cannot load a compiled file" in refused.err

@@ -38,6 +38,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "convert": "Write a model in another format: binary, ONNX text, protobuf text; with or without external data.",
     },
     "Run and measure": {
+        "run": "Run a model once: show, write or check its outputs.",
         "compile": "Compile a model ahead of time, with its weights: to a file for sessions, or to a C library.",
         "explain": "Show the compiled form of a model: kernels with their nodes, and interpreted values.",
         "profile": "Measure a model kernel by kernel, against the peak of the machine.",

@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sardonyx.cli.output import AsJson, ModelPath, console, names_in, parse_sizes, print_json, progress, read_inputs
+from sardonyx.cli.output import (
+    AsJson,
+    console,
+    names_in,
+    parse_sizes,
+    print_json,
+    progress,
+    read_inputs,
+    write_csv,
+)
 from sardonyx.errors import MissingDependencyError, OptionError
 from sardonyx.model import require_writable
 from sardonyx.report.bench import PERCENTILES, Figures, bench
@@ -18,7 +27,7 @@ EXAMPLE = "sardonyx bench model.onnx --against onnxruntime --sizes N=1 --sizes N
 
 
 def command(
-    model: ModelPath,
+    model: Annotated[Path, typer.Argument(help="The model, or a compiled file (.sdx).", show_default=False)],
     against: Annotated[
         list[str] | None,
         typer.Option(help="Other engines: onnxruntime, openvino (A,B; repeatable).", show_default="onnxruntime"),
@@ -36,12 +45,19 @@ def command(
         Path | None, typer.Option(help="Real inputs (.npz); random by default.", show_default=False)
     ] = None,
     seconds: Annotated[float, typer.Option(help="Seconds for each set of sizes.")] = 2.0,
+    warmup: Annotated[float, typer.Option(help="Seconds of uncounted runs of each engine before.")] = 0.0,
     threads: Annotated[
         int | None, typer.Option(help="Threads of every engine; all by default.", show_default=False)
     ] = None,
     streams: Annotated[
         str | None,
         typer.Option(help="Also measure runs per second with N concurrent calls: 1,2,4.", show_default=False),
+    ] = None,
+    times: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the seconds of every timed run (.csv: sizes, engine, round, run).", show_default=False
+        ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="The file of a plot.", show_default=False)] = None,
     as_json: AsJson = False,
@@ -53,16 +69,19 @@ def command(
     """
     assigned = [parse_sizes([text]) for text in sizes or ()]
     concurrency = _counts(streams)
-    if plot is not None:
-        require_writable(plot)
+    for path in (times, plot):
+        if path is not None:
+            require_writable(path)
     with progress("measuring", quiet=as_json):
-        engines = names_in(against) if against else ["onnxruntime"]
+        engines = names_in(against) if against else None
         results = list(
             bench(
-                model, engines, sizes=assigned, feeds=read_inputs(inputs), seconds=seconds, threads=threads,
-                streams=concurrency,
+                model, engines, sizes=assigned, feeds=read_inputs(inputs), seconds=seconds, warmup=warmup,
+                threads=threads, streams=concurrency,
             )
         )  # fmt: skip
+    if times is not None:
+        _write_times(results, times)
     if plot is not None:
         _plot(results, plot, model.name)
     if as_json:
@@ -107,6 +126,15 @@ def _table(figures: Figures, streams: Sequence[int]) -> Table:
         "cancels; the p columns are percentiles of all runs."
     )
     return table
+
+
+def _write_times(results: Sequence[Figures], path: Path) -> None:
+    rows = [
+        (" ".join(f"{name}={size}" for name, size in figures.sizes.items()), *row)
+        for figures in results
+        for row in figures.times()
+    ]
+    write_csv(path, ("sizes", "engine", "round", "run", "seconds"), rows)
 
 
 def _plot(results: Sequence[Figures], path: Path, title: str) -> None:

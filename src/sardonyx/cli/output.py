@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,8 +90,19 @@ def read_inputs(path: Path | None) -> dict[str, Any] | None:
     Raises:
         ModelFileError: The file cannot be read as .npz.
     """
-    if path is None:
-        return None
+    return None if path is None else read_arrays(path, "in::")
+
+
+def read_arrays(path: Path, prefix: str) -> dict[str, Any]:
+    """Return the arrays of an .npz file by name.
+
+    Args:
+        path: The file.
+        prefix: If some names have this prefix, only the arrays of these names, without the prefix.
+
+    Raises:
+        ModelFileError: The file cannot be read as .npz.
+    """
     import zipfile
 
     import numpy as np
@@ -103,10 +114,57 @@ def read_inputs(path: Path | None) -> dict[str, Any] | None:
                 "expected named arrays, got a single array", where=str(path), remedy="Use numpy.savez."
             )
         with stored:
-            marked = [name for name in stored.files if name.startswith("in::")]
-            return {name.removeprefix("in::"): stored[name] for name in (marked or stored.files)}
+            marked = [name for name in stored.files if name.startswith(prefix)]
+            return {name.removeprefix(prefix): stored[name] for name in (marked or stored.files)}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ModelFileError(f"cannot be read as inputs: {error}", where=str(path)) from error
+        raise ModelFileError(
+            f"cannot be read as named arrays: {error}", where=str(path), remedy="Write the file with numpy.savez."
+        ) from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays to an .npz file, by name; element types that numpy lacks become float32 or int8.
+
+    Raises:
+        OptionError: A value is a sequence or a map, which the format cannot hold.
+        ModelFileError: The file cannot be written.
+    """
+    import numpy as np
+
+    stored: dict[str, Any] = {}
+    for name, value in arrays.items():
+        if not isinstance(value, (np.ndarray, np.generic)):
+            raise OptionError("expected arrays, got a sequence or a map", where=f"{path}, '{name}'")
+        array = np.asarray(value)
+        if array.dtype.kind == "O":
+            array = array.astype(str)
+        elif array.dtype.isbuiltin != 1:
+            array = array.astype(np.int8 if "int" in array.dtype.name else np.float32)
+        stored[name] = array
+    try:
+        # An open file: numpy appends a suffix to a path without one.
+        with path.open("wb") as file:
+            np.savez(file, **stored)
+    except OSError as error:
+        raise ModelFileError(f"cannot be written: {error.strerror}", where=str(path)) from error
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table as comma-separated values, with a line of names first.
+
+    Raises:
+        ModelFileError: The file cannot be written.
+    """
+    import csv
+    import io
+
+    from sardonyx.model import write_text
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def names_in(texts: Iterable[str] | None) -> list[str]:

@@ -17,6 +17,7 @@ from sardonyx.report.profile_page import write_page
 from sardonyx.report.quantities import print_all
 from sardonyx.report.scopes import Scopes
 from sardonyx.report.trace import write_trace
+from sardonyx.rewrite.verify.inputs import require_fit
 from sardonyx.runtime import Session
 from sardonyx.runtime.profiling.profile import drawn_feeds
 
@@ -64,7 +65,9 @@ def command(
         session = Session(model, providers=provider or None, compile="wait", threads=threads)
     with progress("running", quiet=as_json):
         feeds = read_inputs(inputs)
-        if feeds is None:
+        if feeds is not None:
+            require_fit(session.model, feeds)
+        else:
             feeds, _ = drawn_feeds(model, session, assigned or None)
     names = node_names(session.model)
     if memory:

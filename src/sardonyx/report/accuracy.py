@@ -161,7 +161,7 @@ def compare(
     between = [(x, y) for x, y in pairs if not x.is_graph_output()]
     if not all_layers and all(output.error <= tolerance for output in output_errors):
         between = []
-    for part in _slices(between, feeds, budget):
+    for part in slices(between, feeds, budget):
         for layer in _errors(first, second, part, feeds, converted):
             layers.append(layer)
             if beyond is None and layer.error > tolerance:
@@ -198,7 +198,7 @@ def convert_feeds(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Any]:
     for value in required_inputs(model):
         name = str(value.name)
         if name not in feeds:
-            raise OptionError(f"the input '{name}' of the second model is missing", where="inputs")
+            raise OptionError(f"missing input '{name}'", where="inputs")
         array = feeds[name]
         dtype = value.dtype.numpy() if value.dtype is not None else None
         if dtype is not None and isinstance(array, np.ndarray) and _are_floats(array.dtype, dtype):
@@ -233,7 +233,7 @@ def pair_tensors(a: ir.Model, b: ir.Model) -> tuple[list[tuple[ir.Value, ir.Valu
 Pair = tuple[ir.Value, ir.Value]
 
 
-def _slices(pairs: Sequence[Pair], feeds: Mapping[str, Any], budget: int) -> Iterator[list[Pair]]:
+def slices(pairs: Sequence[Pair], feeds: Mapping[str, Any], budget: int) -> Iterator[list[Pair]]:
     """Yield tensors in order, as many at a time as fit the budget."""
     largest = max((array.nbytes for array in feeds.values() if isinstance(array, np.ndarray)), default=0)
     part: list[Pair] = []
@@ -259,21 +259,22 @@ def _bytes(value: ir.Value, unknown: int) -> int:
 def _errors(
     first: Side, second: Side, pairs: Sequence[Pair], feeds: Mapping[str, Any], converted: Mapping[str, Any]
 ) -> Iterator[TensorError]:
-    expected = _values(first, [str(x.name) for x, _ in pairs], feeds)
-    actual = _values(second, [str(y.name) for _, y in pairs], converted)
+    expected = computed_values(first, [str(x.name) for x, _ in pairs], feeds)
+    actual = computed_values(second, [str(y.name) for _, y in pairs], converted)
     for x, y in pairs:
         node = x.producer()
         label, kind = ("", "") if node is None else (node_label(node), operator(node))
-        right, other = _in_wider_type(expected[str(x.name)], actual[str(y.name)])
+        right, other = in_wider_type(expected[str(x.name)], actual[str(y.name)])
         worst = measure.difference(str(x.name), right, other)
         yield TensorError(str(x.name), str(y.name), label, kind, worst.error, _mean(right, other), worst.detail)
 
 
-def _values(side: Side, names: Sequence[str], feeds: Mapping[str, Any]) -> dict[str, Any]:
+def computed_values(side: Side, names: Sequence[str], feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of the main graph, by name."""
     return side.run(extract(side.model, list(dict.fromkeys(names))), feeds)
 
 
-def _in_wider_type(expected: Any, actual: Any) -> tuple[Any, Any]:
+def in_wider_type(expected: Any, actual: Any) -> tuple[Any, Any]:
     """Return both arrays as float64 if they are floats of different precision."""
     arrays = isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray)
     if arrays and expected.dtype != actual.dtype and _are_floats(expected.dtype, actual.dtype):

@@ -23,6 +23,7 @@ from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
 from sardonyx.report.alternation import REST_SECONDS, time_rounds
 from sardonyx.rewrite import measure
 from sardonyx.runtime import Session
+from sardonyx.runtime.compiled.compiled_file import is_compiled_file
 from sardonyx.runtime.profiling.profile import drawn_feeds
 
 SUBJECT = "sardonyx"
@@ -46,6 +47,7 @@ class EngineFigures:
         interval: 95 % confidence interval of the median ratio; None with too few rounds.
         streams: Runs per second, by number of concurrent threads.
         joules: Energy of a run; None if the machine has no readable counter.
+        rounds: Seconds of every timed run, by round; the rounds of one index were adjacent in time.
     """
 
     engine: str
@@ -55,6 +57,7 @@ class EngineFigures:
     interval: tuple[float, float] | None
     streams: Mapping[int, float]
     joules: float | None
+    rounds: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,28 +73,40 @@ class Figures:
     engines: tuple[EngineFigures, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures as plain data."""
-        return asdict(self)
+        """Return the figures as plain data, without the times of single runs."""
+        data = asdict(self)
+        for engine in data["engines"]:
+            del engine["rounds"]
+        return data
+
+    def times(self) -> Iterator[tuple[str, int, int, float]]:
+        """Yield engine, round, run within the round, and seconds of every timed run."""
+        for engine in self.engines:
+            for number, block in enumerate(engine.rounds):
+                yield from ((engine.engine, number, index, seconds) for index, seconds in enumerate(block))
 
 
 def bench(
     path: str | os.PathLike[str],
-    against: Sequence[str] = ("onnxruntime",),
+    against: Sequence[str] | None = None,
     *,
     sizes: Sequence[Mapping[str, int]] = (),
     feeds: Mapping[str, Any] | None = None,
     seconds: float = 2.0,
+    warmup: float = 0.0,
     threads: int | None = None,
     streams: Sequence[int] = (),
 ) -> Iterator[Figures]:
     """Measure a model.
 
     Args:
-        path: The model.
-        against: Other engines, of :data:`sardonyx.rewrite.measure.ENGINES`.
+        path: The model, or a compiled file (``.sdx``).
+        against: Other engines, of :data:`sardonyx.rewrite.measure.ENGINES`; by default ONNX Runtime, and none for a
+            compiled file.
         sizes: Assignments of open sizes, each measured; typical sizes if empty.
         feeds: Real inputs instead of random ones; excludes ``sizes``.
         seconds: Time for each set of sizes, and for each number of streams.
+        warmup: Seconds of runs of every engine, not counted, before each set of sizes.
         threads: Threads of every engine; all processors by default.
         streams: Numbers of concurrent threads at which throughput is measured.
 
@@ -99,11 +114,17 @@ def bench(
         The figures of each set of sizes, as soon as measured.
 
     Raises:
-        OptionError: Unknown engine, or both sizes and inputs.
+        OptionError: Unknown engine, both sizes and inputs, or another engine on a compiled file.
         MissingDependencyError: An engine is not installed.
         EvaluationError: An engine does not run the model.
         UnsupportedError: The model is not compiled.
     """
+    if against is None:
+        against = [] if is_compiled_file(path) else ["onnxruntime"]
+    if against and is_compiled_file(path):
+        raise OptionError(
+            "other engines cannot load a compiled file", where="against", remedy="Measure the .onnx file."
+        )
     unknown = [name for name in against if name not in measure.ENGINES]
     if unknown:
         known = ", ".join(sorted(measure.ENGINES))
@@ -117,7 +138,7 @@ def bench(
     for name in against:
         runs[name] = measure.loaded(path, pool(threads).threads, name, spinning=True)
     for assigned, arrays in _feeds_by_sizes(path, sizes, feeds, session):
-        yield Figures(assigned, tuple(_measure(runs, arrays, seconds, streams)))
+        yield Figures(assigned, tuple(_measure(runs, arrays, seconds, streams, warmup)))
 
 
 def _feeds_by_sizes(
@@ -133,9 +154,13 @@ def _feeds_by_sizes(
 
 
 def _measure(
-    runs: Mapping[str, Run], feeds: Mapping[str, Any], seconds: float, streams: Sequence[int]
+    runs: Mapping[str, Run], feeds: Mapping[str, Any], seconds: float, streams: Sequence[int], warmup: float
 ) -> Iterator[EngineFigures]:
     calls = {name: functools.partial(run, feeds) for name, run in runs.items()}
+    for call in calls.values():
+        deadline = time.perf_counter() + warmup
+        while time.perf_counter() < deadline:
+            call()
     rounds = time_rounds(calls, seconds)
     ours = list(map(statistics.median, rounds[SUBJECT]))
     for name, call in calls.items():
@@ -149,6 +174,7 @@ def _measure(
             measure.median_interval(ratios),
             {count: throughput(call, count, seconds) for count in streams},
             energy(call, seconds),
+            tuple(map(tuple, rounds[name])),
         )
 
 

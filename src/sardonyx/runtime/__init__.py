@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sardonyx.runtime.placement import Placement
     from sardonyx.runtime.run_options import RunOptions
     from sardonyx.runtime.session import Session
-    from sardonyx.runtime.shortcuts import compile, explain, profile
+    from sardonyx.runtime.shortcuts import compile, explain, profile, run
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -24,11 +24,11 @@ else:
             "sardonyx.runtime.placement": ["Placement"],
             "sardonyx.runtime.run_options": ["RunOptions"],
             "sardonyx.runtime.session": ["Session"],
-            "sardonyx.runtime.shortcuts": ["compile", "explain", "profile"],
+            "sardonyx.runtime.shortcuts": ["compile", "explain", "profile", "run"],
         },
     )
 
 __all__ = [
     "Node", "Placement", "RunOptions", "Session", "SessionOptions", "Value", "ValueInfo", "compile", "explain",
-    "profile",
+    "profile", "run",
 ]  # fmt: skip

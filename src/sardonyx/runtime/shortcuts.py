@@ -1,4 +1,4 @@
-"""Explain, profile or compile a model in one call, with a session made for the call."""
+"""Run, explain, profile or compile a model in one call, with a session made for the call."""
 
 from __future__ import annotations
 
@@ -15,6 +15,37 @@ from sardonyx.runtime.compiled.compiled_file import is_compiled_file
 from sardonyx.runtime.options import ProviderSpec
 from sardonyx.runtime.profiling.profile import Profile, drawn_feeds
 from sardonyx.runtime.session import Session
+
+
+def run(
+    model: Loadable,
+    feeds: Mapping[str, Any] | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    threads: int | None = None,
+    providers: Sequence[ProviderSpec] | None = None,
+) -> dict[str, Any]:
+    """Run a model once and return its outputs by name; a :class:`.Session` serves several runs.
+
+    Args:
+        model: The model, or the path of a compiled file.
+        feeds: Inputs by name; random if None.
+        sizes: Values of open sizes for random inputs, by name.
+        threads: Number of threads; by default all processors of the process.
+        providers: Providers in order of preference; see :class:`.SessionOptions`.
+
+    Raises:
+        OptionError: Both feeds and sizes.
+        EvaluationError: The model runs on none of the random inputs.
+        SardonyxError: The model cannot be loaded or run.
+    """
+    if feeds is not None and sizes:
+        raise OptionError("the inputs determine the sizes.", where="sizes", remedy="Give sizes or feeds.")
+    session = Session(model, providers=providers, compile="wait", threads=threads)
+    if feeds is None:
+        path_or_model = model if isinstance(model, (str, os.PathLike)) else session.model
+        feeds, _ = drawn_feeds(path_or_model, session, sizes)
+    return dict(zip((output.name for output in session.get_outputs()), session.run(None, feeds), strict=True))
 
 
 def explain(

@@ -24,10 +24,12 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.errors import EvaluationError, OptionError, SardonyxError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import measure
+from sardonyx.runtime.compiled.compiled_file import is_compiled_file
 from sardonyx.runtime.compiled.native_provider import NativeRunner
 from sardonyx.runtime.live.model_version import ModelVersion
 from sardonyx.runtime.model_info import ValueInfo
 from sardonyx.runtime.partition.partition import Part
+from sardonyx.runtime.profiling.interface import interface_model
 from sardonyx.runtime.profiling.provenance import with_absorbed
 
 _WARM_UP = 3
@@ -370,6 +372,9 @@ class Runs(Protocol):
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """Run once."""
 
+    def get_inputs(self) -> list[ValueInfo]:
+        """Return the inputs that a call must feed."""
+
     def get_outputs(self) -> list[ValueInfo]:
         """Return the outputs."""
 
@@ -380,7 +385,7 @@ def drawn_feeds(
     """Return seeded random inputs on which a model runs, and the values of its open sizes.
 
     Args:
-        model: The model, or its file.
+        model: The model, or its file; for a compiled file, integers are small, because the graph is unknown.
         session: The session to run.
         sizes: Values of open sizes, 1 for missing names; by default sizes on which the model runs.
 
@@ -389,6 +394,8 @@ def drawn_feeds(
         EvaluationError: The model runs on none of the random inputs.
     """
     own = copy_model(model) if isinstance(model, ir.Model) else model
+    if is_compiled_file(model):
+        own = interface_model(session.get_inputs())
     if sizes is not None:
         return measure.draw_at(own, sizes)
 
