@@ -34,7 +34,7 @@ ADDRESS_SPACE = 1 << 34
 """Bytes of address space of a child: a size from a tensor must not take the memory of the machine."""
 
 SECONDS = 60
-"""Most seconds of a variant; a child that takes longer is ended, which is a finding."""
+"""Most seconds of compiling, and of a run; a child that takes longer is ended, which is a finding."""
 
 BATCH = 20
 """Variants of a child: enough that starting processes takes a small part of the time."""
@@ -173,14 +173,15 @@ def _limit_child() -> None:
 
 
 def _run_variant(name: str, seed: int, feeds_per_model: int, shared: mmap.mmap, number: int) -> Tally:
-    signal.alarm(SECONDS)
     tally = Tally(variants=1)
     _POSITION.pack_into(shared, 0, number, -1, 0)
     edge: Edge = "start" if seed % 2 else "end"
     with guarded(edge):
+        signal.alarm(SECONDS)
         variant = variant_of(name, seed)
         pair = _Pair(variant)
         for run, feeds in enumerate(variant.feeds(feeds_per_model)):
+            signal.alarm(SECONDS)
             _POSITION.pack_into(shared, 0, number, run, tally.runs)
             outcome, problem = pair.compare({key: copied(x) for key, x in feeds.items()})
             tally.runs += 1

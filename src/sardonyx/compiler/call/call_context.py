@@ -225,9 +225,10 @@ class Context:
             self.registers[self._symbols] = numbers
             if self._measure(self.table.ctypes.data) == FAULT:
                 raise self._refusal(sizes)
-            self._needed = self.needed
+            needed = self.needed
+            self._needed = max(needed, self._spanned)
             self._require_memory()
-            self.linked.peak = max(self.linked.peak, self._needed)
+            self.linked.peak = max(self.linked.peak, needed)
         self._numbers = None
         if not self._hold(self.table.ctypes.data):
             self.take()
@@ -317,6 +318,12 @@ class Context:
         run = current_run()
         if run is not None:
             run.reserve(self._needed, "the call")
+
+    @property
+    def _spanned(self) -> int:
+        """Bytes of the largest result if its empty axes had an element: kernels iterate over the other axes."""
+        results = ((math.prod(max(size, 1) for size in self.shape(value)), value) for value in self.plan.makes)
+        return max((count * dtype_of(value).numpy().itemsize for count, value in results), default=0)
 
     def buffer_address(self, buffer: int) -> int:
         """Return the address of a buffer in the arena."""
