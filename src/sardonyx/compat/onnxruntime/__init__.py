@@ -8,7 +8,7 @@ package; ``python -m sardonyx.compat.onnxruntime program.py …`` does the same 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.compat.module_finder import attributes_below
 from sardonyx.compat.onnxruntime import capi as capi
@@ -63,7 +63,9 @@ from sardonyx.compat.onnxruntime.unsupported import (
 from sardonyx.compat.onnxruntime.values import OrtValue as OrtValue
 from sardonyx.compat.onnxruntime.values import SparseTensor as SparseTensor
 from sardonyx.compat.onnxruntime.values import copy_tensors as copy_tensors
-from sardonyx.runtime import Node as Node
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.node import Node as Node
 
 __version__ = "1.32.0"
 __author__ = "Sardonyx"
@@ -73,7 +75,16 @@ version = __version__
 cuda_version = ""
 import_capi_exception = None
 
-__getattr__ = attributes_below("onnxruntime")
+_module = attributes_below("onnxruntime")
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Node":
+        return _module(name)
+    # Imported on demand: only edits need nodes, and their import takes longer than a warm start.
+    from sardonyx.runtime.node import Node
+
+    return Node
 
 
 def get_version_string() -> str:
