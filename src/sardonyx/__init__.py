@@ -15,6 +15,7 @@ defer_imports()
 
 PUBLIC_NAMES = {
     "sardonyx.compress.float16": ["auto_mixed_precision", "convert_bfloat16", "convert_float16"],
+    "sardonyx.compress.quantization": ["quantize"],
     "sardonyx.errors": ["SardonyxError"],
     "sardonyx.model": ["load", "save", "to_proto"],
     "sardonyx.model.check": ["check"],
