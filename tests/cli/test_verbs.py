@@ -112,7 +112,7 @@ def test_set_shape_opens_named_axes(run: Run, tmp_path: Path) -> None:
         outcome = run("set-shape", path, "--dynamic", entry, "-o", opened, "--json").json
         assert outcome["inputs"] == {"x:0": shape}
     assert "expected NAME:0,2,3, got 'x:0:a'" in run("set-shape", path, "--dynamic", "x:0:a", "-o", opened).err
-    assert "expected sizes, got" in run("set-shape", path, "--batch", "-3", "-o", opened).err
+    assert "expected a size of 0 or more, got -3" in run("set-shape", path, "--batch", "-3", "-o", opened).err
 
 
 def test_opset_and_ir_version_are_converted(run: Run, two_layers: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -12,6 +13,9 @@ from sardonyx.cli.output import AsJson, ModelPath, console, print_json, progress
 from sardonyx.model.check import Finding, Severity, check, known_targets
 
 EXAMPLE = "sardonyx check model.onnx --target tensorrt --lint"
+
+MOST_FINDINGS = 6
+"""Number of findings of one code and repair that are listed; the rest is counted."""
 
 _STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "lint": "cyan"}
 
@@ -40,19 +44,35 @@ def command(
     if as_json:
         print_json({"counts": counts, "findings": [finding.as_dict() for finding in findings]})
     else:
-        for finding in findings:
-            _show(finding)
+        for group in _groups(findings):
+            _show(group)
         console.print(_verdict(counts, target), soft_wrap=True)
     if counts["error"]:
         raise typer.Exit(1)
 
 
-def _show(finding: Finding) -> None:
-    style = _STYLES[finding.severity]
-    console.print(f"[{style}]{finding.severity}[/] {finding.code}: {escape(str(finding.where))}", soft_wrap=True)
-    console.print(f"  {finding.reason} {finding.remedy}", markup=False, soft_wrap=True)
-    if finding.command:
-        console.print(f"  [dim]$ {escape(finding.command)}[/]", soft_wrap=True)
+def _groups(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Return the findings by code and repair, in the order of the first of each group."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.severity, finding.code, finding.remedy, finding.command), []).append(finding)
+    return list(groups.values())
+
+
+def _show(group: list[Finding]) -> None:
+    first = group[0]
+    head = f"[{_STYLES[first.severity]}]{first.severity}[/] {first.code}:"
+    if len(group) == 1:
+        console.print(f"{head} {escape(str(first.where))}", soft_wrap=True)
+        console.print(f"  {first.reason} {first.remedy}", markup=False, soft_wrap=True)
+    else:
+        console.print(f"{head} {len(group)} findings. {escape(first.remedy)}", soft_wrap=True)
+        for finding in group[:MOST_FINDINGS]:
+            console.print(f"  {finding.where}: {finding.reason}", markup=False, soft_wrap=True)
+        if len(group) > MOST_FINDINGS:
+            console.print(f"  … and {len(group) - MOST_FINDINGS} more; --json lists all")
+    if first.command:
+        console.print(f"  [dim]$ {escape(first.command)}[/]", soft_wrap=True)
 
 
 def _verdict(counts: Counter[Severity], target: str | None) -> str:

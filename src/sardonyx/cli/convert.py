@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, Output, progress, report_written
+from sardonyx.cli.output import AsJson, ModelPath, progress, report_written, require_model_suffix
 from sardonyx.model import load, save
 
 EXAMPLE = "sardonyx convert model.onnx -o model.onnxtxt"
@@ -14,7 +15,7 @@ EXAMPLE = "sardonyx convert model.onnx -o model.onnxtxt"
 
 def command(
     model: ModelPath,
-    output: Output,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)],
     form: Annotated[
         str | None,
         typer.Option("--format", help="onnx, onnxtxt or textproto; by the suffix by default.", show_default=False),
@@ -31,6 +32,8 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Write a model in another format: binary, ONNX text, protobuf text; with or without external data."""
+    if form is None:
+        require_model_suffix(output)
     with progress("converting", quiet=as_json):
         save(load(model), output, external_data=external_data, external_threshold=external_threshold, format=form)
     report_written(output, as_json=as_json)

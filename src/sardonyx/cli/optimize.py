@@ -14,6 +14,7 @@ from sardonyx import model as model_io
 from sardonyx.cli.output import (
     AsJson,
     ModelPath,
+    OptionalOutput,
     console,
     names_in,
     parse_shapes,
@@ -35,9 +36,7 @@ EXAMPLE = "sardonyx optimize model.onnx -o better.onnx"
 
 def command(
     model: ModelPath,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write.", show_default=False)
-    ] = None,
+    output: OptionalOutput = None,
     target: Annotated[str, typer.Option(help="portable, onnxruntime, openvino, tensorrt or native.")] = "portable",
     passes: Annotated[
         list[str] | None, typer.Option(help="Run only these passes (A,B; repeatable).", show_default=False)

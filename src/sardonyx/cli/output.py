@@ -16,17 +16,49 @@ from rich.console import Console
 
 from sardonyx.errors import ModelFileError, OptionError, SardonyxError
 
+MODEL_SUFFIXES = ("", ".onnx", ".pb", ".onnxtxt", ".onnxtext", ".textproto", ".pbtxt", ".prototxt")
+"""Suffixes of model files; the text forms have their own, all others are binary."""
+
 WIDTH_OF_FILES = 120
 """Columns of output to files and pipes."""
 
 _own_width = sys.stdout.isatty() or "COLUMNS" in os.environ
-console = Console(highlight=False, width=None if _own_width else WIDTH_OF_FILES)
+
+
+class _Output(Console):
+    """Standard output; a reader that closes the pipe, such as ``head``, changes neither result nor exit code."""
+
+    def on_broken_pipe(self) -> None:
+        """Discard the rest of the output."""
+        discard_output()
+
+
+console = _Output(highlight=False, width=None if _own_width else WIDTH_OF_FILES)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 ModelPath = Annotated[
     Path, typer.Argument(help="The model: .onnx, .onnxtxt, .textproto, .prototxt.", show_default=False)
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)]
+
+
+def require_model_suffix(path: Path | None) -> Path | None:
+    """Refuse the name of a file whose suffix belongs to no form of models.
+
+    Raises:
+        OptionError: The suffix is unknown.
+    """
+    if path is not None and path.suffix.lower() not in MODEL_SUFFIXES:
+        raise OptionError(
+            f"unknown suffix '{path.suffix}' of a model",
+            where=str(path),
+            remedy=f"Name a file {', '.join(filter(None, MODEL_SUFFIXES))}.",
+        )
+    return path
+
+
+_OUTPUT = typer.Option("--output", "-o", help="The file to write.", show_default=False, callback=require_model_suffix)
+Output = Annotated[Path, _OUTPUT]
+OptionalOutput = Annotated[Path | None, _OUTPUT]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 TimePasses = Annotated[bool, typer.Option("--time-passes", help="Show the time of each compiler pass.")]
 Sizes = Annotated[
@@ -37,6 +69,13 @@ Sizes = Annotated[
 Shapes = dict[str, list[int | str | None]]
 
 
+def discard_output() -> None:
+    """Send standard output to nowhere, because its reader closed the pipe."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def report_error(error: SardonyxError) -> None:
     """Print an expected error with its location and remedy, without a traceback."""
     errors.print("[bold red]error:[/]", end=" ")
@@ -45,7 +84,10 @@ def report_error(error: SardonyxError) -> None:
 
 def print_json(data: Any) -> None:
     """Print plain data as JSON; infinities and NaN, which JSON lacks, become strings."""
-    typer.echo(json.dumps(_plain(data), indent=2, allow_nan=False))
+    try:
+        typer.echo(json.dumps(_plain(data), indent=2, allow_nan=False))
+    except BrokenPipeError:
+        discard_output()
 
 
 def _plain(data: Any) -> Any:

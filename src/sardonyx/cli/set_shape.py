@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Annotated
 
+import onnx_ir as ir
 import typer
 
 from sardonyx.cli.output import AsJson, ModelPath, Output, names_in, parse_shapes, progress, report_written
@@ -45,23 +46,35 @@ def command(
     shapes = parse_shapes(entries, "--input")
     if shapes is None and batch is None and dynamic is None:
         raise OptionError("expected a shape", where="set-shape", remedy="Give --input, --batch or --dynamic.")
+    first = None if batch is None else _number_or_name(batch)
     with progress("reshaping", quiet=as_json):
         changed = load(model)
+        _require_inputs(changed, shapes or ())
         if shapes is not None:
             set_input_shapes(changed, shapes)
         if dynamic is not None:
             make_dynamic(changed, _axes_by_input(dynamic, {str(value.name) for value in changed.graph.inputs}))
-        if batch is not None:
-            set_batch(changed, _number_or_name(batch))
+        if first is not None:
+            set_batch(changed, first)
         save(changed, output)
     report_written(output, as_json=as_json, inputs={v.name: str(v.shape) for v in changed.graph.inputs})
 
 
+def _require_inputs(model: ir.Model, names: Collection[str]) -> None:
+    known = [str(value.name) for value in model.graph.inputs]
+    for name in names:
+        if name not in known:
+            raise OptionError(f"unknown input '{name}'", where="--input", remedy=f"Inputs are: {', '.join(known)}.")
+
+
 def _number_or_name(text: str) -> int | str:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         return text
+    if number < 0:
+        raise OptionError(f"expected a size of 0 or more, got {text}", where="--batch", remedy="Give a number or name.")
+    return number
 
 
 def _axes_by_input(texts: Sequence[str], inputs: Collection[str]) -> dict[str, list[int] | None]:

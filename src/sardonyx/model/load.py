@@ -138,6 +138,7 @@ def _read(
     try:
         skeleton, payloads = extract_payloads(contents, MAPPED_BYTES, token)
     except ModelFileError as error:
+        _refuse_text(bytes(contents[:_SNIFFED]), origin)
         raise ModelFileError(error.problem, where=origin, remedy=error.remedy) from error
     proto = _parse(skeleton, origin)
     size = proto.ByteSize()
@@ -153,6 +154,20 @@ def _read(
         )
     tensors = _Tensors(origin, token, payloads, contents, file, folder, owned=True, skip=skip)
     return _build(proto, tensors, compare_all=unknown)
+
+
+def _refuse_text(start: bytes, origin: str) -> None:
+    """Refuse a file that begins with text, which no binary model does."""
+    if start.startswith(b"version https://git-lfs"):
+        raise ModelFileError(
+            "is a Git LFS pointer, expected the model.", where=origin, remedy="Fetch the file: git lfs pull."
+        )
+    # A character may be cut at the end of what was read.
+    text = start.decode("utf-8", "ignore")
+    if len(text.encode()) > len(start) - 4 and all(c.isprintable() or c in "\t\n\r\f" for c in text):
+        raise ModelFileError(
+            "is a text file, expected an ONNX model.", where=origin, remedy="Pass the path of a model."
+        )
 
 
 def _parse(serialized: bytes, origin: str) -> onnx.ModelProto:

@@ -72,7 +72,9 @@ def set_batch(model: ir.Model, size: int | str) -> None:
     sizes = {first for first in firsts.values() if isinstance(first, int)}
     if not firsts or len(sizes) > 1 or (sizes and any(not isinstance(first, int) for first in firsts.values())):
         actual = shown(f"{name}: {first}" for name, first in firsts.items())
-        raise ShapeError(f"expected the same first size of all inputs, got {actual}", remedy="Call set_input_shapes.")
+        raise ShapeError(
+            f"expected the same first size of all inputs, got {actual}", remedy="Give the shape of each input."
+        )
     shapes = {str(value.name): [size, *_sizes(value)[1:]] for value in entries}
     changed = _reshaped(model, shapes)
     if sizes == {1}:

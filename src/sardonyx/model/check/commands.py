@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,11 @@ class Commands:
     source: str = "MODEL.onnx"
 
     def _line(self, verb: str, *options: str) -> str:
-        path = PurePath(self.source)
-        target = str(path.with_name(f"{path.stem}.repaired{path.suffix or '.onnx'}"))
+        path = Path(self.source)
+        name = f"{path.stem}.repaired{path.suffix or '.onnx'}"
+        # A model in a read-only folder, e.g. of a hub's cache, is repaired into the working directory.
+        writable = not path.parent.is_dir() or os.access(path.parent, os.W_OK)
+        target = str(path.with_name(name) if writable else name)
         return shlex.join(["sardonyx", verb, self.source, *options, "-o", target])
 
     def optimize(self, *passes: str, target: str = "", opset: int | None = None) -> str:

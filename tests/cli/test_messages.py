@@ -1,0 +1,109 @@
+"""Messages, exit codes and files of the command line, as a reader of the terminal meets them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from sardonyx import demo
+from sardonyx.model.check.commands import Commands
+from tests.cli.conftest import Run
+
+BATCHES = """<ir_version: 8, opset_import: ["": 17]>
+g (float[2, 3] a, float[5, 3] b) => (float[2, 3] y, float[5, 3] z) { y = Relu(a) z = Neg(b) }"""
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "message"),
+    [
+        ("notes.txt", b"hello, this is a text\n", "is a text file, expected an ONNX model"),
+        ("model.onnx", "größer\n".encode() * 999, "is a text file, expected an ONNX model"),
+        ("model.onnx", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
+        ("cut.onnx", demo.path("digits_classifier").read_bytes()[:3000], "damaged"),
+    ],
+)
+def test_a_file_without_a_model_is_named_for_what_it_is(
+    run: Run, tmp_path: Path, name: str, contents: bytes, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(contents)
+    outcome = run("info", path)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert "group" not in outcome.err
+
+
+WRITERS = {
+    "optimize": ["--no-measure"], "simplify": [], "fp16": [], "set-shape": ["--batch", "3"],
+    "convert-opset": ["--opset", "16"], "convert": [], "rename": ["x=a"], "extract": ["--outputs", "h"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", WRITERS)
+def test_a_model_is_not_written_under_the_name_of_another_format(
+    run: Run, two_layers: Path, tmp_path: Path, verb: str
+) -> None:
+    output = tmp_path / "out.txt"
+    outcome = run(verb, two_layers, *WRITERS[verb], "-o", output)
+    assert outcome.code == 2
+    assert "unknown suffix '.txt'" in outcome.err and ".onnxtxt" in outcome.err
+    assert not output.exists()
+
+
+def test_convert_writes_any_name_in_a_named_format(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.txt"
+    assert run("convert", two_layers, "--format", "onnxtxt", "-o", output).code == 0
+    assert "MatMul" in output.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["set-shape", "--input", "nope:3"],
+        ["set-shape", "--batch", "-2"],
+        ["extract", "--outputs", "nope"],
+        ["rename", "nope=a"],
+    ],
+)
+def test_an_unknown_name_or_size_is_an_invalid_request(run: Run, two_layers: Path, arguments: list[str]) -> None:
+    verb, *options = arguments
+    outcome = run(verb, two_layers, *options, "-o", two_layers.with_name("out.onnx"))
+    assert outcome.code == 2, outcome.err
+
+
+def test_messages_name_no_functions_of_python(run: Run, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(BATCHES), tmp_path / "two.onnx")
+    outcome = run("set-shape", tmp_path / "two.onnx", "--batch", "2", "-o", tmp_path / "out.onnx")
+    assert outcome.code == 1
+    assert "a: 2, b: 5" in outcome.err and "set_input_shapes" not in outcome.err
+
+
+def test_a_repair_of_many_findings_is_printed_once(run: Run, tmp_path: Path) -> None:
+    nodes = " ".join(f"u{i} = Relu(x)" for i in range(25))
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {{ {nodes} y = Neg(x) }}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "unused.onnx")
+    out = run("check", tmp_path / "unused.onnx", "--lint").out
+    assert out.count("$ sardonyx") == 1
+    assert "unused-node: 25 findings" in out and "and 19 more; --json lists all" in out
+    assert len(run("check", tmp_path / "unused.onnx", "--lint", "--json").json["findings"]) >= 25
+
+
+def test_a_repair_is_written_to_a_folder_that_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    assert Commands(str(path)).simplify().endswith(f"-o {tmp_path / 'net.repaired.onnx'}")
+    monkeypatch.setattr("os.access", lambda folder, mode: False)
+    assert Commands(str(path)).simplify().endswith("-o net.repaired.onnx")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_closed_pipe_does_not_change_the_exit_code(options: list[str]) -> None:
+    line = [sys.executable, "-m", "sardonyx", "info", str(demo.path("digits_classifier")), *options]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
