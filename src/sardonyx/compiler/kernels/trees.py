@@ -12,76 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from sardonyx.compiler.analysis.tree_layout import GROUP, LINE, column_bits
+from sardonyx.compiler.analysis.tree_layout import GROUP, LINE
 from sardonyx.compiler.codegen.kernel_builder import Kernel
+from sardonyx.compiler.kernels.tree_traversal import MOST_VECTOR_TARGETS, Forest, Traversal
 from sardonyx.compiler.llvm.ir_builder import suffix
 from sardonyx.compiler.llvm.vector_value import Vector
-from sardonyx.compiler.tiling.trees import TreeProblem, TreeSchedule
 from sardonyx.core.dim import Size, ceil_div, dim_max, dim_min
-
-_MOST_VECTOR_TARGETS = 16
-"""Most targets whose weights are added as one vector."""
-
-
-@dataclass(frozen=True)
-class Forest:
-    """The buffers and sizes of a :class:`sardonyx.compiler.analysis.tree_ensembles.Ensemble` in a kernel.
-
-    Attributes:
-        nodes: Pointer to the nodes.
-        roots: Pointer to the index of the first node of each tree, and of the end, i64.
-        steps: For every ``row_ways`` trees, pointer to the steps before the first test for completion, and the most
-            steps, i64.
-        top_nodes: Pointer to the nodes of tops, three i32 each.
-        top_starts: Pointer to the index of the first top node of each tree, and of the end, i64.
-        ends: Pointer to the nodes or leaves below tops, i32.
-        rests: For each tree below its top, pointer to the steps before the first test for completion, and the most,
-            i64.
-        columns: Pointer to the feature of each column and the key of a missing value, i32.
-        weights: Pointer to the weights of leaves, float.
-        trees: Number of trees.
-        features: Features of a row.
-        column_count: Number of columns.
-        targets: Weights of a leaf.
-        shallow: True if all tops lead to leaves only.
-        problem: The sizes that the schedule was chosen for.
-        schedule: Groups of rows, tiles of trees and concurrent traversals.
-    """
-
-    nodes: str
-    roots: str
-    steps: str
-    top_nodes: str
-    top_starts: str
-    ends: str
-    rests: str
-    columns: str
-    weights: str
-    trees: int
-    features: int
-    column_count: int
-    targets: int
-    shallow: bool
-    problem: TreeProblem
-    schedule: TreeSchedule
-
-    @property
-    def row_stride(self) -> int:
-        """Bytes of the keys of a row, followed by a 0."""
-        return self.problem.row_bytes
-
-    @property
-    def group_stride(self) -> int:
-        """Bytes of the scratch memory of a group: keys by column, keys by row, sums."""
-        return self.problem.group_bytes
-
-    @property
-    def padded_trees(self) -> int:
-        """Number of trees, with padding to a multiple of the trees that a row traverses concurrently."""
-        ways = self.schedule.row_ways
-        return -(-self.trees // ways) * ways
 
 
 def block_rows(forest: Forest, rows: Size, threads: int) -> Size:
@@ -138,6 +75,7 @@ class _Writer:
         self.leaves = leaves or "null"
         self.reached_ends = self.e.array("i32", GROUP)
         self.schedule = forest.schedule
+        self.traversal = Traversal(self.e, forest)
         self.all_trees = forest.padded_trees
 
     def write_leaves(self, rows: Size) -> Size:
@@ -347,7 +285,7 @@ class _Writer:
         """Traverse from the ends of a top to leaves, and add the weights of the leaves."""
         e, forest = self.e, self.forest
         e.store(end.type, end.name, self.reached_ends, 64)
-        rest = self._step_counts(forest.rests, tree)
+        rest = self.traversal.step_counts(forest.rests, tree)
         sums, rows = self._sums(group), self._rows_at(group)
         with e.loop(0, count, self.schedule.group_ways) as lane:
             starts, keys = [], []
@@ -359,10 +297,10 @@ class _Writer:
                 )
             if not forest.shallow:
                 nodes = [e.let(f"zext i32 {start} to i64") for start in starts]
-                starts = self._traverse(nodes, keys, *rest, self.schedule.group_steps)
+                starts = self.traversal.traverse(nodes, keys, *rest, self.schedule.group_steps)
             to = e.address(sums, "float", e.mul(lane, forest.targets))
             for way, limit in enumerate(starts):
-                self._add_leaf(limit, e.address(to, "float", way * forest.targets))
+                self.traversal.add_leaf(limit, e.address(to, "float", way * forest.targets))
 
     # One row.
 
@@ -388,15 +326,17 @@ class _Writer:
         Sums in memory would wait for store forwarding.
         """
         e = self.e
-        if self.forest.targets > _MOST_VECTOR_TARGETS:
+        if self.forest.targets > MOST_VECTOR_TARGETS:
             with e.loop(0, self.forest.targets) as at:
                 e.store("float", "0.0", e.address(sums, "float", at), 4)
-            yield lambda limit: self._add_leaf(limit, sums)
+            yield lambda limit: self.traversal.add_leaf(limit, sums)
             return
         zero = "0.0" if self.forest.targets == 1 else "zeroinitializer"
-        total = e.variable(self._type, zero)
-        yield lambda limit: total.set(e.let(f"fadd {self._type} {total.get()}, {self._leaf_weights(limit)}"))
-        e.store(self._type, total.get(), sums, 4)
+        total = e.variable(self.traversal.type, zero)
+        yield lambda limit: total.set(
+            e.let(f"fadd {self.traversal.type} {total.get()}, {self.traversal.leaf_weights(limit)}")
+        )
+        e.store(self.traversal.type, total.get(), sums, 4)
 
     def _row_keys(self, x: str, keys: str) -> None:
         """Emit the keys of a row, followed by a 0."""
@@ -410,86 +350,5 @@ class _Writer:
         """Return the limits of the leaves that a row reaches in ``row_ways`` trees from ``tree`` on."""
         e, forest, ways = self.e, self.forest, self.schedule.row_ways
         roots = [e.load("i64", e.address(forest.roots, "i64", e.add(tree, way)), 8) for way in range(ways)]
-        counts = self._step_counts(forest.steps, e.div(tree, ways))
-        return self._traverse(roots, [keys] * ways, *counts, self.schedule.row_steps)
-
-    # Traversal.
-
-    def _step_counts(self, steps: str, number: str | int) -> tuple[str, str]:
-        e = self.e
-        pair = e.address(steps, "i64", e.mul(number, 2))
-        return e.load("i64", pair, 8), e.load("i64", e.address(pair, "i64", 1), 8)
-
-    def _traverse(self, starts: Sequence[str], keys: Sequence[str], sure: str, most: str, steps: int) -> list[str]:
-        """Return the limits of the leaves at the ends of several traversals.
-
-        Args:
-            starts: The first nodes.
-            keys: Pointers to the keys of the rows.
-            sure: Steps before the first test for completion: a test costs as much as a step and a mispredicted branch.
-            most: The most steps.
-            steps: Steps between two tests.
-        """
-        e = self.e
-        at = [e.variable("i64", start) for start in starts]
-        with e.loop(0, sure):
-            for way, row in zip(at, keys, strict=True):
-                way.set(self._next(way.get(), row))
-        left = e.variable("i64", e.let(f"sub i64 {most}, {sure}"))
-        moving = e.variable("i1", "true")
-        with e.repeat(lambda: e.let(f"and i1 {moving.get()}, {e.let(f'icmp sgt i64 {left.get()}, 0')}")):
-            nodes = [way.get() for way in at]
-            for _ in range(steps):
-                before = nodes
-                nodes = [self._next(node, row) for node, row in zip(nodes, keys, strict=True)]
-            changed = "0"
-            for old, new in zip(before, nodes, strict=True):
-                changed = e.let(f"or i64 {changed}, {e.let(f'xor i64 {old}, {new}')}")
-            for way, node in zip(at, nodes, strict=True):
-                way.set(node)
-            left.set(e.let(f"sub i64 {left.get()}, {steps}"))
-            moving.set(e.let(f"icmp ne i64 {changed}, 0"))
-        return [e.load("i32", e.address(self.forest.nodes, "i64", way.get()), 4) for way in at]
-
-    def _next(self, index: str, keys: str) -> str:
-        """Return the index of the child for a row's key."""
-        e, bits = self.e, column_bits(self.forest.column_count)
-        node = e.address(self.forest.nodes, "i64", index)
-        info = e.load("i32", e.address(node, "i32", 1), 4)
-        column = e.let(f"zext i32 {e.let(f'and i32 {info}, {(1 << bits) - 1}')} to i64")
-        first = e.let(f"zext i32 {e.let(f'lshr i32 {info}, {bits}')} to i64")
-        key = e.load("i32", e.address(keys, "i32", column), 4)
-        other = e.let(f"icmp ult i32 {e.load('i32', node, 4)}, {key}")
-        return e.let(f"add i64 {first}, {e.let(f'zext i1 {other} to i64')}")
-
-    @property
-    def _type(self) -> str:
-        """The LLVM type of the weights of a leaf, for targets of a vector."""
-        return "float" if self.forest.targets == 1 else f"<{self.forest.targets} x float>"
-
-    def _leaf_weights(self, limit: str) -> str:
-        """Return the weights of a leaf, by its limit, for targets of a vector."""
-        e = self.e
-        return (
-            e.let(f"bitcast i32 {limit} to float")
-            if self.forest.targets == 1
-            else e.load(self._type, self._weights(limit), 4)
-        )
-
-    def _weights(self, limit: str) -> str:
-        e, targets = self.e, self.forest.targets
-        return e.address(self.forest.weights, "float", e.mul(e.let(f"zext i32 {limit} to i64"), targets))
-
-    def _add_leaf(self, limit: str, sums: str) -> None:
-        """Add the weights of a leaf, by its limit."""
-        e = self.e
-        if self.forest.targets <= _MOST_VECTOR_TARGETS:
-            self._add(self._type, sums, self._leaf_weights(limit))
-            return
-        weights = self._weights(limit)
-        with e.loop(0, self.forest.targets) as at:
-            self._add("float", e.address(sums, "float", at), e.load("float", e.address(weights, "float", at), 4))
-
-    def _add(self, type: str, to: str, amount: str) -> None:
-        e = self.e
-        e.store(type, e.let(f"fadd {type} {e.load(type, to, 4)}, {amount}"), to, 4)
+        counts = self.traversal.step_counts(forest.steps, e.div(tree, ways))
+        return self.traversal.traverse(roots, [keys] * ways, *counts, self.schedule.row_steps)

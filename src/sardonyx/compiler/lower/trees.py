@@ -10,7 +10,8 @@ import numpy as np
 from sardonyx.compiler.analysis.control_flow import results_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.analysis.tree_ensembles import TABLES, tree_sum
-from sardonyx.compiler.kernels.trees import Forest, leaves_bytes, leaves_of_few, scratch_bytes, tree_sums
+from sardonyx.compiler.kernels.tree_traversal import Forest
+from sardonyx.compiler.kernels.trees import leaves_bytes, leaves_of_few, scratch_bytes, tree_sums
 from sardonyx.compiler.lower.context import FunctionContext, KernelWriter
 from sardonyx.compiler.lower.launch import Launch, Prepared, Scratch, Stage
 from sardonyx.compiler.schedule.groups import Group
