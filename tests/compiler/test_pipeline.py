@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.programs import random_program
 from tests.random_cases import cases
 
+import sardonyx
 from sardonyx.compiler import pass_runner
 from sardonyx.compiler.pass_runner import Contract, ContractError, Pass, recorded_pass_times
-from sardonyx.compiler.pipeline import PASSES, PLAN_SEGMENT, compile_function
+from sardonyx.compiler.pipeline import FUSE, PASSES, PLAN_SEGMENT, compile_function
 from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
@@ -105,6 +108,26 @@ def test_contracts_are_verified_from_a_level_on(monkeypatch: pytest.MonkeyPatch)
         stage(1)
     with pytest.raises(ContractError, match="the pass ensures"):
         stage(2)
+
+
+def test_a_session_raises_a_violated_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '<ir_version: 9, opset_import: ["": 18]> net (float[N] x) => (float[N] y) { y = Neg(x) }'
+    broken = replace(FUSE, ensures=(Contract("no group exists", lambda schedule: map(str, schedule.groups)),))
+    monkeypatch.setattr("sardonyx.compiler.pipeline.FUSE", broken)
+    monkeypatch.setenv("SARDONYX_CACHE", "off")
+    sardonyx.Session(onnx.parser.parse_model(text), compile="wait")
+    monkeypatch.setenv("SARDONYX_DEBUG", str(pass_runner.VERIFY))
+    with pytest.raises(ContractError, match="fuse: the pass ensures: no group exists"):
+        sardonyx.Session(onnx.parser.parse_model(text), compile="wait")
+
+
+def test_an_error_lists_some_of_many_violations(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage: Pass[[int], int] = Pass(
+        "count", int, requires=(Contract("no number is listed", lambda n: map(str, range(n))),)
+    )
+    monkeypatch.setenv("SARDONYX_DEBUG", str(pass_runner.VERIFY))
+    with pytest.raises(ContractError, match="no number is listed; 0; 1; 2; 3; 4; and 95 more"):
+        stage(100)
 
 
 @settings(

@@ -35,6 +35,9 @@ NAMES, CORE, GROUPS, TAPE, LLVM_IR, ASSEMBLY = range(1, 7)
 VERIFY = ASSEMBLY
 """The debug level from which contracts are verified."""
 
+_MOST_FAULTS = 5
+"""Violations of a contract that an error lists."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -106,7 +109,9 @@ class Pass(Generic[P, R]):
         for contract in contracts:
             faults = list(contract.faults(subject))
             if faults:
-                raise ContractError(f"the pass {verb}: {contract.statement}; {'; '.join(faults)}.", where=self.name)
+                more = f"; and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
+                listed = "; ".join(faults[:_MOST_FAULTS])
+                raise ContractError(f"the pass {verb}: {contract.statement}; {listed}{more}.", where=self.name)
 
 
 def debug_level() -> int:

@@ -124,7 +124,7 @@ illegal(
 )
 illegal(
     "a symbol that an expression does not bind",
-    function_of(L.iota((N,), 0), inputs=(function_input(0, 0, TensorType(t.FLOAT, (2 * N,))),)),
+    function_of(L.iota((N,), 0), inputs=(function_input(0, 0, TensorType(t.FLOAT, (N * N,))),)),
     "v0 (iota): undefined symbol N",
 )
 illegal(
@@ -141,6 +141,11 @@ def test_violations_are_reported_with_their_location(name: str) -> None:
     assert any(fault.startswith(expected) for fault in actual), actual
     with pytest.raises(InvalidModelError):
         check(illegal)
+
+
+@pytest.mark.parametrize("size", [2 * N, 32 * N + 1], ids=str)
+def test_a_size_that_determines_a_symbol_binds_it(size: Dim) -> None:
+    check(function_of(L.iota((N,), 0), inputs=(function_input(0, 0, TensorType(t.FLOAT, (size,))),)))
 
 
 def test_all_violations_are_reported() -> None:

@@ -46,6 +46,7 @@ __all__ = [
     "floor_div",
     "is_constant",
     "is_long",
+    "linear_symbol",
     "product",
     "simplify",
     "substitute",
@@ -72,6 +73,22 @@ def is_constant(size: Size) -> TypeGuard[int]:
 def is_long(size: Size) -> TypeGuard[Dim]:
     """Return True if an expression of a few sizes like this may exceed the limits."""
     return isinstance(size, Dim) and size.is_long
+
+
+def linear_symbol(size: Dim) -> tuple[str, int, int] | None:
+    """Return symbol, factor and constant of ``factor * symbol + constant``; None for another expression.
+
+    An input of such a size binds the symbol.
+    """
+    constant, term = 0, None
+    for _, atoms, factor in size.terms:
+        if not atoms:
+            constant = factor
+        elif len(atoms) == 1 and atoms[0].kind == "symbol" and term is None:
+            term = str(atoms[0].name), factor
+        else:
+            return None
+    return None if term is None else (*term, constant)
 
 
 def symbols(size: Size) -> frozenset[str]:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from sardonyx.core.dim import Dim
+from sardonyx.core.dim import Dim, linear_symbol
 from sardonyx.core.eval.host_function import HostFunction, actual_type
 from sardonyx.core.eval.run_context import current_run
 from sardonyx.core.eval.tensor import Tensor, apply, constant, known
@@ -265,15 +265,8 @@ def solve_for_symbol(size: Dim, number: int) -> Sizes:
 
     A number that the size cannot equal (7 for ``2*N``) gives the nearest value below: the caller's comparison fails.
     """
-    constant, unknown = 0, None
-    for _, atoms, factor in size.terms:
-        if not atoms:
-            constant = factor
-        elif len(atoms) == 1 and atoms[0].kind == "symbol" and unknown is None:
-            unknown = atoms[0].name, factor
-        else:
-            return {}
-    if unknown is None:
+    linear = linear_symbol(size)
+    if linear is None:
         return {}
-    name, factor = unknown
-    return {str(name): max((number - constant) // factor, 0)}
+    name, factor, constant = linear
+    return {name: max((number - constant) // factor, 0)}

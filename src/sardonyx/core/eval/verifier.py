@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sardonyx.core.dim import Dim
+from sardonyx.core.dim import Dim, linear_symbol
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import CLOSED, Function, Value, defined_by, symbols_in
 from sardonyx.core.ir.primitives import PRIMITIVES
@@ -85,10 +85,10 @@ def _faults(function: Function, outer: frozenset[str], path: str) -> Iterator[Fa
 
 
 def _bound_symbols(function: Function) -> set[str]:
-    """Return the symbols that are sizes of inputs."""
+    """Return the symbols that sizes of inputs determine: ``N``, or ``2*N + 1``."""
     shapes = [value.type.shape or () for value in function.inputs if isinstance(value.type, TensorType)]
     sizes = [size for shape in shapes for size in shape if isinstance(size, Dim)]
-    return {size.atom.name for size in sizes if size.atom is not None and size.atom.kind == "symbol"}
+    return {linear[0] for size in sizes if (linear := linear_symbol(size)) is not None}
 
 
 def _symbols_of(value: Value) -> set[str]:

@@ -402,15 +402,17 @@ class ModelVersion:
         """Compile the model before the first call; a failure that calls survive is logged.
 
         Raises:
+            ContractError: A pass violates its contract, at a debug level that verifies.
             OptionError: A schedule or a debug level of the user is invalid.
             ResourceError: The machine has too little memory.
             TypeMismatchError: A node that every call executes does not accept its inputs.
         """
+        from sardonyx.compiler.pass_runner import ContractError
         from sardonyx.ops.graph import node_label
 
         try:
             self.compile()
-        except (OptionError, ResourceError):
+        except (ContractError, OptionError, ResourceError):
             raise
         except TypeMismatchError as error:
             if any(error.where.startswith(node_label(node)) for node in self.model.graph):
