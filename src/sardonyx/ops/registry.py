@@ -14,6 +14,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import logging
 import pkgutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,9 +28,12 @@ from sardonyx.core.eval.host_function import HostFunction, host, known_function
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import Type
 from sardonyx.errors import InvalidModelError, RuleError, UnsupportedError
+from sardonyx.model.unchecked_attributes import UNCHECKED
 from sardonyx.ops import definitions
 from sardonyx.ops.definitions.index import INDEX
 from sardonyx.ops.parameters import parameters
+
+_log = logging.getLogger("sardonyx")
 
 Definition = Callable[..., Any]
 F = TypeVar("F", bound=Definition)
@@ -136,7 +140,7 @@ class Operator:
             InvalidModelError: A required attribute is missing, or an attribute is unknown.
         """
         if not attributes.keys() <= self.attributes.keys() or not bodies.keys() <= self.attributes.keys():
-            attributes = {name: value for name, value in attributes.items() if name not in _IGNORED}
+            attributes = {name: value for name, value in attributes.items() if not self._ignores(name)}
             for name in [*attributes, *bodies]:
                 if name not in self.attributes:
                     allowed = ", ".join(self.attributes) or "none"
@@ -145,6 +149,12 @@ class Operator:
             if name not in attributes and name not in bodies:
                 raise InvalidModelError(f"{self.name} needs its attribute {name!r}.")
         return attributes
+
+    def _ignores(self, attribute: str) -> bool:
+        if self.domain or self.name not in UNCHECKED or attribute in self.attributes:
+            return attribute in _IGNORED
+        _log.warning("%s has no attribute %r; the attribute is ignored.", self.name, attribute)
+        return True
 
     @functools.cached_property
     def required_attributes(self) -> tuple[str, ...]:

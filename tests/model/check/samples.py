@@ -238,6 +238,10 @@ EXAMPLES: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "unused-input": (lambda: text("g (float[2] x, float[2] z) => (float[2] y) { y = Relu (x) }"), "tensor 'z'"),
     "unused-weight": (lambda: weighted(np.ones(2, "f"), "y = Relu (x)"), "tensor 'w'"),
     "unused-node": (unused_body, "node Abs(z)"),
+    "attribute-ignored": (
+        lambda: text("g (float[2] x) => (float[2] y) { y = LayerNormalization <epsion = 0.1> (x, x) }"),
+        "node LayerNormalization(y)",
+    ),
     "unused-function": (lambda: function("y = Relu (x)", "y = Abs (x)"), "function l::F"),
     "weight-nan": (lambda: weighted(np.array([1, np.nan], "f")), "tensor 'w'"),
     "weight-inf": (lambda: weighted(np.array([1, -np.inf], "f")), "tensor 'w'"),

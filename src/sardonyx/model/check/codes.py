@@ -111,6 +111,11 @@ _WARNINGS = [
         "Make sure that the runtime implements the operator.",
     ),
     (
+        "attribute-ignored",
+        "The operator has no such attribute, and engines ignore the attribute.",
+        "Correct the name, or remove the attribute.",
+    ),
+    (
         "function-undefined",
         "The domain has model functions, but not one of this name.",
         "Add the function or fix the name.",

@@ -1,4 +1,4 @@
-"""Checks of declared types and shapes of inputs, outputs and intermediate values, and of node names."""
+"""Checks of declared types and shapes of values, and of names and attributes of nodes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sardonyx.model.check.commands import Commands
 from sardonyx.model.check.findings import Finding
 from sardonyx.model.check.scopes import Scope, scopes
 from sardonyx.model.check.tensors import content_bytes, elements, type_name
+from sardonyx.model.unchecked_attributes import UNCHECKED
 
 _TERABYTE = 2**40
 _LARGEST = 2**63 - 1
@@ -19,7 +20,7 @@ _MAX_TYPE_DEPTH = 20
 
 
 def check_declarations(model: onnx.ModelProto, commands: Commands) -> Iterator[Finding]:
-    """Report impossible declared types and sizes, and duplicate node names.
+    """Report impossible declared types and sizes, duplicate node names, and ignored attributes.
 
     Args:
         model: The message.
@@ -29,7 +30,7 @@ def check_declarations(model: onnx.ModelProto, commands: Commands) -> Iterator[F
         The findings.
     """
     for scope in scopes(model):
-        yield from _check_node_names(scope)
+        yield from _check_nodes(scope)
         graph = scope.graph
         if isinstance(graph, onnx.FunctionProto):
             values = list(graph.value_info)
@@ -42,15 +43,24 @@ def check_declarations(model: onnx.ModelProto, commands: Commands) -> Iterator[F
         yield from _check_filled_constants(scope)
 
 
-def _check_node_names(scope: Scope) -> Iterator[Finding]:
+def _check_nodes(scope: Scope) -> Iterator[Finding]:
     seen: set[str] = set()
     reported: set[str] = set()
     for node in scope.graph.node:
         if node.name in seen and node.name not in reported:
             reported.add(node.name)
             yield finding("node-duplicate", "another node of the graph has this name.", scope.at(node))
+        yield from _ignored_attributes(scope, node)
         if node.name:
             seen.add(node.name)
+
+
+def _ignored_attributes(scope: Scope, node: onnx.NodeProto) -> Iterator[Finding]:
+    known = UNCHECKED.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    for item in node.attribute if known else ():
+        if known and item.name not in known:
+            problem = f"engines ignore the attribute {item.name!r}; known are {', '.join(sorted(known))}."
+            yield finding("attribute-ignored", problem, scope.at(node))
 
 
 def _check_value(scope: Scope, value: onnx.ValueInfoProto, commands: Commands | None) -> Iterator[Finding]:
