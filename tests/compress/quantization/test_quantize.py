@@ -101,6 +101,13 @@ def test_the_report_states_what_was_measured() -> None:
     assert without.notes
 
 
+def test_convolutions_keep_8_bits_where_products_have_4() -> None:
+    result = quantize(network(), weights="int4")
+    types = {value.dtype.name for value in result.model.graph.initializers.values() if value.dtype is not None}
+    assert {"INT8", "UINT4"} <= types
+    assert any("2 convolutions have 8 bits" in note for note in result.report.notes)
+
+
 def test_the_evidence_is_in_the_file(tmp_path: Path) -> None:
     result = quantize(network(), samples(6))
     result.save(tmp_path / "small.onnx")

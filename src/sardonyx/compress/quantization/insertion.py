@@ -67,17 +67,18 @@ class Writer:
         assert value is not None
         key = value, site.channel_axis, site.sum_axis
         if key not in self._weights:
-            quantized = quantize_weight(site.weight, site.channel_axis, site.sum_axis, self._scheme)
-            self._weights[key] = quantized, self._dequantized(str(value.name), quantized, site.node)
+            scheme = self._scheme.of_weight(site.sum_axis)
+            quantized = quantize_weight(site.weight, site.channel_axis, site.sum_axis, scheme)
+            self._weights[key] = quantized, self._dequantized(str(value.name), quantized, site.node, scheme)
         quantized, dequantized = self._weights[key]
         site.node.replace_input_with(site.index, dequantized)
         self._drop(value)
         return quantized
 
-    def _dequantized(self, name: str, weight: QuantizedWeight, before: ir.Node) -> ir.Value:
-        values = self._integers(f"{name}_quantized", weight.values)
+    def _dequantized(self, name: str, weight: QuantizedWeight, before: ir.Node, scheme: Scheme) -> ir.Value:
+        values = self._integers(f"{name}_quantized", weight.values, scheme)
         scale = self.initializer(f"{name}_scale", weight.scales)
-        zero = self._integers(f"{name}_zero_point", weight.zeros)
+        zero = self._integers(f"{name}_zero_point", weight.zeros, scheme)
         attributes: dict[str, Any] = {} if weight.axis is None else {"axis": weight.axis}
         if weight.block:
             attributes["block_size"] = weight.block
@@ -86,9 +87,9 @@ class Writer:
         self._graph.insert_before(before, [node])
         return node.outputs[0]
 
-    def _integers(self, name: str, array: np.ndarray) -> ir.Value:
-        if self._scheme.weights == "int4":
-            return self.initializer(name, array.astype(_PACKED[self._scheme.dtype]), self._scheme.dtype)
+    def _integers(self, name: str, array: np.ndarray, scheme: Scheme) -> ir.Value:
+        if scheme.weights == "int4":
+            return self.initializer(name, array.astype(_PACKED[scheme.dtype]), scheme.dtype)
         return self.initializer(name, array)
 
     def quantize_bias(self, site: WeightSite, affine: Affine, weight: QuantizedWeight, correction: np.ndarray) -> None:

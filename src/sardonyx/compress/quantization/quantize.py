@@ -236,6 +236,9 @@ def _without_ranges(
     if mode == "weights":
         for site in placement.tables:
             writer.quantize_table(site)
+    whole = [site for site in placement.sites if scheme.of_weight(site.sum_axis) != scheme]
+    if whole:
+        notes.append(f"The weights of {len(whole)} convolutions have 8 bits: 4 bits need blocks along one summed axis.")
     if mode == "dynamic":
         notes.append(
             f"Without ranges of activations, {dynamic} products are quantized in each call and "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -64,6 +64,16 @@ class Scheme:
         """The largest magnitude of a symmetric weight; the largest integer of an asymmetric one."""
         bits = WEIGHT_BITS[self.weights] - (1 if self.reduced and self.weights == "int8" else 0)
         return (1 << (bits - 1)) - 1 if self.symmetric else (1 << bits) - 1
+
+    def of_weight(self, sum_axis: int | None) -> Scheme:
+        """Return the scheme of one weight: without a single summed axis for blocks, 4 bits are too few.
+
+        Args:
+            sum_axis: The axis of the sum of products; None for convolutions.
+        """
+        if self.weights == "int4" and self.granularity == "block" and sum_axis is None:
+            return replace(self, weights="int8", granularity="channel", symmetric=True)
+        return self
 
     @property
     def opset(self) -> int:
