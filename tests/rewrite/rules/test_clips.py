@@ -33,6 +33,24 @@ def limits(g: GraphMaker) -> None:
     g.output(limited(g, y, dtype) if g.chance(0.3) else y)
 
 
+@generator("fuse_consecutive_extrema/nested_extrema")
+def nested(g: GraphMaker) -> None:
+    dtype = g.pick(["float32", "float32", "float64", "int32" if g.opset >= 14 else "float32"])
+    op, shape = g.pick(["Max", "Min"]), g.shape()
+
+    def operand() -> str:
+        if g.chance(0.4):
+            return g.input(shape, dtype)
+        return g.const(np.full(g.pick([(), (1,), shape]), g.pick([-1, 0, 1, 2]), dtype))
+
+    y = g.input(shape, dtype)
+    for _ in range(g.int(2, 3)):
+        operands = [y, *[operand() for _ in range(g.pick([1, 1, 2]))]]
+        y = str(g.node(op if g.chance(0.9) else "Max", *(operands if g.chance(0.7) else operands[::-1])))
+        g.read_again(y, 0.1)
+    g.output(y)
+
+
 @generator("eliminate_redundant_clip")
 def ranges(g: GraphMaker) -> None:
     shape = g.shape(rank=g.int(1, 3))
@@ -58,7 +76,13 @@ def ranges(g: GraphMaker) -> None:
 
 
 @pytest.mark.parametrize(
-    "label", ["fuse_consecutive_clips/clip_of_clip", "fuse_consecutive_clips/min_of_max", "eliminate_redundant_clip"]
+    "label",
+    [
+        "fuse_consecutive_clips/clip_of_clip",
+        "fuse_consecutive_clips/min_of_max",
+        "fuse_consecutive_extrema/nested_extrema",
+        "eliminate_redundant_clip",
+    ],
 )
 def test_outputs_stay_equal(label: str) -> None:
     run_many(label, 60)

@@ -158,6 +158,20 @@ def pad_conv(g: GraphMaker) -> None:
     g.output(g.node("Conv", y, g.weight((3, 2, *(g.int(1, 3) for _ in range(rank - 2)))), **attrs))
 
 
+@generator("fuse_pad_into_conv/pad_before_integer_conv")
+def pad_integer_conv(g: GraphMaker) -> None:
+    zero = g.int(0, 9)
+    x = g.input((1, 2, 5, 4), "uint8")
+    pads = [0, 0, g.int(0, 2), g.int(0, 2), 0, 0, g.int(0, 2), g.int(0, 2)]
+    number = g.const(np.array(zero if g.chance(0.9) else zero + 1, np.uint8))
+    y = g.node("Pad", x, g.ints(*pads), number if zero or g.chance() else None)
+    g.read_again(y, 0.1)
+    w = g.const(np.asarray(g.array((3, 2, 2, 2), "uint8", special=False)))
+    zero_point = g.const(np.array(zero, np.uint8)) if zero or g.chance() else None
+    attrs = {"pads": [g.int(0, 1) for _ in range(4)]} if g.chance() else {}
+    g.output(g.node("ConvInteger", y, w, zero_point, **attrs))
+
+
 @generator("fuse_pad_into_pool")
 def pad_pool(g: GraphMaker) -> None:
     rank = g.int(3, 4)
@@ -182,6 +196,7 @@ def pad_pool(g: GraphMaker) -> None:
         "fuse_preceding_bn_into_conv",
         "fuse_bn_into_gemm",
         "fuse_pad_into_conv",
+        "fuse_pad_into_conv/pad_before_integer_conv",
         "fuse_pad_into_pool",
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import onnx
 import pytest
@@ -11,6 +13,7 @@ from sardonyx.rewrite import pipeline
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.rewrite_context import Settings
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
+from tests.rewrite.models import transformed
 from tests.rewrite.rules.body_maker import BodyMaker, choose, condition
 
 NUMBERS = ["float32", "float64", "float16", "int64", "int32", "uint8", "int8", "bool"]
@@ -134,3 +137,39 @@ def test_draws_are_not_folded() -> None:
         <float[2] c = {1.0, 2.0}> { r = RandomNormalLike (c)  y = Add (r, x) }"""
     )
     assert [node.op_type for node in result.graph.node] == ["RandomNormalLike", "Add"]
+
+
+def folded_operators(text: str, **weights: np.ndarray) -> dict[str, int]:
+    engine = transformed(text, **weights)
+    return dict(Counter(node.op_type for node in engine.model.graph))
+
+
+def test_an_operand_read_twice_is_freed_once() -> None:
+    """A product of a weight with itself has the weight's size; two copies side by side have twice the size."""
+    weight = np.random.default_rng(0).random((400, 400), np.float32)
+    product = "g (float[400, 400] x) => (float[400, 400] y) { d = Mul (w, w)  y = Add (x, d) }"
+    assert folded_operators(product, w=weight) == {"Add": 1}
+    copies = "g (float[800, 400] x) => (float[800, 400] y) { d = Concat <axis = 0> (w, w)  y = Add (x, d) }"
+    assert folded_operators(copies, w=weight) == {"Concat": 1, "Add": 1}
+
+
+def test_copies_of_a_folded_value_are_not_freed_twice() -> None:
+    """The intermediate value counts once, so that the result would add its size."""
+    weight = np.random.default_rng(0).random((400, 400), np.float32)
+    text = """g (float[800, 400] x) => (float[800, 400] y) {
+        n = Neg (w)  d = Concat <axis = 0> (n, n)  y = Add (x, d)
+    }"""
+    assert folded_operators(text, w=weight) == {"Concat": 1, "Add": 1}
+
+
+def test_a_large_fill_is_folded_into_its_reader() -> None:
+    weight = np.random.default_rng(0).random((100, 100), np.float32)
+    fill = "c = ConstantOfShape <value: tensor = float[1] {2.0}> (s)"
+    text = f"g (float[100, 100] x) => (float[100, 100] y) {{ {fill}  d = Mul (c, w)  y = Add (x, d) }}"
+    assert folded_operators(text, w=weight, s=np.array([100, 100])) == {"Add": 1}
+
+
+def test_a_large_fill_without_constant_readers_stays() -> None:
+    fill = "c = ConstantOfShape <value: tensor = float[1] {2.0}> (s)"
+    text = f"g (float[100, 100] x) => (float[100, 100] y, float[100, 100] c) {{ {fill}  y = Add (x, c) }}"
+    assert folded_operators(text, s=np.array([100, 100])) == {"ConstantOfShape": 1, "Add": 1}

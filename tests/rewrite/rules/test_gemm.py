@@ -41,6 +41,16 @@ def biased(g: GraphMaker) -> None:
     g.output(g.node("Add", *either(g, y, row(g, m, n, dtype))))
 
 
+@generator("fuse_matmul_add_bias_into_gemm/transposed_matmul_add")
+def transposed_and_biased(g: GraphMaker) -> None:
+    dtype = g.pick(TYPES)
+    m, k, n = (g.int(1, 4) for _ in range(3))
+    perm = g.pick([None, [1, 0], [1, 0], [0, 1] if m == n else None])
+    y = g.node("Transpose", g.node("MatMul", g.input((n, k), dtype), g.input((k, m), dtype)), perm=perm)
+    g.read_again(y, 0.1)
+    g.output(g.node("Add", *either(g, y, row(g, m, n, dtype))))
+
+
 def gemm(g: GraphMaker, dtype: str) -> tuple[str, int, int]:
     """Return the output, rows and columns of a Gemm."""
     m, k, n = (g.int(1, 4) for _ in range(3))
@@ -161,6 +171,7 @@ def products_of_transposed(g: GraphMaker) -> None:
 
 LABELS = [
     "fuse_matmul_add_bias_into_gemm",
+    "fuse_matmul_add_bias_into_gemm/transposed_matmul_add",
     "fuse_add_into_gemm",
     "fuse_transpose_into_gemm",
     "fuse_transpose_into_matmul",

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import (
+    EXACT,
     REASSOCIATES,
     SILENT,
     AnyOf,
@@ -31,7 +32,7 @@ from sardonyx.rewrite.language import (
     unshared,
     where,
 )
-from sardonyx.rewrite.notation import AveragePool, BatchNormalization, Conv, MaxPool, Pad
+from sardonyx.rewrite.notation import AveragePool, BatchNormalization, Conv, ConvInteger, MaxPool, Pad
 from sardonyx.rewrite.rules.ranges import value_range
 from sardonyx.rewrite.rules.signatures import apply_along
 from sardonyx.rewrite.site import Site
@@ -412,13 +413,14 @@ def batch_norm_after_gemm(x: V, w: V, b: Maybe) -> Rewrite:
     return BatchNormalization(AnyOf("Gemm", "MatMul")(x, w, b), ...) >> folded
 
 
-def pad_amounts(s: Site, pad: ir.Node, most: float | None = None) -> tuple[int, ...] | Refusal:
-    """Return a Pad node's amounts (begins, then ends) if they are known and the padding is zeros.
+def pad_amounts(s: Site, pad: ir.Node, most: float | None = None, number: float = 0.0) -> tuple[int, ...] | Refusal:
+    """Return a Pad node's amounts (begins, then ends) if they are known and the padding is one number.
 
     Args:
         s: The site of the rule.
         pad: The node.
-        most: Accept any number up to this one instead of zero.
+        most: Accept any number up to this one instead of ``number``.
+        number: The number.
     """
     if facts.attribute(pad, "mode", s.opset, "constant") not in ("constant", b"constant"):
         return Refusal("it does not pad with a constant")
@@ -436,8 +438,8 @@ def pad_amounts(s: Site, pad: ir.Node, most: float | None = None) -> tuple[int, 
         return Refusal("the amounts are not known")
     if most is not None and (value is None or not value <= most):
         return Refusal("it pads with a number that may be greater than what it pads")
-    if most is None and (value is None or value != 0):
-        return Refusal("it pads with another number than zero")
+    if most is None and (value is None or value != number):
+        return Refusal("it pads with another number than zero" if number == 0 else "it pads with another number")
     return tuple(int(a) for a in amounts)
 
 
@@ -451,12 +453,12 @@ def _spread(amounts: Sequence[int] | None, axes: Sequence[int] | None, rank: int
     return tuple(full)
 
 
-def _total_pads(s: Site, operators: str, most: float | None = None) -> list[int] | Refusal | None:
+def _total_pads(s: Site, operators: str, most: float | None = None, number: float = 0.0) -> list[int] | Refusal | None:
     """Return the pads of a window operator together with those of the Pad before the operator."""
     pad = s.producer(0, "Pad")
     if pad is None:
         return None
-    amounts = pad_amounts(s, pad, most)
+    amounts = pad_amounts(s, pad, most, number)
     if isinstance(amounts, Refusal):
         return amounts
     if s.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
@@ -483,6 +485,24 @@ def pad_before_conv(x: V) -> Rewrite:
         return Op(("Conv",))(m.x, *m.root.inputs[1:], pads=pads, **attributes)
 
     return Conv(Pad(x, ...), ...) >> padded
+
+
+@rule("fuse_pad_into_conv", exactness=EXACT, opset=10)
+def pad_before_integer_conv(x: V) -> Rewrite:
+    """ConvInteger(Pad(x, z), w, z) is ConvInteger(x, w, z, pads), for padding with the zero point of x."""
+
+    def padded(m: Match) -> Result:
+        zero = m.root.inputs[2] if len(m.root.inputs) > 2 else None
+        number = 0 if zero is None else facts.scalar(zero)
+        if number is None:
+            return Refusal("the zero point is not known")
+        pads = _total_pads(m.site, "convolution", number=float(number))
+        if not isinstance(pads, list) or facts.refers_to_function_attribute(m.root):
+            return pads if isinstance(pads, Refusal) else None
+        attributes = {k: v for k, v in attributes_of(m.root).items() if k not in ("pads", "auto_pad")}
+        return ConvInteger(m.x, *m.root.inputs[1:], pads=pads, **attributes)
+
+    return ConvInteger(Pad(x, ...), ...) >> padded
 
 
 @rule("fuse_pad_into_pool", exactness=REASSOCIATES, opset=7)

@@ -28,6 +28,9 @@ Engines match quantization nodes; other rules handle Constant and Identity."""
 SPLAT_BYTES = 128
 """Bytes up to which a ConstantOfShape is folded: a larger result takes more room than the node."""
 
+LARGEST_FILL = 16 << 20
+"""Bytes up to which a ConstantOfShape is evaluated for its readers."""
+
 ROUNDED_ONCE = frozenset(
     {
         "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Compress", "Concat", "ConstantOfShape",
@@ -55,6 +58,8 @@ def fold_constants(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
     frontier: list[ir.Value] = []
     for node in group:
         for output in node.outputs:
+            if _is_large_fill(node):
+                continue  # The readers in the group are folded; the others read the node.
             if output.is_graph_output() or any(use.node not in inside for use in output.uses()):
                 frontier.append(output)
     if not frontier:
@@ -114,7 +119,29 @@ def _foldable(engine: Engine, graph: ir.Graph) -> list[ir.Node]:
             continue
         group.append(node)
         known.update(node.outputs)
-    return group
+    return _without_idle_fills(engine, group)
+
+
+def _is_large_fill(node: ir.Node) -> bool:
+    """Return True for a ConstantOfShape that is smaller than its result: a constant for its readers alone."""
+    return facts.is_op(node, "ConstantOfShape") and _bytes_of(node.outputs[0]) > SPLAT_BYTES
+
+
+def _bytes_of(value: ir.Value) -> int:
+    """Return the bytes of a value of known shape and numeric type, else 0."""
+    shape, kind = facts.static_shape(value), facts.dtype(value)
+    return 0 if shape is None or kind is None else int(np.prod(shape, dtype=object) * kind.itemsize)
+
+
+def _without_idle_fills(engine: Engine, group: list[ir.Node]) -> list[ir.Node]:
+    """Return the group without large fills of which nothing in the group reads the result."""
+    inside = set(group)
+    for node in reversed(group):
+        if _is_large_fill(node) and not any(use.node in inside for use in node.outputs[0].uses()):
+            inside.remove(node)
+            reason = f"the node replaces {_bytes_of(node.outputs[0])} bytes by one number"
+            engine.refused[("fold_constants", node_label(node))] = reason
+    return [node for node in group if node in inside]
 
 
 def _reads_constants(node: ir.Node, known: set[ir.Value]) -> bool:
@@ -146,18 +173,23 @@ def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | Non
             if kind != ir.DataType.STRING
             else 64 * int(np.prod(shape, dtype=object))
         )
-    freed = 0
-    for value in node.inputs:
-        tensor = facts.constant_tensor(value)
-        if tensor is not None and value is not None and tensor.dtype != ir.DataType.STRING and len(value.uses()) == 1:
-            freed += tensor.nbytes
-        elif value in known and (shape := facts.static_shape(value)) is not None and value is not None:
-            freed += int(np.prod(shape, dtype=object) * (value.dtype.itemsize if value.dtype else 0))
-    if node.op_type == "ConstantOfShape" and size > SPLAT_BYTES:
-        return f"the node replaces {size} bytes by one number"
+    if _is_large_fill(node):
+        return f"the node replaces {size} bytes by one number" if size > LARGEST_FILL else None
+    freed = sum(_freed_bytes(value, node, known) for value in dict.fromkeys(node.inputs) if value is not None)
     if size - freed > engine.settings.growth:
         return f"folding would add {size - freed} bytes"
     return None
+
+
+def _freed_bytes(value: ir.Value, node: ir.Node, known: set[ir.Value]) -> int:
+    """Return the bytes of a constant operand that only this node reads, or that is folded itself."""
+    tensor = facts.constant_tensor(value)
+    if tensor is not None and tensor.dtype != ir.DataType.STRING and all(use.node is node for use in value.uses()):
+        return tensor.nbytes
+    producer = value.producer()
+    if value not in known or producer is None or _is_large_fill(producer):
+        return 0
+    return _bytes_of(value)
 
 
 def _evaluate(

@@ -36,11 +36,14 @@ FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataTyp
 def broadcasts_into_rows(value: ir.Value, x: ir.Value, w: ir.Value) -> bool:
     """Return True if ``value`` broadcasts to the product of matrices x and w, as Gemm's C must."""
     shape = facts.static_shape(value)
-    columns = facts.dim_at(w, 1)
-    rows = facts.dim_at(x, 0)
-    if shape is None or len(shape) > 2:
+    return shape is not None and _fits(shape, facts.dim_at(x, 0), facts.dim_at(w, 1))
+
+
+def _fits(shape: Sequence[int], rows: int | str | None, columns: int | str | None) -> bool:
+    """Return True if a shape broadcasts to a matrix of some rows and columns."""
+    if len(shape) > 2:
         return False
-    full = (1,) * (2 - len(shape)) + shape
+    full = (1,) * (2 - len(shape)) + tuple(shape)
     return full[0] in (1, rows) and full[1] in (1, columns)
 
 
@@ -68,6 +71,33 @@ def matmul_add(x: V, w: V, b: V) -> Rewrite:
     """Fuse x @ w + b into Gemm(x, w, b) for matrices x and w."""
     return x @ w + b >> Gemm(x, w, b) | where(
         rank(x) == 2, rank(w) == 2, unshared, suits_gemm(x), is_gemm_bias(b, x, w)
+    )
+
+
+def _is_matrix_transpose(node: ir.Node) -> bool:
+    perm: Sequence[int] | None = facts.attribute(node, "perm", 13)
+    return perm is None or list(perm) == [1, 0]
+
+
+def swaps_axes(m: Match) -> Refusal | None:
+    """Guard: every matched Transpose of a matrix swaps its two axes."""
+    return None if all(_is_matrix_transpose(node) for node in m.nodes if node.op_type == "Transpose") else SILENT
+
+
+@rule("fuse_matmul_add_bias_into_gemm", exactness=REASSOCIATES, opset=7)
+def transposed_matmul_add(x: V, w: V, b: V) -> Rewrite:
+    """Fuse (w @ x)ᵀ + b into Gemm(x, w, b) with both operands transposed, for matrices x and w."""
+
+    def objection(m: Match) -> Refusal | None:
+        rows, columns, shape = facts.dim_at(m.x, 1), facts.dim_at(m.w, 0), facts.static_shape(m.b)
+        if shape is None or not _fits(shape, rows, columns):
+            return Refusal("the bias does not broadcast to the product")
+        if m.site.opset < 11 and not shape:
+            return Refusal("a scalar bias needs opset 11")
+        return None
+
+    return Transpose(w @ x) + b >> Gemm(x, w, b, transA=1, transB=1) | where(
+        rank(x) == 2, rank(w) == 2, unshared, swaps_axes, suits_gemm(x), objection
     )
 
 
@@ -144,10 +174,11 @@ def bias_of_gemm(a: V, b: V, term: V) -> Rewrite:
 
     def fuse(m: Match) -> Result:
         gemm, is_difference = m.nodes[1], m.root.op_type == "Sub"
-        columns, shape = facts.dim_at(gemm.outputs[0], 1), facts.static_shape(m.term)
+        rows, columns = facts.dim_at(gemm.outputs[0], 0), facts.dim_at(gemm.outputs[0], 1)
+        shape = facts.static_shape(m.term)
         if shape is None or columns is None or len(shape) > 2 or facts.refers_to_function_attribute(gemm):
             return None
-        if (shape[-1:] or (1,))[0] not in (1, columns) or (len(shape) == 2 and shape[0] != 1):
+        if not _fits(shape, rows, columns):
             return Refusal("the term does not broadcast to the Gemm")
         c = gemm.inputs[2] if len(gemm.inputs) > 2 else None
         if not facts.is_constant(m.term):
@@ -159,11 +190,12 @@ def bias_of_gemm(a: V, b: V, term: V) -> Rewrite:
         wide = added.astype(np.float64) * (-1 if is_difference else 1)
         if c is not None:
             old = facts.small_constant(c)
-            if old is None or old.ndim > 2 or (old.ndim == 2 and old.shape[0] != 1):
-                return Refusal("C of the Gemm is not a constant row")
+            if old is None or not _fits(old.shape, rows, columns):
+                return Refusal("C of the Gemm is not a constant")
             wide = wide + old.astype(np.float64) * m.site.attr("beta", 1.0, node=gemm)
-        row = np.broadcast_to(wide.reshape(-1), (columns,)) if wide.size == 1 else wide.reshape(-1)
-        bias = np.ascontiguousarray(row.astype(added.dtype))
+        if wide.ndim < 2 or wide.shape[0] == 1:
+            wide = np.broadcast_to(wide.reshape(-1), (columns,)) if wide.size == 1 else wide.reshape(-1)
+        bias = np.ascontiguousarray(wide.astype(added.dtype))
         return Gemm(m.a, m.b, bias, **_attributes_except(gemm, "beta"))
 
     return AnyOf("Add", "Sub")(Gemm(a, b, ...), term) >> fuse | where(unshared)
@@ -278,16 +310,6 @@ def parallel_matmuls(s: Site) -> Result:
         return Refusal("the rank of the input is not known")
     outputs = build_split(s, MatMul(x, merged), [shape[1] for shape in shapes], max(rank, 1) - 1)
     return Patch({node.outputs[0]: outputs.out(i) for i, node in enumerate(siblings)}, after=x)
-
-
-def _is_matrix_transpose(node: ir.Node) -> bool:
-    perm: Sequence[int] | None = facts.attribute(node, "perm", 13)
-    return perm is None or list(perm) == [1, 0]
-
-
-def swaps_axes(m: Match) -> Refusal | None:
-    """Guard: every matched Transpose of a matrix swaps its two axes."""
-    return None if all(_is_matrix_transpose(node) for node in m.nodes if node.op_type == "Transpose") else SILENT
 
 
 @rule("fuse_transposes_around_matmul", exactness=REASSOCIATES)
