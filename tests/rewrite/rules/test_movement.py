@@ -51,6 +51,12 @@ def scatters(g: GraphMaker) -> None:
         rows = rows[:-1] if g.chance() else rows[::-1].copy()
     if g.chance(0.3):
         rows = rows[:0]
+    if g.opset >= 15 and g.chance(0.3):
+        limit = g.node("Squeeze", g.node("Shape", x, start=0, end=1))
+        indices = g.node("Range", g.const(np.array(0)), limit, g.const(np.array(1)))
+        y = g.node("ScatterND", x, g.node("Reshape", indices, g.ints(-1, 1)), g.node("Neg", x))
+        g.output(g.node("Relu", y))
+        return
     updates = g.input((len(rows), *shape[1:]))
     if g.chance():
         reduction = g.pick(["add", "none"]) if g.opset >= 16 and g.chance(0.3) else None

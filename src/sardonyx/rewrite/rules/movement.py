@@ -8,6 +8,7 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import EXACT, SILENT, A, AnyOf, Match, Refusal, Rewrite, V, guard, rule, where
 from sardonyx.rewrite.notation import Pad, ScatterND, Tile
 from sardonyx.rewrite.rules.reshapes import have_same_dims
+from sardonyx.rewrite.sizes import equal
 
 _IDENTITY_MODES = frozenset({"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners"})
 """Coordinate transformations that map each pixel to itself if no size changes."""
@@ -54,13 +55,37 @@ def resize_to_same(x: V) -> Rewrite:
 
 
 def overwrites_every_row(m: Match) -> Refusal | None:
-    """Guard: the constant indices of a ScatterND are all rows of the data, in order."""
+    """Guard: the indices of a ScatterND are all rows of the data in order, as numbers or as a range over an axis."""
+    if m.reduction not in ("none", None):
+        return SILENT
     rows, indices = facts.dim_at(m.data, 0), facts.small_constant(m.indices)
-    if m.reduction not in ("none", None) or indices is None or indices.ndim != 2 or indices.shape[1] != 1:
+    if indices is None:
+        return None if _is_range_over_rows(m) else SILENT
+    if indices.ndim != 2 or indices.shape[1] != 1:
         return SILENT
     if rows is None or not np.array_equal(indices[:, 0], np.arange(rows)):
         return Refusal("the indices are not known to be every row once, in order")
     return None
+
+
+def _is_range_over_rows(m: Match) -> bool:
+    """Return True if the indices are a column of ``Range(0, rows of data, 1)``."""
+    sizes, dims, column = m.site.sizes, m.site.sizes.dims(m.data), m.site.sizes.dims(m.indices)
+    node = m.indices.producer()
+    if node is None or not facts.is_op(node, "Unsqueeze", "Reshape") or node.inputs[0] is None:
+        return False
+    source = node.inputs[0].producer()
+    if source is None or not facts.is_op(source, "Range") or not dims or column is None or len(column) != 2:
+        return False
+    start, limit, delta = source.inputs
+    rows = sizes.elements(limit)
+    return (
+        column[1] == 1
+        and sizes.constant(start) == (0,)
+        and sizes.constant(delta) == (1,)
+        and rows is not None
+        and equal(rows[1][0], dims[0]) is True
+    )
 
 
 @rule("eliminate_overwritten_scatter", exactness=EXACT)
