@@ -23,6 +23,7 @@ PUBLIC_NAMES = {
     "sardonyx.report.accuracy": ["compare"],
     "sardonyx.report.bench": ["bench"],
     "sardonyx.report.diff": ["diff"],
+    "sardonyx.report.listing": ["list_nodes", "list_weights"],
     "sardonyx.report.non_finite": ["non_finite"],
     "sardonyx.report.reduction": ["reduce"],
     "sardonyx.report.summary": ["summary"],

@@ -14,6 +14,8 @@ from sardonyx.ops import operator as operator
 from sardonyx.report.accuracy import compare as compare
 from sardonyx.report.bench import bench as bench
 from sardonyx.report.diff import diff as diff
+from sardonyx.report.listing import list_nodes as list_nodes
+from sardonyx.report.listing import list_weights as list_weights
 from sardonyx.report.non_finite import non_finite as non_finite
 from sardonyx.report.reduction import reduce as reduce
 from sardonyx.report.summary import summary as summary

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import importlib
 import json
 import re
@@ -350,3 +351,27 @@ def test_bench_measures_a_compiled_file(run: Run, two_layers: Path, tmp_path: Pa
     assert [engine["engine"] for engine in figures["engines"]] == ["sardonyx"]
     refused = run("bench", compiled, "--against", "onnxruntime")
     assert refused.code == 2 and "cannot load a compiled file" in refused.err
+
+
+def test_info_lists_nodes_and_weights(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    table = tmp_path / "nodes.csv"
+    out = run("info", two_layers, "--sizes", "N=3", "--nodes", "--weights", "--csv", table).out
+    assert "3 nodes" in out and "2 weights" in out and "float[3, 2]" in out
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["operator"] for row in rows] == ["MatMul", "Identity", "MatMul"]
+    assert (rows[0]["inputs"], rows[0]["types"], rows[0]["macs"]) == ("x w", "float[3,2]", "12")
+    data = run("info", two_layers, "--nodes", "--weights", "--json").json
+    assert [row["operator"] for row in data["node_list"]] == ["MatMul", "Identity", "MatMul"]
+    assert {row["name"]: row["largest"] for row in data["weight_list"]} == {"w": 4.0, "v": 2.0}
+    assert "node_list" not in run("info", two_layers, "--json").json
+
+
+def test_info_shows_several_models_side_by_side(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    better = tmp_path / "better.onnx"
+    assert run("simplify", two_layers, "-o", better).code == 0
+    out = run("info", two_layers, better).out
+    (row,) = [line for line in out.splitlines() if line.startswith("│ Identity")]
+    assert [cell.strip() for cell in row.strip("│").split("│")] == ["Identity", "1", ""]
+    assert [info["nodes"] for info in run("info", two_layers, better, "--json").json] == [3, 2]
+    assert run("info", two_layers, better, "--nodes").code == 2

@@ -1,24 +1,90 @@
-"""``sardonyx info``: summary of a model."""
+"""``sardonyx info``: summary of a model, or of several side by side."""
 
 from __future__ import annotations
 
-from sardonyx.cli.output import AsJson, ModelPath, Sizes, console, parse_sizes, print_json, progress
-from sardonyx.report.quantities import print_all
-from sardonyx.report.summary import summary
-from sardonyx.report.summary_tables import summary_tables
+from pathlib import Path
+from typing import Annotated, Any
 
-EXAMPLE = "sardonyx info model.onnx --sizes batch=8"
+import typer
+
+from sardonyx.cli.output import AsJson, Sizes, console, parse_sizes, print_json, progress, report_written, write_csv
+from sardonyx.errors import OptionError
+from sardonyx.model import require_writable
+from sardonyx.report.listing import NodeRow, list_nodes, list_weights
+from sardonyx.report.quantities import print_all
+from sardonyx.report.summary import Summary, summary
+from sardonyx.report.summary_tables import nodes_table, side_by_side, summary_tables, weights_table
+
+EXAMPLE = "sardonyx info model.onnx --sizes N=8 --nodes --weights --csv nodes.csv"
+
+_COLUMNS = (
+    "graph", "name", "operator", "inputs", "outputs", "types", "attributes", "macs", "parameters", "weight_bytes",
+    "output_bytes",
+)  # fmt: skip
 
 
 def command(
-    model: ModelPath,
+    models: Annotated[
+        list[Path],
+        typer.Argument(help="The model: .onnx, .onnxtxt, .textproto, .prototxt; or several.", show_default=False),
+    ],
     sizes: Sizes = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="List the nodes: outputs, attributes, MACs.")] = False,
+    weights: Annotated[bool, typer.Option("--weights", help="List the weights: type, shape, bytes, range.")] = False,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write the nodes, with sizes and cost of each (.csv).", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Summarize a model: interface, operators, weights, arithmetic, memory."""
+    """Summarize a model: interface, operators, weights, arithmetic, memory. Several models are shown side by side.
+
+    Counts cover bodies and functions. With --sizes, the values of open sizes are inserted into all figures.
+    """
+    assigned = parse_sizes(sizes)
+    if len(models) > 1 and (nodes or weights or csv is not None):
+        raise OptionError(
+            "expected one model", where="--nodes, --weights, --csv", remedy="Give one model, or omit the option."
+        )
+    if csv is not None:
+        require_writable(csv)
     with progress("reading", quiet=as_json):
-        info = summary(model, sizes=parse_sizes(sizes))
+        infos = [summary(model, sizes=assigned) for model in models]
+        listed = list_nodes(models[0], sizes=assigned) if nodes or csv is not None else []
+        constants = list_weights(models[0]) if weights else []
+    if csv is not None:
+        write_csv(csv, _COLUMNS, map(_cells, listed))
     if as_json:
-        print_json(info.as_dict())
-    else:
-        print_all(console, *summary_tables(model.name, info))
+        print_json(_plain(models, infos, listed if nodes else None, constants if weights else None))
+        return
+    if len(models) > 1:
+        print_all(console, side_by_side([(model.name, info) for model, info in zip(models, infos, strict=True)]))
+        return
+    print_all(
+        console,
+        *summary_tables(models[0].name, infos[0]),
+        *([nodes_table(listed)] if nodes else []),
+        *([weights_table(constants)] if weights else []),
+    )
+    if csv is not None:
+        report_written(csv, as_json=False)
+
+
+def _cells(row: NodeRow) -> list[Any]:
+    """Return a row of the table of nodes; lists are separated by spaces."""
+    data = row.as_dict()
+    for name in ("inputs", "outputs"):
+        data[name] = " ".join(data[name])
+    data["types"] = " ".join(text.replace(" ", "") for text in data["types"])
+    data["attributes"] = "; ".join(f"{name}={text}" for name, text in data["attributes"].items())
+    return ["" if data[name] is None else data[name] for name in _COLUMNS]
+
+
+def _plain(
+    models: list[Path], infos: list[Summary], nodes: list[NodeRow] | None, weights: list[Any] | None
+) -> dict[str, Any] | list[dict[str, Any]]:
+    if len(infos) > 1:
+        return [{"model": str(model), **info.as_dict()} for model, info in zip(models, infos, strict=True)]
+    lists = {"node_list": nodes, "weight_list": weights}
+    return infos[0].as_dict() | {
+        name: [row.as_dict() for row in rows] for name, rows in lists.items() if rows is not None
+    }

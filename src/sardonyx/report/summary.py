@@ -96,14 +96,14 @@ def summary(source: Loadable, *, sizes: Mapping[str, int] | None = None) -> Summ
         model = model.clone()
     inputs = tuple(_port(v) for v in model.graph.inputs if not v.is_initializer())
     outputs = tuple(_port(v) for v in model.graph.outputs)
-    inference.infer_shapes(model, strict=False, input_shapes=_assigned_shapes(model, sizes) if sizes else None)
+    inference.infer_shapes(model, strict=False, input_shapes=assigned_shapes(model, sizes) if sizes else None)
     graphs = [model.graph, *(f.graph for f in model.functions.values())]
     nodes = [node for graph in graphs for node in graph.all_nodes()]
     operators = Counter(f"{n.domain}.{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in nodes)
     tensors = _weights(graphs, nodes)
     types: Counter[str] = Counter()
     for tensor in tensors:
-        types[tensor.dtype.name.lower()] += _bytes(tensor)
+        types[tensor.dtype.name.lower()] += stored_bytes(tensor)
     by_operator, unknown = _macs(nodes, Sizes(model.graph.opset_imports.get("", 1)))
     assumed = dict(sizes or {})
     peak = _peak_memory(model.graph, assumed)
@@ -118,7 +118,7 @@ def summary(source: Loadable, *, sizes: Mapping[str, int] | None = None) -> Summ
         metadata=dict(model.metadata_props),
         functions=tuple(f"{f.domain}.{f.name}" for f in model.functions.values()),
         parameters=sum(t.size for t in tensors),
-        weight_bytes=sum(_bytes(t) for t in tensors),
+        weight_bytes=sum(stored_bytes(t) for t in tensors),
         types=dict(types.most_common()),
         macs=_plain_size(sum(by_operator.values(), 0)),
         macs_by_operator={name: _plain_size(size) for name, size in by_operator.items()},
@@ -130,7 +130,7 @@ def summary(source: Loadable, *, sizes: Mapping[str, int] | None = None) -> Summ
     )
 
 
-def _assigned_shapes(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, list[int | str | None]]:
+def assigned_shapes(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, list[int | str | None]]:
     """Return the shapes of the inputs with assigned sizes."""
     shapes: dict[str, list[int | str | None]] = {}
     for value in model.graph.inputs:
@@ -150,18 +150,19 @@ def _plain_size(size: Size) -> int | str:
 
 
 def _port(value: ir.Value) -> Port:
-    kind = "?" if value.type is None else _type_name(value.type)
+    kind = "?" if value.type is None else type_name(value.type)
     shape = None if value.shape is None else tuple(d if isinstance(d, int) else (d.value or "?") for d in value.shape)
     return Port(str(value.name), kind, shape)
 
 
-def _type_name(kind: ir.TypeProtocol) -> str:
+def type_name(kind: ir.TypeProtocol) -> str:
+    """Return a type for readers: ``float``, ``seq(int64)``."""
     if isinstance(kind, ir.TensorType):
         return kind.dtype.name.lower()
     if isinstance(kind, ir.SequenceType):
-        return f"seq({_type_name(kind.elem_type)})"
+        return f"seq({type_name(kind.elem_type)})"
     if isinstance(kind, ir.OptionalType):
-        return f"optional({_type_name(kind.elem_type)})"
+        return f"optional({type_name(kind.elem_type)})"
     return str(kind)
 
 
@@ -177,7 +178,8 @@ def _weights(graphs: list[ir.Graph], nodes: list[ir.Node]) -> list[ir.TensorProt
     return [*initializers, *(t for t in constants if t is not None)]
 
 
-def _bytes(tensor: ir.TensorProtocol) -> int:
+def stored_bytes(tensor: ir.TensorProtocol) -> int:
+    """Return the bytes of a weight; of strings, their lengths."""
     if tensor.dtype == ir.DataType.STRING:
         return sum(len(s) for s in tensor.numpy().reshape(-1).tolist())
     return tensor.nbytes

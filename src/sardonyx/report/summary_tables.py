@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sardonyx.report.listing import NodeRow, WeightRow
 from sardonyx.report.quantities import count, size, sizes_note
-from sardonyx.report.summary import Summary
+from sardonyx.report.summary import Port, Summary
 
 
 def summary_tables(name: str, info: Summary) -> list[RenderableType]:
@@ -58,3 +60,75 @@ def _facts(info: Summary) -> Iterator[tuple[str, str]]:
         yield "functions", ", ".join(info.functions)
     for key, text in info.metadata.items():
         yield key, text if len(text) <= 200 else text[:200] + "…"
+
+
+def side_by_side(models: Sequence[tuple[str, Summary]]) -> Table:
+    """Return several models as columns: operators, nodes, weights, bytes and arithmetic."""
+    table = Table(title="Models", title_justify="left", header_style="bold")
+    table.add_column("")
+    for name, _ in models:
+        table.add_column(name, justify="right", overflow="fold")
+    totals = Counter[str]()
+    for _, info in models:
+        totals.update(info.operators)
+    for operator, _ in totals.most_common():
+        table.add_row(operator, *(str(info.operators.get(operator, "")) for _, info in models))
+    table.add_section()
+    rows: dict[str, Callable[[Summary], str]] = {
+        "nodes": lambda info: str(info.nodes),
+        "parameters": lambda info: count(info.parameters),
+        "weights": lambda info: size(info.weight_bytes),
+        "file": lambda info: "" if info.file_bytes is None else size(info.file_bytes),
+        "MACs": lambda info: count(info.macs),
+        "opset": lambda info: str(info.opsets.get("", "")),
+        "IR version": lambda info: str(info.ir_version),
+        "inputs": lambda info: "\n".join(map(_port_text, info.inputs)),
+        "outputs": lambda info: "\n".join(map(_port_text, info.outputs)),
+    }
+    for label, text in rows.items():
+        table.add_row(label, *(Text(text(info)) for _, info in models))
+    return table
+
+
+def _port_text(port: Port) -> str:
+    shape = "?" if port.shape is None else f"({', '.join(map(str, port.shape))})"
+    return f"{port.name} {port.type} {shape}"
+
+
+def nodes_table(rows: Sequence[NodeRow]) -> Table:
+    """Return the nodes with operator, outputs, attributes and cost."""
+    table = Table(title=f"{len(rows)} nodes", title_justify="left", header_style="bold")
+    for column in ("node", "operator", "outputs", "attributes"):
+        table.add_column(column, overflow="fold")
+    for column in ("MACs", "parameters"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            Text(f"{row.graph}/{row.name}" if row.graph else row.name),
+            row.operator,
+            Text("\n".join(row.types)),
+            Text("\n".join(f"{name}={text}" for name, text in row.attributes.items())),
+            "" if row.macs is None else count(row.macs),
+            count(row.parameters) if row.parameters else "",
+        )
+    return table
+
+
+def weights_table(rows: Sequence[WeightRow]) -> Table:
+    """Return the weights with type, shape, bytes and range."""
+    table = Table(title=f"{len(rows)} weights", title_justify="left", header_style="bold")
+    for column in ("weight", "type", "shape"):
+        table.add_column(column, overflow="fold")
+    for column in ("bytes", "least", "largest", "zeros", "readers"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            Text(f"{row.graph}/{row.name}" if row.graph else row.name),
+            row.type,
+            f"({', '.join(map(str, row.shape))})",
+            size(row.bytes),
+            *("" if number is None else f"{number:.4g}" for number in (row.least, row.largest)),
+            "" if row.zeros is None else f"{row.zeros:.1%}",
+            str(row.readers),
+        )
+    return table
