@@ -1,4 +1,4 @@
-"""Measure what quantization costs: the metric of trained models on labelled data, beside ONNX Runtime's quantizer.
+"""Measure what quantization costs, as the metric of trained models, beside ONNX Runtime's quantizer.
 
     SARDONYX_SUITES=… python benchmarks/compress.py --tasks kws resnet8 --json compress.json --plot compress.png
 
