@@ -423,9 +423,16 @@ def experts() -> list[Case]:
     return cases
 
 
+def distances() -> list[Case]:
+    return [
+        Case("CDist", [f(S, 4), f(6, 4)], {"metric": "euclidean"}),
+        Case("CDist", [f(S, 4).astype(np.float64), f(6, 4).astype(np.float64)], {"metric": "sqeuclidean"}),
+    ]
+
+
 CASES = [
     *fusions(), *normalizations(), *tensors(), *quantized(np.uint8), *quantized(np.int8),
     *products(np.uint8, np.uint8), *products(np.uint8, np.int8), *products(np.int8, np.int8),
     *dynamically_quantized(np.uint8), *dynamically_quantized(np.int8), *blocks(), *attentions(), *grouped(),
-    *experts(),
+    *experts(), *distances(),
 ]  # fmt: skip

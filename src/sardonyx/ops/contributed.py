@@ -15,6 +15,7 @@ CONTRIBUTED = {
         "BiasGelu": "T T; T: bfloat16 double float float16",
         "BiasSoftmax": "T T; T: double float float16",
         "BiasSplitGelu": "T T; T: float float16",
+        "CDist": "T T; T: double float",
         "CropAndResize": "T1 T1 T2 T2; T1: double float float16; T2: int32",
         "DecoderMaskedMultiHeadAttention": "T T T M T T T M M M T; T: float float16; M: int32",
         "DequantizeLinear": "T1 T2 T1; T1: int16 int32 int4 int8 uint16 uint4 uint8; T2: float float16",

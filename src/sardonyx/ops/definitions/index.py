@@ -99,7 +99,7 @@ _FAMILIES: dict[str, dict[str, str]] = {
         ),
         "microsoft.strings": "Tokenizer",
         "microsoft.tensors": (
-            "CropAndResize ExpandDims GridSample Inverse Irfft NGramRepeatBlock Pad Range Rfft Unique"
+            "CDist CropAndResize ExpandDims GridSample Inverse Irfft NGramRepeatBlock Pad Range Rfft Unique"
         ),
         "movement": "Trilu",
     },

@@ -35,6 +35,18 @@ def expand_dims(x: Tensor, axis: Tensor) -> Tensor:
     return L.unsqueeze(x, [int(L.static_scalar(axis, "the axis of ExpandDims"))])
 
 
+@operator("CDist", since=1, domain=DOMAIN)
+def cdist(a: Tensor, b: Tensor, *, metric: str = "sqeuclidean") -> Tensor:
+    """Return the distance of each row of ``a`` [M, K] to each row of ``b`` [N, K], as [M, N]."""
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise InvalidModelError(f"unknown metric {metric!r}; expected 'euclidean' or 'sqeuclidean'.")
+    if a.rank != 2 or b.rank != 2:
+        raise InvalidModelError(f"expected two matrices, got ranks {a.rank} and {b.rank}.")
+    difference = L.unsqueeze(a, [1]) - L.unsqueeze(L.of_shape(b, (b.shape[0], a.shape[1]), "the rows of CDist"), [0])
+    squares = L.reduce_sum(difference * difference, [-1])
+    return L.sqrt(squares) if metric == "euclidean" else squares
+
+
 @operator("GridSample", since=1, domain=DOMAIN)
 def grid_sample(
     x: Tensor, grid: Tensor, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
