@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -203,6 +204,28 @@ def test_an_overridable_weight_stays_an_input() -> None:
     result = sardonyx.optimize(proto)
     assert [v.name for v in result.model.graph.inputs] == ["x", "bias"]
     assert result.report.verdict.status == "proved"
+
+
+@pytest.mark.parametrize("options", [{"freeze_defaults": True}, {"passes": ["freeze_initializers"]}])
+@pytest.mark.parametrize("also_listed", [[], ["k"]], ids=["some weights listed", "all weights listed"])
+@pytest.mark.parametrize("version", [3, 8])
+def test_an_overridable_weight_is_frozen_on_request(
+    options: dict[str, Any], also_listed: list[str], version: int
+) -> None:
+    proto = model(
+        [node("Neg", ["bias"], ["n"]), node("Add", ["x", "n"], ["t"]), node("Mul", ["t", "k"], ["y"])],
+        [info(name, [3]) for name in ["x", "bias", *also_listed]],
+        [info("y", [3])],
+        {"bias": np.ones(3, np.float32), "k": np.full(3, 2, np.float32)},
+    )
+    proto.ir_version = version
+    result = sardonyx.optimize(proto, **options)
+    weights = {value.name for value in result.model.graph.initializers.values()}
+    assert [v.name for v in result.model.graph.inputs if v.name not in weights] == ["x"]
+    assert version == 3 or [v.name for v in result.model.graph.inputs] == ["x"]
+    assert result.report.verdict.status == "proved"
+    assert result.report.gate.startswith("frozen defaults")
+    assert ("Neg" in operators(result)) == ("passes" in options)
 
 
 @pytest.mark.parametrize(("producer", "inputs"), [("", ["x", "bias"]), ("pytorch", ["x"]), ("OnnxMLTools", ["x"])])

@@ -65,6 +65,10 @@ def command(
         str, typer.Option(help="counts: the engine's fusions decide; latency: measured latency decides.")
     ] = "counts",
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3 and write nothing unless proved.")] = False,
+    freeze_defaults: Annotated[
+        bool,
+        typer.Option("--freeze-defaults", help="Make inputs with a default value constants: callers cannot feed them."),
+    ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="List near matches that did not fire, with reasons.")
     ] = False,
@@ -88,6 +92,7 @@ def command(
             opset=opset,
             verify=verify,
             gate=gate,
+            freeze_defaults=freeze_defaults,
             rules=[rule for path in rules or () for rule in load_rules(path)],
         )
     proved = result.report.verdict.status.startswith("proved")

@@ -79,6 +79,7 @@ def optimize(
     verify: bool = True,
     gate: str = "counts",
     rules: Iterable[Rule] = (),
+    freeze_defaults: bool = False,
 ) -> Optimized:
     """Rewrite a model to fewer, cheaper nodes, and prove the equality of results.
 
@@ -96,6 +97,8 @@ def optimize(
         gate: ``"counts"``: the fusions and nodes of the target's engine decide, with the same result on every run.
             ``"latency"``: measured latency decides, if the engine is installed; a busy machine may decide differently.
         rules: Further rules, made with ``sardonyx.rule``.
+        freeze_defaults: Make inputs with a default value (initializers listed as inputs) constants, so that they can
+            be folded. By default they remain inputs with their values, which callers may override.
 
     Returns:
         The model, at the lowest IR version with all its features, and the report. Rewrites that change an output
@@ -111,9 +114,12 @@ def optimize(
         raise OptionError(f"unknown gate '{gate}'", where="gate", remedy=f"Gates: {', '.join(regression_gate.GATES)}.")
     skipped = {*skip, *(("fuse_bn_into_conv",) if skip_fuse_bn else ())}
     selection = pipeline.select(profile.name, passes, skipped, rules)
-    unlists = any(sweep.rule.name == "eliminate_initializer_from_inputs" for sweep in selection.sweeps)
+    sweeps = {sweep.rule.name for sweep in selection.sweeps}
+    unlists = "eliminate_initializer_from_inputs" in sweeps
+    # The proof compares interfaces, so the original is frozen too.
+    freezes = freeze_defaults or "freeze_initializers" in sweeps
     with collector_paused():
-        original = _Original(model, input_shapes, opset, profile, unlists=unlists)
+        original = _Original(model, input_shapes, opset, profile, unlists=unlists, freezes=freezes)
         if inputs is not None:
             require_fit(original.model, inputs)
         report = Report.begin(original.model, original.bytes, profile.name)
@@ -127,7 +133,7 @@ def optimize(
             verdict = attempt.prove(verifier)
     pipeline.finish(attempt.engine, selection)
     model_io.lower_ir_version(attempt.model)
-    report.gate = "; ".join(filter(None, (original.sorted, original.converted, outcome.text)))
+    report.gate = "; ".join(filter(None, (original.sorted, original.frozen, original.converted, outcome.text)))
     report.finish(
         attempt.model,
         attempt.engine,
@@ -268,9 +274,11 @@ class _Original:
         profile: targets.Profile,
         *,
         unlists: bool,
+        freezes: bool,
     ) -> None:
         self._source = source
         self._unlists = unlists
+        self._freezes = freezes
         self._path = Path(source) if isinstance(source, (str, os.PathLike)) else None
         self._changed = bool(input_shapes)
         self._input_shapes = input_shapes
@@ -278,6 +286,7 @@ class _Original:
         self.profile = profile
         self._loadable: dict[str, bool] = {}
         self.sorted = ""
+        self.frozen = ""
         self.converted = ""
         self._untouched = True
         self.model = self._prepare()
@@ -293,6 +302,12 @@ class _Original:
         if sort_nodes(model):
             self._changed = True
             self.sorted = "nodes sorted"
+        defaults = [value for value in model.graph.inputs if value.is_initializer()]
+        if self._freezes and defaults:
+            pipeline.free_initializers(model)
+            unlist_weights(model.graph)
+            self._changed = True
+            self.frozen = f"frozen defaults: {len(defaults)}"
         version = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
         target = self._opset if self._opset is not None or version is None else self.profile.opset(version)
         if target is not None and target != version:

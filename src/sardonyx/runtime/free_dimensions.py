@@ -36,3 +36,20 @@ def with_sizes(model: ir.Model, by_name: Mapping[str, int], by_denotation: Mappi
                 [value.shape.get_denotation(axis) for axis in range(len(value.shape))],
             )
     return fixed
+
+
+def with_sizes_of_defaults(model: ir.Model) -> ir.Model:
+    """Return a model in which symbols that inputs share with a default value have the sizes of the default value.
+
+    A constant has no declared symbols, so that calls could otherwise contradict the declaration unnoticed.
+    """
+    graph = model.graph
+    required = [value for value in graph.inputs if not value.is_initializer()]
+    symbols = {dim.value for value in required for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)}
+    sizes: dict[str, int] = {}
+    for value in graph.inputs:
+        if value.is_initializer() and value.const_value is not None:
+            for dim, size in zip(value.shape or (), value.const_value.shape.numpy(), strict=False):
+                if isinstance(dim, ir.SymbolicDim) and dim.value is not None and dim.value in symbols:
+                    sizes.setdefault(dim.value, int(size))
+    return with_sizes(model, sizes, {}) if sizes else model

@@ -345,10 +345,8 @@ class Session(Edits):
         return list(self._live.version.outputs)
 
     def get_overridable_initializers(self) -> list[ValueInfo]:
-        """Return the inputs with a default value."""
-        from sardonyx.runtime.model_info import ValueInfo
-
-        return [ValueInfo.of(value) for value in self.model.graph.inputs if value.is_initializer()]
+        """Return the inputs with a default value, which a call may feed; none for a compiled file."""
+        return list(self._live.version.defaults)
 
     def __call__(self, **feeds: Any) -> Any:
         """Run on feeds by keyword; return one output as it is, and several as a tuple."""

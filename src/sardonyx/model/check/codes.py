@@ -156,7 +156,11 @@ _LINT = [
         "Clip the constant on conversion.",
     ),
     ("duplicate-weight", "Two weights have equal contents.", "Keep one of them."),
-    ("weight-is-input", "A weight is also a graph input and cannot be folded.", "Remove the weight from the inputs."),
+    (
+        "weight-is-input",
+        "A weight is also a graph input, and `optimize` does not fold an input.",
+        "Remove the weight from the inputs, with `optimize --freeze-defaults`.",
+    ),
     ("training-mode", "A node runs in training mode.", "Export the model in inference mode."),
 ]
 

@@ -34,6 +34,10 @@ class Commands:
         options += ["--opset", str(opset)] if opset is not None else []
         return self._line("optimize", *options)
 
+    def freeze_defaults(self) -> str:
+        """``sardonyx optimize --freeze-defaults``."""
+        return self._line("optimize", "--freeze-defaults")
+
     def simplify(self) -> str:
         """``sardonyx simplify``."""
         return self._line("simplify")

@@ -122,11 +122,11 @@ def _lint_interface(model: onnx.ModelProto, commands: Commands) -> Iterator[Find
     weights = set(weight_names(model.graph))
     inputs = [value for value in model.graph.input if value.name not in weights]
     listed = [value.name for value in model.graph.input if value.name in weights]
-    freeze = commands.optimize("freeze_initializers")
+    freeze = commands.freeze_defaults()
     if listed and model.ir_version >= 4:
         shown = ", ".join(repr(name) for name in listed[:_SHOWN])
         more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-        reason = f"callers may override {shown}{more}, which therefore cannot be folded."
+        reason = f"callers may override {shown}{more}: `optimize` folds no node that reads them."
         yield finding("weight-is-input", reason, Location(tensor=listed[0]), command=freeze)
     elif listed:
         reason = f"all {len(listed)} weights are graph inputs, as IR version {model.ir_version} requires."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,6 +102,10 @@ class NativeModel:
     def _is_plain(self) -> bool:
         return all(dtype is not None for _, dtype in self._plain)
 
+    def programs(self) -> list[tuple[str, Program, int]]:
+        """Return the program; see :data:`.memory.Programs`."""
+        return [("", self.program, 0)]
+
     @property
     def call(self) -> Callable[[Any], list[Any] | None] | None:
         """The generated function of feeds, from the second call on; a result of None requests :meth:`run`."""
@@ -129,12 +133,26 @@ class NativeModel:
             return False
         return len(feeds) == len(self.input_names) and all(name in feeds for name in self.input_names)
 
-    def explain_refusal(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> SardonyxError:
-        """Return the error of a call that compiled code cannot compute, as precise as compiled code allows."""
+    def explain_refusal(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], defaults: Collection[str] = ()
+    ) -> SardonyxError:
+        """Return the error of a call that compiled code cannot compute, as precise as compiled code allows.
+
+        Args:
+            output_names: Names of the requested outputs; None for all.
+            feeds: The inputs by name.
+            defaults: The inputs whose default value is a constant of the program.
+        """
         for name in output_names or ():
             if name not in self.output_names:
                 return FeedError("the compiled file computes no such value.", where=name)
         for name in feeds:
+            if name in defaults:
+                return FeedError(
+                    "expected no value, because the compiled file holds the default of this input as a constant.",
+                    where=name,
+                    remedy="Leave the input out, or run the original model.",
+                )
             if name not in self.input_names:
                 return FeedError("the model has no such input.", where=name)
         for name in self.input_names:

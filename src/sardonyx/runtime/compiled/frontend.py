@@ -20,6 +20,7 @@ from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import Selection, exact_passes, select
 from sardonyx.rewrite.weight_update import Rewriting, watch
 from sardonyx.runtime.editing.fingerprint import Structure, structure
+from sardonyx.runtime.free_dimensions import with_sizes_of_defaults
 from sardonyx.runtime.providers.protocol import OptimizationLevel
 
 _TARGET = "native"
@@ -132,7 +133,7 @@ def _passes(optimization: OptimizationLevel) -> list[str] | None:
 
 
 def lower_model(model: ir.Model, optimization: OptimizationLevel) -> LoweredModel:
-    """Rewrite and trace a model.
+    """Rewrite and trace a model; default values of inputs become constants.
 
     Args:
         model: The model, which is not changed.
@@ -145,10 +146,11 @@ def lower_model(model: ir.Model, optimization: OptimizationLevel) -> LoweredMode
     fed = [value for value in model.graph.inputs if value not in initializers]
     passes = _passes(optimization)
     selection = select(_TARGET, passes)
+    model = with_sizes_of_defaults(model)
     fingerprint = structure(model)
     watched_model, record = (model, None) if fingerprint is None else watch(model, fingerprint.weights)
     watched_structure = None if record is None else structure(watched_model)
-    rewritten = optimize(watched_model, target=_TARGET, passes=passes, verify=False).model
+    rewritten = optimize(watched_model, target=_TARGET, passes=passes, verify=False, freeze_defaults=True).model
     source = None
     if watched_structure is not None and record is not None:
         source = Source(watched_structure, Rewriting(rewritten, watched_structure.weights, record), selection)

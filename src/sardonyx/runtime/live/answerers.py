@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -24,6 +24,7 @@ from sardonyx.errors import ShapeError, UnsupportedError
 if TYPE_CHECKING:
     from sardonyx.ops.reference import ReferenceModel
     from sardonyx.runtime.compiled.compiled_model import NativeModel
+    from sardonyx.runtime.compiled.input_variants import InputVariants
     from sardonyx.runtime.compiled.output_variants import OutputVariants
     from sardonyx.runtime.compiled.program_cache import ModelSource
     from sardonyx.runtime.compiled.value_specialization import SpecializedModel
@@ -56,8 +57,8 @@ class AnswererNote:
     """An answerer of a session, for display.
 
     Attributes:
-        name: The name: ``partition``, ``native``, ``specialization``, ``output variant``, ``interpreter`` or
-            ``refusal``.
+        name: The name: ``partition``, ``native``, ``specialization``, ``input variant``, ``output variant``,
+            ``interpreter`` or ``refusal``.
         answers: True for the answerer that a call for all outputs goes to now. The answerer may decline such a call,
             e.g. if the data have no result; the next one then computes the call.
         calls: Number of calls that the answerer computed since the last edit, without calls of the direct native entry,
@@ -111,8 +112,10 @@ def ordered(
     partitioned: PartitionedModel | None = None,
     native: NativeModel | None = None,
     specialized: SpecializedModel | None = None,
+    input_variants: InputVariants | None = None,
     variants: OutputVariants | None = None,
     interpreter: Interpreter | None = None,
+    defaults: Collection[str] = (),
 ) -> tuple[Answerer, ...]:
     """Return the answerers of a model version, in the order in which a call tries them.
 
@@ -120,8 +123,10 @@ def ordered(
         partitioned: The model shared by several providers.
         native: The compiled model.
         specialized: The programs of a model that is compiled for particular input values.
+        input_variants: The compiled model with further inputs, for calls that feed inputs with a default value.
         variants: The compiled model with other outputs, for calls that request inner tensors.
         interpreter: The interpreter; None for a compiled file, which holds no model.
+        defaults: The inputs with a default value.
     """
     answerers = []
     if partitioned is not None:
@@ -130,12 +135,14 @@ def ordered(
         answerers.append(Answerer("native", native.accepts, native.run))
     if specialized is not None:
         answerers.append(Answerer("specialization", specialized.accepts, specialized.run))
+    if input_variants is not None:
+        answerers.append(Answerer("input variant", input_variants.accepts, input_variants.run))
     if variants is not None:
         answerers.append(Answerer("output variant", variants.accepts, variants.run))
     if interpreter is not None:
         answerers.append(Answerer("interpreter", _accept, interpreter.answer))
     elif native is not None:
-        answerers.append(Answerer("refusal", _accept, _refusal_of(native)))
+        answerers.append(Answerer("refusal", _accept, _refusal_of(native, defaults)))
     return tuple(answerers)
 
 
@@ -158,8 +165,9 @@ def describe(
         interpreted = not_compiled or "compiling is under way"
     reasons = {
         "partition": "all inputs are fed, several providers share the model",
-        "native": "all inputs are fed, outputs of the model are requested",
+        "native": "all inputs without a default value are fed, outputs of the model are requested",
         "specialization": not_compiled,
+        "input variant": "inputs with a default value are fed",
         "output variant": "inner tensors are requested",
         "interpreter": interpreted,
         "refusal": "other calls fail: the compiled file holds no model",
@@ -211,8 +219,8 @@ def _accept(output_names: Names, feeds: Feeds) -> bool:
     return True
 
 
-def _refusal_of(native: NativeModel) -> Callable[[Names, Feeds, RunContext], NoReturn]:
+def _refusal_of(native: NativeModel, defaults: Collection[str]) -> Callable[[Names, Feeds, RunContext], NoReturn]:
     def refuse(output_names: Names, feeds: Feeds, context: RunContext) -> NoReturn:
-        raise native.explain_refusal(output_names, feeds)
+        raise native.explain_refusal(output_names, feeds, defaults)
 
     return refuse

@@ -25,6 +25,7 @@ from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import OptionError, ResourceError, SardonyxError, TypeMismatchError, UnsupportedError
 from sardonyx.runtime.compiled.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
 from sardonyx.runtime.compiled.compiled_model import NativeModel
+from sardonyx.runtime.compiled.input_variants import InputVariants, default_values, without_defaults
 from sardonyx.runtime.compiled.output_variants import OutputVariants, with_outputs
 from sardonyx.runtime.compiled.program_cache import ModelSource, host_function, keep, restored
 from sardonyx.runtime.live.answerers import Interpreter, answer, describe, ordered
@@ -112,12 +113,14 @@ class ModelVersion:
         self.native: NativeModel | None = None
         self.not_compiled = ""
         self.inputs: list[ValueInfo]
+        self._defaults: list[ValueInfo] = []
         self.outputs: list[ValueInfo]
         self.partitioned: PartitionedModel | None = None
         self._source = ModelSource(loadable)
         self._is_compiled_file = is_compiled_file(loadable)
         self._interpreter = Interpreter(self._source)
         self._specialized: SpecializedModel | None = None
+        self._input_variants: InputVariants | None = None
         self._variants: OutputVariants | None = None
         self._answerers = ordered(interpreter=self._interpreter)
         self._calls: Counter[str] = Counter()
@@ -128,6 +131,7 @@ class ModelVersion:
     def _declare(self) -> None:
         graph = self.model.graph
         self.inputs = [ValueInfo.of(value) for value in graph.inputs if not value.is_initializer()]
+        self._defaults = [ValueInfo.of(value) for value in graph.inputs if value.is_initializer()]
         self.outputs = [ValueInfo.of(value) for value in graph.outputs]
         if not self.options.is_plain:
             from sardonyx.runtime.partition.partitioned_model import PartitionedModel
@@ -242,12 +246,16 @@ class ModelVersion:
         programs = [] if self.native is None else [("", self.native.program, 0)]
         specializations = [] if self._specialized is None else self._specialized.programs()
         variants = [] if self._variants is None else self._variants.programs()
+        if self._input_variants is not None:
+            variants += self._input_variants.programs()
         return memory([*programs, *specializations, *variants], self._peak)
 
     def shrink(self) -> None:
         """Free memory that no call uses, and everything that later calls can make again."""
         if self._variants is not None:
             self._variants.release()
+        if self._input_variants is not None:
+            self._input_variants.release()
         if self.native is not None:
             self._interpreter.release()
             self.native.shrink()
@@ -264,6 +272,11 @@ class ModelVersion:
 
     # Compiled code.
 
+    @property
+    def compiled_model(self) -> NativeModel | SpecializedModel | None:
+        """The compiled model, as one program or as programs for particular values; None while there is none."""
+        return self.native or self._specialized
+
     def _set_native(self, native: NativeModel) -> None:
         """Let compiled code answer from now on."""
         interpreter = None
@@ -273,7 +286,37 @@ class ModelVersion:
                 compile = functools.partial(_compile_variant, self._source, self.options)
                 self._variants = OutputVariants(native.output_names, compile, wait=self.options.compile == "wait")
         self.native = native
-        self._answerers = ordered(native=native, variants=self._variants, interpreter=interpreter)
+        self._answerers = ordered(
+            native=native,
+            input_variants=self._prepare_input_variants(),
+            variants=self._variants,
+            interpreter=interpreter,
+            defaults=[info.name for info in self._defaults],
+        )
+
+    def _prepare_input_variants(self) -> InputVariants | None:
+        """Return the variants for calls that feed inputs with a default value; None without such inputs."""
+        if self._input_variants is None and self.defaults:
+            required, defaults, outputs = (
+                [info.name for info in part] for part in (self.inputs, self.defaults, self.outputs)
+            )
+            self._input_variants = InputVariants(
+                required,
+                defaults,
+                outputs,
+                functools.partial(_compile_without_defaults, self._source, self.options),
+                functools.partial(_default_values, self._source),
+                wait=self.options.compile == "wait",
+            )
+        return self._input_variants
+
+    @property
+    def defaults(self) -> list[ValueInfo]:
+        """The inputs with a default value, which a call may feed; none for a compiled file.
+
+        The program of a compiled file holds the defaults as constants.
+        """
+        return [] if self._is_compiled_file else self._defaults
 
     def save_compiled(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to a file; see :meth:`.Session.save_compiled`."""
@@ -325,15 +368,18 @@ class ModelVersion:
         self._end_compiling()
 
     def _set_restored(self, program: Program, signature: Mapping[str, Any]) -> None:
-        self.inputs, self.outputs = ([ValueInfo(*info) for info in signature[part]] for part in ("inputs", "outputs"))
+        self.inputs, self._defaults, self.outputs = (
+            [ValueInfo(*info) for info in signature[part]] for part in ("inputs", "defaults", "outputs")
+        )
         self._set_native(NativeModel(program, signature["fed"], [info.name for info in self.outputs]))
 
     def _signature(self, native: NativeModel) -> dict[str, Any]:
         """Return the declared inputs and outputs, as stored beside a program for :meth:`_set_restored`."""
-        inputs, outputs = (
-            [(info.name, info.type, info.shape) for info in part] for part in (self.inputs, self.outputs)
+        inputs, defaults, outputs = (
+            [(info.name, info.type, info.shape) for info in part]
+            for part in (self.inputs, self._defaults, self.outputs)
         )
-        return {"inputs": inputs, "outputs": outputs, "fed": native.input_names}
+        return {"inputs": inputs, "defaults": defaults, "outputs": outputs, "fed": native.input_names}
 
     def adopt(self, native: NativeModel) -> None:
         """Use the compiled model of an equal version."""
@@ -368,7 +414,11 @@ class ModelVersion:
         except Undecided as error:
             self.not_compiled = f"compiling needs a value that only a call provides: {error}"
             self._specialized = SpecializedModel(error, [info.name for info in self.outputs], options)
-            self._answerers = ordered(specialized=self._specialized, interpreter=self._interpreter)
+            self._answerers = ordered(
+                specialized=self._specialized,
+                input_variants=self._prepare_input_variants(),
+                interpreter=self._interpreter,
+            )
         except UnsupportedError as error:
             self.not_compiled = str(error)
             options.log(logging.WARNING, "the model is not compiled, numpy computes it: %s", error)
@@ -436,3 +486,16 @@ def _compile_variant(source: ModelSource, options: SessionOptions, output_names:
     variant = ModelVersion.edited(model, options)
     variant.compile_quietly()
     return variant.native
+
+
+def _compile_without_defaults(
+    source: ModelSource, options: SessionOptions, names: Sequence[str]
+) -> NativeModel | SpecializedModel | None:
+    """Compile a model without the defaults of some inputs; not a method, for the reason of :func:`_compile_variant`."""
+    variant = ModelVersion.edited(without_defaults(source.model, names), options)
+    variant.compile_quietly()
+    return variant.compiled_model
+
+
+def _default_values(source: ModelSource) -> dict[str, Any]:
+    return default_values(source.model)
