@@ -169,8 +169,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="to run each model, both trees together")
     parser.add_argument("--json", type=Path, help="write every figure here")
     options = parser.parse_args()
-    if not options.worker and options.before is None:
-        parser.error("--before is missing: the src folder of the other tree")
+    if options.worker:
+        return options
+    if options.before is None:
+        parser.error(
+            "--before is missing: the src folder of the other tree (git worktree add --detach ../before REVISION)"
+        )
+    for tree in (options.before, options.after):
+        if not (tree / "sardonyx" / "__init__.py").is_file():
+            parser.error(f"{tree} holds no package sardonyx; give the src folder of a tree")
+    if "SARDONYX_SUITES" not in os.environ:
+        parser.error("SARDONYX_SUITES does not name the folder of public models, which are measured")
     return options
 
 
