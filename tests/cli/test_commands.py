@@ -13,6 +13,7 @@ LINES: dict[str, Callable[[Commands], str]] = {
     "optimize": lambda c: c.optimize("eliminate_identity", "eliminate_nop_cast"),
     "optimize for a target": lambda c: c.optimize(target="onnxruntime"),
     "optimize at an opset": lambda c: c.optimize(opset=18),
+    "freeze_defaults": lambda c: c.freeze_defaults(),
     "simplify": lambda c: c.simplify(),
     "fp16": lambda c: c.fp16(),
     "set_shape": lambda c: c.set_shape({"x": "batch,2"}),

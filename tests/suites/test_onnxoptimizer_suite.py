@@ -14,6 +14,7 @@ import pytest
 import sardonyx
 from sardonyx import model as model_io
 from sardonyx.compat import onnxoptimizer
+from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import inference, pipeline
 from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.verify import inputs
@@ -58,6 +59,10 @@ DIFFERENCES: dict[str, tuple[dict[str, int], str]] = {
     "fuse_qkv__1": ({"Mul": 1, "Add": 1, "MatMul": 1, "Split": 1, "Reshape": 3}, FOLDED),
     "fuse_qkv__2": ({"Mul": 1, "Add": 1, "MatMul": 1, "Split": 1, "Reshape": 3}, FOLDED),
     "fuse_transpose_default_no_fuse__0": ({"Identity": 2, "Transpose": 1}, FURTHER),
+    "eliminate_nop_with_unit__0": (
+        {"Sub": 1, "Cast": 1, "Concat": 2, "Identity": 1},
+        "a Concat of an empty vector and a matrix, which the standard forbids, stays and is refused",
+    ),
     "split_predict_and_lift_lexical_references_for_caffe2_backend__0": (
         {"Loop": 1, "Add": 1, "Identity": 1},
         "the reference leaves a Constant beside the input of the same name",
@@ -221,7 +226,7 @@ def test_the_default_passes_leave_no_more_nodes_than_a_correct_reference(onnxopt
     larger = []
     for call in onnxoptimizer_suite:
         answer = call.answer()
-        if answer is None:
+        if answer is None or call.name in RUN_NOWHERE:
             continue
         count = operators(sardonyx.optimize(call.path, verify=False).proto.graph).total()
         if count > operators(answer.graph).total() and is_correct(call, answer):
@@ -264,17 +269,17 @@ def test_every_difference_listed_is_one(onnxoptimizer_suite: list[Recorded]) -> 
             assert operators(answer.graph).total() > operators(calls[name].model().graph).total()
 
 
-def test_a_model_that_runs_nowhere_gives_what_the_reference_gives(onnxoptimizer_suite: list[Recorded]) -> None:
+def test_a_model_that_runs_nowhere_does_not_run_afterwards(onnxoptimizer_suite: list[Recorded]) -> None:
+    """onnxoptimizer drops the operand that the standard forbids, and the result answers."""
     call = next(call for call in onnxoptimizer_suite if call.name == "eliminate_nop_with_unit__0")
-    answer = call.answer()
-    assert answer is not None
     feeds = {"X": np.array([[1, 0], [-2, 3], [0, 0]], np.float32)}
-    expected = evaluate(undeclared(answer), feeds)
     for result in (
+        call.model(),
         onnxoptimizer.optimize(call.model(), call.passes, call.fixed_point),
         sardonyx.optimize(call.path, verify=False).proto,
     ):
-        assert not disagreement(expected, evaluate(undeclared(result), feeds))
+        with pytest.raises(EvaluationError, match="cannot be concatenated"):
+            evaluate(undeclared(result), feeds)
 
 
 def test_every_pass_of_onnxoptimizer_is_here() -> None:
