@@ -1,7 +1,7 @@
 """Quantization to integers: weights and activations with learned or dynamic ranges, or weights alone."""
 
 from sardonyx.compress.quantization.placement import FloatNode
-from sardonyx.compress.quantization.quantize import OutputError, QuantizationReport, Quantized, quantize
+from sardonyx.compress.quantization.quantize import QuantizationReport, Quantized, quantize
 from sardonyx.compress.quantization.scheme import Scheme
 
-__all__ = ["FloatNode", "OutputError", "QuantizationReport", "Quantized", "Scheme", "quantize"]
+__all__ = ["FloatNode", "QuantizationReport", "Quantized", "Scheme", "quantize"]

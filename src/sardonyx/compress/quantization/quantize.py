@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.quantization.calibration import Data, Feeds, Observation
+from sardonyx.compress.evidence import OutputError, output_errors
+from sardonyx.compress.quantization.calibration import Data, Observation
 from sardonyx.compress.quantization.insertion import Writer, write_static
 from sardonyx.compress.quantization.placement import FloatNode, find_placement
 from sardonyx.compress.quantization.ranges import METHODS
@@ -23,26 +23,12 @@ from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
-from sardonyx.runtime.session import Session
 
 Mode = Literal["static", "dynamic", "weights"]
 """Weights and activations with learned ranges, with ranges of each call, or weights alone."""
 
 AUTO = ("mse", "minmax", "percentile")
 """Calibration methods that ``calibration="auto"`` compares on the judged samples."""
-
-
-@dataclass(frozen=True)
-class OutputError:
-    """The error of an output.
-
-    Attributes:
-        name: The name of the output.
-        sqnr: Signal-to-quantization-noise ratio in dB, over all judged samples; infinite if nothing differs.
-    """
-
-    name: str
-    sqnr: float
 
 
 @dataclass(frozen=True)
@@ -157,12 +143,12 @@ def quantize(
         means = observation if bias_correction else None
         methods = AUTO if calibration == "auto" else (calibration,)
         trials = {one: _static(prepared, scheme, exclude, observation, one, means) for one in methods}
-        errors = {one: _errors(source, trial, observation.judged) for one, trial in trials.items()}
+        errors = {one: output_errors(source, trial, observation.judged) for one, trial in trials.items()}
         method = max(trials, key=lambda one: min((error.sqnr for error in errors[one]), default=math.inf))
         result, outputs = trials[method], errors[method]
     else:
         result = _without_ranges(prepared, scheme, exclude, mode, notes)
-        outputs = () if observation is None else _errors(source, result, observation.judged)
+        outputs = () if observation is None else output_errors(source, result, observation.judged)
     judged = "not judged (no data)"
     if observation is not None:
         judged = "held out" if observation.is_held_out else "calibration samples"
@@ -250,34 +236,6 @@ def _without_ranges(
 def _finished(model: ir.Model) -> ir.Model:
     model.graph.sort()
     return model
-
-
-def _errors(source: ir.Model, result: ir.Model, judged: Sequence[Feeds]) -> tuple[OutputError, ...]:
-    """Return the error of each float output over the judged samples."""
-    before, after = Session(source, compile="wait"), Session(result, compile="wait")
-    signal: dict[str, float] = {}
-    noise: dict[str, float] = {}
-    names = [info.name for info in before.get_outputs()]
-    for feeds in judged:
-        pairs = zip(names, before.run(None, feeds), after.run(None, feeds), strict=True)
-        for name, expected, actual in pairs:
-            if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f":
-                continue
-            signal.setdefault(name, 0.0)
-            noise.setdefault(name, 0.0)
-            if expected.shape != np.shape(actual):
-                noise[name] = math.inf
-                continue
-            wide = expected.astype(np.float64)
-            signal[name] += float(np.square(wide).sum())
-            noise[name] += float(np.square(wide - actual).sum())
-    return tuple(OutputError(name, _decibels(signal[name], noise[name])) for name in signal)
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 and math.isfinite(noise) else -math.inf
 
 
 def _weight_bytes(model: ir.Model) -> int:

@@ -1,0 +1,32 @@
+"""Evidence of a lossy change: errors of outputs, metrics with paired intervals, verdicts, the record in the file."""
+
+from sardonyx.compress.evidence.change import MetricChange, Verdict, compare_metrics, metric_change
+from sardonyx.compress.evidence.labels import read_labels
+from sardonyx.compress.evidence.layers import LayerError, layers_that_hurt
+from sardonyx.compress.evidence.measurement import Evaluate, Measurement, measure
+from sardonyx.compress.evidence.metrics import METRICS, metric
+from sardonyx.compress.evidence.outputs import OutputError, output_errors
+from sardonyx.compress.evidence.record import HELD_OUT, ON_FITTED, WITHOUT_DATA, Evidence, plain, store
+
+__all__ = [
+    "HELD_OUT",
+    "METRICS",
+    "ON_FITTED",
+    "WITHOUT_DATA",
+    "Evaluate",
+    "Evidence",
+    "LayerError",
+    "Measurement",
+    "MetricChange",
+    "OutputError",
+    "Verdict",
+    "compare_metrics",
+    "layers_that_hurt",
+    "measure",
+    "metric",
+    "metric_change",
+    "output_errors",
+    "plain",
+    "read_labels",
+    "store",
+]

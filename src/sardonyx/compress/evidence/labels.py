@@ -1,0 +1,63 @@
+"""Labels in files of samples: the arrays that are not inputs of the model."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Collection
+
+import numpy as np
+
+from sardonyx.errors import ModelFileError, OptionError
+
+NAMES = ("labels", "label", "y", "targets", "target", "truth")
+"""Names of labels, in order of preference, if several arrays could be labels."""
+
+LABEL_PREFIX = "truth::"
+"""Prefix of the names of labels in files that hold outputs too; inputs have ``in::``."""
+
+BOXES = ("boxes", "labels", "image_index")
+
+
+def read_labels(path: str | os.PathLike[str], inputs: Collection[str], metric: str) -> dict[str, np.ndarray] | None:
+    """Return the labels in an ``.npz`` file of samples.
+
+    Args:
+        path: The file.
+        inputs: Names of the inputs of the model.
+        metric: The name of the metric, for which some arrays have fixed names: ``map50`` reads boxes.
+
+    Returns:
+        The labels by name; None for perplexity of a file without labels, whose labels are the next tokens.
+
+    Raises:
+        ModelFileError: The file cannot be read.
+        OptionError: The file has no labels, or several arrays could be the labels.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            marked = [name for name in stored.files if name.startswith(LABEL_PREFIX)]
+            others = [name for name in stored.files if name.removeprefix("in::") not in inputs and "::" not in name]
+            arrays = {name.removeprefix(LABEL_PREFIX): stored[name] for name in marked or others}
+    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise ModelFileError(f"cannot be read as labelled samples: {error}", where=os.fspath(path)) from error
+    if metric == "map50" and set(BOXES) <= arrays.keys():
+        return {name: arrays[name] for name in BOXES}
+    if not arrays:
+        if metric == "perplexity":
+            return None
+        raise OptionError(
+            "the file has no labels: every array is an input of the model.",
+            where=os.fspath(path),
+            remedy="Add an array 'labels' with one label a sample.",
+        )
+    if len(arrays) == 1:
+        return arrays
+    for name in NAMES:
+        if name in arrays:
+            return {name: arrays[name]}
+    raise OptionError(
+        f"several arrays could be the labels: {', '.join(arrays)}.",
+        where=os.fspath(path),
+        remedy="Name the array of labels 'labels'.",
+    )
