@@ -249,6 +249,7 @@ def _shorten_names(proto: onnx.ModelProto) -> None:
     graph.ClearField("doc_string")
     graph.name = "g"
     read = {name for inner in _graphs(graph) for node in inner.node for name in node.input}
+    read.update(value.name for inner in _graphs(graph) for value in inner.output)
     unread = [tensor for tensor in graph.initializer if tensor.name not in read]
     for tensor in unread:
         graph.initializer.remove(tensor)

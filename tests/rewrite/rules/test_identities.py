@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import helper, parser
 
+import sardonyx
 from tests.rewrite.fuzz import GraphMaker, generator, run_many
 
 
@@ -13,6 +18,21 @@ def identities(g: GraphMaker) -> None:
     y = g.node("Identity", x)
     g.read_again(y)
     g.output(g.node("Identity", g.node("Relu", y)) if g.chance() else y)
+
+
+@generator("eliminate_identity_of_constant/identity_of_constant")
+def constant_outputs(g: GraphMaker) -> None:
+    g.output(g.node("Relu", g.input(g.shape())))
+    weight = g.weight(g.shape())
+    for _ in range(g.int(1, 3)):
+        y = g.node("Identity", weight)
+        if g.chance(0.3):
+            g.output(g.node("Neg", y))
+        g.output(y)
+    if g.chance(0.3):
+        g.output(g.node("Abs", weight))
+    if g.chance(0.2):
+        g.output(weight)
 
 
 @generator("eliminate_nop_dropout")
@@ -50,6 +70,7 @@ def transposes(g: GraphMaker) -> None:
     "label",
     [
         "eliminate_identity",
+        "eliminate_identity_of_constant/identity_of_constant",
         "eliminate_nop_dropout",
         "eliminate_nop_cast",
         "eliminate_nop_transpose",
@@ -58,3 +79,19 @@ def transposes(g: GraphMaker) -> None:
 )
 def test_outputs_stay_equal(label: str) -> None:
     run_many(label, 200)
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_an_output_that_is_a_constant_leaves_no_node(ir_version: int) -> None:
+    graph = parser.parse_graph("g (float[2] x, float[2] c) => (float[2] y, float[2] z) { y = Neg(x) z = Abs(c) }")
+    graph.initializer.append(onnx.numpy_helper.from_array(np.float32([-1, 2]), "c"))
+    if ir_version > 3:
+        del graph.input[1]
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 7)], ir_version=ir_version)
+    result = sardonyx.optimize(proto)
+    assert result.report.verdict.status == "proved"
+    written = result.proto
+    onnx.checker.check_model(written, full_check=True)
+    assert [node.op_type for node in written.graph.node] == ["Neg"]
+    session = onnxruntime.InferenceSession(written.SerializeToString())
+    assert session.run(["z"], {"x": np.zeros(2, np.float32)})[0].tolist() == [1, 2]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import (
     REASSOCIATES,
@@ -29,22 +30,23 @@ from sardonyx.rewrite.language import (
 from sardonyx.rewrite.notation import Concat, Gemm, MatMul, Transpose
 from sardonyx.rewrite.rules.signatures import build_split
 from sardonyx.rewrite.site import Site
+from sardonyx.rewrite.sizes import equal
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def broadcasts_into_rows(value: ir.Value, x: ir.Value, w: ir.Value) -> bool:
-    """Return True if ``value`` broadcasts to the product of matrices x and w, as Gemm's C must."""
-    shape = facts.static_shape(value)
-    return shape is not None and _fits(shape, facts.dim_at(x, 0), facts.dim_at(w, 1))
+def broadcasts_into_rows(s: Site, value: ir.Value, x: ir.Value, w: ir.Value) -> bool:
+    """Return True if ``value`` certainly broadcasts to the product of matrices x and w, as Gemm's C must."""
+    shape, left, right = (s.sizes.dims(operand) for operand in (value, x, w))
+    return shape is not None and left is not None and right is not None and _fits(shape, left[0], right[1])
 
 
-def _fits(shape: Sequence[int], rows: int | str | None, columns: int | str | None) -> bool:
-    """Return True if a shape broadcasts to a matrix of some rows and columns."""
+def _fits(shape: Sequence[Size], rows: Size, columns: Size) -> bool:
+    """Return True if a shape certainly broadcasts to a matrix of some rows and columns."""
     if len(shape) > 2:
         return False
-    full = (1,) * (2 - len(shape)) + tuple(shape)
-    return full[0] in (1, rows) and full[1] in (1, columns)
+    pairs = zip(reversed(shape), (columns, rows), strict=False)
+    return all(size == 1 or equal(size, whole) is True for size, whole in pairs)
 
 
 def suits_gemm(x: V) -> Guard:
@@ -57,7 +59,7 @@ def is_gemm_bias(b: V, x: V, w: V) -> Guard:
 
     def objection(m: Match) -> Refusal | None:
         bias = m.bound[b.name]
-        if not broadcasts_into_rows(bias, m.bound[x.name], m.bound[w.name]):
+        if not broadcasts_into_rows(m.site, bias, m.bound[x.name], m.bound[w.name]):
             return Refusal("the bias does not broadcast to the product")
         if m.site.opset < 11 and facts.rank(bias) == 0:
             return Refusal("a scalar bias needs opset 11")
@@ -89,8 +91,8 @@ def transposed_matmul_add(x: V, w: V, b: V) -> Rewrite:
     """Fuse (w @ x)ᵀ + b into Gemm(x, w, b) with both operands transposed, for matrices x and w."""
 
     def objection(m: Match) -> Refusal | None:
-        rows, columns, shape = facts.dim_at(m.x, 1), facts.dim_at(m.w, 0), facts.static_shape(m.b)
-        if shape is None or not _fits(shape, rows, columns):
+        left, right, shape = (m.site.sizes.dims(operand) for operand in (m.x, m.w, m.b))
+        if shape is None or left is None or right is None or not _fits(shape, left[1], right[0]):
             return Refusal("the bias does not broadcast to the product")
         if m.site.opset < 11 and not shape:
             return Refusal("a scalar bias needs opset 11")
@@ -174,19 +176,24 @@ def bias_of_gemm(a: V, b: V, term: V) -> Rewrite:
 
     def fuse(m: Match) -> Result:
         gemm, is_difference = m.nodes[1], m.root.op_type == "Sub"
-        rows, columns = facts.dim_at(gemm.outputs[0], 0), facts.dim_at(gemm.outputs[0], 1)
-        shape = facts.static_shape(m.term)
-        if shape is None or columns is None or len(shape) > 2 or facts.refers_to_function_attribute(gemm):
+        whole, shape = m.site.sizes.dims(gemm.outputs[0]), m.site.sizes.dims(m.term)
+        if shape is None or whole is None or len(shape) > 2 or facts.refers_to_function_attribute(gemm):
             return None
+        rows, columns = whole
         if not _fits(shape, rows, columns):
             return Refusal("the term does not broadcast to the Gemm")
         c = gemm.inputs[2] if len(gemm.inputs) > 2 else None
         if not facts.is_constant(m.term):
-            if c is not None or is_difference:
-                return None
-            return Gemm(m.a, m.b, m.term, **_attributes_except(gemm, "beta"))
+            if c is not None:
+                return Refusal("the Gemm has a C, and the term is not a constant")
+            if m.site.opset < 11 and not shape:
+                return Refusal("a scalar bias needs opset 11")
+            attributes = _attributes_except(gemm, "beta")
+            return Gemm(m.a, m.b, m.term, **attributes, beta=-1.0 if is_difference else None)
         added = facts.constant(m.term)
         assert added is not None
+        if not isinstance(columns, int):
+            return None
         wide = added.astype(np.float64) * (-1 if is_difference else 1)
         if c is not None:
             old = facts.small_constant(c)
@@ -256,7 +263,7 @@ def _multiplier(m: Match) -> np.ndarray:
 
 @rule("fuse_scale_into_matmul", exactness=REASSOCIATES, opset=7)
 def scale_of_gemm(x: V, w: V, factor: V) -> Rewrite:
-    """Fuse a factor, one or one per column, into the constant matrix and C of a Gemm."""
+    """Fuse a factor into the constant matrix and C of a Gemm, or one number into its alpha and beta."""
 
     def fuse(m: Match) -> Result:
         gemm, shape = m.nodes[1], facts.static_shape(m.factor)
@@ -269,7 +276,14 @@ def scale_of_gemm(x: V, w: V, factor: V) -> Rewrite:
             return Refusal(_NOT_PER_COLUMN)
         c = gemm.inputs[2] if len(gemm.inputs) > 2 else None
         if not facts.is_constant(m.w) or (c is not None and not facts.is_constant(c)):
-            return Refusal("the matrix or C of the Gemm is not constant")
+            number = _multiplier(m) if facts.scalar(m.factor) is not None else np.array([])
+            if number.size != 1 or not np.isfinite(number).all():
+                return Refusal("the matrix or C of the Gemm is not constant, and the factor is not one finite number")
+            alpha, beta = (m.site.attr(name, 1.0, node=gemm) * float(number[0]) for name in ("alpha", "beta"))
+            attributes = _attributes_except(gemm, "alpha", "beta")
+            return Gemm(
+                m.x, m.w, *([] if c is None else [c]), **attributes, alpha=alpha, beta=None if c is None else beta
+            )
         weight, bias = facts.constant(m.w), facts.constant(c)
         assert weight is not None
         wide = np.broadcast_to(_multiplier(m), (columns,))

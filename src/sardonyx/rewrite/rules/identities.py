@@ -2,15 +2,59 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import EXACT, A, Match, Refusal, Result, Rewrite, V, guard, rule, where
+from sardonyx.rewrite.engine import Engine
+from sardonyx.rewrite.language import EXACT, A, Match, Patch, Refusal, Result, Rewrite, V, guard, rule, where
 from sardonyx.rewrite.notation import Cast, Dropout, Identity, Transpose
+from sardonyx.rewrite.sweep import sweep
 
 
 @rule("eliminate_identity", exactness=EXACT)
 def identity(x: V) -> Rewrite:
     """Remove Identity; keep the node if a graph output needs a name of its own."""
     return Identity(x) >> x
+
+
+@sweep("eliminate_identity_of_constant", exactness=EXACT, on=("Identity",))
+def identity_of_constant(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, Result]]:
+    """Store a constant that is an output of the model as an initializer of that name, instead of an Identity."""
+    if engine.in_function or graph is not engine.model.graph:
+        return
+    for node in facts.nodes_of(graph):
+        if node.graph is not graph or not facts.is_op(node, "Identity") or not node.outputs[0].is_graph_output():
+            continue
+        source, tensor = node.inputs[0], facts.constant_tensor(node.inputs[0])
+        if source is None or tensor is None or source.producer() is not None or source.graph is not graph:
+            continue
+        is_shared = len(source.uses()) > 1 or source.is_graph_output()
+        if is_shared and tensor.nbytes > engine.settings.growth:
+            yield node, Refusal(f"a second copy of the constant would add {tensor.nbytes} bytes")
+        else:
+            yield node, Patch(build=functools.partial(_name_constant, engine, node, source, is_shared))
+
+
+def _name_constant(engine: Engine, node: ir.Node, source: ir.Value, is_shared: bool) -> Patch:
+    """Put an initializer in the place of an Identity of ``source``: ``source`` renamed, or a copy if it is shared."""
+    old, graph = node.outputs[0], engine.model.graph
+    name, old.name = str(old.name), engine.names.fresh(f"{old.name}_replaced")
+    shape = old.shape if old.shape is not None else source.shape
+    new = ir.Value(name=name, type=source.type, shape=shape, const_value=facts.constant_tensor(source))
+    new.meta.update(old.meta)
+    graph.register_initializer(new)
+    for index, value in enumerate(graph.outputs):
+        if value is old:
+            graph.outputs[index] = new
+    readers = [use.node for use in old.uses()]
+    for use in tuple(old.uses()):
+        use.node.replace_input_with(use.idx, new)
+    if not is_shared:
+        del graph.initializers[str(source.name)]
+    return Patch(remove=[node], edit=lambda: readers)
 
 
 def drops_nothing(m: Match) -> Refusal | None:

@@ -168,5 +168,5 @@ class Verifier:
 def _interface(model: ir.Model, overridable: bool) -> list[str]:
     """Describe inputs and outputs in order, with declared names, types, shapes and overridable weights."""
     inputs = [v for v in model.graph.inputs if overridable or not v.is_initializer()]
-    sides = [("input", inputs), ("output", list(model.graph.outputs))]
-    return [f"{side} {v.name}: {v.type} {v.shape} {v.is_initializer()}" for side, values in sides for v in values]
+    described = [f"input {v.name}: {v.type} {v.shape} {v.is_initializer()}" for v in inputs]
+    return described + [f"output {v.name}: {v.type} {v.shape}" for v in model.graph.outputs]
