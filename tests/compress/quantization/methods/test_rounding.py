@@ -1,0 +1,163 @@
+"""Laws of rounding methods: no method has a larger error, in its own norm, than the nearest integers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sardonyx.compress.quantization.methods.adaround import adaround
+from sardonyx.compress.quantization.methods.gptq import descend, gptq, refit_scales
+from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
+from sardonyx.compress.quantization.methods.scale_fitting import fit_half_quadratic, fit_scales
+from sardonyx.errors import OptionError
+
+INT4 = (-7, 7)
+
+
+def layer(seed: int, rows: int = 12, k: int = 16, samples: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Return weights and a Hessian of correlated inputs, some of which are always 0."""
+    rng = np.random.default_rng(seed)
+    mixing = rng.standard_normal((k, k)) * np.exp(rng.standard_normal(k))
+    x = rng.standard_normal((samples, k)) @ mixing
+    x[:, rng.random(k) < 0.1] = 0
+    return rng.standard_normal((rows, k)).astype(np.float32), (x.T @ x / samples).astype(np.float32)
+
+
+def grid_of(rows: np.ndarray) -> Grid:
+    return fit_scales(rows, INT4, symmetric=True)
+
+
+ROUNDINGS: dict[str, Callable[[np.ndarray, np.ndarray, Grid], np.ndarray]] = {
+    "gptq": gptq,
+    "gptq in the order of columns": lambda rows, hessian, grid: gptq(rows, hessian, grid, by_activation=False),
+    "descent": lambda rows, hessian, grid: descend(rows, hessian, grid, grid.nearest(rows)),
+    "adaround": lambda rows, hessian, grid: adaround(rows, hessian, grid, steps=60),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDINGS)
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), rows=st.integers(1, 8), k=st.integers(1, 20), samples=st.integers(1, 30))
+def test_no_row_has_a_larger_error_than_the_nearest_integers(
+    name: str, seed: int, rows: int, k: int, samples: int
+) -> None:
+    weights, hessian = layer(seed, rows, k, samples)
+    grid = grid_of(weights)
+    integers = ROUNDINGS[name](weights, hessian, grid)
+    assert np.array_equal(integers, np.rint(integers)) and np.abs(integers).max() <= 7
+    before = hessian_error(weights - grid.values(grid.nearest(weights)), hessian)
+    after = hessian_error(weights - grid.values(integers), hessian)
+    assert (after <= before * (1 + 1e-4) + 1e-6 * np.abs(hessian).max()).all()
+
+
+@pytest.mark.parametrize("name", ROUNDINGS)
+def test_correlated_inputs_lower_the_error_and_results_repeat(name: str) -> None:
+    weights, hessian = layer(5, rows=32, k=64, samples=300)
+    grid = grid_of(weights)
+    integers = ROUNDINGS[name](weights, hessian, grid)
+    nearest = hessian_error(weights - grid.values(grid.nearest(weights)), hessian).sum()
+    assert hessian_error(weights - grid.values(integers), hessian).sum() < 0.8 * nearest
+    assert np.array_equal(integers, ROUNDINGS[name](weights, hessian, grid))
+
+
+@pytest.mark.parametrize("block", [8, 20, 64])
+def test_descent_and_scales_lower_the_error_of_gptq(block: int) -> None:
+    weights, hessian = layer(7, rows=16, k=64, samples=300)
+    pieces = [fit_scales(weights[:, first : first + block], INT4, symmetric=True) for first in range(0, 64, block)]
+    widths = [min(block, 64 - first) for first in range(0, 64, block)]
+    scales = np.concatenate([np.repeat(p.scales, n, 1) for p, n in zip(pieces, widths, strict=True)], 1)
+    grid = Grid(scales, np.zeros_like(scales), *INT4)
+    integers = gptq(weights, hessian, grid)
+    errors = [hessian_error(weights - grid.values(integers), hessian).sum()]
+    for _ in range(3):
+        integers = descend(weights, hessian, grid, integers)
+        errors.append(hessian_error(weights - grid.values(integers), hessian).sum())
+        grid = refit_scales(weights, hessian, grid, integers, block)
+        errors.append(hessian_error(weights - grid.values(integers), hessian).sum())
+    assert all(after <= before * (1 + 1e-5) for before, after in itertools.pairwise(errors))
+    assert errors[-1] < 0.95 * errors[0]
+    for first in range(0, 64, block):
+        assert np.ptp(grid.scales[:, first : first + block], axis=1).max() == 0
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), magnitude=st.sampled_from([1e-30, 1e-6, 1.0, 1e6, 1e30]))
+def test_fitted_scales_have_at_most_the_error_of_the_whole_range(seed: int, symmetric: bool, magnitude: float) -> None:
+    rng = np.random.default_rng(seed)
+    blocks = (rng.standard_t(3, (6, 32)) * magnitude).astype(np.float32)
+    importance = rng.random((6, 32))
+    levels = INT4 if symmetric else (0, 15)
+    grid = fit_scales(blocks, levels, symmetric=symmetric, importance=importance)
+    whole = whole_range(blocks, levels, symmetric)
+    unit = np.abs(blocks).max(1, keepdims=True)
+
+    def errors(candidate: Grid) -> np.ndarray:
+        difference = (blocks - candidate.values(candidate.nearest(blocks))) / unit
+        return np.asarray((importance * np.square(difference.astype(np.float64))).sum(1))
+
+    assert (grid.scales > 0).all() and np.isfinite(grid.scales).all()
+    assert errors(grid).sum() <= errors(whole).sum() * 1.01
+    assert np.array_equal(grid.scales, fit_scales(blocks, levels, symmetric=symmetric, importance=importance).scales)
+
+
+def whole_range(blocks: np.ndarray, levels: tuple[int, int], symmetric: bool) -> Grid:
+    low, high = blocks.min(1, keepdims=True), blocks.max(1, keepdims=True)
+    if symmetric:
+        scales = np.maximum(high, -low) / levels[1]
+        return Grid(scales, np.zeros_like(scales), *levels)
+    low, high = np.minimum(low, 0), np.maximum(high, 0)
+    scales = (high - low) / (levels[1] - levels[0])
+    return Grid(scales, np.rint(-low / scales), *levels)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_half_quadratic_fit_has_at_most_the_error_of_the_whole_range_in_its_norm(seed: int, symmetric: bool) -> None:
+    blocks = np.random.default_rng(seed).standard_t(3, (6, 32)).astype(np.float32)
+    levels = INT4 if symmetric else (0, 15)
+    unit = np.abs(blocks).max(1)
+
+    def loss(grid: Grid) -> np.ndarray:
+        return np.asarray((np.abs(blocks - grid.values(grid.nearest(blocks))) ** 0.7).sum(1) / unit**0.7)
+
+    fitted = fit_half_quadratic(blocks, levels, symmetric=symmetric)
+    assert (loss(fitted) <= loss(whole_range(blocks, levels, symmetric)) * 1.001).all()
+
+
+def test_weights_and_inputs_of_zeros_are_legal() -> None:
+    zeros = np.zeros((3, 8), np.float32)
+    grid = fit_scales(zeros, INT4, symmetric=True)
+    assert (grid.scales > 0).all()
+    for rounding in ROUNDINGS.values():
+        assert not rounding(zeros, np.eye(8, dtype=np.float32), grid).any()
+        weights = np.ones((3, 8), np.float32)
+        assert np.isfinite(rounding(weights, np.zeros((8, 8), np.float32), grid_of(weights))).all()
+
+
+@pytest.mark.parametrize("name", ROUNDINGS)
+def test_bad_hessians_are_refused(name: str) -> None:
+    weights, hessian = layer(3)
+    with pytest.raises(OptionError, match=r"expected weights \[rows, k\] and a Hessian"):
+        ROUNDINGS[name](weights, hessian[:5, :5], grid_of(weights))
+    hessian[2, 2] = np.nan
+    with pytest.raises(OptionError, match="finite"):
+        ROUNDINGS[name](weights, hessian, grid_of(weights))
+
+
+def test_bad_options_are_refused() -> None:
+    weights, hessian = layer(3)
+    with pytest.raises(OptionError, match="at least 1 step"):
+        adaround(weights, hessian, grid_of(weights), steps=0)
+    with pytest.raises(OptionError, match="norm above 0"):
+        fit_half_quadratic(weights, INT4, symmetric=True, norm=0)
+    with pytest.raises(OptionError, match="importances"):
+        fit_scales(weights, INT4, symmetric=True, importance=-np.ones_like(weights))
+    with pytest.raises(OptionError, match="finite weights"):
+        fit_scales(weights * np.inf, INT4, symmetric=True)
