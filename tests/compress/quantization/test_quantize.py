@@ -178,7 +178,7 @@ def test_weights_of_zeros_stay_zeros() -> None:
 
 BAD: dict[str, tuple[type[Exception], dict[str, Any], str]] = {
     "no sample": (OptionError, {"data": []}, "at least one sample"),
-    "no mapping": (OptionError, {"data": [np.zeros(3)]}, "expected a mapping"),
+    "two arrays for one input": (OptionError, {"data": [(np.zeros(3), np.zeros(3))]}, "expected a mapping"),
     "wrong name": (OptionError, {"data": [{"z": np.zeros(3, np.float32)}]}, "unknown input z"),
     "wrong shape": (OptionError, {"data": [{"x": np.zeros((1, 3), np.float32)}]}, "expected"),
     "NaN": (EvaluationError, {"data": [{"x": np.full((1, 3, 12, 12), np.nan, np.float32)}]}, "not finite"),
@@ -186,8 +186,8 @@ BAD: dict[str, tuple[type[Exception], dict[str, Any], str]] = {
     "method": (OptionError, {"data": samples(1), "calibration": "best"}, "expected 'auto'"),
     "mode": (OptionError, {"mode": "fast"}, "expected 'static'"),
     "static without data": (OptionError, {"mode": "static"}, "requires data"),
-    "type": (OptionError, {"weights": "int3"}, "expected one of"),
-    "static int4": (OptionError, {"data": samples(1), "weights": "int4", "mode": "static"}, "mode 'weights'"),
+    "type": (OptionError, {"weights": "int3"}, "expected a Scheme or one of"),
+    "dynamic int4": (OptionError, {"weights": "int4", "mode": "dynamic"}, "mode 'weights'"),
     "block of one": (OptionError, {"weights": "int4", "block": 1}, "at least 2"),
     "unknown node": (OptionError, {"exclude": ["conv9"]}, "conv9"),
 }

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.quantization.placement import Placement, WeightSite
-from sardonyx.compress.quantization.scheme import ACTIVATION_TYPE, Affine, Scheme
+from sardonyx.compress.quantization.scheme import Affine, Scheme
 from sardonyx.compress.quantization.weights import QuantizedWeight, quantize_weight
 from sardonyx.rewrite.names import Names, node_names, value_names
-
-_PACKED = {ir.DataType.INT4: ml_dtypes.int4, ir.DataType.UINT4: ml_dtypes.uint4}
 
 
 class Writer:
@@ -29,7 +26,7 @@ class Writer:
         self._graph = model.graph
         self._scheme = scheme
         self._names, self._node_names = Names(value_names(model)), Names(node_names(model))
-        self._weights: dict[tuple[ir.Value, int, int | None], tuple[QuantizedWeight, ir.Value]] = {}
+        self._weights: dict[tuple[ir.Value, int, int | None], ir.Value] = {}
 
     def initializer(self, name: str, array: np.ndarray, dtype: ir.DataType | None = None) -> ir.Value:
         """Return a new initializer."""
@@ -52,8 +49,8 @@ class Writer:
         """Let readers of a value read the value as integers."""
         name = str(value.name)
         scale = self.initializer(f"{name}_scale", np.array(affine.scale, np.float32))
-        zero = self.initializer(f"{name}_zero_point", np.array(affine.zero_point, np.uint8))
-        quantize = self.node("QuantizeLinear", [value, scale, zero], name, ACTIVATION_TYPE)
+        zero = self.initializer(f"{name}_zero_point", np.array(affine.zero_point, affine.kind.numpy), affine.kind.dtype)
+        quantize = self.node("QuantizeLinear", [value, scale, zero], name, affine.kind.dtype)
         dequantize = self.node("DequantizeLinear", [quantize.outputs[0], scale, zero], name, ir.DataType.FLOAT)
         for node in (quantize, dequantize):
             node.outputs[0].shape = value.shape
@@ -61,24 +58,21 @@ class Writer:
         for node, index in readers:
             node.replace_input_with(index, dequantize.outputs[0])
 
-    def quantize_weight(self, site: WeightSite) -> QuantizedWeight:
+    def write_weight(self, site: WeightSite, weight: QuantizedWeight) -> None:
         """Let a node read its weight through DequantizeLinear."""
         value = site.node.inputs[site.index]
         assert value is not None
         key = value, site.channel_axis, site.sum_axis
         if key not in self._weights:
-            scheme = self._scheme.of_weight(site.sum_axis)
-            quantized = quantize_weight(site.weight, site.channel_axis, site.sum_axis, scheme)
-            self._weights[key] = quantized, self._dequantized(str(value.name), quantized, site.node, scheme)
-        quantized, dequantized = self._weights[key]
-        site.node.replace_input_with(site.index, dequantized)
+            self._weights[key] = self._dequantized(str(value.name), weight, site.node)
+        site.node.replace_input_with(site.index, self._weights[key])
         self._drop(value)
-        return quantized
 
-    def _dequantized(self, name: str, weight: QuantizedWeight, before: ir.Node, scheme: Scheme) -> ir.Value:
-        values = self._integers(f"{name}_quantized", weight.values, scheme)
+    def _dequantized(self, name: str, weight: QuantizedWeight, before: ir.Node) -> ir.Value:
+        dtype = ir.DataType.from_numpy(weight.values.dtype)
+        values = self.initializer(f"{name}_quantized", weight.values, dtype)
         scale = self.initializer(f"{name}_scale", weight.scales)
-        zero = self._integers(f"{name}_zero_point", weight.zeros, scheme)
+        zero = self.initializer(f"{name}_zero_point", weight.zeros, dtype)
         attributes: dict[str, Any] = {} if weight.axis is None else {"axis": weight.axis}
         if weight.block:
             attributes["block_size"] = weight.block
@@ -87,16 +81,11 @@ class Writer:
         self._graph.insert_before(before, [node])
         return node.outputs[0]
 
-    def _integers(self, name: str, array: np.ndarray, scheme: Scheme) -> ir.Value:
-        if scheme.weights == "int4":
-            return self.initializer(name, array.astype(_PACKED[scheme.dtype]), scheme.dtype)
-        return self.initializer(name, array)
-
     def quantize_bias(self, site: WeightSite, affine: Affine, weight: QuantizedWeight, correction: np.ndarray) -> None:
         """Let a node read its bias, corrected, as 32-bit integers at the scale of its products."""
         node = site.node
         value = node.inputs[2] if len(node.inputs) > 2 else None
-        channels = site.weight.shape[site.channel_axis]
+        channels = site.channels
         old = None if value is None or value.const_value is None else value.const_value.numpy()
         if node.op_type == "MatMul" or (value is not None and (old is None or old.size not in (1, channels))):
             return
@@ -201,26 +190,66 @@ def write_static(
     placement: Placement,
     scheme: Scheme,
     maps: Mapping[ir.Value, Affine],
-    means: Mapping[ir.Value, np.ndarray],
+    weights: Mapping[WeightSite, QuantizedWeight],
+    means: Mapping[str, np.ndarray],
 ) -> None:
     """Write a model with integer weights and activations.
 
     Args:
         model: The model, which is changed.
         placement: The places of integers in this model.
-        scheme: The scheme of weights.
+        scheme: The scheme.
         maps: The map of each activation.
-        means: The mean of each channel of activations, to correct the mean error of products; empty for none.
+        weights: The weights of sites.
+        means: The mean of each channel of the inputs of sites by label, which correct the mean error of products;
+            empty for none.
     """
     writer = Writer(model, scheme)
     for site in placement.sites:
         x = site.node.inputs[0]
         assert x is not None
-        weight = writer.quantize_weight(site)
+        weight = weights[site]
+        writer.write_weight(site, weight)
         if x in maps:
-            writer.quantize_bias(site, maps[x], weight, mean_error(site, weight, means.get(x)))
+            writer.quantize_bias(site, maps[x], weight, mean_error(site, weight, means.get(site.label)))
     for value, readers in placement.reads.items():
         writer.quantize_activation(value, maps[value], readers)
+
+
+def write_without_ranges(
+    model: ir.Model, placement: Placement, scheme: Scheme, mode: str, weights: Mapping[WeightSite, QuantizedWeight]
+) -> list[str]:
+    """Write a model with integer weights, whose products quantize their input in each call if `mode` is ``"dynamic"``.
+
+    Args:
+        model: The model, which is changed.
+        placement: The places of integers in this model.
+        scheme: The scheme.
+        mode: ``"dynamic"`` or ``"weights"``.
+        weights: The weights of the sites that read floats.
+
+    Returns:
+        Sentences for the user.
+    """
+    writer = Writer(model, scheme)
+    notes = []
+    for site in placement.sites:
+        if site in weights:
+            writer.write_weight(site, weights[site])
+        else:
+            writer.quantize_dynamically(site)
+    if mode == "weights":
+        for site in placement.tables:
+            writer.quantize_table(site)
+    whole = [site for site in placement.sites if scheme.of_weight(site.sum_axis) != scheme]
+    if whole:
+        notes.append(f"The weights of {len(whole)} convolutions have 8 bits: 4 bits need blocks along one summed axis.")
+    if mode == "dynamic":
+        notes.append(
+            f"Without ranges of activations, {len(placement.sites) - len(weights)} products are quantized in each call "
+            f"and {len(weights)} nodes have integer weights alone, which saves memory and no time."
+        )
+    return notes
 
 
 def mean_error(site: WeightSite, weight: QuantizedWeight, means: np.ndarray | None) -> np.ndarray:

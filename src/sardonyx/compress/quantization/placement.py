@@ -32,18 +32,55 @@ class WeightSite:
     Attributes:
         node: The node.
         index: The index of the weight among the inputs.
-        weight: The weight.
+        tensor: The weight, read on demand.
         channel_axis: The axis of output channels.
         sum_axis: The axis of the sum; None if the sum runs over several axes.
         label: The name of the node in reports.
+        groups: The groups of a convolution; 1 otherwise.
     """
 
     node: ir.Node
     index: int
-    weight: np.ndarray
+    tensor: ir.TensorProtocol
     channel_axis: int
     sum_axis: int | None
     label: str
+    groups: int = 1
+
+    @property
+    def weight(self) -> np.ndarray:
+        """The weight; a large one is mapped from its file."""
+        return self.tensor.numpy()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the weight."""
+        return tuple(self.tensor.shape.numpy())
+
+    @property
+    def channels(self) -> int:
+        """The number of output channels."""
+        return self.shape[self.channel_axis]
+
+    def matrix(self, weight: np.ndarray | None = None) -> np.ndarray:
+        """Return the weight, or an array of its shape, as matrices of shape [groups, outputs, depth].
+
+        A result of the node is the product of a row of its input (see ``site_inputs``) and one output of a matrix.
+        """
+        weight = self.weight if weight is None else weight
+        if self.node.op_type == "Conv":
+            return weight.reshape(self.groups, weight.shape[0] // self.groups, -1)
+        if self.node.op_type == "ConvTranspose":
+            return np.ascontiguousarray(weight.reshape(weight.shape[0], -1).T)[None]
+        return np.ascontiguousarray(np.moveaxis(weight, self.sum_axis or 0, -1))[None]
+
+    def from_matrix(self, matrix: np.ndarray) -> np.ndarray:
+        """Return matrices of shape [groups, outputs, depth] in the shape of the weight."""
+        if self.node.op_type == "Conv":
+            return matrix.reshape(self.shape)
+        if self.node.op_type == "ConvTranspose":
+            return np.ascontiguousarray(matrix[0].T).reshape(self.shape)
+        return np.ascontiguousarray(np.moveaxis(matrix[0], -1, self.sum_axis or 0))
 
 
 @dataclass(frozen=True)
@@ -121,34 +158,47 @@ def find_placement(model: ir.Model, exclude: Collection[str] = ()) -> Placement:
 def _site(node: ir.Node) -> WeightSite | str:
     """Return the site of a node with a constant weight, or the reason for none."""
     index = 0 if node.op_type == "Gather" else 1
-    value = node.inputs[index]
-    weight = facts.constant(value)
-    if weight is None:
+    tensor = facts.constant_tensor(node.inputs[index])
+    if tensor is None:
         return "the weight is not constant"
-    if weight.dtype != np.float32:
-        return f"the weight is {weight.dtype}, expected float32"
-    if not np.isfinite(weight).all():
-        return "the weight holds values that are not finite"
+    if tensor.dtype != ir.DataType.FLOAT:
+        return f"the weight is {tensor.dtype.name.lower()}, expected float"
+    rank = len(tensor.shape)
     label = node_label(node)
+    site: WeightSite | str
     if node.op_type == "Gather":
         axis = facts.attribute(node, "axis", 13, 0)
-        if weight.ndim != 2 or axis != 0 or weight.size < _SMALLEST_TABLE:
+        if rank != 2 or axis != 0 or facts.count(tensor) < _SMALLEST_TABLE:
             return "no table of embeddings"
-        return WeightSite(node, 0, weight, 0, 1, label)
-    if node.op_type == "MatMul":
-        return "the weight is no matrix" if weight.ndim != 2 else WeightSite(node, 1, weight, 1, 0, label)
-    if node.op_type == "Gemm":
-        transposed = bool(facts.attribute(node, "transB", 13, 0))
-        if facts.attribute(node, "alpha", 13, 1.0) != 1.0 or facts.attribute(node, "beta", 13, 1.0) != 1.0:
-            return "alpha or beta differs from 1"
-        if facts.attribute(node, "transA", 13, 0):
-            return "the other factor is transposed"
-        return WeightSite(node, 1, weight, 0 if transposed else 1, 1 if transposed else 0, label)
-    if node.op_type == "ConvTranspose":
-        if facts.attribute(node, "group", 11, 1) != 1:
-            return "a transposed convolution with groups"
-        return WeightSite(node, 1, weight, 1, None, label)
-    return WeightSite(node, 1, weight, 0, None, label)
+        site = WeightSite(node, 0, tensor, 0, 1, label)
+    elif node.op_type == "MatMul":
+        site = "the weight is no matrix" if rank != 2 else WeightSite(node, 1, tensor, 1, 0, label)
+    elif node.op_type == "Gemm":
+        site = _site_of_gemm(node, tensor, label)
+    elif node.op_type == "ConvTranspose":
+        grouped = facts.attribute(node, "group", 11, 1) != 1
+        site = "a transposed convolution with groups" if grouped else WeightSite(node, 1, tensor, 1, None, label)
+    else:
+        site = WeightSite(node, 1, tensor, 0, None, label, int(facts.attribute(node, "group", 11, 1)))
+    if isinstance(site, WeightSite) and not is_finite(tensor):
+        return "the weight holds values that are not finite"
+    return site
+
+
+def _site_of_gemm(node: ir.Node, tensor: ir.TensorProtocol, label: str) -> WeightSite | str:
+    transposed = bool(facts.attribute(node, "transB", 13, 0))
+    if facts.attribute(node, "alpha", 13, 1.0) != 1.0 or facts.attribute(node, "beta", 13, 1.0) != 1.0:
+        return "alpha or beta differs from 1"
+    if facts.attribute(node, "transA", 13, 0):
+        return "the other factor is transposed"
+    return WeightSite(node, 1, tensor, 0 if transposed else 1, 1 if transposed else 0, label)
+
+
+def is_finite(tensor: ir.TensorProtocol) -> bool:
+    """Return True if all elements are finite; reads a large tensor part by part."""
+    flat = tensor.numpy().reshape(-1)
+    step = 1 << 20
+    return all(np.isfinite(flat[first : first + step]).all() for first in range(0, len(flat), step))
 
 
 def _place_activations(nodes: list[ir.Node], placement: Placement, exclude: Collection[str]) -> None:

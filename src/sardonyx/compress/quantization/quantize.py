@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.evidence import OutputError, output_errors
-from sardonyx.compress.quantization.calibration import Data, Observation
-from sardonyx.compress.quantization.insertion import Writer, write_static
-from sardonyx.compress.quantization.placement import FloatNode, find_placement
+from sardonyx.compress.evidence import HELD_OUT, ON_FITTED, WITHOUT_DATA, OutputError, output_errors, store
+from sardonyx.compress.quantization.calibration import Observation
+from sardonyx.compress.quantization.insertion import write_static, write_without_ranges
+from sardonyx.compress.quantization.methods.table import METHODS as ROUNDING
+from sardonyx.compress.quantization.placement import FloatNode, Placement, find_placement
 from sardonyx.compress.quantization.ranges import METHODS
-from sardonyx.compress.quantization.scheme import Affine, Granularity, Scheme
+from sardonyx.compress.quantization.scheme import Affine, Granularity, Scheme, named_scheme
+from sardonyx.compress.quantization.steps import Method, Preview
+from sardonyx.compress.samples import Data, Feeds, Preprocess, Split, read_samples, split_samples
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load, save
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
+from sardonyx.runtime.session import Session
 
 Mode = Literal["static", "dynamic", "weights"]
 """Weights and activations with learned ranges, with ranges of each call, or weights alone."""
@@ -37,7 +41,8 @@ class QuantizationReport:
 
     Attributes:
         mode: The integers of the model.
-        scheme: The scheme of weights.
+        scheme: The scheme.
+        method: The method of rounding.
         calibration: The calibration method; empty without data.
         samples: The number of samples.
         judged: ``"held out"``: the errors are of samples that no range was learned from; ``"calibration samples"``:
@@ -52,6 +57,7 @@ class QuantizationReport:
 
     mode: Mode
     scheme: Scheme
+    method: str
     calibration: str
     samples: int
     judged: str
@@ -84,12 +90,16 @@ def quantize(
     model: Loadable,
     data: Data | None = None,
     *,
-    weights: Literal["int8", "int4"] = "int8",
+    scheme: str | Scheme = "int8",
+    weights: str | None = None,
+    activations: str | None = None,
     mode: Mode | None = None,
     granularity: Granularity | None = None,
     block: int = 32,
     symmetric: bool | None = None,
     calibration: str = "auto",
+    method: str | Method = "auto",
+    preprocess: Preprocess | None = None,
     bias_correction: bool = True,
     reduce_range: bool = False,
     exclude: Collection[str] = (),
@@ -98,15 +108,20 @@ def quantize(
 
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``, which is not changed.
-        data: Samples of real inputs: feeds by name, an iterable of feeds (read once), or the path of an ``.npz`` file
-            whose arrays hold samples in axis 0.
-        weights: The type of weights. ``"int4"`` quantizes weights alone.
+        data: Samples of real inputs: feeds by name, an iterable of feeds or arrays (read once), the path of an ``.npz``
+            file whose arrays hold samples in axis 0, or the path of a folder of images, audio or arrays.
+        scheme: The types: a name (``"int8"``, ``"int16"``, ``"int4"``, ``"int2"``, ``"float8"``, ``"float4"``, or bits
+            of weights and activations as ``"w8a16"``), or a :class:`Scheme`.
+        weights: The type of weights, in place of the scheme's. ``"int4"`` quantizes weights alone.
+        activations: The type of activations, in place of the scheme's.
         mode: ``"static"`` (the default with data), ``"dynamic"`` (the default without) or ``"weights"``.
         granularity: The elements of a weight that share a scale; by default a channel for int8, a block for int4.
         block: Elements of a block.
-        symmetric: If True, 0 is the middle of the integers of a weight; by default for int8 and not for int4.
+        symmetric: If True, 0 is the middle of the integers of a weight; by default for 8 bits and more.
         calibration: The choice of ranges: ``"minmax"``, ``"moving-average"``, ``"percentile"``, ``"mse"``,
             ``"entropy"``, or ``"auto"``, which compares several on the judged samples.
+        method: The method of rounding, or ``"auto"``.
+        preprocess: A function or a model that computes feeds from the items of the data.
         bias_correction: If True, biases are corrected by the mean error of each channel.
         reduce_range: If True, weights use 7 bits, for processors that add products in saturating 16 bits.
         exclude: Names of nodes, or operators, that stay in float.
@@ -124,41 +139,183 @@ def quantize(
         >>> result = sardonyx.quantize("model.onnx", data="calibration.npz")
         >>> result.save("small.onnx")
     """
-    mode = mode or ("weights" if weights == "int4" else "dynamic" if data is None else "static")
-    granularity = granularity or ("block" if weights == "int4" else "channel")
-    scheme = Scheme(weights, granularity, block, weights == "int8" if symmetric is None else symmetric, reduce_range)
-    _require_possible(mode, scheme, data, calibration)
-    source = load(model)
-    notes: list[str] = []
-    prepared = _prepared(source, scheme, notes)
-    placement = find_placement(prepared, exclude)
-    if not placement.sites and not (mode == "weights" and placement.tables):
-        reasons = "; ".join(f"{node.name}: {node.reason}" for node in placement.floats[:3]) or "no node has a weight"
-        raise UnsupportedError(f"no node can be quantized ({reasons}).", where=str(prepared.graph.name or "model"))
-    names = [str(value.name) for value in placement.reads] if mode == "static" else []
-    observation = None if data is None else Observation(prepared, names, data)
-    method, result = "", prepared
+    chosen, default_mode = _scheme(scheme, weights, activations, granularity, block, symmetric, reduce_range)
+    mode = mode or default_mode or ("dynamic" if data is None else "static")
+    _require_possible(mode, chosen, data, calibration)
+    draft = Draft(load(model), chosen, mode, _method(method), exclude, bias_correction)
+    split = None if data is None else split_samples(read_samples(data, draft.source, preprocess))
+    draft.learn(split)
     if mode == "static":
-        assert observation is not None
-        means = observation if bias_correction else None
         methods = AUTO if calibration == "auto" else (calibration,)
-        trials = {one: _static(prepared, scheme, exclude, observation, one, means) for one in methods}
-        errors = {one: output_errors(source, trial, observation.judged) for one, trial in trials.items()}
-        method = max(trials, key=lambda one: min((error.sqnr for error in errors[one]), default=math.inf))
-        result, outputs = trials[method], errors[method]
+        trials = {one: draft.write(one) for one in methods}
+        session = Session(draft.source, compile="wait")
+        errors = {one: output_errors(session, trial, draft.judged) for one, trial in trials.items()}
+        best = max(trials, key=lambda one: min((error.sqnr for error in errors[one]), default=math.inf))
+        result, outputs = trials[best], errors[best]
     else:
-        result = _without_ranges(prepared, scheme, exclude, mode, notes)
-        outputs = () if observation is None else output_errors(source, result, observation.judged)
-    judged = "not judged (no data)"
-    if observation is not None:
-        judged = "held out" if observation.is_held_out else "calibration samples"
-    report = QuantizationReport(
-        mode, scheme, method, 0 if observation is None else observation.count, judged, outputs,
-        len(placement.sites) + (len(placement.tables) if mode == "weights" else 0), tuple(placement.floats),
-        (_weight_bytes(source), _weight_bytes(result)), (_opset(source), _opset(result)), tuple(notes),
-    )  # fmt: skip
-    result.metadata_props["sardonyx.quantization"] = json.dumps(asdict(report), default=str)
+        best, result = "", draft.write("")
+        outputs = () if split is None else output_errors(draft.source, result, draft.judged)
+    report = draft.report(result, best, outputs, split)
+    store(result, "quantization", report)
     return Quantized(result, report)
+
+
+class Draft:
+    """One quantization in progress: the prepared model, its statistics, and the models written from these.
+
+    Args:
+        source: The float model.
+        scheme: The scheme.
+        mode: The mode.
+        method: The method.
+        exclude: Names of nodes, or operators, that stay in float.
+        bias_correction: If True, biases are corrected by the mean error of each channel.
+
+    Attributes:
+        source: The float model.
+        prepared: The model optimized, in the operator set that the scheme needs, rescaled by the method.
+        placement: The places of integers in the prepared model.
+        observation: The statistics; None without data.
+        judged: The samples that judge the result.
+        notes: Sentences for the user.
+
+    Raises:
+        UnsupportedError: No node of the model can be quantized.
+    """
+
+    def __init__(
+        self, source: ir.Model, scheme: Scheme, mode: Mode, method: Method, exclude: Collection[str],
+        bias_correction: bool = True,
+    ) -> None:  # fmt: skip
+        self.source, self.scheme, self.mode, self.method, self.exclude = source, scheme, mode, method, exclude
+        self._corrects = bias_correction
+        self.notes: list[str] = []
+        self.prepared = _prepared(source, scheme, mode, self.notes)
+        self.placement = find_placement(self.prepared, exclude)
+        self.observation: Observation | None = None
+        self.judged: Sequence[Feeds] = ()
+        if not self.placement.sites and not (mode == "weights" and self.placement.tables):
+            floats = self.placement.floats
+            reasons = "; ".join(f"{node.name}: {node.reason}" for node in floats[:3]) or "no node has a weight"
+            raise UnsupportedError(f"no node can be quantized ({reasons}).", where=str(source.graph.name or "model"))
+
+    def learn(self, split: Split | None) -> None:
+        """Rescale the model, then read all samples once and collect the statistics that the method needs."""
+        stream: Iterator[Feeds] = iter(()) if split is None else split.fitting()
+        preview: list[Feeds] = []
+        if self.method.rescale is not None:
+            head = Preview(stream)
+            preview = head.samples
+            self.notes += self.method.rescale(self.prepared, head)
+            self.placement = find_placement(self.prepared, self.exclude)
+        if split is None:
+            return
+        needs = self.method.needs
+        if self.mode == "static" and self._corrects:
+            needs = replace(needs, maxima=True)
+        names = [str(value.name) for value in self.placement.reads] if self.mode == "static" else []
+        samples = _chained(preview, stream)
+        self.observation = Observation(self.prepared, names, samples, self.placement.sites, needs)
+        self.judged = split.judged
+
+    def write(self, calibration: str, schemes: Mapping[str, Scheme | None] | None = None) -> ir.Model:
+        """Return a quantized model.
+
+        Args:
+            calibration: The calibration method; empty without ranges.
+            schemes: The schemes of sites that differ from the model's, by label; None leaves a site in float.
+
+        Raises:
+            OptionError: The samples have no elements of an activation.
+        """
+        schemes = schemes or {}
+        result = copy_model(self.prepared)
+        exclude = [*self.exclude, *(label for label, scheme in schemes.items() if scheme is None)]
+        placement = find_placement(result, exclude)
+        own = {label: scheme for label, scheme in schemes.items() if scheme is not None}
+        weights = {}
+        for site in placement.sites:
+            if self.mode != "dynamic" or site.node.op_type not in ("MatMul", "Gemm"):
+                scheme = own.get(site.label, self.scheme).of_weight(site.sum_axis)
+                weights[site] = self.method.round(site, scheme, self._input(site.label))
+        if self.mode == "static":
+            write_static(result, placement, self.scheme, self._maps(placement, calibration), weights, self._means())
+        else:
+            self.notes += write_without_ranges(result, placement, self.scheme, self.mode, weights)
+        result.graph.sort()
+        if self.method.reconstruct is not None and self.observation is not None:
+            self.notes += self.method.reconstruct(result, self.prepared, self.judged)
+        return result
+
+    def report(
+        self, result: ir.Model, calibration: str, outputs: tuple[OutputError, ...], split: Split | None
+    ) -> QuantizationReport:
+        """Return the report of a written model."""
+        judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
+        tables = len(self.placement.tables) if self.mode == "weights" else 0
+        return QuantizationReport(
+            self.mode, self.scheme, self.method.name, calibration, 0 if split is None else split.count, judged, outputs,
+            len(self.placement.sites) + tables, tuple(self.placement.floats),
+            (_weight_bytes(self.source), _weight_bytes(result)), (_opset(self.source), _opset(result)),
+            tuple(dict.fromkeys(self.notes)),
+        )  # fmt: skip
+
+    def _input(self, label: str) -> Any:
+        return None if self.observation is None else self.observation.inputs.get(label)
+
+    def _means(self) -> dict[str, np.ndarray]:
+        """Return the means of the channels of the inputs of sites, by label."""
+        if self.observation is None or not self._corrects:
+            return {}
+        return {label: seen.means for label, seen in self.observation.inputs.items() if seen.means is not None}
+
+    def _maps(self, placement: Placement, calibration: str) -> dict[ir.Value, Affine]:
+        assert self.observation is not None
+        statistics = {value: self.observation.statistics[str(value.name)] for value in placement.reads}
+        unseen = [str(value.name) for value, seen in statistics.items() if not seen.count]
+        if unseen:
+            raise OptionError(f"the samples have no elements of {', '.join(unseen)}.", where="data")
+        kind, symmetric = self.scheme.activation_type, self.scheme.symmetric_activations
+        return {value: Affine.of(*seen.interval(calibration), kind, symmetric) for value, seen in statistics.items()}
+
+
+def _chained(head: Sequence[Feeds], rest: Iterator[Feeds]) -> Iterator[Feeds]:
+    yield from head
+    yield from rest
+
+
+def _scheme(
+    scheme: str | Scheme, weights: str | None, activations: str | None, granularity: Granularity | None, block: int,
+    symmetric: bool | None, reduced: bool,
+) -> tuple[Scheme, Mode | None]:  # fmt: skip
+    """Return the scheme of the options, and the mode that follows from it."""
+    if isinstance(scheme, Scheme):
+        base, quantizes_activations = scheme, True
+    else:
+        base, quantizes_activations = named_scheme(scheme)
+        if weights is not None:
+            named, quantizes_activations = named_scheme(weights)
+            base = replace(named, activations=base.activations)
+    changes: dict[str, Any] = {"reduced": reduced or base.reduced}
+    if activations is not None:
+        changes["activations"], quantizes_activations = activations, True
+    if granularity is not None:
+        changes["granularity"] = granularity
+    if symmetric is not None:
+        changes["symmetric"] = symmetric
+    if not isinstance(scheme, Scheme):
+        changes["block"] = block
+    return replace(base, **changes), None if quantizes_activations else "weights"
+
+
+def _method(method: str | Method) -> Method:
+    if isinstance(method, Method):
+        return method
+    if method == "auto":
+        return ROUNDING["nearest"]
+    if method not in ROUNDING:
+        raise OptionError(f"expected 'auto' or one of {', '.join(ROUNDING)}, got {method!r}.", where="method")
+    return ROUNDING[method]
 
 
 def _require_possible(mode: str, scheme: Scheme, data: Data | None, calibration: str) -> None:
@@ -168,74 +325,24 @@ def _require_possible(mode: str, scheme: Scheme, data: Data | None, calibration:
         raise OptionError("static quantization requires data.", where="data", remedy="Give samples of real inputs.")
     if calibration != "auto" and calibration not in METHODS:
         raise OptionError(f"expected 'auto' or one of {', '.join(METHODS)}, got {calibration!r}.", where="calibration")
-    if mode != "weights" and scheme.weights != "int8":
-        raise OptionError("4-bit weights require mode 'weights'.", where="weights")
-    if mode != "weights" and not scheme.symmetric:
-        raise OptionError("asymmetric weights require mode 'weights'.", where="symmetric")
-    if mode != "weights" and scheme.granularity == "block":
-        raise OptionError("blocks require mode 'weights'.", where="granularity")
+    if mode == "dynamic" and (scheme.weights != "int8" or scheme.granularity == "block"):
+        raise OptionError(
+            f"dynamic quantization has 8-bit weights per tensor or channel, got {scheme.weights} per "
+            f"{scheme.granularity}.",
+            where="weights",
+            remedy="Choose mode 'weights', or give data.",
+        )
 
 
-def _prepared(source: ir.Model, scheme: Scheme, notes: list[str]) -> ir.Model:
+def _prepared(source: ir.Model, scheme: Scheme, mode: Mode, notes: list[str]) -> ir.Model:
     """Return the model optimized, with inferred shapes, in the operator set that the scheme needs."""
     prepared = optimize(source, verify=False).model
-    if _opset(prepared) < scheme.opset:
-        notes.append(f"The operator set was raised from {_opset(prepared)} to {scheme.opset}, which the integers need.")
-        prepared = convert_opset(prepared, scheme.opset)
+    needed = max(scheme.opset, scheme.activation_opset if mode == "static" else 0)
+    if _opset(prepared) < needed:
+        notes.append(f"The operator set was raised from {_opset(prepared)} to {needed}, which the types need.")
+        prepared = convert_opset(prepared, needed)
     infer_shapes(prepared)
     return prepared
-
-
-def _static(
-    prepared: ir.Model, scheme: Scheme, exclude: Collection[str], observation: Observation, method: str,
-    means: Observation | None,
-) -> ir.Model:  # fmt: skip
-    result = copy_model(prepared)
-    placement = find_placement(result, exclude)
-    statistics = {value: observation.statistics[str(value.name)] for value in placement.reads}
-    maps = {value: Affine.of(*seen.interval(method)) for value, seen in statistics.items() if seen.count}
-    unseen = [str(value.name) for value in placement.reads if value not in maps]
-    if unseen:
-        raise OptionError(f"the samples have no elements of {', '.join(unseen)}.", where="data")
-    channel_means = {}
-    if means is not None:
-        for value, seen in statistics.items():
-            if (mean := seen.channel_means) is not None:
-                channel_means[value] = mean
-    write_static(result, placement, scheme, maps, channel_means)
-    return _finished(result)
-
-
-def _without_ranges(
-    prepared: ir.Model, scheme: Scheme, exclude: Collection[str], mode: Mode, notes: list[str]
-) -> ir.Model:
-    result = copy_model(prepared)
-    placement = find_placement(result, exclude)
-    writer = Writer(result, scheme)
-    dynamic = 0
-    for site in placement.sites:
-        if mode == "dynamic" and site.node.op_type in ("MatMul", "Gemm"):
-            writer.quantize_dynamically(site)
-            dynamic += 1
-        else:
-            writer.quantize_weight(site)
-    if mode == "weights":
-        for site in placement.tables:
-            writer.quantize_table(site)
-    whole = [site for site in placement.sites if scheme.of_weight(site.sum_axis) != scheme]
-    if whole:
-        notes.append(f"The weights of {len(whole)} convolutions have 8 bits: 4 bits need blocks along one summed axis.")
-    if mode == "dynamic":
-        notes.append(
-            f"Without ranges of activations, {dynamic} products are quantized in each call and "
-            f"{len(placement.sites) - dynamic} nodes have integer weights alone, which saves memory and no time."
-        )
-    return _finished(result)
-
-
-def _finished(model: ir.Model) -> ir.Model:
-    model.graph.sort()
-    return model
 
 
 def _weight_bytes(model: ir.Model) -> int:

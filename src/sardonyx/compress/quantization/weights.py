@@ -1,7 +1,8 @@
-"""Weights as integers, with the scales of the least squared error: per tensor, channel or block."""
+"""Weights as narrow numbers, with the scales of the least squared error: per tensor, channel or block."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,17 +12,20 @@ from sardonyx.compress.quantization.scheme import Scheme
 _SHRINKS = np.linspace(1.0, 0.7, 16)
 """Shares of the largest magnitude that are tried as the largest representable magnitude."""
 
+_CHUNK = 1 << 20
+"""Elements of rows whose scales are computed at once: temporary arrays stay in the processor's cache."""
+
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A weight as integers.
+    """A weight as narrow numbers.
 
     Attributes:
-        values: The integers, in the weight's shape.
+        values: The numbers, in the weight's shape and the scheme's type.
         scales: The scales: of shape [], [channels], or the weight's shape with blocks in place of the summed axis.
-        zeros: The integers of 0, in the shape of the scales.
+        zeros: The numbers of 0, in the shape of the scales; all 0 for floats.
         axis: The axis of channels or of blocks; None for one scale.
-        block: Elements of a block; 0 without blocks.
+        block: Elements of a block; 0 without blocks. The last block may be shorter.
     """
 
     values: np.ndarray
@@ -31,14 +35,19 @@ class QuantizedWeight:
     block: int
 
     def dequantized(self) -> np.ndarray:
-        """Return the weight that the integers mean."""
+        """Return the weight that the numbers mean, as float32."""
+        scales, zeros = self.expanded()
+        return np.asarray((self.values.astype(np.float32) - zeros) * scales)
+
+    def expanded(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return scales and zero points as float32 in shapes that broadcast to the weight's."""
         shape, axis, block = self.values.shape, self.axis, self.block
-        integers = self.values.astype(np.float32) - _expand(self.zeros, shape, axis, block)
-        return np.asarray(integers * _expand(self.scales, shape, axis, block))
+        zeros = self.zeros.astype(np.float32)
+        return _expand(self.scales, shape, axis, block), _expand(zeros, shape, axis, block)
 
 
 def quantize_weight(weight: np.ndarray, channel_axis: int, sum_axis: int | None, scheme: Scheme) -> QuantizedWeight:
-    """Return a weight as integers.
+    """Return a weight as narrow numbers, each the nearest one.
 
     Args:
         weight: The weight.
@@ -47,11 +56,9 @@ def quantize_weight(weight: np.ndarray, channel_axis: int, sum_axis: int | None,
         scheme: The scheme.
     """
     size = None if sum_axis is None else weight.shape[sum_axis]
-    if scheme.granularity == "block" and size is not None and size > scheme.block and size % scheme.block == 0:
-        assert sum_axis is not None
-        split = (*weight.shape[:sum_axis], size // scheme.block, scheme.block, *weight.shape[sum_axis + 1 :])
-        groups = np.moveaxis(weight.reshape(split), sum_axis + 1, -1)
-        rows, shape, axis, block = groups.reshape(-1, scheme.block), groups.shape[:-1], sum_axis, scheme.block
+    if scheme.granularity == "block" and sum_axis is not None and size is not None and size > scheme.block:
+        rows, shape = _blocks(weight, sum_axis, scheme.block)
+        axis, block = sum_axis, scheme.block
     elif scheme.granularity == "tensor":
         rows, shape, axis, block = weight.reshape(1, -1), (), None, 0
     else:
@@ -59,35 +66,80 @@ def quantize_weight(weight: np.ndarray, channel_axis: int, sum_axis: int | None,
         shape, axis, block = (weight.shape[channel_axis],), channel_axis, 0
     scales, zeros = _best_scales(rows, scheme)
     scales, zeros = scales.reshape(shape), zeros.reshape(shape)
-    lowest = -scheme.limit if scheme.symmetric else 0
-    integers = np.rint(weight / _expand(scales, weight.shape, axis, block)) + _expand(zeros, weight.shape, axis, block)
-    dtype = np.int8 if scheme.symmetric else np.uint8
-    values = np.clip(integers, lowest, scheme.limit).astype(dtype)
-    return QuantizedWeight(values, scales, zeros.astype(dtype), axis, block)
+    kind = scheme.weight_type
+    values = np.empty(weight.shape, kind.numpy)
+    whole = _expand(scales, weight.shape, axis, block), _expand(zeros, weight.shape, axis, block)
+    for part in _parts(weight):
+        factor, offset = (array if array.ndim == 0 or len(array) == 1 else array[part] for array in whole)
+        values[part] = nearest(weight[part].astype(np.float32, copy=False) / factor, offset, scheme)
+    return QuantizedWeight(values, scales, zeros.astype(kind.numpy), axis, block)
+
+
+def nearest(units: np.ndarray, zeros: np.ndarray | float, scheme: Scheme) -> np.ndarray:
+    """Return the nearest numbers of weights in units of their scales, in the scheme's type."""
+    kind = scheme.weight_type
+    if kind.is_float:
+        return np.asarray(np.clip(units, scheme.lowest, scheme.limit).astype(kind.numpy))
+    integers = np.clip(np.rint(units) + zeros, scheme.lowest, scheme.limit)
+    return np.asarray(integers.astype(kind.numpy))
+
+
+def _parts(weight: np.ndarray) -> Iterator[slice]:
+    """Yield ranges of axis 0 of at most ``_CHUNK`` elements, or of one index."""
+    if weight.ndim == 0:
+        return
+    step = max(_CHUNK // max(weight[:1].size, 1), 1)
+    for first in range(0, len(weight), step):
+        yield slice(first, first + step)
+
+
+def _blocks(weight: np.ndarray, sum_axis: int, block: int) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Return blocks as rows, and the shape of the scales; a short last block is filled with its last element."""
+    moved = np.moveaxis(weight, sum_axis, -1)
+    missing = -moved.shape[-1] % block
+    if missing:
+        moved = np.pad(moved, [*[(0, 0)] * (moved.ndim - 1), (0, missing)], mode="edge")
+    count = moved.shape[-1] // block
+    rows = moved.reshape(*moved.shape[:-1], count, block)
+    scales = np.moveaxis(np.empty(rows.shape[:-1], np.bool_), -1, sum_axis)
+    # Rows in the order of the scales, so that both reshape alike.
+    return np.moveaxis(rows, -2, sum_axis).reshape(-1, block), scales.shape
 
 
 def _best_scales(rows: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
     """Return the scale and zero point of the least squared error for each row, each of shape [rows]."""
-    rows = rows.astype(np.float32, copy=False)
+    scales, zeros = np.empty(len(rows), np.float32), np.empty(len(rows), np.float32)
+    for part in _parts(rows):
+        scales[part], zeros[part] = _best_scales_of(rows[part].astype(np.float32, copy=False), scheme)
+    return scales, zeros
+
+
+def _best_scales_of(rows: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
     tiny = np.finfo(np.float32).tiny
+    lowest, limit = np.float32(scheme.lowest), np.float32(scheme.limit)
     if scheme.symmetric:
         high = np.abs(rows).max(1, initial=0)
-        low, lowest = -high, -scheme.limit
+        low, span = -high, high / limit
     else:
-        low, high, lowest = rows.min(1, initial=0), rows.max(1, initial=0), 0
-    span = (high - low) / np.float32(scheme.limit - lowest)
+        low, high = rows.min(1, initial=0), rows.max(1, initial=0)
+        span = high / limit - low / limit  # Not (high - low), which may overflow.
     whole = np.where(span > 0, np.maximum(span, tiny), np.float32(1))
     best, zeros = whole, np.zeros(len(rows), np.float32)
     least = np.full(len(rows), np.inf, np.float32)
+    units = rows / whole[:, None]  # In units of the largest scale, so that no square overflows.
     for share in _SHRINKS:
         scales = np.maximum(whole * np.float32(share), tiny)
-        offsets = (
-            np.zeros_like(scales) if scheme.symmetric else np.clip(np.rint(-low * share / scales), 0, scheme.limit)
-        )
-        integers = np.clip(np.rint(rows / scales[:, None]) + offsets[:, None], lowest, scheme.limit)
-        # In units of the largest scale, so that no square overflows.
-        units, shrunk = rows / whole[:, None], (scales / whole)[:, None]
-        errors = np.square((integers - offsets[:, None]) * shrunk - units).sum(1)
+        shrunk = (scales / whole)[:, None]
+        if scheme.symmetric:
+            offsets = np.zeros_like(scales)
+        else:
+            offsets = np.clip(np.rint(-low * np.float32(share) / scales), 0, limit)
+        numbers = units / shrunk
+        if scheme.weight_type.is_float:
+            numbers = np.clip(numbers, lowest, limit).astype(scheme.weight_type.numpy).astype(np.float32)
+        else:
+            numbers = np.clip(np.rint(numbers) + offsets[:, None], lowest, limit) - offsets[:, None]
+        errors = np.square(numbers * shrunk - units).sum(1)
         better = errors < least
         best, zeros = np.where(better, scales, best), np.where(better, offsets, zeros)
         least = np.where(better, errors, least)
@@ -99,5 +151,6 @@ def _expand(scales: np.ndarray, shape: tuple[int, ...], axis: int | None, block:
     if axis is None:
         return scales
     if block:
-        return np.repeat(scales, block, axis)
+        repeated = np.repeat(scales, block, axis)
+        return repeated[(slice(None),) * axis + (slice(shape[axis]),)]
     return scales.reshape([-1 if number == axis else 1 for number in range(len(shape))])

@@ -1,0 +1,265 @@
+"""Statistics of the inputs of sites, as rows of the matrix that is multiplied by the weight.
+
+A product reads rows of its input's last axis; a convolution reads patches, [channels of a group, *kernel] flattened.
+Rows have the order of :meth:`WeightSite.matrix`. Memory does not grow with the number of samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from sardonyx.compress.quantization.placement import WeightSite
+from sardonyx.rewrite import facts
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Statistics that a method needs of the input of each site, beyond the ranges.
+
+    Attributes:
+        maxima: If True, the largest magnitude and the mean of each channel.
+        second_moments: If True, the mean of x xᵀ over rows x.
+        rows: The number of rows to keep, drawn evenly from all samples.
+        rows_per_sample: Rows of one sample that enter the second moments at most, drawn evenly.
+        most_bytes: Limit of the bytes of all second moments; sites beyond it have ``squares`` alone.
+    """
+
+    maxima: bool = False
+    second_moments: bool = False
+    rows: int = 0
+    rows_per_sample: int = 2048
+    most_bytes: int = 2 << 30
+
+    def union(self, other: Needs) -> Needs:
+        """Return what both need."""
+        return Needs(
+            self.maxima or other.maxima,
+            self.second_moments or other.second_moments,
+            max(self.rows, other.rows),
+            max(self.rows_per_sample, other.rows_per_sample),
+            max(self.most_bytes, other.most_bytes),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is needed."""
+        return not (self.maxima or self.second_moments or self.rows)
+
+
+NOTHING = Needs()
+"""No statistics beyond the ranges."""
+
+
+class SiteInput:
+    """Statistics of the input of one site.
+
+    Attributes:
+        groups: The number of groups of a convolution; 1 otherwise.
+        depth: The number of elements of a row.
+        count: The number of rows that were seen.
+        maxima: The largest magnitude of each channel, of shape [channels]; None if not needed.
+        means: The mean of each channel, of shape [channels]; None if not needed.
+        squares: The mean square of each element of rows, of shape [groups, depth]; None if not needed.
+        second_moment: The mean of x xᵀ, float32 of shape [groups, depth, depth]; None if not needed or too large.
+        rows: Rows, float32 of shape [groups, at most needs.rows, depth]; None if not needed.
+    """
+
+    def __init__(self, site: WeightSite, needs: Needs, has_moment: bool, seed: int) -> None:
+        self._patches = _Patches.of(site)
+        self._needs = needs
+        self._generator = np.random.default_rng(seed)
+        self.groups, self.depth = self._patches.groups, self._patches.depth
+        self.count = 0
+        self._weight = 0
+        self._has_moment = has_moment
+        self._moment: np.ndarray | None = None
+        self._squares: np.ndarray | None = None
+        self._sums: np.ndarray | None = None
+        self._elements = 0
+        self.maxima: np.ndarray | None = None
+        self.rows: np.ndarray | None = None
+        self._keys = np.zeros(0)
+
+    @staticmethod
+    def geometry(site: WeightSite) -> object:
+        """Return a key that sites have in common if the rows of equal inputs are equal."""
+        return _Patches.of(site)
+
+    def add(self, values: np.ndarray) -> None:
+        """Add the input of one sample."""
+        if not values.size:
+            return
+        if self._needs.maxima:
+            self._add_channels(values)
+        if not (self._needs.second_moments or self._needs.rows):
+            return
+        limit = max(self._needs.rows_per_sample if self._needs.second_moments else 0, self._needs.rows)
+        rows, total = self._patches.rows(values, limit, self._generator)
+        self.count += total
+        if self._needs.second_moments:
+            self._add_moments(rows)
+        if self._needs.rows:
+            self._add_rows(rows, total)
+
+    @property
+    def means(self) -> np.ndarray | None:
+        """The mean of each channel."""
+        return None if self._sums is None or not self._elements else self._sums / self._elements
+
+    @property
+    def squares(self) -> np.ndarray | None:
+        """The mean square of each element of rows."""
+        return None if self._squares is None or not self._weight else self._squares / self._weight
+
+    @property
+    def second_moment(self) -> np.ndarray | None:
+        """The mean of x xᵀ over the rows x."""
+        return None if self._moment is None or not self._weight else self._moment / np.float32(self._weight)
+
+    def _add_channels(self, values: np.ndarray) -> None:
+        axis = self._patches.channel_axis % values.ndim
+        others = tuple(number for number in range(values.ndim) if number != axis)
+        maxima = np.maximum(values.max(others), -values.min(others))
+        sums = values.sum(others, dtype=np.float64)
+        if self.maxima is None or self._sums is None:
+            self.maxima, self._sums = maxima, sums
+        else:
+            self.maxima, self._sums = np.maximum(self.maxima, maxima), self._sums + sums
+        self._elements += values.size // values.shape[axis]
+
+    def _add_moments(self, rows: np.ndarray) -> None:
+        squares = np.square(rows, dtype=np.float64).sum(1)
+        self._squares = squares if self._squares is None else self._squares + squares
+        self._weight += rows.shape[1]
+        if self._has_moment:
+            moment = np.matmul(rows.transpose(0, 2, 1), rows)
+            if self._moment is None:
+                self._moment = moment
+            else:
+                self._moment += moment
+
+    def _add_rows(self, rows: np.ndarray, total: int) -> None:
+        """Keep the rows of the least random keys; rows that were not drawn have the greater keys of their sample."""
+        keys = self._generator.permutation(np.sort(self._generator.random(total))[: rows.shape[1]])
+        joined = rows if self.rows is None else np.concatenate([self.rows, rows], 1)
+        keys = np.concatenate([self._keys, keys])
+        chosen = np.sort(np.argsort(keys, kind="stable")[: self._needs.rows])
+        self.rows, self._keys = np.ascontiguousarray(joined[:, chosen]), keys[chosen]
+
+
+def moments_within(sites: Sequence[WeightSite], needs: Needs) -> set[str]:
+    """Return the labels of the sites whose second moments fit in the limit, the smallest first.
+
+    Sites that read the same rows count once.
+    """
+    chosen: set[str] = set()
+    left = needs.most_bytes if needs.second_moments else 0
+    patches = {site.label: (site.node.inputs[0], _Patches.of(site)) for site in sites}
+    counted: set[object] = set()
+    for label, key in sorted(patches.items(), key=lambda pair: pair[1][1].moment_bytes):
+        if key not in counted:
+            left -= key[1].moment_bytes
+            counted.add(key)
+        if left < 0:
+            break
+        chosen.add(label)
+    return chosen
+
+
+@dataclass(frozen=True)
+class _Patches:
+    """The rows of a site's input: patches of a convolution, or the last axis of a product.
+
+    Attributes:
+        groups: The groups.
+        depth: The elements of a row.
+        channel_axis: The axis of channels of the input.
+        kernel: The sizes of the kernel; None for rows of the last axis, empty for pixels of axis 1.
+        strides, dilations: Of the convolution.
+        pads: Begins and ends, or the value of ``auto_pad``.
+    """
+
+    groups: int
+    depth: int
+    channel_axis: int
+    kernel: tuple[int, ...] | None = None
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] | str = ()
+
+    @classmethod
+    def of(cls, site: WeightSite) -> _Patches:
+        shape = site.shape
+        if site.node.op_type == "Conv":
+            spatial = len(shape) - 2
+            ones = (1,) * spatial
+            pads: Any = str(facts.attribute(site.node, "auto_pad", 11, "NOTSET"))
+            if pads == "NOTSET":
+                pads = tuple(facts.attribute(site.node, "pads", 11, (0,) * (2 * spatial)))
+            strides, dilations = (
+                tuple(facts.attribute(site.node, name, 11, ones)) for name in ("strides", "dilations")
+            )
+            return cls(site.groups, math.prod(shape[1:]), 1, tuple(shape[2:]), strides, dilations, pads)
+        if site.node.op_type == "ConvTranspose":
+            return cls(1, shape[0], 1, ())
+        assert site.sum_axis is not None
+        return cls(1, shape[site.sum_axis], -1)
+
+    @property
+    def moment_bytes(self) -> int:
+        return self.groups * self.depth * self.depth * 4
+
+    def rows(self, values: np.ndarray, most: int, generator: np.random.Generator) -> tuple[np.ndarray, int]:
+        """Return at most `most` rows of a sample, of shape [groups, rows, depth], and the number of all rows."""
+        values = values.astype(np.float32, copy=False)
+        if not self.kernel:
+            matrix = np.moveaxis(values, self.channel_axis, -1).reshape(-1, self.depth)
+            total = len(matrix)
+            if total > most:
+                matrix = matrix[np.sort(generator.choice(total, most, replace=False))]
+            return np.ascontiguousarray(matrix)[None], total
+        windows = self._windows(values)
+        batch, positions = windows.shape[0], windows.shape[2 : 2 + len(self.kernel)]
+        total = batch * math.prod(positions)
+        chosen = np.arange(total) if total <= most else np.sort(generator.choice(total, most, replace=False))
+        index = np.unravel_index(chosen, (batch, *positions))
+        chosen_index: tuple[Any, ...] = (index[0], slice(None), *index[1:])
+        patches = windows[chosen_index]  # [rows, channels, *kernel]
+        grouped = patches.reshape(len(chosen), self.groups, self.depth)
+        return np.ascontiguousarray(grouped.transpose(1, 0, 2)), total
+
+    def _windows(self, values: np.ndarray) -> np.ndarray:
+        """Return a view of patches, of shape [batch, channels, *positions, *kernel]."""
+        assert self.kernel is not None
+        spatial = values.shape[2:]
+        reach = [(size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
+        begins, ends = self._padding(spatial, reach)
+        padded = np.pad(values, [(0, 0), (0, 0), *zip(begins, ends, strict=True)])
+        positions = [
+            max((size - r) // step + 1, 0) for size, r, step in zip(padded.shape[2:], reach, self.strides, strict=True)
+        ]
+        strides = padded.strides
+        steps = [stride * step for stride, step in zip(strides[2:], self.strides, strict=True)]
+        taps = [stride * step for stride, step in zip(strides[2:], self.dilations, strict=True)]
+        return as_strided(
+            padded, (*padded.shape[:2], *positions, *self.kernel), (*strides[:2], *steps, *taps), writeable=False
+        )
+
+    def _padding(self, spatial: Sequence[int], reach: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        if not isinstance(self.pads, str):
+            half = len(spatial)
+            return self.pads[:half], self.pads[half:]
+        if self.pads == "VALID":
+            return (0,) * len(spatial), (0,) * len(spatial)
+        needed = [
+            max((-(-size // step) - 1) * step + r - size, 0)
+            for size, r, step in zip(spatial, reach, self.strides, strict=True)
+        ]
+        small, large = [n // 2 for n in needed], [n - n // 2 for n in needed]
+        return (small, large) if self.pads == "SAME_UPPER" else (large, small)

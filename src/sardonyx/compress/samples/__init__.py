@@ -1,0 +1,7 @@
+"""Samples of callers: arrays by input name, archives, folders of images and audio, and samples held back to judge."""
+
+from sardonyx.compress.samples.preprocessing import Preprocess
+from sardonyx.compress.samples.reading import Data, Feeds, read_samples
+from sardonyx.compress.samples.splitting import MOST_JUDGED, Split, split_samples
+
+__all__ = ["MOST_JUDGED", "Data", "Feeds", "Preprocess", "Split", "read_samples", "split_samples"]

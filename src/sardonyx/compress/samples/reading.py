@@ -1,0 +1,107 @@
+"""Samples from what callers have: mappings, arrays, archives, folders of images and audio."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.compress.samples.archives import read_archive
+from sardonyx.compress.samples.folders import Recording, read_file, sample_files
+from sardonyx.compress.samples.preprocessing import Preprocess, loaded
+from sardonyx.errors import ModelFileError, OptionError
+from sardonyx.rewrite.verify.inputs import require_fit, required_inputs
+
+Feeds = Mapping[str, Any]
+"""Arrays by the name of the input."""
+
+Data = Iterable[Any] | Feeds | str | os.PathLike[str]
+"""Feeds, an iterable of feeds or arrays, the path of an ``.npz`` file, or of a folder of images or audio."""
+
+
+def read_samples(data: Data, model: ir.Model, preprocess: Preprocess | None = None) -> Iterator[Feeds]:
+    """Yield samples one by one, each checked against the inputs of the model.
+
+    Args:
+        data: Feeds by name; an iterable, read once, of feeds, of arrays (for a model with one input), or of tuples of
+            arrays in the order of the inputs; the path of an ``.npz`` file whose arrays hold samples in axis 0; or the
+            path of a folder of files (``.npz``, ``.npy``, images, ``.wav``), of which each is a sample.
+        model: The model that the samples are for.
+        preprocess: A function or a model that computes the feeds of one item; see :data:`Preprocess`.
+
+    Raises:
+        OptionError: A sample does not fit the inputs of the model.
+        ModelFileError: A file cannot be read.
+        MissingDependencyError: The folder has images, and pillow is not installed.
+    """
+    inputs = required_inputs(model)
+    function = None if preprocess is None else loaded(preprocess, [str(value.name) for value in inputs])
+    for number, item in enumerate(_items(data, inputs)):
+        value: Any = item
+        if function is not None:
+            value = function(item.frames, item.rate) if isinstance(item, Recording) else function(item)
+        yield _feeds(value, model, inputs, f"data, sample {number}")
+
+
+def _items(data: Data, inputs: Sequence[ir.Value]) -> Iterator[Any]:
+    """Yield the items of data as they are stored."""
+    if isinstance(data, (str, os.PathLike)):
+        path = Path(data)
+        if path.is_dir():
+            yield from map(read_file, sample_files(path))
+        elif path.suffix == ".npz" or not path.exists():
+            yield from read_archive(path, inputs)
+        else:
+            raise ModelFileError(
+                f"cannot be read as samples: expected an .npz file or a folder, got '{path.suffix}'.", where=str(path)
+            )
+        return
+    if isinstance(data, Mapping):
+        yield data
+        return
+    if not isinstance(data, Iterable):
+        raise OptionError(
+            f"expected feeds, an iterable or a path, got {type(data).__name__}.",
+            where="data",
+            remedy="Give arrays by the name of the input.",
+        )
+    yield from data
+
+
+def _feeds(value: Any, model: ir.Model, inputs: Sequence[ir.Value], where: str) -> Feeds:
+    """Return an item as feeds that fit the model."""
+    if isinstance(value, Recording):
+        value = value.frames
+    if isinstance(value, Mapping):
+        feeds = {str(name): _array(array) for name, array in value.items()}
+    else:
+        arrays = list(value) if isinstance(value, (tuple, list)) else [value]
+        if len(arrays) != len(inputs):
+            raise OptionError(
+                f"expected a mapping from names of inputs to arrays, or {len(inputs)} arrays, got "
+                f"{len(arrays)} of type {type(value).__name__}.",
+                where=where,
+                remedy=f"Inputs of the model are: {', '.join(str(one.name) for one in inputs)}.",
+            )
+        feeds = {str(one.name): _array(array) for one, array in zip(inputs, arrays, strict=True)}
+    try:
+        require_fit(model, feeds)
+    except OptionError as error:
+        raise OptionError(error.problem, where=where, remedy=error.remedy) from error
+    return feeds
+
+
+def _array(value: Any) -> Any:
+    """Return the array of a tensor of another library; anything else unchanged."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value
+    if hasattr(value, "detach") and hasattr(value, "cpu"):
+        value = value.detach().cpu()
+    numpy = getattr(value, "numpy", None)
+    if callable(numpy):
+        return numpy()
+    return np.asarray(value) if isinstance(value, (int, float, bool)) else value

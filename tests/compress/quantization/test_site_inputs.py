@@ -1,0 +1,89 @@
+"""Rows of a site's input times its matrix are the results of the node; statistics do not depend on the order."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+
+import sardonyx
+from sardonyx.compress.quantization.calibration import Observation
+from sardonyx.compress.quantization.placement import find_placement
+from sardonyx.compress.quantization.site_inputs import Needs
+
+CASES = {
+    "convolution": ("Conv", [6, 4, 3, 2], {"pads": [1, 0, 2, 1], "strides": [2, 1]}, [2, 4, 9, 8]),
+    "groups": ("Conv", [6, 2, 3, 3], {"group": 2, "dilations": [2, 1]}, [1, 4, 9, 8]),
+    "depthwise, same": ("Conv", [4, 1, 3, 3], {"group": 4, "auto_pad": "SAME_UPPER", "strides": [2, 2]}, [1, 4, 7, 8]),
+    "one axis": ("Conv", [5, 3, 4], {"auto_pad": "SAME_LOWER"}, [2, 3, 11]),
+    "product": ("MatMul", [5, 7], {}, [2, 3, 5]),
+    "transposed weight": ("Gemm", [7, 5], {"transB": 1}, [3, 5]),
+}
+
+
+def model_of(operator: str, weight: list[int], attributes: dict[str, object], shape: list[int]) -> ir.Model:
+    rng = np.random.default_rng(3)
+    tensor = helper.make_tensor("w", TensorProto.FLOAT, weight, rng.standard_normal(weight).astype(np.float32).ravel())
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node(operator, ["x", "w"], ["y"], "node", **attributes)
+    graph = helper.make_graph([node], "net", [x], [y], [tensor])
+    return sardonyx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_times_the_matrix_are_the_results(case: str) -> None:
+    operator, weight, attributes, shape = CASES[case]
+    model = model_of(operator, weight, attributes, shape)
+    (site,) = find_placement(model).sites
+    x = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
+    needs = Needs(maxima=True, second_moments=True, rows=1 << 20, rows_per_sample=1 << 20)
+    seen = Observation(model, (), [{"x": x}], [site], needs).inputs["node"]
+    assert seen.rows is not None and seen.second_moment is not None and seen.squares is not None
+    y = sardonyx.run(model, {"x": x})["y"]
+    results = np.matmul(seen.rows, site.matrix().transpose(0, 2, 1))  # [groups, rows, outputs]
+    outputs = np.moveaxis(y, 1, -1) if operator == "Conv" else y
+    expected = outputs.reshape(-1, site.groups, site.channels // site.groups).transpose(1, 0, 2)
+    order = np.lexsort(results[0].T), np.lexsort(expected[0].T)
+    np.testing.assert_allclose(results[:, order[0]], expected[:, order[1]], rtol=1e-4, atol=1e-4)
+    moment = np.matmul(seen.rows.transpose(0, 2, 1), seen.rows) / seen.rows.shape[1]
+    np.testing.assert_allclose(seen.second_moment, moment, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(seen.squares, np.diagonal(moment, axis1=1, axis2=2), rtol=1e-4, atol=1e-5)
+    axis = 1 if operator == "Conv" else x.ndim - 1
+    others = tuple(number for number in range(x.ndim) if number != axis)
+    assert seen.maxima is not None and seen.means is not None
+    np.testing.assert_array_equal(seen.maxima, np.abs(x).max(others))
+    np.testing.assert_allclose(seen.means, x.mean(others), atol=1e-5)
+    np.testing.assert_array_equal(site.from_matrix(site.matrix()), site.weight)
+
+
+def test_rows_are_drawn_evenly_and_bounded() -> None:
+    model = model_of("MatMul", [2, 3], {}, [1000, 2])
+    (site,) = find_placement(model).sites
+    samples = [{"x": np.full((1000, 2), number, np.float32)} for number in range(20)]
+    seen = Observation(model, (), samples, [site], Needs(rows=400)).inputs["node"]
+    assert seen.rows is not None and seen.rows.shape == (1, 400, 2) and seen.count == 20000
+    counts = np.bincount(seen.rows[0, :, 0].astype(int), minlength=20)
+    assert counts.min() >= 5 and counts.max() <= 45
+
+
+def test_second_moments_have_a_limit_and_squares_remain() -> None:
+    model = model_of("MatMul", [64, 3], {}, [10, 64])
+    (site,) = find_placement(model).sites
+    x = np.ones((10, 64), np.float32)
+    needs = Needs(second_moments=True, most_bytes=1000)
+    seen = Observation(model, (), [{"x": x}], [site], needs).inputs["node"]
+    assert seen.second_moment is None and seen.squares is not None and seen.squares.tolist() == [[1.0] * 64]
+
+
+def test_equal_inputs_share_statistics() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]> n (float[4, 8] x) => (float[4, 2] y, float[4, 2] z)
+        <float[8, 2] a = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16},
+         float[8, 2] b = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}>
+        { y = MatMul(x, a) z = MatMul(x, b) }"""
+    model = sardonyx.load(onnx.parser.parse_model(text))
+    sites = find_placement(model).sites
+    inputs = Observation(model, (), [{"x": np.ones((4, 8), np.float32)}], sites, Needs(rows=2)).inputs
+    assert len(inputs) == 2 and len({id(one) for one in inputs.values()}) == 1
