@@ -12,19 +12,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_splat
-from sardonyx.compiler.llvm.ir_builder import Emitter
+from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
-LANES = 8
-"""Number of 32-bit lanes in each packed vector."""
-
 PACKED = 4
 """Maximum number of vectors that are packed at once."""
 
-_WIDE = f"<{LANES} x i32>"
+_ROUND = {8: "llvm.x86.avx.cvt.ps2dq.256", 16: "llvm.x86.avx512.mask.cvtps2dq.512"}
+"""Instructions that convert floats to the nearest integers, by lanes."""
+
+_PACK_WORDS = {8: "llvm.x86.avx2.packssdw", 16: "llvm.x86.avx512.packssdw.512"}
+_PACK_BYTES = {
+    (8, True): "llvm.x86.avx2.packsswb", (8, False): "llvm.x86.avx2.packuswb",
+    (16, True): "llvm.x86.avx512.packsswb.512", (16, False): "llvm.x86.avx512.packuswb.512",
+}  # fmt: skip
+"""Instructions that join two vectors with saturation, to 16 bits by lanes, to 8 bits by lanes and sign."""
+
 _LIMITS = {t.UINT8: (0, 255), t.INT8: (-128, 127)}
 
 
@@ -57,43 +63,51 @@ class Codes:
         if self.low != _LIMITS[t.INT8 if self.signed else t.UINT8][0]:
             x = x.above(self.low - self.zero)
         x, e = x.below(self.high - self.zero), x.emitter
-        whole = Vector(e, e.call(_WIDE, "llvm.x86.avx.cvt.ps2dq.256", [(x.type, x.name)]), "i32", LANES)
+        wide, operands = vector(x.lanes, "i32"), [(x.type, x.name)]
+        if x.lanes == 16:
+            operands += [(wide, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
+        whole = Vector(e, e.call(wide, _ROUND[x.lanes], operands), "i32", x.lanes)
         # The processor converts NaN to the least integer, too.
         least = _LIMITS[t.INT8 if self.signed else t.UINT8][0]
         return whole if self.none == least else (~x.is_nan()).where(whole, self.none - self.zero)
 
-    def store(self, e: Emitter, pointer: str, whole: Sequence[str]) -> None:
+    def store(self, e: Emitter, lanes: int, pointer: str, whole: Sequence[str]) -> None:
         """Write results of :meth:`rounded` as adjacent bytes.
 
         Args:
             e: Emitter of the instructions.
+            lanes: Lanes of a vector.
             pointer: The address of the first vector.
             whole: The vectors, at most :data:`PACKED`.
         """
-        words, bytes = f"<{2 * LANES} x i16>", f"<{4 * LANES} x i8>"
+        wide, words, bytes = vector(lanes, "i32"), vector(2 * lanes, "i16"), vector(4 * lanes, "i8")
 
         def pair(first: int, second: int) -> str:
             vectors = [whole[min(i, len(whole) - 1)] for i in (first, second)]
-            packed = e.call(words, "llvm.x86.avx2.packssdw", [(_WIDE, name) for name in vectors])
-            return Vector(e, packed, "i16", 2 * LANES).call("sadd.sat", self.zero).name if self.zero else packed
+            packed = e.call(words, _PACK_WORDS[lanes], [(wide, name) for name in vectors])
+            return Vector(e, packed, "i16", 2 * lanes).call("sadd.sat", self.zero).name if self.zero else packed
 
         low = pair(0, 1)
         high = pair(2, 3) if len(whole) > 2 else low
-        name = "llvm.x86.avx2.packsswb" if self.signed else "llvm.x86.avx2.packuswb"
-        parts = e.let(f"bitcast {bytes} {e.call(bytes, name, [(words, low), (words, high)])} to {_WIDE}")
+        joined = e.call(bytes, _PACK_BYTES[lanes, self.signed], [(words, low), (words, high)])
+        parts = e.let(f"bitcast {bytes} {joined} to {wide}")
         done = 0
-        # Packing works within 128-bit halves: each half of the register holds half of every vector.
+        # Packing works within 128 bits: each 128 bits of the register hold four bytes of every vector.
         for count in (4, 2, 1):
             if len(whole) & count:
-                order = ", ".join(f"i32 {half + number}" for number in range(done, done + count) for half in (0, 4))
-                stored = e.let(f"shufflevector {_WIDE} {parts}, {_WIDE} poison, <{2 * count} x i32> <{order}>")
-                e.store(f"<{2 * count} x i32>", stored, e.address(pointer, "i8", done * LANES), 1)
+                order = ", ".join(
+                    f"i32 {quarter + number}"
+                    for number in range(done, done + count) for quarter in range(0, lanes, 4)
+                )  # fmt: skip
+                size = count * lanes // 4
+                stored = e.let(f"shufflevector {wide} {parts}, {wide} poison, <{size} x i32> <{order}>")
+                e.store(vector(size, "i32"), stored, e.address(pointer, "i8", done * lanes), 1)
                 done += count
 
 
 def packs(target: Target) -> bool:
-    """Return True if the target has the packing instructions of :class:`Codes`, and no wider vectors."""
-    return target.triple.startswith("x86_64") and target.lanes(32) == LANES
+    """Return True if the target has the packing instructions of :class:`Codes`."""
+    return target.triple.startswith("x86_64") and target.lanes(32) in _ROUND
 
 
 def codes(value: Value, inside: Collection[Value]) -> Codes | None:

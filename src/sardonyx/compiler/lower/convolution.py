@@ -248,7 +248,8 @@ class ImageKernel:
                     # The channels added to fill the last block are zero.
                     rounded = Vector(e, mask, "i1", lanes).where(rounded, -codes.zero)
                 address = e.address(memory.pointer, "i8", reader.offset(memory, position).base)
-                w.kernel.neighbours.wait(address, rounded.name, requantize.PACKED, functools.partial(codes.store, e))
+                store = functools.partial(codes.store, e, lanes)
+                w.kernel.neighbours.wait(address, rounded.name, requantize.PACKED, store)
 
         return epilogue
 
