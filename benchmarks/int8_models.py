@@ -41,7 +41,7 @@ class Float:
 
 
 def float_models(work: Path, patterns: Sequence[str]) -> Iterator[Float]:
-    """Return the models of the suites ``real`` and ``models``, and the trained models, that match the patterns."""
+    """Return the models of the suites, and the trained models, that match the patterns."""
     folder = work / "models"
     for case in suites.cases(folder, patterns):
         if not case.name.endswith(".dyn") and case.name not in ALREADY_QUANTIZED:

@@ -22,6 +22,7 @@ HERE = {
     "avx2": ["avx2", "sse"],
     "avx512": ["avx512", "avx2", "sse"],
     "avx512vnni": ["avx512vnni", "avx512", "avx2", "sse"],
+    "avx512amx": ["avx512amx", "avx512vnni", "avx512", "avx2", "sse"],
     "neon": ["neon"],
 }
 TARGETS = HERE[host().name]

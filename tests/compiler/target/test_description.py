@@ -24,9 +24,11 @@ from sardonyx.compiler.llvm.object_code import assembly, module_text
 from sardonyx.compiler.lower.launch import NAME, all_launches
 from sardonyx.compiler.pipeline import lower_function
 from sardonyx.compiler.program import Program
+from sardonyx.compiler.target import description
 from sardonyx.compiler.target.description import NAMED
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import DType, TensorType, numpy_dtype
+from sardonyx.errors import OptionError
 from sardonyx.runtime.compiled.frontend import trace_model
 
 TEMPLATES = {
@@ -133,3 +135,11 @@ def test_loads_and_stores_of_every_type_call_nothing(target: str, lanes: str) ->
         load_store.store(e, dtype, value, result, Index("%last", 1), width)
     text = assembly(module_text(NAMED[target], [kernel.definition("k")], e.declarations), NAMED[target])
     assert not [*undefined(text)]
+
+
+def test_matrix_tiles_are_used_only_if_the_system_permits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(description, "request_tiles", lambda: False)
+    assert not description.host.__wrapped__().has_tiles
+    monkeypatch.setenv("SARDONYX_TARGET", "avx512amx")
+    with pytest.raises(OptionError, match="matrix tiles"):
+        description.host.__wrapped__()

@@ -34,7 +34,7 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import OptionError
 
 M = Dim.symbol("m")
-TARGETS = [NAMED[name] for name in ("sse", "avx2", "avx512", "avx512vnni", "neon")]
+TARGETS = [NAMED[name] for name in ("sse", "avx2", "avx512", "avx512vnni", "avx512amx", "neon")]
 
 
 def convolution(channels: int, filters: int, window: int, **changes: Any) -> ConvolutionProblem:

@@ -7,6 +7,7 @@ import itertools
 import os
 from dataclasses import dataclass
 
+from sardonyx.compiler.target.tile_permission import request_tiles
 from sardonyx.errors import OptionError
 
 
@@ -15,7 +16,7 @@ class Target:
     """A processor.
 
     Attributes:
-        name: Name for users: ``avx2``, ``avx512``, ``avx512vnni``, ``neon``.
+        name: Name for users: ``avx2``, ``avx512``, ``avx512vnni``, ``avx512amx``, ``neon``.
         triple: LLVM's target triple.
         cpu: LLVM's name of the processor.
         features: LLVM's feature string, such as ``+avx2,+fma``.
@@ -76,15 +77,25 @@ class Target:
         """True if 8-bit products of a lane are first added in pairs, saturating at 16 bits."""
         return "+avx512vnni" not in self.features
 
+    @property
+    def has_tiles(self) -> bool:
+        """True if instructions multiply tiles of 16 rows of 64 bytes (AMX)."""
+        return "+amx-int8" in self.features
+
 
 _X86 = "x86_64-unknown-linux-gnu"
 _AVX2 = "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+sse4.2"
 _AVX512 = f"{_AVX2},+avx512f,+avx512bw,+avx512dq,+avx512vl,-prefer-256-bit"
+_VNNI = f"{_AVX512},+avx512vnni"
+_TILES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
+"""Linux's names of the features of matrix tiles."""
+
 NAMED = {
     "sse": Target("sse", _X86, "x86-64", "+sse4.2,+popcnt", 128, 16),
     "avx2": Target("avx2", _X86, "x86-64-v3", _AVX2, 256, 16),
     "avx512": Target("avx512", _X86, "x86-64-v4", _AVX512, 512, 32),
-    "avx512vnni": Target("avx512vnni", _X86, "x86-64-v4", f"{_AVX512},+avx512vnni", 512, 32),
+    "avx512vnni": Target("avx512vnni", _X86, "x86-64-v4", _VNNI, 512, 32),
+    "avx512amx": Target("avx512amx", _X86, "x86-64-v4", f"{_VNNI},+amx-tile,+amx-int8,+amx-bf16", 512, 32),
     "neon": Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon", 128, 32),
 }
 """Targets for which code can be generated on any machine."""
@@ -95,7 +106,7 @@ def host() -> Target:
     """Return the processor of this machine; ``SARDONYX_TARGET`` names a lesser one of the same architecture.
 
     Raises:
-        OptionError: ``SARDONYX_TARGET`` names an unknown target.
+        OptionError: ``SARDONYX_TARGET`` names an unknown target, or one that the system does not permit.
     """
     requested = os.environ.get("SARDONYX_TARGET")
     if requested is not None and requested not in NAMED:
@@ -103,6 +114,13 @@ def host() -> Target:
             f"unknown target {requested!r}.", where="SARDONYX_TARGET", remedy=f"Use one of {', '.join(NAMED)}."
         )
     name = requested or _detected()
+    if NAMED[name].has_tiles and not request_tiles():
+        if requested is not None:
+            raise OptionError(
+                "the system does not permit the use of matrix tiles.", where="SARDONYX_TARGET",
+                remedy="Use avx512vnni, or a Linux kernel of version 5.16 or later.",
+            )  # fmt: skip
+        name = "avx512vnni"
     known = NAMED[name]
     caches = _caches()
     l1, l2, l3 = (caches.get(level, 0) for level in (1, 2, 3))
@@ -125,6 +143,8 @@ def _detected() -> str:
     if not _triple().startswith("x86_64"):
         return "neon"
     features = _flags() or _llvm_features()
+    if features >= {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", *_TILES}:
+        return "avx512amx"
     if features >= {"avx512f", "avx512bw", "avx512dq", "avx512vl"}:
         return "avx512vnni" if "avx512vnni" in features else "avx512"
     return "avx2" if features >= {"avx2", "fma"} else "sse"
