@@ -1,0 +1,132 @@
+"""Rounding of the weights of sites: grids fitted to weights, and integers chosen by the statistics of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sardonyx.compress.quantization.methods.adaround import adaround
+from sardonyx.compress.quantization.methods.gptq import descend, gptq, refit_scales
+from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
+from sardonyx.compress.quantization.methods.scale_fitting import fit_half_quadratic, fit_scales
+from sardonyx.compress.quantization.placement import WeightSite
+from sardonyx.compress.quantization.scheme import Scheme
+from sardonyx.compress.quantization.site_inputs import SiteInput
+from sardonyx.compress.quantization.weights import QuantizedWeight, quantize_weight
+
+_CHUNK = 1 << 20
+"""Elements of blocks whose scales are fitted at once, which bounds temporary memory."""
+
+_ALTERNATIONS = 2
+"""Alternations of fitted scales and changed integers after GPTQ; more gain less than 1 % of the error."""
+
+Choose = Callable[[np.ndarray, np.ndarray, Grid, int], tuple[np.ndarray, Grid]]
+"""Returns integers and their grid from rows, the Hessian, a grid, and the elements with one scale (0: other)."""
+
+
+def round_by_importance(site: WeightSite, scheme: Scheme, inputs: SiteInput | None) -> QuantizedWeight:
+    """Return the nearest integers at the scales of the least error, weighted by the mean squares of the inputs."""
+    return fitted_weight(site, scheme, None if inputs is None else inputs.squares)
+
+
+def round_half_quadratically(site: WeightSite, scheme: Scheme, inputs: SiteInput | None) -> QuantizedWeight:
+    """Return the nearest integers at the scales of the least error in a norm below 1, without data."""
+    del inputs
+    return fitted_weight(site, scheme, None, half_quadratic=True)
+
+
+def round_by_second_order(site: WeightSite, scheme: Scheme, inputs: SiteInput | None) -> QuantizedWeight:
+    """Return integers by GPTQ, sweeps of descent, and refitted scales."""
+    return _chosen(site, scheme, inputs, _second_order)
+
+
+def round_by_gradient(site: WeightSite, scheme: Scheme, inputs: SiteInput | None) -> QuantizedWeight:
+    """Return integers by AdaRound."""
+    return _chosen(site, scheme, inputs, lambda rows, hessian, grid, width: (adaround(rows, hessian, grid), grid))
+
+
+def _second_order(rows: np.ndarray, hessian: np.ndarray, grid: Grid, width: int) -> tuple[np.ndarray, Grid]:
+    integers = descend(rows, hessian, grid, gptq(rows, hessian, grid))
+    for _ in range(_ALTERNATIONS if width else 0):
+        grid = refit_scales(rows, hessian, grid, integers, width)
+        integers = descend(rows, hessian, grid, integers, sweeps=1)
+    return integers, grid
+
+
+def _chosen(site: WeightSite, scheme: Scheme, inputs: SiteInput | None, choose: Choose) -> QuantizedWeight:
+    """Return a weight whose integers a function chooses; without a Hessian, see :func:`round_by_importance`."""
+    start = round_by_importance(site, scheme, inputs)
+    hessians = None if inputs is None else inputs.second_moment
+    if hessians is None or scheme.weight_type.is_float:
+        return start
+    matrices = site.matrix()
+    scales, zeros = (site.matrix(np.broadcast_to(array, site.shape)) for array in start.expanded())
+    width = 0 if start.axis is None or site.node.op_type == "ConvTranspose" else start.block or matrices.shape[2]
+    integers, fitted = np.empty(matrices.shape, np.float32), np.array(scales, np.float32)
+    for number, (rows, hessian) in enumerate(zip(matrices, hessians, strict=True)):
+        grid = Grid(scales[number], zeros[number], int(scheme.lowest), int(scheme.limit))
+        chosen, refitted = choose(rows, hessian, grid, width)
+        plain = site.matrix(start.values.astype(np.float32))[number]
+        before = hessian_error(rows - grid.values(plain), hessian).sum()
+        if hessian_error(rows - refitted.values(chosen), hessian).sum() <= before:
+            integers[number], fitted[number] = chosen, refitted.scales
+        else:
+            integers[number] = plain
+    values = site.from_matrix(integers).astype(scheme.weight_type.numpy)
+    if width:
+        return QuantizedWeight(values, _scales(site, start, fitted, width), start.zeros, start.axis, start.block)
+    return QuantizedWeight(values, start.scales, start.zeros, start.axis, start.block)
+
+
+def _scales(site: WeightSite, start: QuantizedWeight, scales: np.ndarray, width: int) -> np.ndarray:
+    """Return the scales of rows, [groups, outputs, depth], in the shape of a weight's scales."""
+    firsts = scales[:, :, ::width]
+    if not start.block:
+        return np.ascontiguousarray(firsts.reshape(start.scales.shape))
+    assert site.sum_axis is not None
+    return np.ascontiguousarray(np.moveaxis(firsts[0], -1, site.sum_axis).reshape(start.scales.shape))
+
+
+def fitted_weight(
+    site: WeightSite, scheme: Scheme, importance: np.ndarray | None, *, half_quadratic: bool = False
+) -> QuantizedWeight:
+    """Return the nearest integers of a weight at fitted scales.
+
+    Args:
+        site: The site.
+        scheme: The scheme; weights of floats, and scales that several rows share, are fitted without importance.
+        importance: The mean squares of the elements of the input's rows, [groups, depth]; None for equal ones.
+        half_quadratic: If True, the error is measured in a norm below 1, and importance is not read.
+    """
+    if scheme.weight_type.is_float or scheme.granularity == "tensor" or site.node.op_type == "ConvTranspose":
+        return quantize_weight(site.weight, site.channel_axis, site.sum_axis, scheme)
+    matrices = site.matrix()
+    groups, outputs, depth = matrices.shape
+    is_blocked = scheme.granularity == "block" and site.sum_axis is not None and depth > scheme.block
+    width = scheme.block if is_blocked else max(depth, 1)
+    rows = matrices.reshape(groups * outputs, depth)
+    weights = None if importance is None else np.repeat(importance, outputs, 0)
+    levels = int(scheme.lowest), int(scheme.limit)
+    count = -(-depth // width)
+    scales, zeros = (np.empty((len(rows), count), np.float32) for _ in range(2))
+    step = max(_CHUNK // width, 1)
+    for block in range(count):
+        columns = slice(block * width, min((block + 1) * width, depth))
+        for first in range(0, len(rows), step):
+            part = slice(first, first + step)
+            piece = rows[part, columns]
+            if half_quadratic:
+                grid = fit_half_quadratic(piece, levels, symmetric=scheme.symmetric)
+            else:
+                own = None if weights is None else weights[part, columns]
+                grid = fit_scales(piece, levels, symmetric=scheme.symmetric, importance=own)
+            scales[part, block], zeros[part, block] = grid.scales[:, 0], grid.zeros[:, 0]
+    wide = Grid(np.repeat(scales, width, 1)[:, :depth], np.repeat(zeros, width, 1)[:, :depth], *levels)
+    kind = scheme.weight_type.numpy
+    values = site.from_matrix(wide.nearest(rows).reshape(matrices.shape)).astype(kind)
+    if is_blocked:
+        assert site.sum_axis is not None
+        shaped = [np.ascontiguousarray(np.moveaxis(array, -1, site.sum_axis)) for array in (scales, zeros)]
+        return QuantizedWeight(values, shaped[0], shaped[1].astype(kind), site.sum_axis, width)
+    return QuantizedWeight(values, scales[:, 0].copy(), zeros[:, 0].astype(kind), site.channel_axis, 0)
