@@ -67,7 +67,7 @@ def find_channel_groups(model: ir.Model) -> list[ChannelGroup]:
     Args:
         model: The model, with inferred shapes.
     """
-    sites = {site.node: site for site in find_placement(model).sites}
+    sites = {site.node: site for site in find_placement(model).sites if site.node.graph is model.graph}
     groups = []
     starts: set[ir.Value] = set()
     for site in sites.values():

@@ -1,0 +1,301 @@
+"""Sensitivity: the error that the integers of a single node cause at the outputs, and the nodes that return to float.
+
+One compiled program has a switch per node: weights, scales and switches are inputs, so that no candidate is compiled.
+The errors of single nodes are nearly independent: their powers add up, which ranks the nodes; the choice is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.compress.evidence.outputs import is_float
+from sardonyx.compress.quantization.placement import Placement, find_placement
+from sardonyx.compress.quantization.scheme import Affine
+from sardonyx.model.copying import copy_model
+from sardonyx.rewrite.names import Names, node_label, node_names, value_names
+from sardonyx.runtime.session import Session
+
+_LEAST_COST = 2e-3
+"""The share of the work below which nodes count as equally cheap."""
+
+_MARGIN = 0.8
+"""The share of the permitted noise that a prediction may reach before it is measured."""
+
+
+@dataclass(frozen=True)
+class NodeError:
+    """The error of a single node's integers.
+
+    Attributes:
+        name: The node.
+        op_type: The operator.
+        sqnr: The signal-to-noise ratio of the worst output in dB if this node alone is quantized.
+        cost: The node's share of the work of all quantized nodes, in multiplications or elements.
+    """
+
+    name: str
+    op_type: str
+    sqnr: float
+    cost: float
+
+
+class Probe:
+    """A float model with a switch per quantized node, compiled once.
+
+    Args:
+        model: The prepared float model.
+        maps: The maps of activations to integers, by name.
+        weights: The dequantized weights of sites, by label.
+        exclude: Names of nodes, or operators, that stay in float.
+
+    Attributes:
+        nodes: The names of nodes with switches, in the order of the graph.
+
+    Raises:
+        SardonyxError: The model does not compile or run.
+    """
+
+    def __init__(
+        self, model: ir.Model, maps: Mapping[str, Affine], weights: Mapping[str, np.ndarray],
+        exclude: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        switched = copy_model(model)
+        placement = _unambiguous(find_placement(switched, exclude), switched)
+        self._costs, self._types = _costs(placement)
+        self.nodes = tuple(self._costs)
+        self._fixed: dict[str, np.ndarray] = {}
+        self._switches: dict[str, str] = {}
+        self._weights: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
+        _Switches(switched, placement).write(maps, weights, self._fixed, self._switches, self._weights)
+        self._session = Session(switched, compile="wait")
+        self._names = [info.name for info in self._session.get_outputs()]
+
+    def run(self, feeds: Mapping[str, Any], quantized: Collection[str]) -> list[np.ndarray]:
+        """Return the float outputs for a sample, with integers in some nodes alone."""
+        switches = {name: np.array(label in quantized) for label, name in self._switches.items()}
+        weights = {
+            name: integers if label in quantized else floats
+            for label, (name, floats, integers) in self._weights.items()
+        }
+        results = self._session.run(None, {**feeds, **self._fixed, **switches, **weights})
+        return [result for result in results if is_float(result)]
+
+    def noise(
+        self, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]],
+        quantized: Collection[str],
+    ) -> np.ndarray:  # fmt: skip
+        """Return the noise of each output relative to its signal, over all samples, of shape [outputs]."""
+        powers = np.zeros((2, len(references[0]) if references else 0))
+        for sample, expected in zip(samples, references, strict=True):
+            for number, (x, y) in enumerate(zip(expected, self.run(sample, quantized), strict=True)):
+                powers[:, number] += _powers(x, y)
+        signal, noise = powers
+        return np.where(noise == 0, 0.0, noise / np.where(signal > 0, signal, 1e-300))
+
+    def references(self, samples: Sequence[Mapping[str, Any]]) -> list[list[np.ndarray]]:
+        """Return the outputs of the float model."""
+        return [self.run(sample, ()) for sample in samples]
+
+    def errors(
+        self, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]]
+    ) -> dict[str, np.ndarray]:
+        """Return the relative noise of the outputs if one node alone is quantized, by node."""
+        return {node: self.noise(samples, references, {node}) for node in self.nodes}
+
+    def cost(self, node: str) -> float:
+        """Return a node's share of the work of all nodes with switches."""
+        return self._costs[node]
+
+    def ranking(self, errors: Mapping[str, np.ndarray]) -> tuple[NodeError, ...]:
+        """Return the errors of single nodes, the worst first."""
+        worst = {node: float(noise.max(initial=0)) for node, noise in errors.items()}
+        ordered = sorted(worst, key=lambda node: -worst[node])
+        return tuple(NodeError(node, self._types[node], decibels(worst[node]), self._costs[node]) for node in ordered)
+
+
+@dataclass(frozen=True)
+class GivenBack:
+    """The nodes that return to float.
+
+    Attributes:
+        nodes: The nodes, in the order of the choice.
+        before: The signal-to-noise ratio of the worst output in dB with all nodes quantized.
+        after: The ratio without these nodes.
+        cost: The share of the work of these nodes.
+    """
+
+    nodes: tuple[str, ...]
+    before: float
+    after: float
+    cost: float
+
+
+def give_back(
+    probe: Probe, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]],
+    errors: Mapping[str, np.ndarray], *, target: float, most_cost: float, least_share: float = 0.0,
+) -> GivenBack:  # fmt: skip
+    """Return the nodes whose return to float brings the worst output to a signal-to-noise ratio.
+
+    Nodes are chosen by noise over work. The choice ends when the measured ratio reaches the target, when no node
+    remains that fits in the permitted work, or when the noise of every remaining node is a small share of all noise.
+
+    Args:
+        probe: The switched model.
+        samples: Samples to measure on.
+        references: The float outputs of the samples.
+        errors: The noise of single nodes, from :meth:`Probe.errors`.
+        target: The signal-to-noise ratio in dB.
+        most_cost: The most share of the work that may return to float.
+        least_share: The least share of all noise for which a node returns.
+    """
+    quantized = set(probe.nodes)
+    whole = probe.noise(samples, references, quantized)
+    current, chosen, cost = whole, [], 0.0
+    permitted = 10 ** (-target / 10)
+    # Measured noise differs from the sum of single noises: later sums are corrected by the ratio.
+    while current.max(initial=0) > permitted:
+        output = int(current.argmax())
+        total = sum(float(errors[node][output]) for node in quantized)
+        ratio = float(current[output]) / total if total > 0 else 1.0
+        order = sorted(quantized, key=lambda node: (-errors[node][output] / (probe.cost(node) + _LEAST_COST), node))
+        step = []
+        left = total
+        for node in order:
+            noise = float(errors[node][output])
+            if noise <= least_share * total or noise <= 0 or cost + probe.cost(node) > most_cost:
+                continue
+            step.append(node)
+            cost += probe.cost(node)
+            left -= noise
+            if left * ratio <= permitted * _MARGIN:
+                break
+        if not step:
+            break
+        quantized.difference_update(step)
+        chosen += step
+        current = probe.noise(samples, references, quantized)
+    return GivenBack(
+        tuple(chosen), decibels(float(whole.max(initial=0))), decibels(float(current.max(initial=0))), cost
+    )
+
+
+def decibels(noise: float) -> float:
+    """Return the signal-to-noise ratio in dB of a relative noise."""
+    if noise <= 0:
+        return math.inf
+    return -10 * math.log10(noise) if math.isfinite(noise) else -math.inf
+
+
+def _powers(expected: np.ndarray, actual: np.ndarray) -> tuple[float, float]:
+    if expected.shape != actual.shape:
+        return 0.0, math.inf
+    wide, finite = expected.astype(np.float64), np.isfinite(expected)
+    noise = np.square(wide[finite] - actual[finite]).sum()
+    return float(np.square(wide[finite]).sum()), float(noise) if np.isfinite(noise) else math.inf
+
+
+def _costs(placement: Placement) -> tuple[dict[str, float], dict[str, str]]:
+    """Return each node's share of the work, and its operator; unknown sizes count as 1."""
+    work: dict[str, float] = {}
+    types: dict[str, str] = {}
+    for site in placement.sites:
+        work[site.label] = _elements(site.node.outputs[0]) * math.prod(site.shape) / max(site.channels, 1)
+        types[site.label] = site.node.op_type
+    for readers in placement.reads.values():
+        for node, _ in readers:
+            label = node_label(node)
+            if label not in work:
+                work[label] = _elements(node.outputs[0])
+                types[label] = node.op_type
+    total = sum(work.values()) or 1.0
+    return {label: amount / total for label, amount in work.items()}, types
+
+
+def _unambiguous(placement: Placement, model: ir.Model) -> Placement:
+    """Return the placement without nodes of bodies, and without nodes that share a name."""
+    labels = Counter(node_label(node) for node in model.graph)
+    sites = [site for site in placement.sites if site.node.graph is model.graph and labels[site.label] == 1]
+    reads = {
+        value: own
+        for value, readers in placement.reads.items()
+        if (own := [(node, index) for node, index in readers if labels[node_label(node)] == 1])
+    }
+    return Placement(sites=sites, reads=reads)
+
+
+def _elements(value: ir.Value) -> float:
+    shape = value.shape or ()
+    return float(math.prod(size for size in shape if isinstance(size, int)))
+
+
+class _Switches:
+    """Writes switches into a float model, which is changed.
+
+    Integers are computed in float arithmetic with scales and limits as inputs, so that all types have one form.
+    """
+
+    def __init__(self, model: ir.Model, placement: Placement) -> None:
+        self._graph, self._placement = model.graph, placement
+        self._names, self._node_names = Names(value_names(model)), Names(node_names(model))
+
+    def write(
+        self, maps: Mapping[str, Affine], weights: Mapping[str, np.ndarray], fixed: dict[str, np.ndarray],
+        switches: dict[str, str], weight_inputs: dict[str, tuple[str, np.ndarray, np.ndarray]],
+    ) -> None:  # fmt: skip
+        booleans: dict[str, ir.Value] = {}
+        for value, readers in self._placement.reads.items():
+            affine = maps.get(str(value.name))
+            if affine is None:
+                continue
+            rounded, nodes = self._rounded(value, affine, fixed)
+            for node, index in readers:
+                label = node_label(node)
+                if label not in booleans:
+                    booleans[label] = self._input(f"{label}_is_quantized", (), ir.DataType.BOOL)
+                    switches[label] = str(booleans[label].name)
+                chosen = self._node("Where", [booleans[label], rounded, value])
+                nodes.append(chosen)
+                node.replace_input_with(index, chosen.outputs[0])
+            producer = value.producer()
+            if producer is None:
+                self._graph.insert_before(self._graph[0], nodes)
+            else:
+                self._graph.insert_after(producer, nodes)
+        for site in self._placement.sites:
+            if site.label in weights:
+                weight = self._input(f"{site.label}_weight", site.shape, ir.DataType.FLOAT)
+                site.node.replace_input_with(site.index, weight)
+                floats = np.ascontiguousarray(site.weight, np.float32)
+                integers = np.ascontiguousarray(weights[site.label], np.float32)
+                weight_inputs[site.label] = str(weight.name), floats, integers
+        self._graph.sort()
+
+    def _rounded(self, value: ir.Value, affine: Affine, fixed: dict[str, np.ndarray]) -> tuple[ir.Value, list[ir.Node]]:
+        numbers = {}
+        low, high = float(affine.kind.low) - affine.zero_point, float(affine.kind.high) - affine.zero_point
+        for kind, number in (("scale", affine.scale), ("low", low), ("high", high)):
+            numbers[kind] = self._input(f"{value.name}_{kind}", (), ir.DataType.FLOAT)
+            fixed[str(numbers[kind].name)] = np.array(number, np.float32)
+        units = self._node("Div", [value, numbers["scale"]])
+        whole = self._node("Round", [units.outputs[0]])
+        above = self._node("Max", [whole.outputs[0], numbers["low"]])
+        below = self._node("Min", [above.outputs[0], numbers["high"]])
+        product = self._node("Mul", [below.outputs[0], numbers["scale"]])
+        return product.outputs[0], [units, whole, above, below, product]
+
+    def _node(self, op_type: str, inputs: Sequence[ir.Value]) -> ir.Node:
+        node = ir.node(op_type, inputs, name=self._node_names.fresh(f"switch_{op_type}"))
+        node.outputs[0].name = self._names.fresh(f"switch_{op_type}")
+        return node
+
+    def _input(self, name: str, shape: Sequence[int], dtype: ir.DataType) -> ir.Value:
+        value = ir.Value(name=self._names.fresh(name), type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        self._graph.inputs.append(value)
+        return value
