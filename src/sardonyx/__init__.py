@@ -39,6 +39,7 @@ PUBLIC_NAMES = {
     "sardonyx.runtime.run_options": ["RunOptions"],
     "sardonyx.runtime.session": ["Session"],
     "sardonyx.runtime.shortcuts": ["compile", "explain", "profile", "run"],
+    "sardonyx.train.gradient": ["gradient"],
 }
 """The public names, by module; source of ``__init__.pyi``, which ``tools/make_api_stub.py`` writes."""
 

@@ -40,5 +40,6 @@ from sardonyx.runtime.shortcuts import compile as compile
 from sardonyx.runtime.shortcuts import explain as explain
 from sardonyx.runtime.shortcuts import profile as profile
 from sardonyx.runtime.shortcuts import run as run
+from sardonyx.train.gradient import gradient as gradient
 
 __version__: str

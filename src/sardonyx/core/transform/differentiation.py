@@ -84,6 +84,61 @@ def vjp(function: Function, wrt: Sequence[int] | None = None) -> Function:
     return trace(f"vjp of {function.name}", body, [*(value.type for value in function.inputs), *types])
 
 
+def jvp(function: Function, wrt: Sequence[int] | None = None) -> Function:
+    """Return the Jacobian-vector product, of the inputs, then a tangent per differentiated input.
+
+    The product is the derivative of the vector-Jacobian product, which is linear, by its cotangents.
+
+    Returns:
+        A function for the tangents of the differentiable results.
+
+    Raises:
+        UnsupportedError: See :func:`gradient`.
+        RuleError: An input is not a floating-point tensor.
+    """
+    positions = _select_inputs(function, wrt)
+    pull = vjp(function, positions)
+    count = len(function.inputs)
+    cotangents = range(count, len(pull.inputs))
+    push = vjp(pull, cotangents)
+    types = [value.type for value in (*function.inputs, *(function.inputs[i] for i in positions))]
+
+    def body(*inputs: Value) -> list[Value]:
+        results = [r for r in inline(function, inputs[:count]) if is_differentiable(r.type)]
+        zeros = [L.zeros_like(r) for r in results]  # type: ignore[arg-type]
+        return inline(push, [*inputs[:count], *zeros, *inputs[count:]])
+
+    return trace(f"jvp of {function.name}", body, types)
+
+
+def hessian_vector_product(function: Function, wrt: Sequence[int] | None = None) -> Function:
+    """Return the product of the Hessian of the sum of the first result, of the inputs, then a vector per ``wrt``.
+
+    Raises:
+        UnsupportedError: See :func:`gradient`.
+        RuleError: The first result or an input is not a floating-point tensor.
+    """
+    positions = _select_inputs(function, wrt)
+    derived = gradient(function, positions)
+    results = len(function.results)
+
+    def gradients(*inputs: Value) -> list[Value]:
+        return inline(derived, inputs)[results:]
+
+    return vjp(trace(f"gradients of {function.name}", gradients, [x.type for x in function.inputs]), positions)
+
+
+def pull_back(results: Sequence[Value], cotangents: Sequence[Tensor], wrt: Sequence[Value]) -> list[Value]:
+    """Return the cotangents of any values that are part of the results' computation, while tracing.
+
+    Args:
+        results: Values of the function being traced.
+        cotangents: A cotangent for each result.
+        wrt: The values to differentiate by; zeros for values without influence.
+    """
+    return _backpropagate(results, cotangents, wrt)
+
+
 def _select_inputs(function: Function, wrt: Sequence[int] | None) -> list[int]:
     if wrt is None:
         return [i for i, value in enumerate(function.inputs) if is_differentiable(value.type)]
@@ -331,4 +386,13 @@ def _host(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) ->
     return [None] * len(value.operands)
 
 
-__all__ = ["FLAT", "GRADIENTS", "gradient", "is_differentiable", "vjp"]
+__all__ = [
+    "FLAT",
+    "GRADIENTS",
+    "gradient",
+    "hessian_vector_product",
+    "is_differentiable",
+    "jvp",
+    "pull_back",
+    "vjp",
+]

@@ -103,6 +103,9 @@ _FAMILIES: dict[str, dict[str, str]] = {
         ),
         "movement": "Trilu",
     },
+    "sardonyx.train": {
+        "counted_dropout": "CountedDropout",
+    },
 }
 
 

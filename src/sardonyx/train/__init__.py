@@ -1,0 +1,27 @@
+"""Training of models: gradients, losses, optimizers, schedules, the trainer."""
+
+from __future__ import annotations
+
+from sardonyx.base.lazy_names import lazy_names
+
+_NAMES = {
+    "sardonyx.train.callbacks": ["Callback", "EarlyStopping", "MLflow", "Moment", "SaveBest", "TensorBoard"],
+    "sardonyx.train.history": ["History"],
+    "sardonyx.train.losses": [
+        "CTC", "BinaryCrossEntropy", "Contrastive", "Cosine", "CrossEntropy", "Dice", "Distillation", "Focal",
+        "FunctionLoss", "Huber", "KullbackLeibler", "Loss", "MeanAbsoluteError", "MeanSquaredError", "ModelLoss",
+        "OutputLoss", "Triplet",
+    ],
+    "sardonyx.train.metrics": ["Metric"],
+    "sardonyx.train.optimizers": [
+        "LAMB", "SAM", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Muon", "Optimizer",
+        "RMSprop",
+    ],
+    "sardonyx.train.parameters": ["Parameter", "find_parameters", "select_parameters", "trainable_form"],
+    "sardonyx.train.schedules": ["Constant", "CosineDecay", "Linear", "OneCycle", "Plateau", "Schedule", "Steps"],
+    "sardonyx.train.trainer": ["Trainer"],
+}  # fmt: skip
+
+__all__ = sorted(name for names in _NAMES.values() for name in names)
+
+__getattr__ = lazy_names(__name__, _NAMES)

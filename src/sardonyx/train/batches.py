@@ -1,0 +1,173 @@
+"""Batches of training data: arrays, files, generators, loaders of other frameworks."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.core.ir.types import TensorType
+from sardonyx.errors import FeedError, ModelFileError, OptionError
+
+Batch = Mapping[str, Any] | Sequence[Any]
+"""Arrays by name, or in the order of the model's inputs and then the labels."""
+
+Data = Mapping[str, Any] | tuple[Any, ...] | Iterable[Batch] | str | os.PathLike[str]
+"""Whole arrays by name or in order, an ``.npz`` file of such, or an iterable of batches, read once an epoch."""
+
+
+class Batches:
+    """A source of batches, in an order that depends on the seed and the epoch alone.
+
+    Args:
+        data: See :data:`Data`.
+        types: Types by name of the inputs and labels, in order.
+        batch_size: Samples of a batch, for whole arrays.
+        shuffle: If True, whole arrays are permuted anew each epoch.
+        seed: The seed of the permutations.
+
+    Attributes:
+        length: Number of batches of an epoch; None if unknown.
+
+    Raises:
+        OptionError: The data do not name the inputs, or differ in their numbers of samples.
+        ModelFileError: The file cannot be read.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        types: Mapping[str, TensorType],
+        *,
+        batch_size: int = 32,
+        shuffle: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if batch_size < 1:
+            raise OptionError(f"expected at least 1 sample, got {batch_size}.", where="batch_size")
+        self._types, self._size, self._shuffle, self._seed = dict(types), batch_size, shuffle, seed
+        if isinstance(data, (str, os.PathLike)):
+            data = _stored(Path(data))
+        self._arrays: dict[str, np.ndarray] | None = None
+        self._stream: Any = None
+        if isinstance(data, (Mapping, tuple)):
+            self._arrays = self._whole(data)
+            self.length: int | None = -(-len(next(iter(self._arrays.values()))) // batch_size)
+        elif isinstance(data, Iterable):
+            self._stream = data
+            self.length = len(self._stream) if hasattr(data, "__len__") else None
+        else:
+            kind = type(data).__name__  # type: ignore[unreachable]
+            raise OptionError(f"expected arrays, an .npz file or an iterable of batches, got {kind}.", where="data")
+        self._is_iterator = isinstance(data, Iterator)
+        self._began = False
+
+    def _whole(self, data: Mapping[str, Any] | tuple[Any, ...]) -> dict[str, np.ndarray]:
+        named = self._named(data, "data")
+        arrays = {name: np.asarray(value) for name, value in named.items()}
+        counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+        if len(set(counts.values())) != 1:
+            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise OptionError(f"expected the same number of samples in every array, got {listed}.", where="data")
+        if not next(iter(counts.values())):
+            raise OptionError("expected at least one sample.", where="data")
+        return arrays
+
+    def _named(self, batch: Any, where: str) -> dict[str, Any]:
+        names = list(self._types)
+        if isinstance(batch, Mapping):
+            missing = [name for name in names if name not in batch]
+            if missing:
+                raise OptionError(
+                    f"missing {', '.join(missing)}.",
+                    where=where,
+                    remedy=f"The data have: {', '.join(map(str, batch))}.",
+                )
+            return {name: batch[name] for name in names}
+        values = list(batch) if isinstance(batch, (tuple, list)) else [batch]
+        if len(values) != len(names):
+            raise OptionError(f"expected {len(names)} arrays ({', '.join(names)}), got {len(values)}.", where=where)
+        return dict(zip(names, values, strict=True))
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the batches of an epoch.
+
+        Args:
+            number: The number of the epoch, from 0.
+            start: Batches to leave out.
+
+        Raises:
+            FeedError: A batch does not fit the model.
+            OptionError: An iterator, which can be read once, is read again.
+        """
+        if self._arrays is not None:
+            count = len(next(iter(self._arrays.values())))
+            order = (
+                np.random.default_rng((self._seed, number)).permutation(count) if self._shuffle else np.arange(count)
+            )
+            for index in range(start, -(-count // self._size)):
+                chosen = order[index * self._size : (index + 1) * self._size]
+                yield self.checked({name: array[chosen] for name, array in self._arrays.items()}, f"batch {index}")
+            return
+        if self._is_iterator and self._began:
+            raise OptionError(
+                "an iterator can be read once.", where="data", remedy="Give a list, a loader, or `epochs=1`."
+            )
+        self._began = True
+        stream = self._stream.as_numpy_iterator() if hasattr(self._stream, "as_numpy_iterator") else iter(self._stream)
+        for index, batch in enumerate(stream):
+            if index >= start:
+                yield self.checked(self._named(batch, f"batch {index}"), f"batch {index}")
+
+    def checked(self, batch: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
+        """Return the arrays of a batch in the declared types.
+
+        Raises:
+            FeedError: An array has another rank, size or kind of number than declared, or no sample.
+        """
+        return {name: as_declared(batch[name], type, f"{where}, {name}") for name, type in self._types.items()}
+
+
+def as_declared(value: Any, type: TensorType, where: str) -> np.ndarray:
+    """Return a value as a contiguous array of a declared type.
+
+    Raises:
+        FeedError: The array has another rank, size or kind of number than declared, or no element.
+    """
+    array = np.asarray(value)
+    dtype = type.dtype.numpy()
+    if array.dtype != dtype:
+        if array.dtype.kind not in "biuf" or not (
+            np.can_cast(array.dtype, dtype, "same_kind") or dtype.kind not in "biuf"
+        ):
+            raise FeedError(f"expected elements of type {dtype}, got {array.dtype}.", where=where)
+        array = array.astype(dtype)
+    shape = type.shape or ()
+    if array.ndim != len(shape):
+        raise FeedError(f"expected rank {len(shape)} [{_listed(shape)}], got shape {list(array.shape)}.", where=where)
+    for axis, (size, declared) in enumerate(zip(array.shape, shape, strict=True)):
+        if isinstance(declared, int) and size != declared:
+            raise FeedError(
+                f"axis {axis} has size {size}, expected {declared}.",
+                where=where,
+                remedy="Give arrays of this size, or open the size of the model: `sardonyx set-shape`.",
+            )
+    if not array.size:
+        raise FeedError(f"expected elements, got shape {list(array.shape)}.", where=where)
+    return np.ascontiguousarray(array)
+
+
+def _listed(shape: Sequence[Any]) -> str:
+    return ", ".join(map(str, shape))
+
+
+def _stored(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise ModelFileError(f"cannot be read as arrays: {error}", where=str(path)) from error

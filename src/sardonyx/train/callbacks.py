@@ -1,0 +1,156 @@
+"""Callbacks: functions that a training calls after each epoch."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from sardonyx.errors import MissingDependencyError
+
+
+class Training(Protocol):
+    """The part of a trainer that callbacks use."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return copies of all tensors of the state by name."""
+
+    def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Set the state to tensors of the same names and shapes."""
+
+    def save(self, path: str | os.PathLike[str]) -> float:
+        """Write the inference model."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The end of an epoch.
+
+    Attributes:
+        epoch: Completed epochs.
+        step: Completed steps.
+        row: The row of the history.
+        trainer: The trainer.
+    """
+
+    epoch: int
+    step: int
+    row: Mapping[str, float]
+    trainer: Training
+
+
+Callback = Callable[[Moment], Literal["stop"] | None]
+"""Called after each epoch; ``"stop"`` ends the training."""
+
+
+class EarlyStopping:
+    """Stop when a metric has not improved for some epochs, and restore the best parameters.
+
+    Args:
+        metric: The name in the history.
+        patience: Epochs without improvement.
+        higher: If True, higher is better.
+        restore: If True, the parameters of the best epoch are restored.
+    """
+
+    def __init__(
+        self, metric: str = "validation_loss", *, patience: int = 2, higher: bool = False, restore: bool = True
+    ) -> None:
+        self.metric, self.patience, self.higher, self.restore = metric, patience, higher, restore
+        self._best, self._waited = math.inf, 0
+        self._state: dict[str, np.ndarray] | None = None
+
+    def __call__(self, moment: Moment) -> Literal["stop"] | None:
+        """Compare the epoch with the best one."""
+        value = moment.row.get(self.metric, math.nan)
+        score = -value if self.higher else value
+        if score < self._best:
+            self._best, self._waited = score, 0
+            self._state = moment.trainer.state() if self.restore else None
+            return None
+        self._waited += 1
+        if self._waited < self.patience:
+            return None
+        if self._state is not None:
+            moment.trainer.load_state(self._state)
+        return "stop"
+
+
+class SaveBest:
+    """Save the model whenever a metric improves.
+
+    Args:
+        path: The file.
+        metric: The name in the history.
+        higher: If True, higher is better.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], metric: str = "validation_loss", *, higher: bool = False) -> None:
+        self.path, self.metric, self.higher = path, metric, higher
+        self._best = math.inf
+
+    def __call__(self, moment: Moment) -> None:
+        """Save the model if the epoch is the best one."""
+        value = moment.row.get(self.metric, math.nan)
+        score = -value if self.higher else value
+        if score < self._best:
+            self._best = score
+            moment.trainer.save(self.path)
+
+
+class TensorBoard:
+    """Write each row to TensorBoard.
+
+    Args:
+        folder: The folder of the log.
+
+    Raises:
+        MissingDependencyError: Neither ``tensorboardX`` nor ``torch`` with ``tensorboard`` is installed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._writer = _summary_writer()(os.fspath(folder))
+
+    def __call__(self, moment: Moment) -> None:
+        """Write the row of the epoch."""
+        for name, value in moment.row.items():
+            self._writer.add_scalar(name, value, moment.step)
+        self._writer.flush()
+
+
+def _summary_writer() -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingDependencyError(
+                "logs for TensorBoard require tensorboardX.", remedy="Install it: pip install tensorboardX."
+            ) from error
+    return SummaryWriter
+
+
+class MLflow:
+    """Log each row to the active MLflow run.
+
+    Raises:
+        MissingDependencyError: MLflow is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import mlflow
+        except ImportError as error:
+            raise MissingDependencyError(
+                "logs for MLflow require mlflow.", remedy="Install it: pip install mlflow."
+            ) from error
+        self._mlflow: Any = mlflow
+
+    def __call__(self, moment: Moment) -> None:
+        """Log the row of the epoch."""
+        self._mlflow.log_metrics(dict(moment.row), step=moment.step)

@@ -1,0 +1,103 @@
+"""Losses of users: an output of the model, a Python function over Core, an ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sardonyx.core import language as L
+from sardonyx.core.eval.trace import inline, trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType
+from sardonyx.core.language import Tensor
+from sardonyx.errors import OptionError
+from sardonyx.model import Loadable, load
+from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, mean_over
+
+
+@dataclass(frozen=True)
+class OutputLoss(Loss):
+    """The mean of an output of the model, for models that compute their own loss."""
+
+    def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
+        self.output_name(outputs)
+        return {}
+
+    def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
+        return mean_over(L.widened(outputs[self.output_name({name: x.type for name, x in outputs.items()})]))
+
+
+@dataclass(frozen=True)
+class FunctionLoss(Loss):
+    """A Python function over Core.
+
+    Attributes:
+        function: Returns the loss, a scalar or a tensor to average, from outputs and labels by name.
+        label_types: Returns the types of the labels by name, from the types of outputs; no labels by default.
+        outputs: The outputs that the function reads; the first floating-point one by default.
+
+    Example:
+        >>> from sardonyx.core import language as L
+        >>> loss = FunctionLoss(lambda outputs, labels: L.abs_(outputs["y"]))
+    """
+
+    function: Callable[[Outputs, Outputs], Tensor] = field(default=lambda outputs, labels: next(iter(outputs.values())))
+    label_types: Callable[[OutputTypes], dict[str, TensorType]] | None = None
+    outputs: Sequence[str] = ()
+
+    def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
+        return {} if self.label_types is None else dict(self.label_types(outputs))
+
+    def reads(self, outputs: OutputTypes) -> tuple[str, ...]:
+        return tuple(self.outputs) or super().reads(outputs)
+
+    def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
+        value = self.function(outputs, labels)
+        if not isinstance(value, Tensor) or t.kind(value.dtype) != "float":
+            raise OptionError("expected a floating-point tensor from the function.", where="loss")
+        return mean_over(value)
+
+
+@dataclass(frozen=True)
+class ModelLoss(Loss):
+    """The first output of an ONNX model whose inputs are outputs of the trained model, and labels.
+
+    Attributes:
+        model: A path or a model.
+    """
+
+    model: Loadable = ""
+
+    def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
+        return {name: type for name, type in self._inputs().items() if name not in outputs}
+
+    def reads(self, outputs: OutputTypes) -> tuple[str, ...]:
+        names = tuple(name for name in self._inputs() if name in outputs)
+        if not names:
+            raise OptionError(
+                "expected a model that reads an output of the trained model.",
+                where="loss",
+                remedy=f"Name an input as one of {', '.join(outputs)}.",
+            )
+        return names
+
+    def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
+        prepared = prepare(load(self.model))
+        values: Mapping[str, Any] = {**outputs, **labels}
+        arguments = [values[str(value.name)] for value in prepared.inputs]
+        function = trace("loss", lambda *inputs: list(prepared.call(list(inputs)))[:1], [x.type for x in arguments])
+        (result,) = inline(function, arguments)
+        if not isinstance(result, Tensor) or t.kind(result.dtype) != "float":
+            raise OptionError("expected a model whose first output is a floating-point tensor.", where="loss")
+        return mean_over(L.widened(result))
+
+    def _inputs(self) -> dict[str, TensorType]:
+        types = {}
+        for value in load(self.model).graph.inputs:
+            declared = declared_type(value)
+            if not isinstance(declared, TensorType) or declared.shape is None:
+                raise OptionError("expected inputs with declared types and ranks.", where=f"loss, {value.name}")
+            types[str(value.name)] = declared
+        return types

@@ -1,0 +1,125 @@
+"""The protocol of losses, and sums over samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from sardonyx.core import language as L
+from sardonyx.core.dim import Dim, Size
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import fresh_symbol
+from sardonyx.core.ir.types import TensorType
+from sardonyx.core.language import Tensor
+from sardonyx.errors import OptionError
+
+Outputs = Mapping[str, Tensor]
+OutputTypes = Mapping[str, TensorType]
+
+
+class Terms(NamedTuple):
+    """A loss as a quotient, so that micro-batches of different weight accumulate to the loss of the whole batch.
+
+    Attributes:
+        total: The weighted sum over samples or elements, a scalar.
+        weight: The sum of the weights, a scalar without gradient.
+    """
+
+    total: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Base class of losses.
+
+    Attributes:
+        output: The output of the model that the loss reads; the first floating-point output by default.
+        label: The name of the labels in a batch.
+        undone: The operator whose input is read if the output is its result; the loss computes the function itself.
+    """
+
+    output: str | None = None
+    label: str = "labels"
+    undone: ClassVar[str] = ""
+
+    def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
+        """Return the types of the labels by name.
+
+        Args:
+            outputs: Types of the model's outputs.
+
+        Raises:
+            OptionError: The model has no such output, or an output of an unsuitable type.
+        """
+        raise NotImplementedError  # pragma: no cover - every loss defines its labels
+
+    def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
+        """Return the loss of a batch, traced over Core."""
+        raise NotImplementedError  # pragma: no cover - every loss defines its terms
+
+    def check(self, labels: Mapping[str, np.ndarray], outputs: OutputTypes) -> None:
+        """Check the values of labels.
+
+        Raises:
+            FeedError: A label is out of range.
+        """
+
+    def reads(self, outputs: OutputTypes) -> tuple[str, ...]:
+        """Return the names of the outputs that the loss reads."""
+        return (self.output_name(outputs),)
+
+    def output_name(self, outputs: Mapping[str, Any]) -> str:
+        """Return the name of the output that the loss reads.
+
+        Raises:
+            OptionError: The model has no such output, or no floating-point output.
+        """
+        return choose_output(self.output, outputs)
+
+
+def choose_output(name: str | None, outputs: Mapping[str, Any]) -> str:
+    """Return the name of an output: the requested one, or the first of floating-point type.
+
+    Raises:
+        OptionError: The model has no such output, or no floating-point output.
+    """
+    if name is not None:
+        if name not in outputs:
+            raise OptionError(
+                f"expected an output of the model, got {name!r}.",
+                where="loss",
+                remedy=f"The outputs are {', '.join(outputs)}.",
+            )
+        return name
+    for candidate, type in outputs.items():
+        if isinstance(type, TensorType) and t.kind(type.dtype) == "float":
+            return candidate
+    raise OptionError("expected a model with a floating-point output.", where="loss")
+
+
+def label_shape(shape: tuple[Size, ...]) -> tuple[Size, ...]:
+    """Return the sizes of labels that equal the sizes of an output; computed sizes become symbols of their own."""
+    return tuple(
+        Dim.symbol(fresh_symbol())
+        if isinstance(size, Dim) and (size.atom is None or size.atom.kind != "symbol")
+        else size
+        for size in shape
+    )
+
+
+def shape_of(type: TensorType) -> tuple[Size, ...]:
+    """Return the sizes of a tensor of known rank."""
+    assert type.shape is not None
+    return type.shape
+
+
+def mean_over(values: Tensor, weights: Tensor | None = None) -> Terms:
+    """Return the mean of values as a quotient, each value with its weight."""
+    if weights is None:
+        count = L.cast(L.size_tensor([L.product(values.shape)], ()), values.dtype)
+        return Terms(L.reduce_sum(values), count)
+    return Terms(L.reduce_sum(values * weights), L.stop_gradient(L.reduce_sum(weights)))

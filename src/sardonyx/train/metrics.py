@@ -1,0 +1,115 @@
+"""Metrics: numbers of outputs and labels, summed over batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from sardonyx.errors import OptionError
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Part(NamedTuple):
+    """The contribution of a batch.
+
+    Attributes:
+        total: The sum over samples.
+        weight: The number of samples.
+    """
+
+    total: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric that is a mean over samples.
+
+    Attributes:
+        name: The name in histories.
+        part: Returns the contribution of a batch from the output and the labels.
+        finish: A function of the mean.
+    """
+
+    name: str
+    part: Callable[[np.ndarray, np.ndarray], Part]
+    finish: Callable[[float], float] = float
+
+
+def _hits(best: int) -> Callable[[np.ndarray, np.ndarray], Part]:
+    def part(scores: np.ndarray, labels: np.ndarray) -> Part:
+        axis = 1 if scores.ndim >= 4 else scores.ndim - 1
+        scores = np.moveaxis(scores, axis, -1)
+        if labels.ndim == scores.ndim:
+            labels = np.moveaxis(labels, axis, -1).argmax(-1)
+        counted = labels >= 0
+        if best == 1:
+            hit = scores.argmax(-1) == labels
+        else:
+            top = np.argpartition(-scores, min(best, scores.shape[-1]) - 1, -1)[..., :best]
+            hit = (top == labels[..., None]).any(-1)
+        return Part(float((hit & counted).sum()), float(counted.sum()))
+
+    return part
+
+
+def _binary(scores: np.ndarray, labels: np.ndarray) -> Part:
+    return Part(float(((scores > 0) == (labels > 0.5)).sum()), float(labels.size))
+
+
+def _elements(error: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray, np.ndarray], Part]:
+    def part(outputs: np.ndarray, labels: np.ndarray) -> Part:
+        difference = outputs.astype(np.float64) - np.reshape(labels, outputs.shape)
+        return Part(float(error(difference).sum()), float(outputs.size))
+
+    return part
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric("accuracy", _hits(1)),
+    "binary-accuracy": Metric("binary-accuracy", _binary),
+    "mae": Metric("mae", _elements(np.abs)),
+    "mse": Metric("mse", _elements(np.square)),
+    "rmse": Metric("rmse", _elements(np.square), math.sqrt),
+    "top1": Metric("top1", _hits(1)),
+    "top5": Metric("top5", _hits(5)),
+}
+"""Metrics by name."""
+
+
+def metrics_of(metrics: Sequence[str | Metric]) -> tuple[Metric, ...]:
+    """Return metrics by name or as they are.
+
+    Raises:
+        OptionError: Unknown name.
+    """
+    result = []
+    for metric in metrics:
+        if isinstance(metric, str):
+            if metric not in METRICS:
+                raise OptionError(f"expected one of {', '.join(METRICS)}, got {metric!r}.", where="metrics")
+            metric = METRICS[metric]
+        result.append(metric)
+    return tuple(result)
+
+
+class Mean:
+    """A weighted mean over batches."""
+
+    def __init__(self) -> None:
+        self.total, self.weight = 0.0, 0.0
+
+    def add(self, part: Part) -> None:
+        """Add a batch."""
+        self.total += part.total
+        self.weight += part.weight
+
+    @property
+    def value(self) -> float:
+        """The mean; NaN before the first sample."""
+        return self.total / self.weight if self.weight else math.nan

@@ -1,0 +1,87 @@
+"""The protocol of optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sardonyx.core.dim import Size
+from sardonyx.core.language import Tensor
+from sardonyx.errors import OptionError
+from sardonyx.train.schedules import Schedule
+
+Scalars = Mapping[str, Tensor]
+"""Numbers of a step by name, as float32 scalars."""
+
+
+class Slot(NamedTuple):
+    """One tensor of an optimizer's state for a parameter.
+
+    Attributes:
+        name: The name, for checkpoints.
+        shape: The shape.
+        initial: The value of all elements before the first step.
+    """
+
+    name: str
+    shape: tuple[Size, ...]
+    initial: float = 0.0
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Base class of optimizers; formulas are those of ``torch.optim`` unless the class states otherwise.
+
+    Attributes:
+        rate: The learning rate, or a schedule of rates.
+        weight_decay: Decay of the parameters, added to the gradient unless the class decouples it.
+    """
+
+    rate: float | Schedule = 1e-3
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rate, Schedule) and not self.rate >= 0:
+            raise OptionError(f"expected a learning rate of at least 0, got {self.rate}.", where="rate")
+        if not self.weight_decay >= 0:
+            raise OptionError(f"expected a weight decay of at least 0, got {self.weight_decay}.", where="weight_decay")
+
+    def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
+        """Return the state of a parameter of this shape."""
+        return ()
+
+    def scalars(self, step: int, rate: float) -> dict[str, float]:
+        """Return the numbers of a step, computed in double precision.
+
+        Args:
+            step: The number of the step, from 1.
+            rate: The learning rate of the step.
+        """
+        return {"rate": rate}
+
+    def update(self, p: Tensor, g: Tensor, state: Mapping[str, Tensor], s: Scalars) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the new parameter and the new state, traced over Core.
+
+        Args:
+            p: The parameter.
+            g: Its gradient.
+            state: The slots by name.
+            s: The scalars of the step.
+        """
+        raise NotImplementedError  # pragma: no cover - every optimizer defines its update
+
+    def decayed(self, p: Tensor, g: Tensor) -> Tensor:
+        """Return the gradient with the decay of the parameter."""
+        return g + self.weight_decay * p if self.weight_decay else g
+
+
+def require_shares(**shares: float) -> None:
+    """Check coefficients of running means.
+
+    Raises:
+        OptionError: A coefficient is outside of [0, 1).
+    """
+    for name, share in shares.items():
+        if not 0 <= share < 1:
+            raise OptionError(f"expected a coefficient in [0, 1), got {share}.", where=name)

@@ -1,0 +1,184 @@
+"""Learning rates by step.
+
+A schedule is a value: the rate depends on the step alone, and on the metrics of past epochs for ``Plateau``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sardonyx.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Base class of schedules.
+
+    Attributes:
+        rate: The largest learning rate.
+    """
+
+    rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not self.rate >= 0:
+            raise OptionError(f"expected a learning rate of at least 0, got {self.rate}.", where="rate")
+
+    def at(self, step: int, total: int | None = None) -> float:
+        """Return the rate of a step.
+
+        Args:
+            step: The number of the step, from 1.
+            total: The number of steps of the training; None if unknown.
+
+        Raises:
+            OptionError: The schedule needs the number of steps, and it is unknown.
+        """
+        return self.rate
+
+
+class Constant(Schedule):
+    """One rate for all steps."""
+
+
+@dataclass(frozen=True)
+class Steps(Schedule):
+    """The rate times ``factor`` after each milestone.
+
+    Attributes:
+        milestones: Numbers of steps after which the rate shrinks.
+        factor: The factor.
+    """
+
+    milestones: Sequence[int] = ()
+    factor: float = 0.1
+
+    def at(self, step: int, total: int | None = None) -> float:
+        return self.rate * self.factor ** sum(step > milestone for milestone in self.milestones)
+
+
+@dataclass(frozen=True)
+class CosineDecay(Schedule):
+    """A warm-up from 0, then half a cosine down to a share of the rate.
+
+    Attributes:
+        steps: Number of steps; that of the training by default.
+        warmup: Steps of the linear warm-up.
+        final: The last rate, as a share of the largest.
+    """
+
+    steps: int | None = None
+    warmup: int = 0
+    final: float = 0.0
+
+    def at(self, step: int, total: int | None = None) -> float:
+        if step <= self.warmup:
+            return self.rate * step / max(self.warmup, 1)
+        length = _length(self.steps or total)
+        share = min(1.0, (step - self.warmup) / max(1, length - self.warmup))
+        return self.rate * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * share)))
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """A warm-up from 0, then a line down to a share of the rate.
+
+    Attributes:
+        steps: Number of steps; that of the training by default.
+        warmup: Steps of the linear warm-up.
+        final: The last rate, as a share of the largest.
+    """
+
+    steps: int | None = None
+    warmup: int = 0
+    final: float = 0.0
+
+    def at(self, step: int, total: int | None = None) -> float:
+        if step <= self.warmup:
+            return self.rate * step / max(self.warmup, 1)
+        length = _length(self.steps or total)
+        share = min(1.0, (step - self.warmup) / max(1, length - self.warmup))
+        return self.rate * (1 - (1 - self.final) * share)
+
+
+@dataclass(frozen=True)
+class OneCycle(Schedule):
+    """Up from a share of the rate and down to a smaller one, both by half a cosine (Smith and Topin, 2019).
+
+    Attributes:
+        steps: Number of steps; that of the training by default.
+        rise: Share of the steps that go up.
+        initial: The first rate is the largest divided by this number.
+        final: The last rate is the first divided by this number.
+    """
+
+    steps: int | None = None
+    rise: float = 0.3
+    initial: float = 25.0
+    final: float = 1e4
+
+    def at(self, step: int, total: int | None = None) -> float:
+        length = _length(self.steps or total)
+        top = max(1.0, self.rise * length - 1)
+        low, last = self.rate / self.initial, self.rate / self.initial / self.final
+        position = min(step - 1, length - 1)
+        if position <= top:
+            return _between(low, self.rate, position / top)
+        return _between(self.rate, last, (position - top) / max(1.0, length - 1 - top))
+
+
+@dataclass(frozen=True)
+class Plateau(Schedule):
+    """The rate times ``factor`` whenever the watched metric has not improved for some evaluations.
+
+    Attributes:
+        factor: The factor.
+        patience: Evaluations without improvement before the rate shrinks.
+        metric: The name in the history; lower is better unless ``higher``.
+        higher: If True, higher is better.
+        least: The least rate.
+    """
+
+    factor: float = 0.1
+    patience: int = 2
+    metric: str = "validation_loss"
+    higher: bool = False
+    least: float = 0.0
+
+    def after(self, values: Sequence[float]) -> Plateau:
+        """Return the schedule after these values of the metric; the rate is that of the next step."""
+        rate, best, waited = self.rate, math.inf, 0
+        for value in values:
+            score = -value if self.higher else value
+            if score < best:
+                best, waited = score, 0
+            else:
+                waited += 1
+            if waited > self.patience:
+                rate, waited = max(self.least, rate * self.factor), 0
+        return replace(self, rate=rate)
+
+
+def _between(a: float, b: float, share: float) -> float:
+    return b + (a - b) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def _length(steps: int | None) -> int:
+    if steps is None:
+        raise OptionError(
+            "the schedule needs the number of steps.", where="rate", remedy="Give `steps`, or data of known length."
+        )
+    return steps
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    "constant": Constant,
+    "cosine": CosineDecay,
+    "linear": Linear,
+    "one-cycle": OneCycle,
+    "plateau": Plateau,
+    "step": Steps,
+}
+"""Schedules by the name on the command line."""

@@ -1,0 +1,328 @@
+"""The training step as one Core function: forward, backward, clipping, update."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import cast
+
+from sardonyx.core import language as L
+from sardonyx.core.eval.trace import inline, trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Function, Value
+from sardonyx.core.ir.types import TensorType
+from sardonyx.core.language import Tensor
+from sardonyx.core.transform.differentiation import gradient
+from sardonyx.core.transform.simplify import simplify
+from sardonyx.errors import OptionError
+from sardonyx.train.forward import Forward
+from sardonyx.train.losses.loss import shape_of
+from sardonyx.train.optimizers import SAM, Optimizer
+from sardonyx.train.optimizers.optimizer import Slot
+
+_HALVES = (t.FLOAT16, t.BFLOAT16)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that share an optimizer.
+
+    Attributes:
+        optimizer: The optimizer with the options of the group.
+        rate_factor: Factor of the learning rate.
+        parameters: Positions of the parameters in the forward pass.
+    """
+
+    optimizer: Optimizer
+    rate_factor: float
+    parameters: tuple[int, ...]
+
+    def scalar_names(self) -> tuple[str, ...]:
+        """Return the names of the scalars of a step, in the order of the step's input."""
+        return tuple(self.optimizer.scalars(1, 1.0))
+
+    def scalars(self, step: int, rate: float) -> list[float]:
+        """Return the scalars of a step, in order."""
+        return list(self.optimizer.scalars(step, rate * self.rate_factor).values())
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """Options of a step.
+
+    Attributes:
+        clip_norm: Largest length of all gradients together; None for any.
+        clip_value: Largest magnitude of an element of a gradient; None for any.
+        ema: Coefficient of running means of the parameters; None for none.
+        rho: Length of the move of :class:`SAM`; 0 for none.
+        accumulate: Batches a step.
+    """
+
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    ema: float | None = None
+    rho: float = 0.0
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("clip_norm", "clip_value"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise OptionError(f"expected a number above 0, got {value}.", where=name)
+        if self.ema is not None and not 0 <= self.ema < 1:
+            raise OptionError(f"expected a coefficient in [0, 1), got {self.ema}.", where="ema")
+        if self.accumulate < 1:
+            raise OptionError(f"expected at least 1 batch, got {self.accumulate}.", where="accumulate")
+        if self.rho and self.accumulate > 1:
+            raise OptionError("SAM computes two gradients of one batch; it accumulates none.", where="accumulate")
+
+
+@dataclass(frozen=True)
+class StateTensor:
+    """One tensor of the state of training.
+
+    Attributes:
+        name: The name in checkpoints: ``parameter:NAME``, ``statistic:NAME``, ``SLOT:NAME``, ``average:NAME``.
+        type: Its type; parameters of 16 bits are held in float32.
+        initial: The value of all elements before training; None for tensors that the model gives.
+    """
+
+    name: str
+    type: TensorType
+    initial: float | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """Functions of a step over the state.
+
+    Attributes:
+        state: The tensors of the state, in the order of inputs and results.
+        update: From the state, the scalars of the groups and, unless batches accumulate, a batch, to the loss and the
+            length of the gradient, the outputs, and the new state. With accumulation the function reads the sums.
+        accumulate: From the sums, the state and a batch, to the loss, the outputs, the new sums and the new statistics;
+            None without accumulation.
+        sums: The tensors of accumulation: gradients, total and weight of the loss.
+        statistics: Positions of statistics in the state.
+        groups: The groups of parameters.
+    """
+
+    state: tuple[StateTensor, ...]
+    update: Function
+    accumulate: Function | None
+    sums: tuple[StateTensor, ...]
+    statistics: tuple[int, ...]
+    groups: tuple[Group, ...]
+
+
+def build_step(forward: Forward, groups: Sequence[Group], options: StepOptions) -> Step:
+    """Return the functions of a step.
+
+    Args:
+        forward: The forward pass in training mode, with a loss.
+        groups: The groups; every parameter is in one.
+        options: Clipping, averages, accumulation.
+
+    Raises:
+        UnsupportedError: An operator between a parameter and the loss has no gradient.
+        OptionError: No parameter reaches the loss.
+    """
+    return _Builder(forward, groups, options).build()
+
+
+def state_of(forward: Forward, groups: Sequence[Group], ema: bool) -> tuple[list[StateTensor], list[list[Slot]]]:
+    """Return the tensors of the state, and the slots of each parameter."""
+    count = len(forward.parameters)
+    types = [_master(value.type) for value in forward.function.inputs[: count + len(forward.statistics)]]
+    slots: list[list[Slot]] = [[] for _ in range(count)]
+    for group in groups:
+        for i in group.parameters:
+            slots[i] = list(group.optimizer.slots(shape_of(types[i])))
+    state = [StateTensor(f"parameter:{name}", types[i], None) for i, name in enumerate(forward.parameters)]
+    for i, name in enumerate(forward.parameters):
+        for slot in slots[i]:
+            state.append(StateTensor(f"{slot.name}:{name}", TensorType(types[i].dtype, slot.shape), slot.initial))
+    if ema:
+        state += [StateTensor(f"average:{name}", types[i], None) for i, name in enumerate(forward.parameters)]
+    state += [StateTensor(f"statistic:{name}", types[count + i], None) for i, name in enumerate(forward.statistics)]
+    return state, slots
+
+
+def _master(type: object) -> TensorType:
+    assert isinstance(type, TensorType)
+    return TensorType(t.FLOAT, type.shape) if type.dtype in _HALVES else type
+
+
+class _Builder:
+    def __init__(self, forward: Forward, groups: Sequence[Group], options: StepOptions) -> None:
+        self.forward, self.groups, self.options = forward, tuple(groups), options
+        self.count = len(forward.parameters)
+        state, self.slots = state_of(forward, groups, options.ema is not None)
+        self.state = tuple(state)
+        first = self.count + len(forward.statistics)
+        self.batch_types = [value.type for value in forward.function.inputs[first:]]
+        self.statistics = tuple(range(len(self.state) - len(forward.statistics), len(self.state)))
+
+    def build(self) -> Step:
+        scalar_types = [TensorType(t.FLOAT, (len(group.scalar_names()),)) for group in self.groups]
+        state_types = [one.type for one in self.state]
+        if self.options.accumulate == 1:
+            update = trace("training step", self._whole_step, [*state_types, *scalar_types, *self.batch_types])
+            return Step(self.state, simplify(update), None, (), self.statistics, self.groups)
+        sums = self._sums()
+        sum_types = [one.type for one in sums]
+        accumulate = trace("accumulation", self._accumulation, [*sum_types, *state_types, *self.batch_types])
+        update = trace("update", self._update_from_sums, [*state_types, *scalar_types, *sum_types])
+        return Step(self.state, simplify(update), simplify(accumulate), sums, self.statistics, self.groups)
+
+    def _sums(self) -> tuple[StateTensor, ...]:
+        gradients = [StateTensor(f"gradient:{one.name}", one.type, 0.0) for one in self.state[: self.count]]
+        scalars = [StateTensor(name, TensorType(t.FLOAT, ()), 0.0) for name in ("total", "weight")]
+        return (*gradients, *scalars)
+
+    # The loss and its gradient.
+
+    def _differentiated(self, as_quotient: bool) -> Function:
+        """Return a function of the master parameters, statistics and batch.
+
+        Its results are the loss (or its total), the total, the weight, outputs and statistics, then gradients.
+        """
+        inner = self.forward.function
+        types = [_master(value.type) for value in inner.inputs[: self.count]]
+
+        def body(*values: Value) -> list[Value]:
+            arguments: list[Value] = list(values)
+            for position, declared in enumerate(_tensors(inner.inputs[: self.count])):
+                arguments[position] = L.cast(_tensors(values)[position], declared.dtype)
+            total, weight, *rest = _tensors(inline(inner, arguments))
+            first = total / weight if as_quotient else total
+            return [L.cast(first, t.FLOAT) if first.dtype in _HALVES else first, total, weight, *rest]
+
+        function = trace("loss", body, [*types, *(value.type for value in inner.inputs[self.count :])])
+        return gradient(simplify(function), range(self.count))
+
+    def _whole_step(self, *values: Value) -> list[Value]:
+        state, scalars, batch = self._split(values)
+        parameters = state[: self.count]
+        statistics = [state[i] for i in self.statistics]
+        derived = self._differentiated(as_quotient=True)
+        results = inline(derived, [*parameters, *statistics, *batch])
+        loss, outputs, new_statistics, gradients = self._parts(results)
+        if self.options.rho:
+            length = _length(gradients)
+            scale = self.options.rho / (length + 1e-12)
+            moved = [p + L.cast(scale, p.dtype) * g for p, g in zip(_tensors(parameters), gradients, strict=True)]
+            gradients = self._parts(inline(derived, [*moved, *statistics, *batch]))[3]
+        length, new_state = self._updated(state, gradients, scalars)
+        return [loss, length, *outputs, *new_state, *new_statistics]
+
+    def _accumulation(self, *values: Value) -> list[Value]:
+        count = self.count + 2
+        sums, state, batch = values[:count], values[count : count + len(self.state)], values[count + len(self.state) :]
+        derived = self._differentiated(as_quotient=False)
+        statistics = [state[i] for i in self.statistics]
+        results = inline(derived, [*state[: self.count], *statistics, *batch])
+        total, weight = _tensors(results[1:3])
+        _, outputs, new_statistics, gradients = self._parts(results)
+        added = [a + b for a, b in zip(_tensors(sums[: self.count]), gradients, strict=True)]
+        scalars = [s + L.cast(x, t.FLOAT) for s, x in zip(_tensors(sums[self.count :]), (total, weight), strict=True)]
+        return [total / weight, *outputs, *added, *scalars, *new_statistics]
+
+    def _update_from_sums(self, *values: Value) -> list[Value]:
+        state, scalars, sums = self._split(values)
+        total, weight = _tensors(sums[self.count :])
+        gradients = [g / L.cast(weight, g.dtype) for g in _tensors(sums[: self.count])]
+        length, new_state = self._updated(state, gradients, scalars)
+        return [total / weight, length, *new_state, *(state[i] for i in self.statistics)]
+
+    def _split(self, values: Sequence[Value]) -> tuple[list[Value], list[Value], list[Value]]:
+        first, second = len(self.state), len(self.state) + len(self.groups)
+        return list(values[:first]), list(values[first:second]), list(values[second:])
+
+    def _parts(self, results: Sequence[Value]) -> tuple[Value, list[Value], list[Value], list[Tensor]]:
+        outputs = len(self.forward.outputs)
+        end = 3 + outputs + len(self.forward.statistics)
+        return results[0], list(results[3 : 3 + outputs]), list(results[3 + outputs : end]), _tensors(results[end:])
+
+    # The update.
+
+    def _updated(
+        self, state: Sequence[Value], gradients: Sequence[Tensor], scalars: Sequence[Value]
+    ) -> tuple[Tensor, list[Value]]:
+        """Return the length of the gradient, and the new state without statistics."""
+        gradients = list(gradients)
+        if (limit := self.options.clip_value) is not None:
+            gradients = [L.clip(g, -limit, limit) for g in gradients]
+        length = _length(gradients)
+        if self.options.clip_norm is not None:
+            scale = L.minimum(self.options.clip_norm / (length + 1e-6), 1.0)
+            gradients = [g * L.cast(scale, g.dtype) for g in gradients]
+        parameters = _tensors(state[: self.count])
+        slots: list[list[Tensor]] = []
+        at = self.count
+        for own in self.slots:
+            slots.append(_tensors(state[at : at + len(own)]))
+            at += len(own)
+        for group, vector in zip(self.groups, _tensors(scalars), strict=True):
+            for i in group.parameters:
+                p, g = parameters[i], gradients[i]
+                numbers = {name: L.cast(L.entry(vector, k), p.dtype) for k, name in enumerate(group.scalar_names())}
+                by_name = dict(zip((slot.name for slot in self.slots[i]), slots[i], strict=True))
+                parameters[i], new = group.optimizer.update(p, g, by_name, numbers)
+                slots[i] = [new[slot.name] for slot in self.slots[i]]
+        averages: list[Tensor] = []
+        if (share := self.options.ema) is not None:
+            old = _tensors(state[at : at + self.count])
+            averages = [share * a + (1 - share) * p for a, p in zip(old, parameters, strict=True)]
+        return length, [*parameters, *(value for own in slots for value in own), *averages]
+
+
+def _tensors(values: Sequence[Value]) -> list[Tensor]:
+    return cast("list[Tensor]", list(values))
+
+
+def _length(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the Euclidean length of all gradients together."""
+    squares = [L.cast(L.reduce_sum(g * g), t.FLOAT) for g in gradients]
+    total = squares[0]
+    for square in squares[1:]:
+        total = total + square
+    return L.sqrt(total)
+
+
+def make_groups(
+    optimizer: Optimizer | SAM, names: Sequence[str], options: Mapping[str, Mapping[str, float]] | None
+) -> tuple[Group, ...]:
+    """Return the groups of parameters.
+
+    Args:
+        optimizer: The optimizer.
+        names: Names of the parameters.
+        options: Options by pattern of names: ``rate`` is a factor of the rate, all others replace options of the
+            optimizer. A parameter belongs to the first pattern that matches.
+
+    Raises:
+        OptionError: A pattern matches no parameter, or an option is unknown.
+    """
+    base = optimizer.base if isinstance(optimizer, SAM) else optimizer
+    free = list(range(len(names)))
+    groups = []
+    for pattern, changes in (options or {}).items():
+        own = [i for i in free if fnmatch.fnmatchcase(names[i], pattern)]
+        if not own:
+            raise OptionError(f"no parameter matches {pattern!r}.", where="groups")
+        known = {one.name for one in fields(base)} - {"rate"}
+        unknown = set(changes) - known - {"rate"}
+        if unknown:
+            raise OptionError(
+                f"the optimizer has no option {min(unknown)!r}.",
+                where=f"groups, {pattern}",
+                remedy=f"Options: rate, {', '.join(sorted(known))}.",
+            )
+        free = [i for i in free if i not in own]
+        changed = replace(base, **{name: value for name, value in changes.items() if name != "rate"})
+        groups.append(Group(changed, float(changes.get("rate", 1.0)), tuple(own)))
+    if free:
+        groups.append(Group(base, 1.0, tuple(free)))
+    return tuple(groups)

@@ -1,0 +1,567 @@
+"""Training of a model file."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.core.eval.run_context import RunContext
+from sardonyx.core.ir.types import TensorType
+from sardonyx.errors import ExecutionError, OptionError, VerificationError
+from sardonyx.model import Loadable, load, save
+from sardonyx.runtime.session import Session
+from sardonyx.train.batches import Batches, Data, as_declared
+from sardonyx.train.callbacks import Callback, Moment
+from sardonyx.train.checkpoints import Position, read_checkpoint, write_checkpoint
+from sardonyx.train.forward import LOSS, BatchNormMode, Forward, build_forward
+from sardonyx.train.history import History
+from sardonyx.train.losses import Loss, loss_of
+from sardonyx.train.metrics import Mean, Metric, Part, metrics_of
+from sardonyx.train.model_weights import equal_answers, with_weights
+from sardonyx.train.non_finite import first_non_finite
+from sardonyx.train.optimizers import SAM, Optimizer, optimizer_of
+from sardonyx.train.parameters import find_parameters, select_parameters, trainable_form
+from sardonyx.train.schedules import Plateau, Schedule
+from sardonyx.train.state_program import StateProgram
+from sardonyx.train.step import StepOptions, build_step, make_groups
+
+_CHECKPOINT = "training.safetensors"
+
+
+class Trainer:
+    """A model in training.
+
+    Args:
+        model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``, which is not changed.
+        loss: A :class:`Loss`, a name such as ``"cross-entropy"``, or a function of outputs and labels over Core.
+        optimizer: An optimizer, or a name such as ``"adamw"``.
+        trainable: The parameters to train: ``"*"``, patterns of names of tensors or nodes, ``"biases"``, ``"norms"``,
+            ``"last"``, ``"last:N"``.
+        metrics: Metrics of evaluations, by name or as :class:`Metric`; each compares the output and labels of the loss.
+        groups: Options of the optimizer by pattern of parameter names; ``rate`` is a factor of the learning rate.
+        batch_norm: ``"train"`` computes statistics of batches, ``"frozen"`` keeps those of the file.
+        dropout: Ratios of ``Dropout`` nodes by pattern of their names; those of the file by default.
+        clip_norm: Largest length of all gradients together.
+        clip_value: Largest magnitude of an element of a gradient.
+        ema: Coefficient of running means of the parameters, which evaluations and :meth:`save` use on request.
+        accumulate: Batches a step; gradients are weighted as in one batch of their sum.
+        teacher: A model whose first output is the label ``teacher`` of :class:`Distillation`.
+        seed: Seed of the order of samples and of dropout.
+        threads: Number of threads; None for all processors of the process.
+
+    Attributes:
+        parameters: Names of the trained tensors.
+        notes: Sentences about choices that were made.
+        history: The rows of :meth:`fit`.
+
+    Raises:
+        OptionError: An option is impossible, or a pattern selects no parameter.
+        UnsupportedError: The model has no trainable parameter, or an operator has no gradient.
+        SardonyxError: The model cannot be read.
+
+    Example:
+        >>> trainer = Trainer("model.onnx", loss="cross-entropy", optimizer=AdamW(1e-3), metrics=["top1"])
+        >>> history = trainer.fit({"image": x, "labels": y}, epochs=3)
+        >>> trainer.save("tuned.onnx")
+    """
+
+    def __init__(
+        self,
+        model: Loadable,
+        loss: Loss | str | Callable[..., Any] = "cross-entropy",
+        optimizer: Optimizer | SAM | str = "adamw",
+        *,
+        trainable: str | Sequence[str] = "*",
+        metrics: Sequence[str | Metric] = (),
+        groups: Mapping[str, Mapping[str, float]] | None = None,
+        batch_norm: BatchNormMode = "train",
+        dropout: Mapping[str, float] | None = None,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        ema: float | None = None,
+        accumulate: int = 1,
+        teacher: Loadable | None = None,
+        seed: int = 0,
+        threads: int | None = None,
+    ) -> None:
+        if batch_norm not in ("train", "frozen"):
+            raise OptionError(f"expected 'train' or 'frozen', got {batch_norm!r}.", where="batch_norm")
+        self._loss, self._metrics = loss_of(loss), metrics_of(metrics)
+        self._optimizer, self._seed, self._threads = optimizer_of(optimizer), seed, threads
+        self._source = load(model)
+        self._model = trainable_form(self._source)
+        selected = select_parameters(find_parameters(self._model), trainable)
+        self._forward = build_forward(
+            self._model, selected, self._loss, training=True, batch_norm=batch_norm, dropout=dropout
+        )
+        rho = self._optimizer.rho if isinstance(self._optimizer, SAM) else 0.0
+        options = StepOptions(clip_norm, clip_value, ema, rho, accumulate)
+        self._groups = make_groups(self._optimizer, selected, groups)
+        self._step = build_step(self._forward, self._groups, options)
+        self._options = options
+        initial = self._initial_state()
+        self._update = StateProgram(self._step.update, initial, threads)
+        self._sums: StateProgram | None = None
+        if self._step.accumulate is not None:
+            zeros = [_filled(one.type, 0.0) for one in self._step.sums]
+            self._sums = StateProgram(self._step.accumulate, zeros, threads)
+        self._evaluation: _Inference | None = None
+        self._teacher = None if teacher is None else Session(load(teacher), compile="wait")
+        self._position = Position()
+        self._waiting = 0
+        self._last_batch: tuple[dict[str, np.ndarray], list[np.ndarray]] | None = None
+        self.parameters = tuple(selected)
+        self.notes = self._forward.notes
+        self.history = History()
+
+    # One step.
+
+    @property
+    def _batch_types(self) -> dict[str, TensorType]:
+        inputs = zip(self._forward.inputs, self._input_types(), strict=True)
+        labels = {name: type for name, type in self._forward.labels.items() if not self._computes(name)}
+        return {**dict(inputs), **labels}
+
+    def _computes(self, label: str) -> bool:
+        return self._teacher is not None and label == getattr(self._loss, "teacher", None)
+
+    def _input_types(self) -> list[TensorType]:
+        first = len(self._forward.parameters) + len(self._forward.statistics)
+        values = self._forward.function.inputs[first : first + len(self._forward.inputs)]
+        return [value.type for value in values]  # type: ignore[misc]
+
+    def step(self, batch: Mapping[str, Any] | Sequence[Any]) -> float:
+        """Train on one batch and return its loss, before the update.
+
+        Args:
+            batch: Arrays by name, or in the order of the inputs and then the labels.
+
+        Raises:
+            FeedError: The batch does not fit the model, or a label is out of range.
+            ExecutionError: The loss is not finite; the message names the first node. The parameters are unchanged.
+        """
+        source = Batches([], self._batch_types)
+        named = batch if isinstance(batch, Mapping) else dict(zip(self._batch_types, batch, strict=False))
+        return self._train(source.checked(_require_names(named, self._batch_types), "batch"), None)
+
+    def _train(self, batch: dict[str, np.ndarray], total: int | None) -> float:
+        arguments = self._arguments(batch)
+        if self._sums is None:
+            results = self._update.run([*self._scalars(total), *arguments])
+            loss, length = float(results[0]), float(results[1])
+            if not (math.isfinite(loss) and math.isfinite(length)):
+                raise self._non_finite(loss, batch)
+            self._update.commit()
+            self._position = replace(self._position, step=self._position.step + 1)
+            return loss
+        results = self._sums.run([*self._update.state, *arguments])
+        statistics = len(self._step.statistics)
+        loss = float(results[0])
+        if not math.isfinite(loss):
+            raise self._non_finite(loss, batch)
+        self._sums.commit()
+        for position, array in zip(
+            self._step.statistics, results[len(results) - statistics :] if statistics else [], strict=True
+        ):
+            np.copyto(self._update.state[position], array)
+        self._waiting += 1
+        if self._waiting == self._options.accumulate:
+            self._apply_sums(total, batch)
+        return loss
+
+    def _apply_sums(self, total: int | None, batch: dict[str, np.ndarray] | None) -> None:
+        assert self._sums is not None
+        results = self._update.run([*self._scalars(total), *self._sums.state])
+        if not all(math.isfinite(float(one)) for one in results[:2]):
+            raise self._non_finite(float(results[0]), batch or {})
+        self._update.commit()
+        self._sums.replace_state([np.zeros_like(array) for array in self._sums.state])
+        self._waiting = 0
+        self._position = replace(self._position, step=self._position.step + 1)
+
+    def _arguments(self, batch: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the arguments of a batch, with the teacher's outputs and the key of dropout."""
+        labels = {name: batch[name] for name in self._forward.labels if name in batch}
+        if self._teacher is not None:
+            name = self._loss.teacher  # type: ignore[attr-defined]
+            names = {info.name for info in self._teacher.get_inputs()}
+            logits = self._teacher.run(None, {n: a for n, a in batch.items() if n in names})[0]
+            labels[name] = as_declared(logits, self._forward.labels[name], name)
+        self._loss.check(labels, self._forward.outputs)
+        feeds = {name: batch[name] for name in self._forward.inputs}
+        self._last_batch = feeds, [labels[name] for name in self._forward.labels]
+        arguments = [*feeds.values(), *self._last_batch[1]]
+        if self._forward.has_key:
+            step = self._position.step * self._options.accumulate + self._waiting
+            arguments.append(np.array((self._seed << 32) + step, np.int64))
+        return arguments
+
+    def _rate(self, total: int | None) -> float:
+        base = self._optimizer.base if isinstance(self._optimizer, SAM) else self._optimizer
+        rate = base.rate
+        if isinstance(rate, Plateau):
+            watched = self.history.get(rate.metric, [])
+            return rate.after(watched).rate
+        return rate.at(self._position.step + 1, total) if isinstance(rate, Schedule) else float(rate)
+
+    def _scalars(self, total: int | None) -> list[np.ndarray]:
+        rate, step = self._rate(total), self._position.step + 1
+        return [np.array(group.scalars(step, rate), np.float32) for group in self._groups]
+
+    def _non_finite(self, loss: float, batch: Mapping[str, np.ndarray]) -> ExecutionError:
+        values = [*self._forward_arguments(), *self._arguments(dict(batch))] if batch else []
+        where = first_non_finite(self._forward.function, values) if values else None
+        step = self._position.step + 1
+        return ExecutionError(
+            f"the loss of step {step} is {loss}, expected a finite number." if not math.isfinite(loss)
+            else f"the gradient of step {step} is not finite.",
+            where=where or "the gradient",
+            remedy="Use a smaller learning rate, `clip_norm`, or other data; the parameters are those before the step.",
+        )  # fmt: skip
+
+    def _forward_arguments(self) -> list[np.ndarray]:
+        """Return parameters and statistics in the types of the forward pass."""
+        count = len(self._forward.parameters)
+        state = self._update.state
+        values = [*state[:count], *(state[i] for i in self._step.statistics)]
+        inputs = self._forward.function.inputs
+        return [
+            np.asarray(value, declared.type.dtype.numpy())  # type: ignore[union-attr]
+            for value, declared in zip(values, inputs, strict=False)
+        ]
+
+    # Epochs.
+
+    def fit(
+        self,
+        data: Data,
+        *,
+        epochs: int = 1,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        steps: int | None = None,
+        validation: Data | None = None,
+        callbacks: Sequence[Callback] = (),
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_steps: int | None = None,
+        resume: bool = False,
+        progress: bool | None = None,
+    ) -> History:
+        """Train for some epochs and return the history.
+
+        Args:
+            data: Arrays by name or in order, an ``.npz`` file, or an iterable of batches (a loader of torch, a dataset
+                of TensorFlow, a list, a generator for one epoch).
+            epochs: Epochs in all, including those of the checkpoint that is continued.
+            batch_size: Samples of a batch, for whole arrays.
+            shuffle: If True, whole arrays are permuted anew each epoch.
+            steps: Most batches of an epoch.
+            validation: Data of evaluations after each epoch.
+            callbacks: Functions called after each epoch; ``"stop"`` ends the training.
+            checkpoint: A folder; the state is written after each epoch, and when the training ends by an error or
+                Ctrl-C.
+            checkpoint_steps: Steps between further checkpoints.
+            resume: If True and the folder has a checkpoint, the training goes on from there, equal to the bit.
+            progress: If True, print a line of progress; by default on a terminal.
+
+        Raises:
+            FeedError: A batch does not fit the model, or a label is out of range.
+            ExecutionError: The loss is not finite; the message names the first node.
+            OptionError: The checkpoint is of another training.
+        """
+        if epochs < 1:
+            raise OptionError(f"expected at least 1 epoch, got {epochs}.", where="epochs")
+        batches = Batches(data, self._batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed)
+        file = None if checkpoint is None else _checkpoint_file(checkpoint)
+        if resume and file is None:
+            raise OptionError("expected the folder of a checkpoint.", where="resume", remedy="Give `checkpoint=`.")
+        if resume and file is not None and file.exists():
+            self._restore(file)
+        length = batches.length if steps is None else min(steps, batches.length or steps)
+        total = None if length is None else -(-length // self._options.accumulate) * epochs
+        with self._kept_on_error(file), _progress(progress, epochs, length) as shown:
+            while self._position.epoch < epochs:
+                began = time.perf_counter()
+                self._epoch(batches, steps, total, file, checkpoint_steps, shown)
+                row = self._row(began, total)
+                if validation is not None:
+                    measured = self.evaluate(validation, batch_size=batch_size)
+                    row |= {f"validation_{name}": value for name, value in measured.items()}
+                self.history.add(row)
+                done = self._position.epoch + 1
+                self._position = replace(self._position, epoch=done, batch=0, loss_total=0.0)
+                stop = [callback(Moment(done, self._position.step, row, self)) for callback in callbacks]
+                if file is not None:
+                    self._write(file)
+                if "stop" in stop:
+                    break
+        return self.history
+
+    def _epoch(
+        self,
+        batches: Batches,
+        steps: int | None,
+        total: int | None,
+        file: Path | None,
+        every: int | None,
+        shown: Callable[[int, float], None],
+    ) -> None:
+        for batch in batches.epoch(self._position.epoch, self._position.batch):
+            if steps is not None and self._position.batch >= steps:
+                break
+            before = self._position.step
+            loss = self._train(batch, total)
+            position = self._position
+            self._position = replace(position, batch=position.batch + 1, loss_total=position.loss_total + loss)
+            shown(self._position.epoch, loss)
+            if file is not None and every and self._position.step > before and self._position.step % every == 0:
+                self._write(file)
+        if self._waiting:
+            self._apply_sums(total, None)
+        if not self._position.batch:
+            raise OptionError("expected at least one batch.", where="data")
+
+    def _row(self, began: float, total: int | None) -> dict[str, float]:
+        position = self._position
+        return {
+            "epoch": float(position.epoch + 1),
+            LOSS: position.loss_total / position.batch,
+            "rate": self._rate(total),
+            "seconds": time.perf_counter() - began,
+        }
+
+    # Evaluation.
+
+    def _inference(self) -> _Inference:
+        if self._evaluation is None:
+            self._evaluation = _Inference(
+                build_forward(
+                    self._model, self.parameters, self._loss, training=False, statistics=self._forward.statistics
+                ),
+                self._threads,
+            )
+        return self._evaluation
+
+    def _weights(self, *, average: bool = False) -> dict[str, np.ndarray]:
+        """Return parameters and statistics by name, as the trainer holds them."""
+        state = dict(zip((one.name for one in self._step.state), self._update.state, strict=True))
+        prefix = "average" if average else "parameter"
+        if average and self._options.ema is None:
+            raise OptionError("the trainer holds no running means.", where="average", remedy="Give `ema=`.")
+        weights = {name: state[f"{prefix}:{name}"] for name in self._forward.parameters}
+        return weights | {name: state[f"statistic:{name}"] for name in self._forward.statistics}
+
+    def evaluate(self, data: Data, *, batch_size: int = 64, average: bool = False) -> dict[str, float]:
+        """Return the loss and the metrics over data, in inference mode.
+
+        Args:
+            data: As of :meth:`fit`.
+            batch_size: Samples of a batch, for whole arrays.
+            average: If True, the running means of the parameters are evaluated.
+
+        Raises:
+            FeedError: A batch does not fit the model.
+        """
+        inference, weights = self._inference(), self._weights(average=average)
+        batches = Batches(data, self._batch_types, batch_size=batch_size)
+        loss, means = Mean(), [Mean() for _ in self._metrics]
+        for batch in batches.epoch(0):
+            arguments = self._arguments(batch)[: len(batch) + (self._teacher is not None)]
+            total, weight, outputs = inference.run(weights, arguments)
+            loss.add(Part(total, weight))
+            for mean, metric in zip(means, self._metrics, strict=True):
+                labels = batch.get(self._loss.label)
+                if labels is None:
+                    raise OptionError(f"the loss has no label for {metric.name}.", where="metrics")
+                mean.add(metric.part(outputs[self._loss.output_name(inference.forward.outputs)], labels))
+        values = {metric.name: metric.finish(mean.value) for metric, mean in zip(self._metrics, means, strict=True)}
+        return {LOSS: loss.value, **values}
+
+    def predict(self, feeds: Mapping[str, Any], *, average: bool = False) -> dict[str, np.ndarray]:
+        """Return the outputs of the model by name, in inference mode.
+
+        Args:
+            feeds: The inputs by name.
+            average: If True, the running means of the parameters answer.
+        """
+        types = dict(zip(self._forward.inputs, self._input_types(), strict=True))
+        arrays = {name: as_declared(value, types[name], name) for name, value in _require_names(feeds, types).items()}
+        plain = Session(self.model(average=average), compile="wait")
+        names = [info.name for info in plain.get_outputs()]
+        return dict(zip(names, plain.run(None, arrays), strict=True))
+
+    # Results.
+
+    def model(self, *, average: bool = False) -> ir.Model:
+        """Return the inference model with the current parameters.
+
+        Args:
+            average: If True, the model has the running means of the parameters.
+        """
+        return with_weights(self._source, self._model, self._weights(average=average))
+
+    def save(self, path: str | os.PathLike[str], *, average: bool = False) -> float:
+        """Write the inference model, after its answers were compared with the trainer's.
+
+        Args:
+            path: The file.
+            average: If True, the model has the running means of the parameters.
+
+        Returns:
+            The largest difference of an output of the loss on the last batch, as a share of the largest element.
+
+        Raises:
+            VerificationError: The model answers otherwise than the trainer; nothing is written.
+            ModelFileError: The file cannot be written.
+        """
+        model = self.model(average=average)
+        error = 0.0
+        if self._last_batch is not None:
+            feeds, labels = self._last_batch
+            inference = self._inference()
+            _, _, expected = inference.run(self._weights(average=average), [*feeds.values(), *labels])
+            names = self._loss.reads(inference.forward.outputs)
+            error, equal = equal_answers(model, feeds, expected, names, self._loss.undone)
+            if not equal:
+                raise VerificationError(
+                    f"the saved model differs from the trainer by {error:.1e} of the largest element.",
+                    where=os.fspath(path),
+                )
+        save(model, path)
+        return error
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return copies of all tensors of the state by name."""
+        return {one.name: array.copy() for one, array in zip(self._step.state, self._update.state, strict=True)}
+
+    def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Set the state to tensors of the same names and shapes.
+
+        Raises:
+            OptionError: The tensors are those of another training.
+        """
+        for one, array in zip(self._step.state, self._update.state, strict=True):
+            if one.name not in tensors or tensors[one.name].shape != array.shape:
+                raise OptionError(f"expected {one.name!r} of shape {list(array.shape)} in the state.", where="state")
+        self._update.replace_state([np.asarray(tensors[one.name]) for one in self._step.state])
+
+    def _initial_state(self) -> list[np.ndarray]:
+        arrays = []
+        for one in self._step.state:
+            if one.initial is not None:
+                arrays.append(_filled(one.type, one.initial))
+                continue
+            tensor = self._model.graph.initializers[one.name.partition(":")[2]].const_value
+            assert tensor is not None
+            arrays.append(tensor.numpy().astype(one.type.dtype.numpy()))
+        return arrays
+
+    # Checkpoints.
+
+    @property
+    def _form(self) -> str:
+        return ";".join(f"{one.name}{one.type}" for one in self._step.state)
+
+    def _write(self, file: Path) -> None:
+        sums = [] if self._sums is None else zip((f"sum {one.name}" for one in self._step.sums), self._sums.state)  # noqa: B905
+        position = self._position
+        write_checkpoint(
+            file,
+            {**self.state(), **dict(sums)},
+            Position(position.epoch, position.batch, position.step, self.history.rows, position.loss_total, self._form),
+        )
+
+    def _restore(self, file: Path) -> None:
+        tensors, position = read_checkpoint(file)
+        if position.form != self._form:
+            raise OptionError(
+                "the checkpoint is of another training: its parameters or its optimizer differ.",
+                where=os.fspath(file),
+                remedy="Continue with the options of the checkpoint, or use another folder.",
+            )
+        self.load_state(tensors)
+        if self._sums is not None:
+            self._sums.replace_state([tensors[f"sum {one.name}"] for one in self._step.sums])
+        self._waiting = position.waiting
+        self._position, self.history = position, History(position.history)
+
+    @contextlib.contextmanager
+    def _kept_on_error(self, file: Path | None) -> Iterator[None]:
+        """Write a checkpoint when the training ends by an error."""
+        try:
+            yield
+        except BaseException:
+            if file is not None and self._position.step:
+                self._write(file)
+            raise
+
+
+class _Inference:
+    """The forward pass in inference mode, compiled once for all parameters."""
+
+    def __init__(self, forward: Forward, threads: int | None) -> None:
+        from sardonyx.compiler.program import Program
+
+        self.forward = forward
+        self._program = Program.compile(forward.function, threads=threads)
+
+    def run(
+        self, weights: Mapping[str, np.ndarray], arguments: Sequence[np.ndarray]
+    ) -> tuple[float, float, dict[str, np.ndarray]]:
+        """Return the total and the weight of the loss, and the outputs."""
+        names = [*self.forward.parameters, *self.forward.statistics]
+        inputs = self.forward.function.inputs
+        own = [
+            np.ascontiguousarray(weights[name], declared.type.dtype.numpy())  # type: ignore[union-attr]
+            for name, declared in zip(names, inputs, strict=False)
+        ]
+        total, weight, *outputs = self._program.run([*own, *arguments], RunContext())
+        return float(total), float(weight), dict(zip(self.forward.outputs, outputs, strict=False))
+
+
+def _filled(type: TensorType, value: float) -> np.ndarray:
+    return np.full(cast("tuple[int, ...]", type.shape), value, type.dtype.numpy())
+
+
+def _require_names(batch: Mapping[str, Any], types: Mapping[str, TensorType]) -> dict[str, Any]:
+    missing = [name for name in types if name not in batch]
+    if missing:
+        raise OptionError(
+            f"missing {', '.join(missing)}.", where="batch", remedy=f"The batch has: {', '.join(map(str, batch))}."
+        )
+    return {name: batch[name] for name in types}
+
+
+def _checkpoint_file(folder: str | os.PathLike[str]) -> Path:
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    return path / _CHECKPOINT
+
+
+@contextlib.contextmanager
+def _progress(enabled: bool | None, epochs: int, length: int | None) -> Iterator[Callable[[int, float], None]]:
+    """Show a line of progress on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not (console.is_terminal if enabled is None else enabled):
+        yield lambda epoch, loss: None
+        return
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("training", total=None if length is None else epochs * length)
+
+        def show(epoch: int, loss: float) -> None:
+            bar.update(task, advance=1, description=f"epoch {epoch + 1}/{epochs} loss {loss:.4g}")
+
+        yield show

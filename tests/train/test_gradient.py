@@ -1,0 +1,101 @@
+"""Gradients of models equal differences, in Sardonyx and in ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import sardonyx
+from sardonyx.errors import OptionError, SardonyxError
+from tests.train.networks import classifier, regression
+
+IMAGE = np.random.default_rng(2).random((3, 1, 8, 8)).astype(np.float32)
+
+
+def answers(model: Any, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return outputs by name; Sardonyx and ONNX Runtime agree, and the model passes the full checker."""
+    proto = sardonyx.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    names = [output.name for output in proto.graph.output]
+    ours = sardonyx.Session(model, compile="wait").run(None, feeds)
+    theirs = onnxruntime.InferenceSession(proto.SerializeToString()).run(names, feeds)
+    for name, a, b in zip(names, ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=name)
+    return dict(zip(names, theirs, strict=True))
+
+
+def test_gradients_by_inputs_weights_and_inner_tensors_equal_differences() -> None:
+    result = answers(sardonyx.gradient(classifier(), "logits", ["image", "conv1.weight", "f"]), {"image": IMAGE})
+    assert set(result) == {"logits", "image_gradient", "conv1.weight_gradient", "f_gradient"}
+    head = onnx.numpy_helper.to_array(
+        next(w for w in onnx.load_model_from_string(classifier()).graph.initializer if w.name == "head.weight")
+    )
+    np.testing.assert_allclose(result["f_gradient"], np.tile(head.sum(0), (3, 1)), rtol=1e-5)
+    direction = np.random.default_rng(1).standard_normal(IMAGE.shape).astype(np.float32)
+    session = sardonyx.Session(classifier(), compile="off")
+    ahead, behind = (
+        session.run(None, {"image": (IMAGE + e * direction).astype(np.float32)})[0].sum(dtype=np.float64)
+        for e in (1e-3, -1e-3)
+    )
+    assert (result["image_gradient"] * direction).sum() == pytest.approx((ahead - behind) / 2e-3, rel=2e-2)
+
+
+def test_products_with_the_jacobian_agree_from_both_sides() -> None:
+    rng = np.random.default_rng(4)
+    v, u = rng.standard_normal(IMAGE.shape).astype(np.float32), rng.standard_normal((3, 3)).astype(np.float32)
+    forward = answers(
+        sardonyx.gradient(classifier(), "logits", ["image"], kind="jvp"), {"image": IMAGE, "image_tangent": v}
+    )
+    backward = answers(
+        sardonyx.gradient(classifier(), "logits", ["image"], kind="vjp"), {"image": IMAGE, "logits_cotangent": u}
+    )
+    assert (forward["logits_tangent"] * u).sum() == pytest.approx((backward["image_gradient"] * v).sum(), rel=1e-4)
+
+
+def test_products_with_the_hessian_are_those_of_a_square() -> None:
+    from onnx import TensorProto, helper
+
+    nodes = [helper.make_node("Mul", ["x", "x"], ["s"]), helper.make_node("Mul", ["s", "x"], ["y"])]
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "cube", value[:1], value[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    x, v = np.array([1.0, -2.0, 3.0], np.float32), np.array([1.0, 0.5, -1.0], np.float32)
+    result = answers(sardonyx.gradient(model, wrt=["x"], kind="hvp"), {"x": x, "x_tangent": v})
+    np.testing.assert_allclose(result["x_product"], 6 * x * v, rtol=1e-5)
+
+
+def test_gradients_of_samples_sum_to_the_gradient() -> None:
+    names = ["head.weight", "conv1.bias"]
+    whole = answers(sardonyx.gradient(classifier(), "logits", names), {"image": IMAGE})
+    rows = answers(sardonyx.gradient(classifier(), "logits", names, kind="per-sample"), {"image": IMAGE})
+    for name in names:
+        assert rows[f"{name}_gradient"].shape == (3, *whole[f"{name}_gradient"].shape)
+        np.testing.assert_allclose(rows[f"{name}_gradient"].sum(0), whole[f"{name}_gradient"], rtol=1e-4, atol=1e-5)
+
+
+def test_the_operator_form_answers_as_the_portable_form() -> None:
+    x = {"x": np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)}
+    portable = answers(sardonyx.gradient(regression(), wrt=["w"]), x)
+    node = sardonyx.gradient(regression(), wrt=["w"], form="operator")
+    assert [node.op_type for node in node.graph][-1] == "Gradient"
+    (actual,) = sardonyx.Session(node, compile="wait").run(["w_gradient"], x)
+    np.testing.assert_allclose(actual, portable["w_gradient"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "arguments, match",
+    [
+        ({"of": "logit"}, "Did you mean logits"),
+        ({"wrt": ["imag"]}, "Did you mean image"),
+        ({"wrt": []}, "at least one"),
+        ({"kind": "jvp", "wrt": ["f"]}, "inner tensor"),
+        ({"kind": "vjp", "form": "operator"}, "form"),
+    ],
+)
+def test_impossible_derivatives_are_refused(arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises((OptionError, SardonyxError), match=match):
+        sardonyx.gradient(classifier(), **arguments)

@@ -1,0 +1,292 @@
+"""Training of models: learning, evaluation, checkpoints, saved models, errors."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from sardonyx import train
+from sardonyx.errors import ExecutionError, FeedError, ModelFileError, OptionError, SardonyxError
+from tests.train.networks import classifier, images, points, regression
+
+
+def trainer_of(model: bytes, **options: Any) -> train.Trainer:
+    return train.Trainer(model, "cross-entropy", train.AdamW(0.02), metrics=["top1"], **options)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_training_learns_and_the_saved_model_answers_as_the_trainer(tmp_path: Path, normalized: bool) -> None:
+    trainer = trainer_of(classifier(normalized=normalized))
+    history = trainer.fit(images(256), epochs=6, validation=images(64, 1), progress=False)
+    assert history["loss"][-1] < history["loss"][0]
+    assert history["validation_top1"][-1] > 0.9
+    assert trainer.save(tmp_path / "tuned.onnx") <= 1e-4
+    held_out = images(64, 2)
+    session = sardonyx.Session(tmp_path / "tuned.onnx", compile="off")
+    (logits,) = session.run(None, {"image": held_out["image"]})
+    top1 = float((logits.argmax(1) == held_out["labels"]).mean())
+    assert top1 == pytest.approx(trainer.evaluate(held_out)["top1"], abs=0.02)
+    onnx.checker.check_model(onnx.load(tmp_path / "tuned.onnx"), full_check=True)
+
+
+def test_running_statistics_follow_the_batches() -> None:
+    trainer = trainer_of(classifier(normalized=True))
+    before = trainer.state()["statistic:bn.running_mean"]
+    trainer.step(images(32))
+    assert not np.array_equal(before, trainer.state()["statistic:bn.running_mean"])
+    frozen = trainer_of(classifier(normalized=True), batch_norm="frozen")
+    assert not any(name.startswith("statistic:") for name in frozen.state())
+
+
+def test_two_runs_of_a_seed_are_equal_to_the_bit() -> None:
+    def weights() -> dict[str, np.ndarray]:
+        trainer = trainer_of(classifier(dropout=0.3), seed=7)
+        trainer.fit(images(96), epochs=2, batch_size=16, progress=False)
+        return trainer.state()
+
+    first, second = weights(), weights()
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_dropout_drops_in_training_alone() -> None:
+    plain = trainer_of(classifier())
+    dropped = trainer_of(classifier(dropout=0.5))
+    data = images(64)
+    assert plain.step(data) != pytest.approx(dropped.step(data), rel=1e-4)
+    off = trainer_of(classifier(dropout=0.5), dropout={"drop": 0.0})
+    assert trainer_of(classifier()).step(data) == pytest.approx(off.step(data), rel=1e-6)
+    assert trainer_of(classifier()).evaluate(data)["loss"] == pytest.approx(
+        trainer_of(classifier(dropout=0.5)).evaluate(data)["loss"], rel=1e-6
+    )
+
+
+def test_accumulated_batches_equal_one_batch_of_their_sum() -> None:
+    data = images(60)
+    parts = [{name: array[a:b] for name, array in data.items()} for a, b in ((0, 10), (10, 40), (40, 60))]
+    whole = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1))
+    split = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1), accumulate=3)
+    for _ in range(2):
+        whole.step(data)
+        for part in parts:
+            split.step(part)
+    one, other = whole.state(), split.state()
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], rtol=2e-5, atol=1e-6)
+
+
+def test_ragged_batches_need_no_compilation() -> None:
+    trainer = trainer_of(classifier())
+    for count in (5, 1, 17, 5, 5, 5, 3, 5):
+        assert np.isfinite(trainer.step(images(count, count)))
+
+
+def test_a_softmax_at_the_end_is_left_to_the_loss() -> None:
+    logits, probabilities = trainer_of(classifier()), trainer_of(classifier(softmax=True))
+    assert any("Softmax" in note for note in probabilities.notes)
+    data = images(32)
+    for _ in range(3):
+        assert logits.step(data) == pytest.approx(probabilities.step(data), rel=1e-5)
+    assert probabilities.predict({"image": data["image"]})["probabilities"].sum(1) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_patterns_select_parameters_and_others_stay() -> None:
+    trainer = trainer_of(classifier(), trainable="head*")
+    assert trainer.parameters == ("head.weight", "head.bias")
+    assert trainer_of(classifier(), trainable="last").parameters == ("head.weight", "head.bias")
+    assert trainer_of(classifier(), trainable="biases").parameters == ("conv1.bias", "head.bias")
+    assert trainer_of(classifier(), trainable=["conv2"]).parameters == ("conv2.weight",)
+    before = onnx.load_model_from_string(classifier())
+    trainer.fit(images(64), progress=False)
+    weights = {value.name: value.const_value.numpy() for value in trainer.model().graph.initializers.values()}  # type: ignore[union-attr]
+    for tensor in before.graph.initializer:
+        same = np.array_equal(onnx.numpy_helper.to_array(tensor), weights[tensor.name])
+        assert same is not tensor.name.startswith("head")
+    with pytest.raises(OptionError, match=r"no parameter matches 'heat.*'.*head"):
+        trainer_of(classifier(), trainable="heat.weight")
+
+
+def test_resumed_training_is_equal_to_the_bit(tmp_path: Path) -> None:
+    def fresh() -> train.Trainer:
+        return trainer_of(classifier(normalized=True, dropout=0.2), ema=0.9, seed=3)
+
+    whole, broken = fresh(), fresh()
+    options: dict[str, Any] = {"epochs": 3, "batch_size": 16, "progress": False}
+    whole.fit(images(80), **options)
+
+    class Stopped(Exception):
+        pass
+
+    def interrupted() -> Any:
+        for number, batch in enumerate(data):
+            if number == 3:
+                raise Stopped
+            yield batch
+
+    data = [{name: array[i : i + 16] for name, array in images(80).items()} for i in range(0, 80, 16)]
+    straight = fresh()
+    straight.fit(data, epochs=2, progress=False)
+    with pytest.raises(Stopped):
+        broken.fit(interrupted(), epochs=2, progress=False, checkpoint=tmp_path / "a")
+    again = fresh()
+    again.fit(data, epochs=2, progress=False, checkpoint=tmp_path / "a", resume=True)
+    one, other = straight.state(), again.state()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert straight.history["loss"] == pytest.approx(again.history["loss"], rel=0, abs=0)
+
+
+KILLED = """
+import sys, os
+sys.path.insert(0, sys.argv[2])
+from tests.train.networks import classifier, images
+from sardonyx import train
+trainer = train.Trainer(classifier(), "cross-entropy", train.AdamW(0.02), seed=1)
+def stop(moment):
+    if moment.epoch == 1 and sys.argv[3] == "kill":
+        os.kill(os.getpid(), 9)
+trainer.fit(images(48), epochs=3, batch_size=16, progress=False, checkpoint=sys.argv[1], checkpoint_steps=2,
+            resume=True, callbacks=[stop])
+trainer.save(sys.argv[1] + "/tuned.onnx")
+"""
+
+
+def test_a_killed_training_goes_on_equal_to_the_bit(tmp_path: Path) -> None:
+    def run(folder: str, mode: str) -> int:
+        root = str(Path(__file__).resolve().parents[2])
+        command = [sys.executable, "-c", KILLED, str(tmp_path / folder), root, mode]
+        return subprocess.run(command, check=False).returncode
+
+    assert run("whole", "run") == 0
+    assert run("broken", "kill") == -signal.SIGKILL
+    assert run("broken", "run") == 0
+    assert (tmp_path / "whole/tuned.onnx").read_bytes() == (tmp_path / "broken/tuned.onnx").read_bytes()
+
+
+def test_checkpoints_of_another_training_or_damaged_ones_are_refused(tmp_path: Path) -> None:
+    trainer_of(classifier()).fit(images(32), checkpoint=tmp_path, progress=False)
+    other = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1))
+    with pytest.raises(OptionError, match="another training"):
+        other.fit(images(32), epochs=2, checkpoint=tmp_path, resume=True, progress=False)
+    file = tmp_path / "training.safetensors"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(ModelFileError, match="expected a checkpoint"):
+        trainer_of(classifier()).fit(images(32), epochs=2, checkpoint=tmp_path, resume=True, progress=False)
+
+
+def test_early_stopping_restores_the_best_epoch() -> None:
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(5.0))
+    stopping = train.EarlyStopping(patience=2)
+    history = trainer.fit(images(64), epochs=30, validation=images(32, 1), callbacks=[stopping], progress=False)
+    assert len(history["loss"]) < 30
+    assert trainer.evaluate(images(32, 1))["loss"] == pytest.approx(min(history["validation_loss"]), rel=1e-5)
+
+
+def test_averages_of_parameters_follow_the_parameters(tmp_path: Path) -> None:
+    trainer = trainer_of(classifier(), ema=0.5)
+    trainer.fit(images(64), epochs=2, progress=False)
+    state = trainer.state()
+    assert not np.array_equal(state["average:head.weight"], state["parameter:head.weight"])
+    trainer.save(tmp_path / "average.onnx", average=True)
+    with pytest.raises(OptionError, match="running means"):
+        trainer_of(classifier()).save(tmp_path / "x.onnx", average=True)
+
+
+def test_half_precision_models_are_trained_in_float32(tmp_path: Path) -> None:
+    model = sardonyx.convert_float16(classifier(), keep_io_types=True).model
+    trainer = train.Trainer(model, "cross-entropy", train.AdamW(0.02), metrics=["top1"])
+    trainer.fit(images(128), epochs=6, progress=False)
+    assert trainer.state()["parameter:head.weight"].dtype == np.float32
+    assert trainer.evaluate(images(64, 1))["top1"] > 0.8
+    assert trainer.model().graph.initializers["head.weight"].const_value.dtype == 10  # type: ignore[union-attr]
+
+
+def test_losses_of_users_and_of_models_are_trained() -> None:
+    from sardonyx.core import language as L
+
+    data = points(64)
+    function = train.Trainer(
+        regression(),
+        train.FunctionLoss(
+            function=lambda outputs, labels: (outputs["y"] - labels["labels"]) * (outputs["y"] - labels["labels"]),
+            label_types=lambda outputs: {"labels": outputs["y"]},
+        ),
+        train.SGD(0.1),
+    )
+    plain = train.Trainer(regression(), "mse", train.SGD(0.1))
+    for _ in range(5):
+        assert function.step(data) == pytest.approx(plain.step(data), rel=1e-5)
+    inputs = train.Trainer(regression(), lambda outputs, labels: L.abs_(outputs["y"]), train.SGD(0.1))
+    assert inputs.step({"x": data["x"]}) > inputs.step({"x": data["x"]})
+
+
+def test_a_loss_that_is_not_finite_names_the_node_and_keeps_the_parameters() -> None:
+    trainer = trainer_of(classifier())
+    before = trainer.state()
+    data = images(8)
+    data["image"][3, 0, 2, 2] = np.inf
+    with pytest.raises(ExecutionError, match="loss of step 1 is"):
+        trainer.step(data)
+    assert all(np.array_equal(before[name], array) for name, array in trainer.state().items())
+
+
+@pytest.mark.parametrize(
+    "change, error",
+    [
+        (lambda d: d | {"labels": d["labels"] + 3}, FeedError),
+        (lambda d: d | {"labels": d["labels"].astype(np.float32)}, FeedError),
+        (lambda d: d | {"labels": d["labels"][:, None]}, FeedError),
+        (lambda d: d | {"labels": d["labels"][:-1]}, OptionError),
+        (lambda d: d | {"image": d["image"][:, :, :5]}, FeedError),
+        (lambda d: {"labels": d["labels"]}, OptionError),
+        (lambda d: {name: array[:0] for name, array in d.items()}, OptionError),
+        (lambda d: 5, OptionError),
+        (lambda d: [], OptionError),
+        (lambda d: "nothing.npz", ModelFileError),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(change: Any, error: type[SardonyxError]) -> None:
+    trainer = trainer_of(classifier())
+    with pytest.raises(error):
+        trainer.fit(change(images(8)), progress=False)
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"batch_norm": "off"}, "batch_norm"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"ema": 1.5}, "ema"),
+        ({"accumulate": 0}, "accumulate"),
+        ({"dropout": {"drop": 1.0}}, "ratio of dropout"),
+        ({"metrics": ["top2"]}, "metrics"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(OptionError, match=match):
+        train.Trainer(classifier(dropout=0.1), "cross-entropy", **options)
+
+
+def test_batches_of_loaders_and_tuples_are_read_in_order() -> None:
+    data = images(32)
+    trainer = trainer_of(classifier())
+    pairs = [(data["image"][i : i + 8], data["labels"][i : i + 8].astype(np.int32)) for i in range(0, 32, 8)]
+    trainer.fit(pairs, epochs=2, progress=False)
+    trainer.fit((data["image"], data["labels"]), epochs=3, progress=False)
+    with pytest.raises(OptionError, match="read once"):
+        trainer_of(classifier()).fit(iter(pairs), epochs=2, progress=False)
+
+
+def test_clipping_bounds_the_update() -> None:
+    data = images(16)
+    start = train.Trainer(classifier(), "cross-entropy", train.SGD(1.0)).state()
+    clipped = train.Trainer(classifier(), "cross-entropy", train.SGD(1.0), clip_norm=1e-3)
+    clipped.step(data)
+    moved = sum(float(np.square(array - start[name]).sum()) for name, array in clipped.state().items())
+    assert np.sqrt(moved) == pytest.approx(1e-3, rel=2e-2)
