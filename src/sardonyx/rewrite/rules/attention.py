@@ -10,9 +10,8 @@ import onnx_ir as ir
 
 from sardonyx.core.dim import Size, dim_min
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Expr, Op, Refusal, Result, microsoft, rule
+from sardonyx.rewrite.language import APPROXIMATES, REASSOCIATES, Expr, Op, Refusal, Result, rule
 from sardonyx.rewrite.notation import Attention, Concat, Expand, Shape, Transpose
-from sardonyx.rewrite.rules.attention_heads import match_merged_heads, match_split_heads, split_source
 from sardonyx.rewrite.rules.broadcasting import repeated_number
 from sardonyx.rewrite.rules.masks import MASKED, leaves_every_query_a_key, mask_table, may_mask_whole_rows
 from sardonyx.rewrite.rules.normalization import producer_of
@@ -94,7 +93,7 @@ def objection(s: Site, scores: Scores, v: ir.Value | None) -> str | None:
     return None
 
 
-def _mask_operand(s: Site, scores: Scores) -> ir.Value | Expr | Refusal | None:
+def mask_operand(s: Site, scores: Scores) -> ir.Value | Expr | Refusal | None:
     """Return the mask for Attention; ONNX Runtime broadcasts a mask along batches and heads only."""
     mask, q, keys = (s.sizes.dims(value) for value in (scores.mask, scores.q, scores.keys_transposed))
     if scores.mask is None or q is None or keys is None:
@@ -154,7 +153,7 @@ def attention(s: Site) -> Result:
     reason = objection(s, scores, s.input(1))
     if reason is not None:
         return Refusal(reason)
-    keys, mask = _keys(s, scores.keys_transposed), _mask_operand(s, scores)
+    keys, mask = _keys(s, scores.keys_transposed), mask_operand(s, scores)
     if keys is None:
         return Refusal("no Transpose exchanges the last two axes of the keys")
     if isinstance(mask, Refusal):
@@ -183,31 +182,3 @@ def scale_of_attention(s: Site) -> Result:
         **dict[str, Any](s.node.attributes) | {"scale": number * by * times},
     )
     return tuple(fused.out(i) for i in range(len(s.node.outputs)))
-
-
-@rule(
-    "fuse_multi_head_attention",
-    on="Reshape",
-    after="Transpose",
-    exactness=REASSOCIATES,
-    opset=7,
-    emits="com.microsoft",
-    targets=("onnxruntime",),
-)
-def multi_head_attention(s: Site) -> Result:
-    """Fuse attention with split and merged heads into ONNX Runtime's MultiHeadAttention, without a mask."""
-    product = producer_of(s, match_merged_heads(s), "MatMul")
-    scores = None if product is None else match_scores(s, product.inputs[0])
-    if s.opset >= 23 or product is None or scores is None or not facts.used_once(product.outputs[0]):
-        return None
-    reason = "its kernel is slower with a mask" if scores.mask is not None else objection(s, scores, product.inputs[1])
-    if reason is not None:
-        return Refusal(reason)
-    transpose = producer_of(s, scores.keys_transposed, "Transpose")
-    perm = None if transpose is None else s.attr("perm", (), node=transpose)
-    keys = split_source(s, transpose.inputs[0]) if transpose is not None and tuple(perm or ()) == (0, 2, 3, 1) else None
-    queries, values = match_split_heads(s, scores.q), match_split_heads(s, product.inputs[1])
-    if queries is None or keys is None or values is None:
-        return Refusal("q, k or v is not split into heads by Reshape and Transpose")
-    operator = microsoft("MultiHeadAttention")
-    return operator(queries[0], keys[0], values[0], num_heads=queries[1], scale=scores.scale)
