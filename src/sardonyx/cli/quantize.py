@@ -1,9 +1,7 @@
-"""``sardonyx quantize``: conversion of weights and activations to integers."""
+"""``sardonyx quantize``: conversion of weights and activations to narrow numbers."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +9,12 @@ import typer
 from rich.table import Table
 
 from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, report_written
+from sardonyx.compress.evidence import METRICS, Evaluate, metric, plain, read_labels
 from sardonyx.compress.quantization import QuantizationReport, quantize
+from sardonyx.compress.samples import read_samples
+from sardonyx.errors import OptionError
+from sardonyx.model import load
+from sardonyx.rewrite.verify.inputs import required_inputs
 
 EXAMPLE = "sardonyx quantize model.onnx --data real.npz -o small.onnx"
 
@@ -20,9 +23,21 @@ def command(
     model: ModelPath,
     output: Output,
     data: Annotated[
-        Path | None, typer.Option(help="Samples of real inputs (.npz; axis 0 of each array).", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Samples of real inputs: .npz (axis 0 of each array), or a folder of images, audio or arrays.",
+            show_default=False,
+        ),
     ] = None,
-    weights: Annotated[str, typer.Option(help="Type of weights: int8, or int4 for weights alone.")] = "int8",
+    scheme: Annotated[
+        str, typer.Option(help="Types: int8, int16, int4, int2, float8, float4, or bits as in w8a16.")
+    ] = "int8",
+    weights: Annotated[
+        str | None, typer.Option(help="Type of weights; int4 and int2 for weights alone.", show_default=False)
+    ] = None,
+    activations: Annotated[
+        str | None, typer.Option(help="Type of activations, in place of the scheme's.", show_default=False)
+    ] = None,
     mode: Annotated[
         str | None,
         typer.Option(help="static (with data), dynamic (without) or weights; chosen if missing.", show_default=False),
@@ -32,9 +47,27 @@ def command(
         typer.Option(help="Weights that share a scale: tensor, channel or block.", show_default=False),
     ] = None,
     block: Annotated[int, typer.Option(help="Elements of a block.")] = 32,
+    form: Annotated[str, typer.Option(help="qdq, or qoperator for operators on integers.")] = "qdq",
+    target: Annotated[
+        str, typer.Option(help="Engine of the result: portable, onnxruntime, openvino, tensorrt or native.")
+    ] = "portable",
+    opset: Annotated[
+        int | None, typer.Option(help="Operator set of the result; raised only if needed.", show_default=False)
+    ] = None,
     calibration: Annotated[
         str, typer.Option(help="Ranges: auto, minmax, moving-average, percentile, mse or entropy.")
     ] = "auto",
+    method: Annotated[str, typer.Option(help="Method of rounding, or auto.")] = "auto",
+    preprocess: Annotated[
+        Path | None, typer.Option(help="Model that computes inputs from the items of --data.", show_default=False)
+    ] = None,
+    evaluation: Annotated[
+        Path | None, typer.Option("--eval", help="Samples with labels (.npz) for --metric.", show_default=False)
+    ] = None,
+    metric_name: Annotated[str, typer.Option("--metric", help=f"Metric of --eval: {', '.join(METRICS)}.")] = "top1",
+    drop: Annotated[
+        float | None, typer.Option(help="Largest permitted loss of the metric, for the verdict.", show_default=False)
+    ] = None,
     no_bias_correction: Annotated[
         bool, typer.Option("--no-bias-correction", help="Keep biases, without correction by the mean error.")
     ] = False,
@@ -47,32 +80,45 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Quantize to int8, or weights alone to int8 or int4, and measure the error of the outputs."""
-    choices: dict[str, Any] = {"weights": weights, "mode": mode, "granularity": granularity}
+    """Quantize weights and activations, or weights alone, and measure the error of the outputs.
+
+    Exit code 1 if the loss of the metric exceeds --drop; the file is written.
+    """
+    choices: dict[str, Any] = {
+        "scheme": scheme, "weights": weights, "activations": activations, "mode": mode, "granularity": granularity,
+        "form": form, "target": target, "opset": opset, "calibration": calibration, "method": method,
+    }  # fmt: skip
     with progress("quantizing", quiet=as_json):
         result = quantize(
             model,
             data,
             **choices,
             block=block,
-            calibration=calibration,
+            preprocess=preprocess,
+            evaluate=None if evaluation is None else _evaluate(model, evaluation, metric_name),
+            drop=drop,
             bias_correction=not no_bias_correction,
             reduce_range=reduce_range,
             exclude=names_in(exclude),
         )
         result.save(output)
+    verdict = result.report.evidence.verdict
     if as_json:
-        print_json({"written": str(output), **_plain(result.report)})
-        return
-    _show(result.report)
-    report_written(output, as_json=False)
+        print_json({"written": str(output), **plain(result.report)})
+    else:
+        _show(result.report)
+        report_written(output, as_json=False)
+    if verdict == "not kept":
+        raise typer.Exit(1)
 
 
-def _plain(report: QuantizationReport) -> dict[str, Any]:
-    outputs = [
-        {"name": error.name, "sqnr": error.sqnr if math.isfinite(error.sqnr) else None} for error in report.outputs
-    ]
-    return {**asdict(report), "outputs": outputs}
+def _evaluate(model: Path, path: Path, name: str) -> Evaluate:
+    """Return the metric of an archive of samples with labels."""
+    if name not in METRICS:
+        raise OptionError(f"expected one of {', '.join(METRICS)}, got {name!r}.", where="--metric")
+    source = load(model)
+    inputs = [str(value.name) for value in required_inputs(source)]
+    return metric(name, read_labels(path, inputs, name), read_samples(path, source))
 
 
 def _show(report: QuantizationReport) -> None:
@@ -95,3 +141,7 @@ def _show(report: QuantizationReport) -> None:
         console.print(f"Accuracy: {report.judged}.", markup=False)
     for error in report.outputs:
         console.print(f"{error.name}: SQNR {error.sqnr:.1f} dB ({report.judged}).", markup=False)
+    change = report.evidence.metric
+    if change is not None:
+        console.print(f"Metric: {change.before:.4g} -> {change.after:.4g}; {report.evidence.verdict}: "
+                      f"{report.evidence.reason}.", markup=False)  # fmt: skip

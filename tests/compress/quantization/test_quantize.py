@@ -112,7 +112,7 @@ def test_the_evidence_is_in_the_file(tmp_path: Path) -> None:
     result = quantize(network(), samples(6))
     result.save(tmp_path / "small.onnx")
     stored = sardonyx.load(tmp_path / "small.onnx").metadata_props["sardonyx.quantization"]
-    assert json.loads(stored)["outputs"][0]["sqnr"] == result.report.outputs[0].sqnr
+    assert json.loads(stored)["evidence"]["outputs"][0]["sqnr"] == result.report.outputs[0].sqnr
 
 
 def test_the_source_is_unchanged() -> None:
@@ -181,7 +181,7 @@ BAD: dict[str, tuple[type[Exception], dict[str, Any], str]] = {
     "two arrays for one input": (OptionError, {"data": [(np.zeros(3), np.zeros(3))]}, "expected a mapping"),
     "wrong name": (OptionError, {"data": [{"z": np.zeros(3, np.float32)}]}, "unknown input z"),
     "wrong shape": (OptionError, {"data": [{"x": np.zeros((1, 3), np.float32)}]}, "expected"),
-    "NaN": (EvaluationError, {"data": [{"x": np.full((1, 3, 12, 12), np.nan, np.float32)}]}, "not finite"),
+    "NaN": (EvaluationError, {"data": [{"x": np.full((1, 3, 12, 12), np.nan, np.float32)}]}, "holds NaN"),
     "no file": (ModelFileError, {"data": "missing.npz"}, "cannot be read"),
     "method": (OptionError, {"data": samples(1), "calibration": "best"}, "expected 'auto'"),
     "mode": (OptionError, {"mode": "fast"}, "expected 'static'"),

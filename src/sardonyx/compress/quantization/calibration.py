@@ -31,7 +31,7 @@ class Observation:
         count: The number of samples.
 
     Raises:
-        EvaluationError: An activation is not finite.
+        EvaluationError: An activation is NaN.
         SardonyxError: The model does not run on a sample.
     """
 
@@ -48,7 +48,7 @@ class Observation:
         self.count = 0
         self._readers: dict[str, list[SiteInput]] = {}
         if not needs.is_empty:
-            self._place_inputs(sites, needs)
+            self._place_inputs(model, sites, needs)
         fed = {str(value.name) for value in model.graph.inputs}
         observed = list(dict.fromkeys([*names, *self._readers]))
         self._fed = [name for name in observed if name in fed]
@@ -59,13 +59,13 @@ class Observation:
             values = {} if session is None else zip(self._inner, session.run(self._inner, sample), strict=True)
             self._observe({**dict(values), **{name: np.asarray(sample[name]) for name in self._fed}}, number)
 
-    def _place_inputs(self, sites: Sequence[WeightSite], needs: Needs) -> None:
+    def _place_inputs(self, model: ir.Model, sites: Sequence[WeightSite], needs: Needs) -> None:
         """Let sites that read the same rows share statistics."""
         within = moments_within(sites, needs)
         shared: dict[object, SiteInput] = {}
         for seed, site in enumerate(sites):
-            value = site.node.inputs[0]
-            if value is None:
+            value = site.input
+            if value is None or site.node.graph is not model.graph:
                 continue
             key = str(value.name), SiteInput.geometry(site)
             if key not in shared:
@@ -79,11 +79,11 @@ class Observation:
             try:
                 if name in self.statistics:
                     self.statistics[name].add(array)
-                elif not np.isfinite(array).all():
-                    raise ValueError("not finite")
+                elif array.dtype.kind == "f" and np.isnan(array).any():
+                    raise ValueError("not a number")
             except ValueError as error:
                 raise EvaluationError(
-                    "the activation holds values that are not finite.",
+                    "the activation holds NaN.",
                     where=f"{name}, sample {number}",
                     remedy="Remove the sample, or exclude the nodes that read the activation.",
                 ) from error

@@ -1,4 +1,4 @@
-"""Nodes and initializers of quantized models: quantization around float operators."""
+"""Quantized models: QuantizeLinear and DequantizeLinear around float operators, dynamic products, tables."""
 
 from __future__ import annotations
 
@@ -8,222 +8,69 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.quantization.placement import Placement, WeightSite
+from sardonyx.compress.quantization.forms.packed_weights import is_packable, write_lookup, write_product
+from sardonyx.compress.quantization.placement import PRODUCTS, Placement, WeightSite
 from sardonyx.compress.quantization.scheme import Affine, Scheme
+from sardonyx.compress.quantization.targets import QuantizationTarget
 from sardonyx.compress.quantization.weights import QuantizedWeight, quantize_weight
-from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.compress.quantization.writer import Writer
 
-
-class Writer:
-    """Writes integers into the main graph of a model.
-
-    Args:
-        model: The model, which is changed.
-        scheme: The scheme of weights.
-    """
-
-    def __init__(self, model: ir.Model, scheme: Scheme) -> None:
-        self._graph = model.graph
-        self._scheme = scheme
-        self._names, self._node_names = Names(value_names(model)), Names(node_names(model))
-        self._weights: dict[tuple[ir.Value, int, int | None], ir.Value] = {}
-
-    def initializer(self, name: str, array: np.ndarray, dtype: ir.DataType | None = None) -> ir.Value:
-        """Return a new initializer."""
-        name = self._names.fresh(name)
-        tensor = ir.Tensor(array, dtype=dtype, name=name) if dtype is not None else ir.tensor(array, name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
-        self._graph.register_initializer(value)
-        return value
-
-    def node(
-        self, op_type: str, inputs: Sequence[ir.Value], name: str, dtype: ir.DataType, **attributes: Any
-    ) -> ir.Node:
-        """Return a new node with one output, outside of the graph."""
-        node = ir.node(op_type, inputs, attributes=attributes, name=self._node_names.fresh(f"{name}_{op_type}"))
-        node.outputs[0].name = self._names.fresh(f"{name}_{op_type}")
-        node.outputs[0].type = ir.TensorType(dtype)
-        return node
-
-    def quantize_activation(self, value: ir.Value, affine: Affine, readers: Sequence[tuple[ir.Node, int]]) -> None:
-        """Let readers of a value read the value as integers."""
-        name = str(value.name)
-        scale = self.initializer(f"{name}_scale", np.array(affine.scale, np.float32))
-        zero = self.initializer(f"{name}_zero_point", np.array(affine.zero_point, affine.kind.numpy), affine.kind.dtype)
-        quantize = self.node("QuantizeLinear", [value, scale, zero], name, affine.kind.dtype)
-        dequantize = self.node("DequantizeLinear", [quantize.outputs[0], scale, zero], name, ir.DataType.FLOAT)
-        for node in (quantize, dequantize):
-            node.outputs[0].shape = value.shape
-        self._insert_after(value, [quantize, dequantize])
-        for node, index in readers:
-            node.replace_input_with(index, dequantize.outputs[0])
-
-    def write_weight(self, site: WeightSite, weight: QuantizedWeight) -> None:
-        """Let a node read its weight through DequantizeLinear."""
-        value = site.node.inputs[site.index]
-        assert value is not None
-        key = value, site.channel_axis, site.sum_axis
-        if key not in self._weights:
-            self._weights[key] = self._dequantized(str(value.name), weight, site.node)
-        site.node.replace_input_with(site.index, self._weights[key])
-        self._drop(value)
-
-    def _dequantized(self, name: str, weight: QuantizedWeight, before: ir.Node) -> ir.Value:
-        dtype = ir.DataType.from_numpy(weight.values.dtype)
-        values = self.initializer(f"{name}_quantized", weight.values, dtype)
-        scale = self.initializer(f"{name}_scale", weight.scales)
-        zero = self.initializer(f"{name}_zero_point", weight.zeros, dtype)
-        attributes: dict[str, Any] = {} if weight.axis is None else {"axis": weight.axis}
-        if weight.block:
-            attributes["block_size"] = weight.block
-        node = self.node("DequantizeLinear", [values, scale, zero], name, ir.DataType.FLOAT, **attributes)
-        node.outputs[0].shape = ir.Shape(weight.values.shape)
-        self._graph.insert_before(before, [node])
-        return node.outputs[0]
-
-    def quantize_bias(self, site: WeightSite, affine: Affine, weight: QuantizedWeight, correction: np.ndarray) -> None:
-        """Let a node read its bias, corrected, as 32-bit integers at the scale of its products."""
-        node = site.node
-        value = node.inputs[2] if len(node.inputs) > 2 else None
-        channels = site.channels
-        old = None if value is None or value.const_value is None else value.const_value.numpy()
-        if node.op_type == "MatMul" or (value is not None and (old is None or old.size not in (1, channels))):
-            return
-        bias = correction + (0.0 if old is None else np.broadcast_to(old.reshape(-1), (channels,)).astype(np.float64))
-        if value is None and not np.any(correction):
-            return
-        name = f"{site.label}_bias" if value is None else str(value.name)
-        scales = np.float64(affine.scale) * np.broadcast_to(weight.scales.reshape(-1), (channels,)).astype(np.float64)
-        integers = np.rint(bias / scales)
-        if np.abs(integers).max(initial=0) >= 2**31 or weight.block:
-            read = self.initializer(f"{name}_corrected", bias.astype(np.float32))
-        else:
-            operands = [
-                self.initializer(f"{name}_quantized", integers.astype(np.int32)),
-                self.initializer(f"{name}_scale", scales.astype(np.float32)),
-            ]
-            dequantize = self.node("DequantizeLinear", operands, name, ir.DataType.FLOAT, axis=0)
-            dequantize.outputs[0].shape = ir.Shape((channels,))
-            self._graph.insert_before(node, [dequantize])
-            read = dequantize.outputs[0]
-        if value is None:
-            node.resize_inputs(3)
-        node.replace_input_with(2, read)
-        if value is not None:
-            self._drop(value)
-
-    def quantize_table(self, site: WeightSite) -> None:
-        """Let a Gather read rows of integers, each with a scale."""
-        node, table, indices = site.node, site.node.inputs[0], site.node.inputs[1]
-        assert table is not None and indices is not None
-        name = str(table.name)
-        weight = quantize_weight(site.weight, 0, 1, Scheme("int8", "channel"))
-        rows = self.node(
-            "Gather", [self.initializer(f"{name}_quantized", weight.values), indices], name, ir.DataType.INT8
-        )
-        scales = self.initializer(f"{name}_scale", weight.scales.reshape(-1, 1))
-        factors = self.node("Gather", [scales, indices], f"{name}_scale", ir.DataType.FLOAT)
-        floats = self.node("Cast", [rows.outputs[0]], name, ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
-        product = self.node("Mul", [floats.outputs[0], factors.outputs[0]], name, ir.DataType.FLOAT)
-        self._replace(node, [rows, factors, floats, product])
-        self._drop(table)
-
-    def quantize_dynamically(self, site: WeightSite) -> None:
-        """Replace a product with a constant matrix by a product of integers whose scale each call computes."""
-        node, x = site.node, site.node.inputs[0]
-        assert x is not None
-        matrix = site.weight if site.channel_axis == 1 else np.ascontiguousarray(site.weight.T)
-        weight = quantize_weight(matrix, 1, 0, Scheme("int8", self._scheme.granularity, reduced=self._scheme.reduced))
-        old = node.inputs[1]
-        assert old is not None
-        name = site.label
-        quantize = ir.node("DynamicQuantizeLinear", [x], num_outputs=3, name=self._node_names.fresh(f"{name}_Quantize"))
-        for output, kind, dtype in zip(
-            quantize.outputs, ("quantized", "scale", "zero_point"),
-            (ir.DataType.UINT8, ir.DataType.FLOAT, ir.DataType.UINT8), strict=True,
-        ):  # fmt: skip
-            output.name, output.type = self._names.fresh(f"{name}_{kind}"), ir.TensorType(dtype)
-        integers = self.initializer(f"{old.name}_quantized", weight.values)
-        product = self.node(
-            "MatMulInteger", [quantize.outputs[0], integers, quantize.outputs[2]], name, ir.DataType.INT32
-        )
-        floats = self.node("Cast", [product.outputs[0]], name, ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
-        scales = self.initializer(f"{old.name}_scale", weight.scales)
-        factor = self.node("Mul", [quantize.outputs[1], scales], f"{name}_scale", ir.DataType.FLOAT)
-        scaled = self.node("Mul", [floats.outputs[0], factor.outputs[0]], name, ir.DataType.FLOAT)
-        nodes = [quantize, product, floats, factor, scaled]
-        if len(node.inputs) > 2 and (bias := node.inputs[2]) is not None:
-            nodes.append(self.node("Add", [scaled.outputs[0], bias], name, ir.DataType.FLOAT))
-        self._replace(node, nodes)
-        self._drop(old)
-
-    def _replace(self, node: ir.Node, nodes: Sequence[ir.Node]) -> None:
-        """Replace a node by nodes, of which the last computes the result under the same name."""
-        result, new = node.outputs[0], nodes[-1].outputs[0]
-        name = result.name
-        new.shape, new.type = result.shape, result.type
-        self._graph.insert_before(node, nodes)
-        result.replace_all_uses_with(new, replace_graph_outputs=True)
-        self._graph.remove(node, safe=True)
-        new.name = name
-
-    def _insert_after(self, value: ir.Value, nodes: Sequence[ir.Node]) -> None:
-        producer = value.producer()
-        if producer is None:
-            self._graph.insert_before(self._graph[0], nodes)
-        else:
-            self._graph.insert_after(producer, nodes)
-
-    def _drop(self, value: ir.Value) -> None:
-        """Remove a constant that nothing reads any more."""
-        if value.uses() or value.is_graph_output():
-            return
-        producer = value.producer()
-        if producer is not None:
-            self._graph.remove(producer, safe=True)
-        elif value.name in self._graph.initializers and not value.is_graph_input():
-            del self._graph.initializers[str(value.name)]
+Weights = Mapping[WeightSite, QuantizedWeight]
+Readers = Sequence[tuple[ir.Node, int]]
 
 
 def write_static(
     model: ir.Model,
     placement: Placement,
-    scheme: Scheme,
+    target: QuantizationTarget,
     maps: Mapping[ir.Value, Affine],
-    weights: Mapping[WeightSite, QuantizedWeight],
+    weights: Weights,
     means: Mapping[str, np.ndarray],
-) -> None:
+) -> list[str]:
     """Write a model with integer weights and activations.
 
     Args:
         model: The model, which is changed.
         placement: The places of integers in this model.
-        scheme: The scheme.
+        target: The target.
         maps: The map of each activation.
         weights: The weights of sites.
         means: The mean of each channel of the inputs of sites by label, which correct the mean error of products;
             empty for none.
+
+    Returns:
+        Sentences for the user.
     """
-    writer = Writer(model, scheme)
-    for site in placement.sites:
-        x = site.node.inputs[0]
-        assert x is not None
+    writer = Writer(model)
+    shared = _SharedWeights(writer)
+    opset = model.opset_imports.get("", 0)
+    has_integer_bias = target.stores(ir.DataType.INT32, opset)
+    for site in placement.all_sites:
         weight = weights[site]
-        writer.write_weight(site, weight)
-        if x in maps:
-            writer.quantize_bias(site, maps[x], weight, mean_error(site, weight, means.get(site.label)))
-    for value, readers in placement.reads.items():
-        writer.quantize_activation(value, maps[value], readers)
+        shared.write(site, weight)
+        x = site.input
+        if x is not None and x in maps and (site.node, 0) in placement.reads[x]:
+            correction = mean_error(site, weight, means.get(site.label))
+            _write_bias(writer, site, maps[x] if has_integer_bias else None, weight, correction)
+    for value, affine in maps.items():
+        _write_activation(writer, value, affine, placement.reads[value])
+    if placement.inner:
+        return [
+            f"{len(placement.inner)} weights of recurrent layers and of bodies of control flow are integers; their "
+            "activations stay in float."
+        ]
+    return []
 
 
 def write_without_ranges(
-    model: ir.Model, placement: Placement, scheme: Scheme, mode: str, weights: Mapping[WeightSite, QuantizedWeight]
+    model: ir.Model, placement: Placement, target: QuantizationTarget, scheme: Scheme, mode: str, weights: Weights
 ) -> list[str]:
     """Write a model with integer weights, whose products quantize their input in each call if `mode` is ``"dynamic"``.
 
     Args:
         model: The model, which is changed.
         placement: The places of integers in this model.
+        target: The target.
         scheme: The scheme.
         mode: ``"dynamic"`` or ``"weights"``.
         weights: The weights of the sites that read floats.
@@ -231,25 +78,218 @@ def write_without_ranges(
     Returns:
         Sentences for the user.
     """
-    writer = Writer(model, scheme)
+    writer = Writer(model)
+    shared = _SharedWeights(writer)
     notes = []
-    for site in placement.sites:
-        if site in weights:
-            writer.write_weight(site, weights[site])
+    packed = 0
+    for site in placement.all_sites:
+        weight = weights.get(site)
+        if weight is None:
+            _write_dynamic(writer, site, scheme)
+        elif target.vendor and site.node.op_type in PRODUCTS and is_packable(weight.block) and _is_few(weight):
+            old = site.node.inputs[site.index]
+            assert old is not None and site.sum_axis is not None
+            write_product(writer, site.node, weight, site.sum_axis, str(old.name))
+            packed += 1
         else:
-            writer.quantize_dynamically(site)
+            shared.write(site, weight)
     if mode == "weights":
-        for site in placement.tables:
-            writer.quantize_table(site)
-    whole = [site for site in placement.sites if scheme.of_weight(site.sum_axis) != scheme]
+        opset = model.opset_imports.get("", 0)
+        has_integer_tables = target.accepts("Gather", {0: "int8"}, opset, inputs=2)
+        for site in placement.tables if has_integer_tables else ():
+            _write_table(writer, site, target, scheme)
+        if placement.tables and not has_integer_tables:
+            notes.append(f"{len(placement.tables)} tables stay in float: {target.name} does not gather integers.")
+    if packed:
+        notes.append(f"{packed} products are MatMulNBits of com.microsoft, for {target.name}.")
+    whole = [site for site in placement.all_sites if scheme.of_weight(site.sum_axis) != scheme]
     if whole:
         notes.append(f"The weights of {len(whole)} convolutions have 8 bits: 4 bits need blocks along one summed axis.")
     if mode == "dynamic":
+        count = len(placement.all_sites)
         notes.append(
-            f"Without ranges of activations, {len(placement.sites) - len(weights)} products are quantized in each call "
-            f"and {len(weights)} nodes have integer weights alone, which saves memory and no time."
+            f"Without ranges of activations, {count - len(weights)} products are quantized in each call and "
+            f"{len(weights)} nodes have integer weights alone, which saves memory and no time."
         )
     return notes
+
+
+def write_bounds(model: ir.Model) -> None:
+    """Write Relu and Clip of the main graph as Max and Min.
+
+    ONNX Runtime removes a Relu or Clip ahead of a quantization to 8-bit floats, as if these were unsigned integers.
+    """
+    writer = Writer(model)
+    for node in list(model.graph):
+        if node.domain or node.op_type not in ("Relu", "Clip") or node.inputs[0] is None:
+            continue
+        if node.outputs[0].dtype != ir.DataType.FLOAT:
+            continue
+        bounds: list[ir.Value | None] = [*node.inputs[1:3], None, None][:2]
+        if node.op_type == "Relu":
+            bounds = [writer.initializer(f"{node.name}_zero", np.zeros((), np.float32)), None]
+        result, nodes = node.inputs[0], []
+        for operator, bound in zip(("Max", "Min"), bounds, strict=True):
+            if bound is not None:
+                nodes.append(writer.node(operator, [result, bound], str(node.name), ir.DataType.FLOAT))
+                result = nodes[-1].outputs[0]
+                result.shape = node.outputs[0].shape
+        if nodes:
+            writer.replace(node, nodes)
+
+
+def is_dynamic(site: WeightSite) -> bool:
+    """Return True if dynamic quantization computes the product of a site in integers."""
+    return site.node.op_type in PRODUCTS
+
+
+def _is_few(weight: QuantizedWeight) -> bool:
+    return ir.DataType.from_numpy(weight.values.dtype) in (
+        ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT2, ir.DataType.UINT2,
+    )  # fmt: skip
+
+
+class _SharedWeights:
+    """DequantizeLinear nodes of weights; nodes that read one weight alike share one.
+
+    Args:
+        writer: The writer of the model.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._dequantized: dict[tuple[ir.Value, int, int | None], ir.Value] = {}
+
+    def write(self, site: WeightSite, weight: QuantizedWeight) -> None:
+        """Let a node read its weight through DequantizeLinear."""
+        value = site.node.inputs[site.index]
+        assert value is not None
+        key = value, site.channel_axis, site.sum_axis
+        if key not in self._dequantized:
+            self._dequantized[key] = self._dequantize(str(value.name), weight)
+        site.node.replace_input_with(site.index, self._dequantized[key])
+        self._writer.drop(value)
+
+    def _dequantize(self, name: str, weight: QuantizedWeight) -> ir.Value:
+        dtype = ir.DataType.from_numpy(weight.values.dtype)
+        values = self._writer.initializer(f"{name}_quantized", weight.values, dtype)
+        scale = self._writer.initializer(f"{name}_scale", weight.scales)
+        zero = self._writer.initializer(f"{name}_zero_point", weight.zeros, dtype)
+        attributes: dict[str, Any] = {} if weight.axis is None else {"axis": weight.axis}
+        if weight.block:
+            attributes["block_size"] = weight.block
+        node = self._writer.node("DequantizeLinear", [values, scale, zero], name, ir.DataType.FLOAT, **attributes)
+        node.outputs[0].shape = ir.Shape(weight.values.shape)
+        self._writer.insert_constants([node])
+        return node.outputs[0]
+
+
+def _write_activation(writer: Writer, value: ir.Value, affine: Affine, readers: Readers) -> None:
+    """Let readers of a value read the value as integers."""
+    name, kind = str(value.name), affine.kind
+    scale = writer.initializer(f"{name}_scale", np.array(affine.scale, np.float32))
+    zero = writer.initializer(f"{name}_zero_point", np.array(affine.zero_point, kind.numpy), kind.dtype)
+    quantize = writer.node("QuantizeLinear", [value, scale, zero], name, kind.dtype)
+    dequantize = writer.node("DequantizeLinear", [quantize.outputs[0], scale, zero], name, ir.DataType.FLOAT)
+    for node in (quantize, dequantize):
+        node.outputs[0].shape = value.shape
+    writer.insert_after(value, [quantize, dequantize])
+    for node, index in readers:
+        node.replace_input_with(index, dequantize.outputs[0])
+
+
+def _write_bias(
+    writer: Writer, site: WeightSite, affine: Affine | None, weight: QuantizedWeight, correction: np.ndarray
+) -> None:
+    """Let a node read its bias, corrected, as 32-bit integers at the scale of its products; as floats without a map."""
+    node = site.node
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    channels = site.channels
+    old = None if value is None or value.const_value is None else value.const_value.numpy()
+    if node.op_type == "MatMul" or (value is not None and (old is None or old.size not in (1, channels))):
+        return
+    bias = correction + (0.0 if old is None else np.broadcast_to(old.reshape(-1), (channels,)).astype(np.float64))
+    if (value is None or affine is None) and not np.any(correction):
+        return
+    name = f"{site.label}_bias" if value is None else str(value.name)
+    read = _integer_bias(writer, name, bias, affine, weight)
+    if read is None:
+        read = writer.initializer(f"{name}_corrected", bias.astype(np.float32))
+    if value is None:
+        node.resize_inputs(3)
+    node.replace_input_with(2, read)
+    if value is not None:
+        writer.drop(value)
+
+
+def _integer_bias(
+    writer: Writer, name: str, bias: np.ndarray, affine: Affine | None, weight: QuantizedWeight
+) -> ir.Value | None:
+    """Return a bias as 32-bit integers; None if these cannot express it."""
+    integers_multiply = affine is not None and not affine.kind.is_float and affine.kind.bits == 8
+    if affine is None or not integers_multiply or weight.block or weight.values.dtype not in (np.int8, np.uint8):
+        return None
+    factors = np.broadcast_to(weight.scales.reshape(-1), bias.shape).astype(np.float64)
+    scales = (np.float64(affine.scale) * factors).astype(np.float32)
+    if (scales < np.finfo(np.float32).tiny).any():
+        return None
+    integers = np.rint(bias / scales.astype(np.float64))
+    if np.abs(integers).max(initial=0) >= 2**31:
+        return None
+    operands = [
+        writer.initializer(f"{name}_quantized", integers.astype(np.int32)),
+        writer.initializer(f"{name}_scale", scales),
+    ]
+    dequantize = writer.node("DequantizeLinear", operands, name, ir.DataType.FLOAT, axis=0)
+    dequantize.outputs[0].shape = ir.Shape(bias.shape)
+    writer.insert_constants([dequantize])
+    return dequantize.outputs[0]
+
+
+def _write_table(writer: Writer, site: WeightSite, target: QuantizationTarget, scheme: Scheme) -> None:
+    """Let a Gather read rows of integers: int8 with a scale each, or blocks of few bits if the target has them."""
+    node, table, indices = site.node, site.node.inputs[0], site.node.inputs[1]
+    assert table is not None and indices is not None
+    name = str(table.name)
+    is_few = scheme.weight_type.bits == 4 and not scheme.weight_type.is_float
+    width = site.shape[1]
+    if target.vendor and is_few and is_packable(scheme.block) and width > scheme.block and width % scheme.block == 0:
+        write_lookup(writer, node, quantize_weight(site.weight, 0, 1, scheme), name)
+        return
+    weight = quantize_weight(site.weight, 0, 1, Scheme())
+    values = writer.initializer(f"{name}_quantized", weight.values)
+    scales = writer.initializer(f"{name}_scale", weight.scales.reshape(-1, 1))
+    rows = writer.node("Gather", [values, indices], name, ir.DataType.INT8)
+    factors = writer.node("Gather", [scales, indices], f"{name}_scale", ir.DataType.FLOAT)
+    floats = writer.node("Cast", [rows.outputs[0]], name, ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
+    product = writer.node("Mul", [floats.outputs[0], factors.outputs[0]], name, ir.DataType.FLOAT)
+    writer.replace(node, [rows, factors, floats, product])
+
+
+def _write_dynamic(writer: Writer, site: WeightSite, scheme: Scheme) -> None:
+    """Replace a product with a constant matrix by a product of integers whose scale each call computes."""
+    node, x, old = site.node, site.input, site.node.inputs[1]
+    assert x is not None and old is not None
+    matrix = site.weight if site.channel_axis == 1 else np.ascontiguousarray(site.weight.T)
+    weight = quantize_weight(matrix, 1, 0, scheme)
+    name = site.label
+    quantize = writer.node(
+        "DynamicQuantizeLinear", [x], name, ir.DataType.UINT8,
+        outputs=[("quantized", ir.DataType.UINT8), ("scale", ir.DataType.FLOAT), ("zero_point", ir.DataType.UINT8)],
+    )  # fmt: skip
+    q, scale, zero = quantize.outputs
+    integers = writer.initializer(f"{old.name}_quantized", weight.values)
+    zeros = [] if scheme.symmetric else [writer.initializer(f"{old.name}_zero_point", weight.zeros)]
+    product = writer.node("MatMulInteger", [q, integers, zero, *zeros], name, ir.DataType.INT32)
+    floats = writer.node("Cast", [product.outputs[0]], name, ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
+    factor = writer.node(
+        "Mul", [scale, writer.initializer(f"{old.name}_scale", weight.scales)], f"{name}_scale", ir.DataType.FLOAT
+    )
+    scaled = writer.node("Mul", [floats.outputs[0], factor.outputs[0]], name, ir.DataType.FLOAT)
+    nodes = [quantize, product, floats, factor, scaled]
+    if len(node.inputs) > 2 and (bias := node.inputs[2]) is not None:
+        nodes.append(writer.node("Add", [scaled.outputs[0], bias], name, ir.DataType.FLOAT))
+    writer.replace(node, nodes)
 
 
 def mean_error(site: WeightSite, weight: QuantizedWeight, means: np.ndarray | None) -> np.ndarray:
@@ -257,17 +297,17 @@ def mean_error(site: WeightSite, weight: QuantizedWeight, means: np.ndarray | No
 
     For a convolution the borders count like the inside.
     """
-    channels = site.weight.shape[site.channel_axis]
-    difference = site.weight.astype(np.float64) - weight.dequantized()
-    if means is None:
+    channels = site.channels
+    if means is None or site.node.op_type not in ("Conv", "Gemm"):
         return np.zeros(channels)
+    difference = site.weight - weight.dequantized()
     if site.node.op_type == "Conv":
-        per_input = difference.reshape(*difference.shape[:2], -1).sum(2)
+        per_input = difference.reshape(*difference.shape[:2], -1).sum(2, dtype=np.float64)
         groups = len(means) // per_input.shape[1] if per_input.shape[1] else 1
         if groups * per_input.shape[1] != len(means) or channels % groups:
             return np.zeros(channels)
         grouped = means.reshape(groups, -1)[np.arange(channels) // (channels // groups)]
         return np.asarray((per_input * grouped).sum(1))
-    if site.node.op_type == "Gemm" and site.sum_axis is not None and difference.shape[site.sum_axis] == len(means):
+    if site.sum_axis is not None and difference.shape[site.sum_axis] == len(means):
         return np.asarray(np.moveaxis(difference, site.channel_axis, 0) @ means)
     return np.zeros(channels)

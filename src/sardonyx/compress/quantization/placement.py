@@ -1,13 +1,16 @@
 """The operators and tensors of a model that become integers.
 
 Operators with a constant weight are quantized: Conv, ConvTranspose, MatMul, Gemm, and Gather for weights alone. Between
-them, sums, concatenations and pools read integers as well if their result reaches such an operator: the last part of a
-model, for example the boxes and scores of a detector, stays in float, where one scale for all would erase small values.
+them, sums, concatenations and pools read integers as well if their result does not leave the integers: a part of the
+result is read as integers, directly or after an activation. The last part of a model, for example the boxes and scores
+of a detector, stays in float, where one scale for all would erase small values; so do the residual sums of
+transformers, which normalizations read in float. Recurrent layers, and nodes in bodies of control flow, have integer
+weights alone: their activations are not observed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,9 +20,15 @@ from sardonyx.errors import OptionError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
 
-WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+PRODUCTS = ("MatMul", "Gemm")
+RECURRENT = ("LSTM", "GRU", "RNN")
+WEIGHTED = (*CONVOLUTIONS, *PRODUCTS, *RECURRENT)
 INTEGER = ("Add", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
 """Operators that engines compute on integers if all their inputs are quantized."""
+
+_FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "HardSwish"})
+"""Operators between an integer operator and the next quantization that engines fuse."""
 
 _SMALLEST_TABLE = 1024
 """Elements from which a table of embeddings is quantized."""
@@ -35,8 +44,9 @@ class WeightSite:
         tensor: The weight, read on demand.
         channel_axis: The axis of output channels.
         sum_axis: The axis of the sum; None if the sum runs over several axes.
-        label: The name of the node in reports.
+        label: The name of the site in reports: the node's, for recurrent layers with the input's.
         groups: The groups of a convolution; 1 otherwise.
+        input: The value that is multiplied by the weight; None for a state.
     """
 
     node: ir.Node
@@ -46,6 +56,7 @@ class WeightSite:
     sum_axis: int | None
     label: str
     groups: int = 1
+    input: ir.Value | None = None
 
     @property
     def weight(self) -> np.ndarray:
@@ -72,7 +83,8 @@ class WeightSite:
             return weight.reshape(self.groups, weight.shape[0] // self.groups, -1)
         if self.node.op_type == "ConvTranspose":
             return np.ascontiguousarray(weight.reshape(weight.shape[0], -1).T)[None]
-        return np.ascontiguousarray(np.moveaxis(weight, self.sum_axis or 0, -1))[None]
+        moved = np.moveaxis(weight, self.sum_axis or 0, -1)
+        return np.ascontiguousarray(moved).reshape(1, -1, moved.shape[-1])
 
     def from_matrix(self, matrix: np.ndarray) -> np.ndarray:
         """Return matrices of shape [groups, outputs, depth] in the shape of the weight."""
@@ -80,7 +92,8 @@ class WeightSite:
             return matrix.reshape(self.shape)
         if self.node.op_type == "ConvTranspose":
             return np.ascontiguousarray(matrix[0].T).reshape(self.shape)
-        return np.ascontiguousarray(np.moveaxis(matrix[0], -1, self.sum_axis or 0))
+        shape = [size for axis, size in enumerate(self.shape) if axis != (self.sum_axis or 0)]
+        return np.ascontiguousarray(np.moveaxis(matrix.reshape(*shape, -1), -1, self.sum_axis or 0))
 
 
 @dataclass(frozen=True)
@@ -103,20 +116,27 @@ class Placement:
     """The places of integers in a model.
 
     Attributes:
-        sites: Nodes whose weights are quantized.
+        sites: Nodes of the main graph whose weights are quantized, and whose activations can be.
+        inner: Recurrent layers and nodes in bodies, whose weights alone are quantized.
         tables: Gather nodes whose tables are quantized, for weights alone.
         reads: For each activation to quantize, the readers: pairs of a node and the index of its input.
         floats: Nodes with weights that stay in float.
     """
 
     sites: list[WeightSite] = field(default_factory=list)
+    inner: list[WeightSite] = field(default_factory=list)
     tables: list[WeightSite] = field(default_factory=list)
     reads: dict[ir.Value, list[tuple[ir.Node, int]]] = field(default_factory=dict)
     floats: list[FloatNode] = field(default_factory=list)
 
+    @property
+    def all_sites(self) -> list[WeightSite]:
+        """All nodes whose weights are quantized, without tables."""
+        return [*self.sites, *self.inner]
+
 
 def find_placement(model: ir.Model, exclude: Collection[str] = ()) -> Placement:
-    """Return the places of integers in the main graph of a model.
+    """Return the places of integers in a model.
 
     Args:
         model: The model, with inferred shapes.
@@ -125,61 +145,85 @@ def find_placement(model: ir.Model, exclude: Collection[str] = ()) -> Placement:
     Raises:
         OptionError: A name in `exclude` is neither a node nor an operator of the model.
     """
-    nodes = list(model.graph)
-    known = {name for node in nodes for name in (node_label(node), node.op_type)}
-    unknown = [name for name in exclude if name not in known]
+    graphs = [list(graph) for graph in facts.graphs_of(model.graph)]
+    labels = {label for nodes in graphs for node in nodes for label in (node_label(node), node.op_type)}
+    recurrent = [node for nodes in graphs for node in nodes if node.op_type in RECURRENT]
+    labels |= {_recurrent_label(node, index) for node in recurrent for index in (1, 2)}
+    unknown = [name for name in exclude if name not in labels]
     if unknown:
         raise OptionError(f"the model has no node and no operator {', '.join(unknown)}.", where="exclude")
     placement = Placement()
-    for node in nodes:
-        if node.domain or node.op_type not in (*WEIGHTED, "Gather"):
-            continue
-        site = _site(node)
-        label = node_label(node)
-        if isinstance(site, str):
-            if node.op_type != "Gather":
-                placement.floats.append(FloatNode(label, node.op_type, site))
-        elif label in exclude or node.op_type in exclude:
-            placement.floats.append(FloatNode(label, node.op_type, "excluded by the caller"))
-        elif node.op_type == "Gather":
-            placement.tables.append(site)
-        else:
-            placement.sites.append(site)
-    for body in facts.graphs_of(model.graph)[1:]:
+    for nodes in graphs:
+        for node in nodes:
+            if not node.domain and node.op_type in (*WEIGHTED, "Gather"):
+                _place_weights(node, placement, exclude, is_outer=nodes is graphs[0])
+    for function in model.functions.values():
         placement.floats += [
-            FloatNode(node_label(node), node.op_type, "inside of a body of control flow")
-            for node in body
+            FloatNode(node_label(node), node.op_type, f"inside of the function {function.name}")
+            for node in function
             if node.op_type in WEIGHTED and not node.domain
         ]
-    _place_activations(nodes, placement, exclude)
+    _place_activations(graphs[0], placement, exclude)
     return placement
 
 
-def _site(node: ir.Node) -> WeightSite | str:
+def _place_weights(node: ir.Node, placement: Placement, exclude: Collection[str], *, is_outer: bool) -> None:
+    label = node_label(node)
+    for index in (1, 2) if node.op_type in RECURRENT else (0,) if node.op_type == "Gather" else (1,):
+        site = _site(node, index)
+        name = _recurrent_label(node, index) if node.op_type in RECURRENT else label
+        if isinstance(site, str):
+            if node.op_type != "Gather":
+                placement.floats.append(FloatNode(name, node.op_type, site))
+        elif not {label, name, node.op_type}.isdisjoint(exclude):
+            placement.floats.append(FloatNode(name, node.op_type, "excluded by the caller"))
+        elif node.op_type == "Gather":
+            placement.tables.append(site)
+        elif is_outer and node.op_type not in RECURRENT:
+            placement.sites.append(site)
+        else:
+            placement.inner.append(site)
+
+
+def _recurrent_label(node: ir.Node, index: int) -> str:
+    return f"{node_label(node)}[{'WR'[index - 1]}]"
+
+
+def _site(node: ir.Node, index: int) -> WeightSite | str:
     """Return the site of a node with a constant weight, or the reason for none."""
-    index = 0 if node.op_type == "Gather" else 1
-    tensor = facts.constant_tensor(node.inputs[index])
+    tensor = facts.constant_tensor(node.inputs[index]) if len(node.inputs) > index else None
     if tensor is None:
         return "the weight is not constant"
     if tensor.dtype != ir.DataType.FLOAT:
         return f"the weight is {tensor.dtype.name.lower()}, expected float"
+    if facts.refers_to_function_attribute(node):
+        return "an attribute is that of the enclosing function"
+    if not facts.count(tensor):
+        return "the weight has no elements"
     rank = len(tensor.shape)
-    label = node_label(node)
+    label, x = node_label(node), node.inputs[0]
     site: WeightSite | str
     if node.op_type == "Gather":
         axis = facts.attribute(node, "axis", 13, 0)
         if rank != 2 or axis != 0 or facts.count(tensor) < _SMALLEST_TABLE:
             return "no table of embeddings"
         site = WeightSite(node, 0, tensor, 0, 1, label)
+    elif node.op_type in RECURRENT:
+        if rank != 3:
+            return f"the weight has {rank} axes, expected 3"
+        site = WeightSite(node, index, tensor, 1, 2, _recurrent_label(node, index), input=x if index == 1 else None)
     elif node.op_type == "MatMul":
-        site = "the weight is no matrix" if rank != 2 else WeightSite(node, 1, tensor, 1, 0, label)
+        site = "the weight is no matrix" if rank != 2 else WeightSite(node, 1, tensor, 1, 0, label, input=x)
     elif node.op_type == "Gemm":
         site = _site_of_gemm(node, tensor, label)
     elif node.op_type == "ConvTranspose":
         grouped = facts.attribute(node, "group", 11, 1) != 1
-        site = "a transposed convolution with groups" if grouped else WeightSite(node, 1, tensor, 1, None, label)
+        site = "a transposed convolution with groups" if grouped else WeightSite(
+            node, 1, tensor, 1, None, label, input=x
+        )  # fmt: skip
     else:
-        site = WeightSite(node, 1, tensor, 0, None, label, int(facts.attribute(node, "group", 11, 1)))
+        groups = int(facts.attribute(node, "group", 11, 1))
+        site = WeightSite(node, 1, tensor, 0, None, label, groups, x)
     if isinstance(site, WeightSite) and not is_finite(tensor):
         return "the weight holds values that are not finite"
     return site
@@ -191,7 +235,7 @@ def _site_of_gemm(node: ir.Node, tensor: ir.TensorProtocol, label: str) -> Weigh
         return "alpha or beta differs from 1"
     if facts.attribute(node, "transA", 13, 0):
         return "the other factor is transposed"
-    return WeightSite(node, 1, tensor, 0 if transposed else 1, 1 if transposed else 0, label)
+    return WeightSite(node, 1, tensor, 0 if transposed else 1, 1 if transposed else 0, label, input=node.inputs[0])
 
 
 def is_finite(tensor: ir.TensorProtocol) -> bool:
@@ -201,14 +245,14 @@ def is_finite(tensor: ir.TensorProtocol) -> bool:
     return all(np.isfinite(flat[first : first + step]).all() for first in range(0, len(flat), step))
 
 
-def _place_activations(nodes: list[ir.Node], placement: Placement, exclude: Collection[str]) -> None:
+def _place_activations(nodes: Sequence[ir.Node], placement: Placement, exclude: Collection[str]) -> None:
+    """Let products read integers, then the operators between them whose result does not leave the integers."""
     for site in placement.sites:
         _read(placement, site.node, 0)
-    reaching = set(_ancestors([site.node for site in placement.sites]))
-    for node in nodes:
-        if node.domain or node.op_type not in INTEGER or node not in reaching:
+    for node in reversed(nodes):
+        if node.domain or node.op_type not in INTEGER:
             continue
-        if node_label(node) in exclude or node.op_type in exclude:
+        if node_label(node) in exclude or node.op_type in exclude or not _is_read_as_integers(node, placement):
             continue
         inputs = [value for value in node.inputs if value is not None]
         if all(value.dtype == ir.DataType.FLOAT and not facts.is_constant(value) for value in inputs):
@@ -216,19 +260,24 @@ def _place_activations(nodes: list[ir.Node], placement: Placement, exclude: Coll
                 _read(placement, node, index)
 
 
+def _is_read_as_integers(node: ir.Node, placement: Placement) -> bool:
+    """Return True if a reader of the result reads integers, directly or after operators that engines fuse.
+
+    Nodes are asked in reverse order: readers are placed before the nodes that they read.
+    """
+    pending, seen = [node.outputs[0]], set()
+    while pending:
+        value = pending.pop()
+        if value in placement.reads:
+            return True
+        for reader in value.consumers():
+            if reader.op_type in _FUSED and not reader.domain and reader not in seen:
+                seen.add(reader)
+                pending.append(reader.outputs[0])
+    return False
+
+
 def _read(placement: Placement, node: ir.Node, index: int) -> None:
     value = node.inputs[index]
     if value is not None and not facts.is_constant(value):
         placement.reads.setdefault(value, []).append((node, index))
-
-
-def _ancestors(nodes: list[ir.Node]) -> Iterator[ir.Node]:
-    """Yield the nodes from which values flow into the first inputs of these nodes."""
-    seen: set[ir.Node] = set()
-    pending = [value for node in nodes if (value := node.inputs[0]) is not None]
-    while pending:
-        producer = pending.pop().producer()
-        if producer is not None and producer not in seen:
-            seen.add(producer)
-            yield producer
-            pending += [value for value in producer.inputs if value is not None]

@@ -11,14 +11,35 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.evidence import HELD_OUT, ON_FITTED, WITHOUT_DATA, OutputError, output_errors, store
+from sardonyx.compress.evidence import (
+    HELD_OUT,
+    ON_FITTED,
+    WITHOUT_DATA,
+    Evaluate,
+    Evidence,
+    OutputError,
+    compare_metrics,
+    output_errors,
+    store,
+)
 from sardonyx.compress.quantization.calibration import Observation
-from sardonyx.compress.quantization.insertion import write_static, write_without_ranges
+from sardonyx.compress.quantization.forms.integer_operators import write_integer_operators
+from sardonyx.compress.quantization.insertion import is_dynamic, write_bounds, write_static, write_without_ranges
 from sardonyx.compress.quantization.methods.table import METHODS as ROUNDING
 from sardonyx.compress.quantization.placement import FloatNode, Placement, find_placement
 from sardonyx.compress.quantization.ranges import METHODS
-from sardonyx.compress.quantization.scheme import Affine, Granularity, Scheme, named_scheme
+from sardonyx.compress.quantization.scheme import QDQ_OPSET, Affine, Granularity, Scheme
+from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.compress.quantization.steps import Method, Preview
+from sardonyx.compress.quantization.targets import (
+    TARGETS,
+    Form,
+    QuantizationTarget,
+    choose_scheme,
+    quantization_target,
+    refused_nodes,
+    require_accepted,
+)
 from sardonyx.compress.samples import Data, Feeds, Preprocess, Split, read_samples, split_samples
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load, save
@@ -42,12 +63,11 @@ class QuantizationReport:
     Attributes:
         mode: The integers of the model.
         scheme: The scheme.
+        form: The form of quantized nodes.
+        target: The engine that the model is for.
         method: The method of rounding.
         calibration: The calibration method; empty without data.
-        samples: The number of samples.
-        judged: ``"held out"``: the errors are of samples that no range was learned from; ``"calibration samples"``:
-            there were fewer than four samples; ``"not judged (no data)"``.
-        outputs: The errors of the outputs, of the judged samples.
+        evidence: The samples, the errors of the outputs, the metric and the verdict.
         quantized: The number of nodes with integer weights.
         floats: Nodes with weights that stay in float, and the reasons.
         weight_bytes: Bytes of weights, before and after.
@@ -57,16 +77,31 @@ class QuantizationReport:
 
     mode: Mode
     scheme: Scheme
+    form: Form
+    target: str
     method: str
     calibration: str
-    samples: int
-    judged: str
-    outputs: tuple[OutputError, ...]
+    evidence: Evidence
     quantized: int
     floats: tuple[FloatNode, ...]
     weight_bytes: tuple[int, int]
     opset: tuple[int, int]
     notes: tuple[str, ...]
+
+    @property
+    def samples(self) -> int:
+        """The number of samples."""
+        return self.evidence.samples
+
+    @property
+    def judged(self) -> str:
+        """The samples that the errors are of; see :class:`Evidence`."""
+        return self.evidence.judged
+
+    @property
+    def outputs(self) -> tuple[OutputError, ...]:
+        """The errors of the float outputs, of the judged samples."""
+        return self.evidence.outputs
 
 
 @dataclass(frozen=True)
@@ -97,14 +132,19 @@ def quantize(
     granularity: Granularity | None = None,
     block: int = 32,
     symmetric: bool | None = None,
+    form: Form = "qdq",
+    target: str = "portable",
+    opset: int | None = None,
     calibration: str = "auto",
     method: str | Method = "auto",
     preprocess: Preprocess | None = None,
+    evaluate: Evaluate | None = None,
+    drop: float | None = None,
     bias_correction: bool = True,
     reduce_range: bool = False,
     exclude: Collection[str] = (),
 ) -> Quantized:
-    """Quantize a float32 model to integers, in standard ONNX operators.
+    """Quantize a float32 model to narrow numbers, in standard ONNX operators unless the target has others.
 
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``, which is not changed.
@@ -118,10 +158,16 @@ def quantize(
         granularity: The elements of a weight that share a scale; by default a channel for int8, a block for int4.
         block: Elements of a block.
         symmetric: If True, 0 is the middle of the integers of a weight; by default for 8 bits and more.
+        form: ``"qdq"``, or ``"qoperator"`` for operators on integers, of static quantization to 8 bits.
+        target: The engine that the model is for: ``"portable"``, ``"onnxruntime"``, ``"openvino"``, ``"tensorrt"`` or
+            ``"native"``; decides the types of activations, and operators beyond the standard's.
+        opset: The operator set of the result; raised only if the types need more, and the report says so.
         calibration: The choice of ranges: ``"minmax"``, ``"moving-average"``, ``"percentile"``, ``"mse"``,
             ``"entropy"``, or ``"auto"``, which compares several on the judged samples.
         method: The method of rounding, or ``"auto"``.
         preprocess: A function or a model that computes feeds from the items of the data.
+        evaluate: A function of a session that returns the metric, higher is better; see ``compress.evidence``.
+        drop: The largest permitted loss of the metric, for the verdict.
         bias_correction: If True, biases are corrected by the mean error of each channel.
         reduce_range: If True, weights use 7 bits, for processors that add products in saturating 16 bits.
         exclude: Names of nodes, or operators, that stay in float.
@@ -131,33 +177,48 @@ def quantize(
 
     Raises:
         OptionError: An option is impossible, or the data hold no sample or samples that do not fit.
-        UnsupportedError: No node of the model can be quantized.
-        EvaluationError: An activation is not finite.
+        UnsupportedError: No node of the model can be quantized, or the target does not run the result.
+        EvaluationError: An activation is NaN, or the evaluate function raised.
         SardonyxError: The model cannot be read or run.
 
     Example:
         >>> result = sardonyx.quantize("model.onnx", data="calibration.npz")
         >>> result.save("small.onnx")
     """
-    chosen, default_mode = _scheme(scheme, weights, activations, granularity, block, symmetric, reduce_range)
-    mode = mode or default_mode or ("dynamic" if data is None else "static")
-    _require_possible(mode, chosen, data, calibration)
-    draft = Draft(load(model), chosen, mode, _method(method), exclude, bias_correction)
+    engine = quantization_target(target)
+    chosen, default_mode = choose_scheme(
+        scheme, engine, weights, activations, granularity, block, symmetric, reduce_range
+    )
+    without_data: Mode = "dynamic" if "dynamic" in engine.modes else "weights"
+    mode = mode or default_mode or (without_data if data is None else "static")
+    _require_possible(mode, chosen, form, data, calibration, evaluate, drop)
+    draft = Draft(load(model), chosen, mode, _method(method), exclude, bias_correction, form, engine, opset)
     split = None if data is None else split_samples(read_samples(data, draft.source, preprocess))
     draft.learn(split)
-    if mode == "static":
-        methods = AUTO if calibration == "auto" else (calibration,)
-        trials = {one: draft.write(one) for one in methods}
-        session = Session(draft.source, compile="wait")
-        errors = {one: output_errors(session, trial, draft.judged) for one, trial in trials.items()}
-        best = max(trials, key=lambda one: min((error.sqnr for error in errors[one]), default=math.inf))
-        result, outputs = trials[best], errors[best]
-    else:
-        best, result = "", draft.write("")
-        outputs = () if split is None else output_errors(draft.source, result, draft.judged)
-    report = draft.report(result, best, outputs, split)
+    best, result, outputs = _best(draft, calibration)
+    change = None if evaluate is None else compare_metrics(draft.source, result, evaluate, drop)
+    judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
+    evidence = Evidence(0 if split is None else split.count, judged, outputs, change)
+    report = draft.report(result, best, evidence)
     store(result, "quantization", report)
     return Quantized(result, report)
+
+
+def _best(draft: Draft, calibration: str) -> tuple[str, ir.Model, tuple[OutputError, ...]]:
+    """Return the calibration with the best worst output on the judged samples, its model, and the errors."""
+    if not draft.judged:
+        return "", draft.write(""), ()
+    original = Session(draft.source, compile="wait")
+    if draft.mode != "static":
+        result = draft.write("")
+        return "", result, output_errors(original, result, draft.judged)
+    trials: list[tuple[float, str, ir.Model, tuple[OutputError, ...]]] = []
+    for one in draft.calibrations(calibration):
+        result = draft.write(one)
+        errors = output_errors(original, result, draft.judged)
+        trials.append((min((error.sqnr for error in errors), default=math.inf), one, result, errors))
+    _, best, result, errors = max(trials, key=lambda trial: trial[0])
+    return best, result, errors
 
 
 class Draft:
@@ -170,6 +231,9 @@ class Draft:
         method: The method.
         exclude: Names of nodes, or operators, that stay in float.
         bias_correction: If True, biases are corrected by the mean error of each channel.
+        form: The form of quantized nodes.
+        target: The target.
+        opset: The operator set of the result; None for the model's own, or the one that the types need.
 
     Attributes:
         source: The float model.
@@ -180,21 +244,25 @@ class Draft:
         notes: Sentences for the user.
 
     Raises:
-        UnsupportedError: No node of the model can be quantized.
+        UnsupportedError: No node of the model can be quantized, or the target does not accept the types.
     """
 
     def __init__(
-        self, source: ir.Model, scheme: Scheme, mode: Mode, method: Method, exclude: Collection[str],
-        bias_correction: bool = True,
+        self, source: ir.Model, scheme: Scheme, mode: Mode, method: Method, exclude: Collection[str] = (),
+        bias_correction: bool = True, form: Form = "qdq", target: QuantizationTarget = TARGETS["portable"],
+        opset: int | None = None,
     ) -> None:  # fmt: skip
         self.source, self.scheme, self.mode, self.method, self.exclude = source, scheme, mode, method, exclude
-        self._corrects = bias_correction
+        self._corrects, self._form, self._target = bias_correction, form, target
         self.notes: list[str] = []
-        self.prepared = _prepared(source, scheme, mode, self.notes)
+        self.prepared = _prepared(source, scheme, mode, target, opset, self.notes)
+        require_accepted(target, scheme, mode, _opset(self.prepared))
+        self._known = [str(node.name) for node in self.prepared.graph.all_nodes()]
         self.placement = find_placement(self.prepared, exclude)
         self.observation: Observation | None = None
         self.judged: Sequence[Feeds] = ()
-        if not self.placement.sites and not (mode == "weights" and self.placement.tables):
+        self._unseen: frozenset[str] = frozenset()
+        if not self.placement.all_sites and not (mode == "weights" and self.placement.tables):
             floats = self.placement.floats
             reasons = "; ".join(f"{node.name}: {node.reason}" for node in floats[:3]) or "no node has a weight"
             raise UnsupportedError(f"no node can be quantized ({reasons}).", where=str(source.graph.name or "model"))
@@ -212,11 +280,32 @@ class Draft:
             return
         needs = self.method.needs
         if self.mode == "static" and self._corrects:
-            needs = replace(needs, maxima=True)
+            needs = replace(needs, means=True)
         names = [str(value.name) for value in self.placement.reads] if self.mode == "static" else []
         samples = _chained(preview, stream)
         self.observation = Observation(self.prepared, names, samples, self.placement.sites, needs)
         self.judged = split.judged
+        self._leave_out_unusable()
+
+    def _leave_out_unusable(self) -> None:
+        """Leave activations in float that hold no elements, or numbers for minus infinity beside ordinary ones."""
+        assert self.observation is not None
+        statistics = self.observation.statistics
+        empty = sorted(name for name, seen in statistics.items() if not seen.count)
+        masks = sorted(name for name, seen in statistics.items() if seen.count and seen.has_sentinels)
+        if empty:
+            self.notes.append(f"The samples have no elements of {', '.join(empty[:5])}, which stay in float.")
+        if masks:
+            self.notes.append(
+                f"{', '.join(masks[:5])} have elements that stand for infinity, like masks, and stay in float."
+            )
+        self._unseen = frozenset([*empty, *masks])
+        if statistics and len(self._unseen) == len(statistics):
+            raise OptionError("no activation of the samples has a range.", where="data")
+
+    def calibrations(self, calibration: str) -> tuple[str, ...]:
+        """Return the calibration methods that a choice compares; one if ranges do not differ."""
+        return AUTO if calibration == "auto" else (calibration,)
 
     def write(self, calibration: str, schemes: Mapping[str, Scheme | None] | None = None) -> ir.Model:
         """Return a quantized model.
@@ -226,7 +315,7 @@ class Draft:
             schemes: The schemes of sites that differ from the model's, by label; None leaves a site in float.
 
         Raises:
-            OptionError: The samples have no elements of an activation.
+            UnsupportedError: The target does not run a node of the result.
         """
         schemes = schemes or {}
         result = copy_model(self.prepared)
@@ -234,33 +323,45 @@ class Draft:
         placement = find_placement(result, exclude)
         own = {label: scheme for label, scheme in schemes.items() if scheme is not None}
         weights = {}
-        for site in placement.sites:
-            if self.mode != "dynamic" or site.node.op_type not in ("MatMul", "Gemm"):
+        for site in placement.all_sites:
+            if self.mode != "dynamic" or not is_dynamic(site):
                 scheme = own.get(site.label, self.scheme).of_weight(site.sum_axis)
                 weights[site] = self.method.round(site, scheme, self._input(site.label))
         if self.mode == "static":
-            write_static(result, placement, self.scheme, self._maps(placement, calibration), weights, self._means())
+            maps = self._maps(placement, calibration)
+            self.notes += write_static(result, placement, self._target, maps, weights, self._means())
         else:
-            self.notes += write_without_ranges(result, placement, self.scheme, self.mode, weights)
+            self.notes += write_without_ranges(result, placement, self._target, self.scheme, self.mode, weights)
         result.graph.sort()
         if self.method.reconstruct is not None and self.observation is not None:
             self.notes += self.method.reconstruct(result, self.prepared, self.judged)
+        if self._form == "qoperator":
+            count, others = write_integer_operators(result, self._target)
+            shown = f" ({', '.join(others[:5])})" if others else ""
+            self.notes.append(
+                f"{count} nodes are operators on integers, {len(others)} stay between QuantizeLinear and "
+                f"DequantizeLinear{shown}."
+            )
+        refused = refused_nodes(result, self._target, self._known)
+        if refused:
+            raise UnsupportedError(
+                f"{self._target.name} does not run {', '.join(refused[:5])}.",
+                where="target",
+                remedy="Choose other types, or another target.",
+            )
         return result
 
-    def report(
-        self, result: ir.Model, calibration: str, outputs: tuple[OutputError, ...], split: Split | None
-    ) -> QuantizationReport:
+    def report(self, result: ir.Model, calibration: str, evidence: Evidence) -> QuantizationReport:
         """Return the report of a written model."""
-        judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
         tables = len(self.placement.tables) if self.mode == "weights" else 0
         return QuantizationReport(
-            self.mode, self.scheme, self.method.name, calibration, 0 if split is None else split.count, judged, outputs,
-            len(self.placement.sites) + tables, tuple(self.placement.floats),
+            self.mode, self.scheme, self._form, self._target.name, self.method.name, calibration, evidence,
+            len(self.placement.all_sites) + tables, tuple(self.placement.floats),
             (_weight_bytes(self.source), _weight_bytes(result)), (_opset(self.source), _opset(result)),
             tuple(dict.fromkeys(self.notes)),
         )  # fmt: skip
 
-    def _input(self, label: str) -> Any:
+    def _input(self, label: str) -> SiteInput | None:
         return None if self.observation is None else self.observation.inputs.get(label)
 
     def _means(self) -> dict[str, np.ndarray]:
@@ -271,41 +372,18 @@ class Draft:
 
     def _maps(self, placement: Placement, calibration: str) -> dict[ir.Value, Affine]:
         assert self.observation is not None
-        statistics = {value: self.observation.statistics[str(value.name)] for value in placement.reads}
-        unseen = [str(value.name) for value, seen in statistics.items() if not seen.count]
-        if unseen:
-            raise OptionError(f"the samples have no elements of {', '.join(unseen)}.", where="data")
         kind, symmetric = self.scheme.activation_type, self.scheme.symmetric_activations
-        return {value: Affine.of(*seen.interval(calibration), kind, symmetric) for value, seen in statistics.items()}
+        maps = {}
+        for value in placement.reads:
+            if value.name not in self._unseen:
+                seen = self.observation.statistics[str(value.name)]
+                maps[value] = Affine.of(*seen.interval(calibration, kind, symmetric), kind, symmetric)
+        return maps
 
 
 def _chained(head: Sequence[Feeds], rest: Iterator[Feeds]) -> Iterator[Feeds]:
     yield from head
     yield from rest
-
-
-def _scheme(
-    scheme: str | Scheme, weights: str | None, activations: str | None, granularity: Granularity | None, block: int,
-    symmetric: bool | None, reduced: bool,
-) -> tuple[Scheme, Mode | None]:  # fmt: skip
-    """Return the scheme of the options, and the mode that follows from it."""
-    if isinstance(scheme, Scheme):
-        base, quantizes_activations = scheme, True
-    else:
-        base, quantizes_activations = named_scheme(scheme)
-        if weights is not None:
-            named, quantizes_activations = named_scheme(weights)
-            base = replace(named, activations=base.activations)
-    changes: dict[str, Any] = {"reduced": reduced or base.reduced}
-    if activations is not None:
-        changes["activations"], quantizes_activations = activations, True
-    if granularity is not None:
-        changes["granularity"] = granularity
-    if symmetric is not None:
-        changes["symmetric"] = symmetric
-    if not isinstance(scheme, Scheme):
-        changes["block"] = block
-    return replace(base, **changes), None if quantizes_activations else "weights"
 
 
 def _method(method: str | Method) -> Method:
@@ -318,7 +396,10 @@ def _method(method: str | Method) -> Method:
     return ROUNDING[method]
 
 
-def _require_possible(mode: str, scheme: Scheme, data: Data | None, calibration: str) -> None:
+def _require_possible(
+    mode: str, scheme: Scheme, form: str, data: Data | None, calibration: str, evaluate: Evaluate | None,
+    drop: float | None,
+) -> None:  # fmt: skip
     if mode not in ("static", "dynamic", "weights"):
         raise OptionError(f"expected 'static', 'dynamic' or 'weights', got {mode!r}.", where="mode")
     if mode == "static" and data is None:
@@ -332,16 +413,37 @@ def _require_possible(mode: str, scheme: Scheme, data: Data | None, calibration:
             where="weights",
             remedy="Choose mode 'weights', or give data.",
         )
+    if form not in ("qdq", "qoperator"):
+        raise OptionError(f"expected 'qdq' or 'qoperator', got {form!r}.", where="form")
+    is_narrow = scheme.weights == "int8" and scheme.activations in ("int8", "uint8") and scheme.granularity != "block"
+    if form == "qoperator" and (mode != "static" or not is_narrow):
+        raise OptionError(
+            "operators on integers need static quantization to 8 bits, per tensor or channel.", where="form"
+        )
+    if drop is not None and evaluate is None:
+        raise OptionError("a permitted loss needs an evaluate function.", where="drop", remedy="Give `evaluate`.")
 
 
-def _prepared(source: ir.Model, scheme: Scheme, mode: Mode, notes: list[str]) -> ir.Model:
+def _prepared(
+    source: ir.Model, scheme: Scheme, mode: Mode, target: QuantizationTarget, opset: int | None, notes: list[str]
+) -> ir.Model:
     """Return the model optimized, with inferred shapes, in the operator set that the scheme needs."""
+    if source.functions:
+        source = optimize(source, verify=False, passes=["inline_functions"]).model
     prepared = optimize(source, verify=False).model
-    needed = max(scheme.opset, scheme.activation_opset if mode == "static" else 0)
-    if _opset(prepared) < needed:
-        notes.append(f"The operator set was raised from {_opset(prepared)} to {needed}, which the types need.")
-        prepared = convert_opset(prepared, needed)
+    needed = max(scheme.opset if mode != "dynamic" else 11, scheme.activation_opset if mode == "static" else 0)
+    if target.vendor and mode == "weights" and scheme.granularity == "block":
+        needed = max(needed, QDQ_OPSET)
+    if opset is not None and opset < needed:
+        raise OptionError(f"the types need operator set {needed}, got {opset}.", where="opset")
+    version = max(needed, _opset(prepared)) if opset is None else opset
+    if version != _opset(prepared):
+        if opset is None:
+            notes.append(f"The operator set was raised from {_opset(prepared)} to {needed}, which the types need.")
+        prepared = convert_opset(prepared, version)
     infer_shapes(prepared)
+    if mode == "static" and scheme.activation_type.is_float:
+        write_bounds(prepared)
     return prepared
 
 

@@ -1,23 +1,36 @@
 """Statistics of activations over a stream of samples, and the ranges that follow from the statistics.
 
 Memory does not grow with the number of samples: a tensor has its extremes, the running means of the samples' extremes,
-the mean of each channel, and a histogram whose bins double in width when a value falls outside.
+and a histogram whose bins double in width when a value falls outside. Extremes are of all elements; the histogram is of
+at most ``_MOST_COUNTED`` elements of a sample, drawn at random.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
+from sardonyx.compress.quantization.scheme import TYPES, NarrowType
 from sardonyx.errors import OptionError
 
 METHODS = ("minmax", "moving-average", "percentile", "mse", "entropy")
 """Ways to choose a range from the statistics of a tensor."""
 
+SENTINEL = 1e8
+"""Magnitudes from here stand for infinity, for example in masks."""
+
 _BINS = 2048
+_MOST_COUNTED = 1 << 16
 _MOMENTUM = 0.1
 _PERCENTILE = 99.99
+_HEADROOM = 1.5
+"""The share of the extremes that 16 bits span: unseen values are clipped at a greater cost than that of wider steps."""
+
+_HEADROOM = 1.5
+"""The share of the extremes that 16 bits span: unseen values are clipped at a greater cost than that of wider steps."""
+
 _SHRINKS = np.linspace(0.3, 1.0, 36)
 """Shares of the extremes that ``mse`` and ``entropy`` try."""
 
@@ -29,41 +42,49 @@ class Statistics:
         count: The number of samples.
         low: The least value.
         high: The greatest value.
+        has_sentinels: True if an element stands for infinity.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.low, self.high = math.inf, -math.inf
+        self.has_sentinels = False
         self._mean_low, self._mean_high = 0.0, 0.0
         self._width, self._first = 0.0, 0
         self._bins = np.zeros(0, np.int64)
-        self._sums: np.ndarray | None = None
-        self._weight = 0
+        self._zeros = 0
+        self._generator = np.random.default_rng(0)
 
     def add(self, values: np.ndarray) -> None:
-        """Add the elements of one sample; axis 1 is the axis of channels.
+        """Add the elements of one sample.
 
         Raises:
-            ValueError: An element is not finite.
+            ValueError: An element is NaN.
         """
         if not values.size:
             return
         low, high = float(values.min()), float(values.max())
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise ValueError("not finite")
+        if math.isnan(low) or math.isnan(high):
+            raise ValueError("not a number")
+        self.count += 1
+        if max(-low, high) >= SENTINEL:
+            self.has_sentinels = True
+            return
         self.low, self.high = min(self.low, low), max(self.high, high)
-        share = 1.0 if not self.count else _MOMENTUM
+        share = 1.0 if self.count == 1 else _MOMENTUM
         self._mean_low += share * (low - self._mean_low)
         self._mean_high += share * (high - self._mean_high)
-        self.count += 1
-        self._add_to_bins(values.astype(np.float32, copy=False).ravel(), low, high)
-        self._add_to_means(values)
+        flat = values.reshape(-1)
+        if flat.size > _MOST_COUNTED:
+            flat = flat[self._generator.integers(0, flat.size, _MOST_COUNTED)]
+        self._zeros += flat.size - int(np.count_nonzero(flat))
+        self._add_to_bins(flat.astype(np.float32, copy=False), low, high)
 
     def _add_to_bins(self, values: np.ndarray, low: float, high: float) -> None:
         if not self._width:
             self._width = max(max(abs(low), abs(high)) / (_BINS // 2), 1e-30)
             self._first = math.floor(low / self._width)
-        while max(high, self.high) - min(low, self.low) > self._width * 2 * _BINS:
+        while self.high - self.low > self._width * 2 * _BINS:
             if self._first % 2:
                 self._first -= 1
                 self._bins = np.concatenate([[0], self._bins])
@@ -72,47 +93,42 @@ class Statistics:
             self._bins = self._bins.reshape(-1, 2).sum(1)
             self._first //= 2
             self._width *= 2
-        index = np.floor(values / np.float32(self._width)).astype(np.int64)
+        index = np.floor(values * np.float32(1 / self._width)).astype(np.int32)
         first, last = min(self._first, int(index.min())), int(index.max())
-        counts = np.bincount(index - first)
+        index -= first
+        counts = np.bincount(index)
         bins = np.zeros(max(last + 1, self._first + len(self._bins)) - first, np.int64)
         bins[self._first - first : self._first - first + len(self._bins)] += self._bins
         bins[: len(counts)] += counts
         self._bins, self._first = bins, first
 
-    def _add_to_means(self, values: np.ndarray) -> None:
-        if values.ndim < 2:
-            return
-        axes = tuple(axis for axis in range(values.ndim) if axis != 1)
-        sums = values.sum(axes, dtype=np.float64)
-        if self._sums is None:
-            self._sums = np.zeros_like(sums)
-        if self._sums.shape == sums.shape:
-            self._sums += sums
-            self._weight += values.size // len(sums)
-
-    @property
-    def channel_means(self) -> np.ndarray | None:
-        """The mean of each channel; None without an axis of channels."""
-        return None if self._sums is None or not self._weight else self._sums / self._weight
-
-    def interval(self, method: str) -> tuple[float, float]:
+    def interval(self, method: str, kind: NarrowType = TYPES["uint8"], symmetric: bool = False) -> tuple[float, float]:
         """Return the range of a method.
+
+        Args:
+            method: The method.
+            kind: The type of the numbers that span the range.
+            symmetric: If True, 0 is the middle of the numbers.
 
         Raises:
             OptionError: Unknown method.
         """
-        if method == "minmax":
-            return self.low, self.high
+        if method not in METHODS:
+            raise OptionError(f"expected one of {', '.join(METHODS)}, got {method!r}.", where="calibration")
         if method == "moving-average":
             return self._mean_low, self._mean_high
         if method == "percentile":
             return self._percentile()
+        if method == "minmax" or kind.is_float or not self.low < self.high:
+            return self.low, self.high
+        if kind.bits >= 16:
+            return self.low * _HEADROOM, self.high * _HEADROOM
+        if kind.bits >= 16:
+            return self.low * _HEADROOM, self.high * _HEADROOM
+        levels = kind.high - kind.low
         if method == "mse":
-            return self._best(self._squared_error)
-        if method == "entropy":
-            return self._best(self._divergence)
-        raise OptionError(f"expected one of {', '.join(METHODS)}, got {method!r}.", where="calibration")
+            return self._best(self._squared_errors, levels, symmetric)
+        return self._best(self._divergences, levels, symmetric)
 
     def _percentile(self) -> tuple[float, float]:
         total = np.cumsum(self._bins)
@@ -121,33 +137,48 @@ class Statistics:
         high = self._first + int(np.searchsorted(total, total[-1] - outside, side="left")) + 1
         return max(low * self._width, self.low), min(high * self._width, self.high)
 
-    def _best(self, loss: object) -> tuple[float, float]:
-        candidates = [(self.low * share, self.high * share) for share in _SHRINKS]
-        if self.low < 0 < self.high:
-            candidates += [(self.low, self.high * share) for share in _SHRINKS]
-            candidates += [(self.low * share, self.high) for share in _SHRINKS]
-        assert callable(loss)
-        return min(candidates, key=lambda interval: float(loss(*interval)))
+    def _best(
+        self, losses: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray], levels: float, symmetric: bool
+    ) -> tuple[float, float]:
+        ones = np.ones_like(_SHRINKS)
+        low, high = _SHRINKS * self.low, _SHRINKS * self.high
+        if self.low < 0 < self.high and not symmetric:
+            low = np.concatenate([low, ones * self.low, _SHRINKS * self.low])
+            high = np.concatenate([high, _SHRINKS * self.high, ones * self.high])
+        low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
+        if symmetric:
+            high = np.maximum(-low, high)
+            low = -high
+        steps = np.maximum((high - low) / levels, 1e-30)
+        best = int(np.argmin(losses(low, high, steps)))
+        return float(low[best]), float(high[best])
 
     def _centres(self) -> np.ndarray:
         return (self._first + np.arange(len(self._bins)) + 0.5) * self._width
 
-    def _rounded(self, low: float, high: float) -> np.ndarray:
-        low, high = min(low, 0.0), max(high, 0.0)
-        step = max((high - low) / 255, 1e-30)
-        return np.clip(np.round(self._centres() / step) * step, low, high)
+    def _squared_errors(self, low: np.ndarray, high: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """Return the squared errors of ranges: of rounding inside, with 0 exact, and of clipping outside."""
+        centres, bins = self._centres(), self._bins.astype(np.float64)
+        sums = [np.concatenate([[0.0], np.cumsum(bins * centres**power)]) for power in range(3)]
+        below, above = np.searchsorted(centres, low), np.searchsorted(centres, high, side="right")
+        count, first, second = ([total[below], total[-1] - total[above]] for total in sums)
+        clipped = [
+            square - 2 * limit * mean + limit**2 * number
+            for number, mean, square, limit in zip(count, first, second, (low, high), strict=True)
+        ]
+        inside = np.maximum(sums[0][-1] - count[0] - count[1] - self._zeros, 0.0)
+        return np.asarray(steps**2 / 12 * inside + np.maximum(clipped[0], 0) + np.maximum(clipped[1], 0))
 
-    def _squared_error(self, low: float, high: float) -> float:
-        return float(self._bins @ (self._rounded(low, high) - self._centres()) ** 2)
-
-    def _divergence(self, low: float, high: float) -> float:
-        """Return the Kullback-Leibler divergence of the quantized distribution from the distribution."""
-        rounded = self._rounded(low, high)
-        _, level_of = np.unique(rounded, return_inverse=True)
-        mass = np.bincount(level_of, self._bins)
-        bins = np.bincount(level_of, self._bins > 0)
-        expected = np.where(self._bins > 0, (mass / np.maximum(bins, 1))[level_of], 0.0)
-        nonzero = self._bins > 0
-        p, q = self._bins[nonzero] / self._bins.sum(), expected[nonzero] / expected.sum()
-        clipped = (self._centres() < low - self._width) | (self._centres() > high + self._width)
-        return float((p * np.log(p / q)).sum() + self._bins[clipped].sum() / self._bins.sum())
+    def _divergences(self, low: np.ndarray, high: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """Return the Kullback-Leibler divergence of each quantized distribution from the distribution."""
+        nonzero = np.flatnonzero(self._bins)
+        centres, mass = self._centres()[nonzero], self._bins[nonzero].astype(np.float64)
+        p = mass / mass.sum()
+        losses = np.empty(len(low))
+        for number, (least, greatest, step) in enumerate(zip(low, high, steps, strict=True)):
+            level = np.rint(np.clip(centres, least, greatest) / step).astype(np.int64)
+            level -= level.min()
+            q = (np.bincount(level, mass) / np.maximum(np.bincount(level), 1))[level]
+            clipped = (centres < least - self._width) | (centres > greatest + self._width)
+            losses[number] = (p * np.log(p / (q / q.sum()))).sum() + p[clipped].sum()
+        return losses

@@ -23,6 +23,7 @@ class Needs:
     """Statistics that a method needs of the input of each site, beyond the ranges.
 
     Attributes:
+        means: If True, the mean of each channel.
         maxima: If True, the largest magnitude and the mean of each channel.
         second_moments: If True, the mean of x xᵀ over rows x.
         rows: The number of rows to keep, drawn evenly from all samples.
@@ -30,6 +31,7 @@ class Needs:
         most_bytes: Limit of the bytes of all second moments; sites beyond it have ``squares`` alone.
     """
 
+    means: bool = False
     maxima: bool = False
     second_moments: bool = False
     rows: int = 0
@@ -39,6 +41,7 @@ class Needs:
     def union(self, other: Needs) -> Needs:
         """Return what both need."""
         return Needs(
+            self.means or other.means,
             self.maxima or other.maxima,
             self.second_moments or other.second_moments,
             max(self.rows, other.rows),
@@ -49,7 +52,7 @@ class Needs:
     @property
     def is_empty(self) -> bool:
         """True if nothing is needed."""
-        return not (self.maxima or self.second_moments or self.rows)
+        return not (self.means or self.maxima or self.second_moments or self.rows)
 
 
 NOTHING = Needs()
@@ -95,7 +98,7 @@ class SiteInput:
         """Add the input of one sample."""
         if not values.size:
             return
-        if self._needs.maxima:
+        if self._needs.means or self._needs.maxima:
             self._add_channels(values)
         if not (self._needs.second_moments or self._needs.rows):
             return
@@ -124,14 +127,16 @@ class SiteInput:
 
     def _add_channels(self, values: np.ndarray) -> None:
         axis = self._patches.channel_axis % values.ndim
-        others = tuple(number for number in range(values.ndim) if number != axis)
-        maxima = np.maximum(values.max(others), -values.min(others))
-        sums = values.sum(others, dtype=np.float64)
-        if self.maxima is None or self._sums is None:
-            self.maxima, self._sums = maxima, sums
-        else:
-            self.maxima, self._sums = np.maximum(self.maxima, maxima), self._sums + sums
+        # Reductions over one contiguous axis are several times as fast as over several.
+        inner = 0 if axis == values.ndim - 1 else 2
+        shape = (-1,) if inner == 0 else (math.prod(values.shape[:axis]),)
+        rows: np.ndarray = values.reshape(*shape, values.shape[axis], *(() if inner == 0 else (-1,)))
+        sums = rows.sum(inner, dtype=np.float32).reshape(-1, values.shape[axis]).sum(0, dtype=np.float64)
+        self._sums = sums if self._sums is None else self._sums + sums
         self._elements += values.size // values.shape[axis]
+        if self._needs.maxima:
+            maxima = np.maximum(rows.max(inner), -rows.min(inner)).reshape(-1, values.shape[axis]).max(0)
+            self.maxima = maxima if self.maxima is None else np.maximum(self.maxima, maxima)
 
     def _add_moments(self, rows: np.ndarray) -> None:
         squares = np.square(rows, dtype=np.float64).sum(1)
@@ -160,7 +165,7 @@ def moments_within(sites: Sequence[WeightSite], needs: Needs) -> set[str]:
     """
     chosen: set[str] = set()
     left = needs.most_bytes if needs.second_moments else 0
-    patches = {site.label: (site.node.inputs[0], _Patches.of(site)) for site in sites}
+    patches = {site.label: (site.input, _Patches.of(site)) for site in sites}
     counted: set[object] = set()
     for label, key in sorted(patches.items(), key=lambda pair: pair[1][1].moment_bytes):
         if key not in counted:

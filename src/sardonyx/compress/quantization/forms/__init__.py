@@ -1,0 +1,1 @@
+"""Forms of quantized nodes beside QuantizeLinear and DequantizeLinear: operators on integers, packed weights."""

@@ -1,0 +1,191 @@
+"""The numbers and operators that each target accepts; ``check --target`` reads the same table of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx.compress.quantization.scheme import Granularity, Scheme, named_scheme
+from sardonyx.errors import OptionError, UnsupportedError
+from sardonyx.model.check.target_check import supports_node
+from sardonyx.model.check.targets import Target, find_target
+
+Form = Literal["qdq", "qoperator"]
+"""Quantized nodes as float operators between QuantizeLinear and DequantizeLinear, or as operators on integers."""
+
+VENDOR = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class QuantizationTarget:
+    """The preferences of a target.
+
+    Attributes:
+        name: The target.
+        activations: The default type of activations.
+        is_symmetric: True if the target has no zero points.
+        modes: The modes that the target executes.
+        vendor: True if the target executes operators of ``com.microsoft``.
+        engine: The name in the table of ``check --target``; None if every standard operator is accepted.
+    """
+
+    name: str
+    activations: str = "uint8"
+    is_symmetric: bool = False
+    modes: tuple[str, ...] = ("static", "dynamic", "weights")
+    vendor: bool = False
+    engine: str | None = None
+
+    @property
+    def table(self) -> Target | None:
+        """The operators and element types that the target accepts; None if it accepts all standard ones."""
+        return None if self.engine is None else find_target(self.engine)
+
+    def accepts(self, op_type: str, types: Mapping[int, str], opset: int, domain: str = "", inputs: int = 3) -> bool:
+        """Return True if the target runs an operator.
+
+        Args:
+            op_type: The operator.
+            types: The element types of inputs, in lower case, by index.
+            opset: The operator set of the standard domain.
+            domain: The domain of the operator.
+            inputs: The number of inputs.
+        """
+        if self.table is None:
+            return domain in ("", "ai.onnx") or self.vendor
+        node = onnx.helper.make_node(op_type, [f"i{n}" for n in range(inputs)], ["y"], domain=domain)
+        named = {f"i{number}": name for number, name in types.items()}
+        return supports_node(node, {"": opset, VENDOR: 1}, named, self.table)
+
+    def stores(self, dtype: ir.DataType, opset: int) -> bool:
+        """Return True if DequantizeLinear of the target accepts a type."""
+        name = dtype.name.lower()
+        return self.accepts("DequantizeLinear", {0: name, 1: "float", 2: name}, opset)
+
+
+TARGETS: Mapping[str, QuantizationTarget] = {
+    target.name: target
+    for target in (
+        QuantizationTarget("portable"),
+        QuantizationTarget("onnxruntime", vendor=True, engine="onnxruntime"),
+        QuantizationTarget("openvino", engine="openvino"),
+        QuantizationTarget("tensorrt", "int8", is_symmetric=True, modes=("static", "weights"), engine="tensorrt"),
+        QuantizationTarget("native"),
+    )
+}
+"""The targets by name."""
+
+
+def quantization_target(name: str) -> QuantizationTarget:
+    """Return a target.
+
+    Raises:
+        OptionError: Unknown target.
+    """
+    if name not in TARGETS:
+        raise OptionError(f"expected one of {', '.join(TARGETS)}, got {name!r}.", where="target")
+    return TARGETS[name]
+
+
+def choose_scheme(
+    scheme: str | Scheme, target: QuantizationTarget, weights: str | None, activations: str | None,
+    granularity: Granularity | None, block: int, symmetric: bool | None, reduced: bool,
+) -> tuple[Scheme, Literal["weights"] | None]:  # fmt: skip
+    """Return the scheme of the options for a target, and ``"weights"`` if the options quantize weights alone.
+
+    Raises:
+        OptionError: An option is impossible.
+    """
+    quantizes_activations = True
+    changes: dict[str, Any] = {}
+    if isinstance(scheme, Scheme):
+        base = scheme
+    else:
+        base, quantizes_activations = named_scheme(scheme)
+        changes["block"] = block
+        if base.activations == "uint8":
+            changes["activations"] = target.activations
+        changes["symmetric_activations"] = base.symmetric_activations or target.is_symmetric
+        if target.is_symmetric and symmetric is None:
+            changes["symmetric"] = True
+    if weights is not None:
+        named, quantizes_activations = named_scheme(weights)
+        base = replace(named, activations=base.activations, symmetric_activations=base.symmetric_activations)
+    if activations is not None:
+        changes["activations"], quantizes_activations = activations, True
+    if granularity is not None:
+        changes["granularity"] = granularity
+    if symmetric is not None:
+        changes["symmetric"] = symmetric
+    return replace(base, reduced=reduced or base.reduced, **changes), None if quantizes_activations else "weights"
+
+
+def require_accepted(target: QuantizationTarget, scheme: Scheme, mode: str, opset: int) -> None:
+    """Refuse a scheme whose numbers the target does not execute.
+
+    Args:
+        target: The target.
+        scheme: The scheme.
+        mode: The mode.
+        opset: The operator set of the quantized model.
+
+    Raises:
+        OptionError: The target has no such mode, or no zero points.
+        UnsupportedError: The target does not read the operator set or a type.
+    """
+    if mode not in target.modes:
+        raise OptionError(f"{target.name} executes {', '.join(target.modes)}, got {mode!r}.", where="mode")
+    if target.is_symmetric and not scheme.symmetric:
+        raise OptionError(f"{target.name} has no zero points.", where="symmetric", remedy="Use symmetric weights.")
+    table = target.table
+    low, high = (None, None) if table is None else table.opsets.get("", (None, None))
+    if high is not None and opset > high:
+        raise UnsupportedError(
+            f"the types need operator set {opset}, and {target.name} reads at most {high}.",
+            where="target",
+            remedy="Choose other types or another target.",
+        )
+    if mode == "dynamic":
+        return
+    kinds = {scheme.weight_type} | ({scheme.activation_type} if mode == "static" else set())
+    refused = [kind.name for kind in kinds if not target.stores(kind.dtype, max(opset, low or 1))]
+    if refused:
+        raise UnsupportedError(
+            f"{target.name} does not dequantize {', '.join(sorted(refused))} in operator set {opset}.",
+            where="target",
+            remedy="Choose other types or another target.",
+        )
+
+
+def refused_nodes(model: ir.Model, target: QuantizationTarget, known: Iterable[str] = ()) -> list[str]:
+    """Return the nodes of a model, by name, that the target does not run; nodes of `known` names are not looked at."""
+    table = target.table
+    if table is None:
+        return []
+    skipped = set(known)
+    opsets = {domain or "": version for domain, version in model.opset_imports.items()} | {VENDOR: 1}
+    verdicts: dict[object, bool] = {}
+    refused = []
+    for node in model.graph.all_nodes():
+        if node.name in skipped or any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in _own(node)):
+            continue
+        types = tuple("" if v is None or v.dtype is None else v.dtype.name.lower() for v in node.inputs)
+        key = node.domain, node.op_type, types
+        if key not in verdicts:
+            proto = onnx.helper.make_node(
+                node.op_type, [f"i{n}" for n in range(len(types))], [f"o{n}" for n in range(len(node.outputs))],
+                domain=node.domain,
+            )  # fmt: skip
+            named = {f"i{number}": name for number, name in enumerate(types) if name}
+            verdicts[key] = supports_node(proto, opsets, named, table)
+        if not verdicts[key]:
+            refused.append(str(node.name))
+    return refused
+
+
+def _own(node: ir.Node) -> list[ir.Attr]:
+    return list(node.attributes.values())
