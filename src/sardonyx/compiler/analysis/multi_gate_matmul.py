@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.low_bit_weights import match_low_bits
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.core.ir import types as t
@@ -85,6 +86,7 @@ def _is_plain(product: Value) -> bool:
         and len(shape_of(weights)) == 2
         and all(isinstance(size, int) for size in shape_of(weights))
         and is_closed(weights)
+        and match_low_bits(weights) is None
     )
 
 

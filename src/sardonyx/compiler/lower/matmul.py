@@ -9,6 +9,7 @@ import numpy as np
 
 from sardonyx.compiler.analysis.axis_collapsing import can_collapse
 from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.low_bit_weights import LowBitWeights, match_low_bits
 from sardonyx.compiler.analysis.multi_gate_matmul import Gates
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import View, contiguous, merge_axes, shape_of
@@ -18,7 +19,17 @@ from sardonyx.compiler.codegen.integer_dot import entries, parted
 from sardonyx.compiler.codegen.kernel_builder import Gated, Index
 from sardonyx.compiler.codegen.loop_nest import Unfusable, bound_at, masked, stored
 from sardonyx.compiler.codegen.prefetch_reader import Ahead
-from sardonyx.compiler.kernels.gemm.gemm import Matrix, Operands, Packed, Serpentine, gemm, pack, scratch_bytes
+from sardonyx.compiler.kernels.gemm.gemm import (
+    LowBitPanels,
+    Matrix,
+    Operands,
+    Packed,
+    Serpentine,
+    gemm,
+    pack,
+    scratch_bytes,
+)
+from sardonyx.compiler.kernels.gemm.low_bits import pack_codes
 from sardonyx.compiler.kernels.gemm.operands import b_layout
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.lower.context import KernelWriter
@@ -87,12 +98,22 @@ class Contraction:
             k, m_step = floor_div(k, dot_width), floor_div(m_step, dot_width)
         element_a = t.INT32 if dot_width > 1 else dtype_of(a.base)
         matrix_a = Matrix(pointer, element_a, kernel.size(m_step), kernel.size(k_steps[0][0]))
-        matrix_b: Matrix | Packed
+        matrix_b: Matrix | Packed | LowBitPanels
         scratch = None
         if constant:
             dtype_b = t.INT32 if dot_width > 1 else dtype_of(b.base)
-            schedule = self._choose(GemmProblem(m, n, k, result, "packed", dtype_b, dot_width, self._gate_count))
-            matrix_b = Packed(w.pointer(self._packed(schedule, k)), dtype_b)
+            low = match_low_bits(b.base) if self.gates is None else None
+            schedule = self._choose(
+                GemmProblem(
+                    m, n, k, result, "packed", dtype_b, dot_width, self._gate_count, None if low is None else low.form
+                )
+            )
+            if schedule.form == "low_bits":
+                assert low is not None
+                matrix_b = LowBitPanels(w.pointer(_packed_codes(low, b.base, schedule)), low.form)
+                scratch = w.pointer(Scratch(scratch_bytes(schedule, k)))
+            else:
+                matrix_b = Packed(w.pointer(self._packed(schedule, k)), dtype_b)
         else:
             matrix_b = Matrix(w.pointer(b.base), dtype_of(b.base), kernel.size(k_steps[1][0]), kernel.size(n_step))
             layout = b_layout(matrix_a, matrix_b, result)
@@ -290,6 +311,17 @@ class Contraction:
             return reader.element(part.operands[0], wide)
 
         return at
+
+
+def _packed_codes(weights: LowBitWeights, source: Value, schedule: GemmSchedule) -> Prepared:
+    """Return weights of few bits in the panels of a schedule."""
+    columns = schedule.tile.columns
+
+    def make(read: Read) -> np.ndarray:
+        zero = None if weights.zero is None else read(weights.zero)[:, 0]
+        return pack_codes(read(weights.packed), read(weights.scale)[:, 0], zero, weights.form, columns)
+
+    return Prepared(source, f"low bits, panels of {columns} columns, {weights.form}", make)
 
 
 def _words(array: np.ndarray, dot_width: int) -> np.ndarray:

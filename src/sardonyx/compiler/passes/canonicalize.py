@@ -6,6 +6,8 @@
 - A window over a whole image is a ``reduce``.
 - Products of dequantized values are products of int8 codes (:mod:`sardonyx.compiler.passes.int8_matmul`). This is not a
   pass of its own: a convolution of codes needs the image and the movements that the rule for ``convolve`` has at hand.
+- Rows of a dequantized table are dequantized rows (:mod:`sardonyx.compiler.passes.gathered_tables`).
+- Dequantized weights of other products keep their codes (:mod:`sardonyx.compiler.passes.low_bit_matmul`).
 
 Passes before: calls are inlined (:mod:`sardonyx.compiler.passes.inline_calls`) and slices at the iteration number of a
 loop are elements (:mod:`sardonyx.compiler.passes.loop_slices`). The pass after merges products with a common operand
@@ -21,7 +23,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.analysis.strided_views import shape_of
+from sardonyx.compiler.passes.gathered_tables import gather_rows
 from sardonyx.compiler.passes.int8_matmul import image_operands, multiply_codes
+from sardonyx.compiler.passes.low_bit_matmul import keep_low_bits
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t
@@ -69,6 +73,18 @@ def whole_window(m: Match, x: Tensor, **params: Any) -> Value | None:
 def int8_product(m: Match, x: Tensor, y: Tensor, **params: Any) -> Value | None:
     """A product of dequantized values is a product of int8 codes, scaled."""
     return multiply_codes(params, x, y, m.context.target)
+
+
+@CANONICAL_FORMS.rule("contract")
+def low_bit_product(m: Match, x: Tensor, y: Tensor, **params: Any) -> Value | None:
+    """A product by dequantized weights is a product by weights of few bits in one form."""
+    return keep_low_bits(params, x, y)
+
+
+@CANONICAL_FORMS.rule("gather")
+def gathered_rows(m: Match, x: Tensor, at: Tensor, *, batch: int) -> Value | None:
+    """Rows of a table that constants define are computed from rows of the constants."""
+    return gather_rows(x, at, batch)
 
 
 @CANONICAL_FORMS.rule("permute")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
+from sardonyx.compiler.analysis.low_bit_weights import match_low_bits
 from sardonyx.compiler.analysis.multi_gate_matmul import MOST_GATES
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
@@ -86,6 +87,7 @@ def _is_candidate(value: Value) -> bool:
         and len(value.params["right"]) == 1
         and not is_closed(value.operands[0])
         and is_closed(value.operands[1])
+        and match_low_bits(value.operands[1]) is None
     )
 
 

@@ -57,6 +57,20 @@ Trades scratch memory for reuse of a block of B.
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
 """
 
+LOW_BIT_TILES_PER_ITEM = 48
+"""Most register tiles of rows in a work item if weights of few bits are converted for each work item.
+
+Trades scratch memory and balance of threads for fewer conversions.
+Provenance: Sapphire Rapids, `python benchmarks/low_bits.py`.
+"""
+
+EXPANDED_SHARE_OF_L2 = 1 / 8
+"""Weights of few bits that take a smaller share of L2 as float32 are expanded when a program is compiled.
+
+Trades memory for the conversion in each call.
+Provenance: Sapphire Rapids, `python benchmarks/low_bits.py --size 512 --layers 1`.
+"""
+
 ROW_TILES_WORTH_PACKING = 2
 """Register tiles of rows up to which B is read in place, or K is not blocked: more amortize the copy.
 

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from sardonyx.compiler.analysis.low_bit_weights import LowBits
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.llvm.ir_builder import vector
 from sardonyx.compiler.llvm.vector_value import BITS
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.choice import Candidate, Choice, apply_override, require, take_fields
+from sardonyx.compiler.tiling.low_bits import FEW_ROWS, chunk, stays_low
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import BFLOAT16, FLOAT, FLOAT16, DType, is_float, numpy_dtype
 
@@ -26,8 +28,12 @@ In place: with contiguous rows of the accumulator's type (``rows``), contiguous 
 (``unit``), or neither.
 """
 
-Form = Literal["tiles", "few_columns", "one_row"]
-"""Register tiles with B's columns in the lanes, or dot products with K in the lanes."""
+Form = Literal["tiles", "few_columns", "one_row", "low_bits"]
+"""Register tiles with B's columns in the lanes, or dot products with K in the lanes.
+
+``low_bits``: tiles, of weights that stay in few bits; ``tiles`` of such weights means that they are expanded to floats
+when the program is compiled.
+"""
 
 Prefetch = Literal["none", "panel", "stream", "steps"]
 """The target of the inner loop's prefetches.
@@ -53,6 +59,7 @@ class GemmProblem:
         b_dtype: The element type of B in memory.
         dot_width: Adjacent elements along K that one lane multiplies and adds in one instruction.
         gates: Gates that the epilogue combines unit by unit; 1 without gates.
+        low_bits: The storage of weights of few bits; None for other operands.
     """
 
     m: Size
@@ -63,6 +70,7 @@ class GemmProblem:
     b_dtype: DType
     dot_width: int = 1
     gates: int = 1
+    low_bits: LowBits | None = None
 
     def __str__(self) -> str:
         parts = [f"gemm m={self.m} n={self.n} k={self.k} {self.result.name.lower()} b={self.b}"]
@@ -72,6 +80,8 @@ class GemmProblem:
             parts.append(f"dot_width={self.dot_width}")
         if self.gates > 1:
             parts.append(f"gates={self.gates}")
+        if self.low_bits is not None:
+            parts.append(f"of {self.low_bits}")
         return " ".join(parts)
 
 
@@ -181,9 +191,10 @@ class GemmSchedule:
 
     def __str__(self) -> str:
         tile = self.tile
-        if self.form != "tiles":
+        if not self.has_tiles:
             return f"{self.form}: dot products along K, {tile.lanes} lanes"
-        parts = [f"tile {tile.rows}x{tile.vectors}x{tile.lanes}", f"unroll {tile.unroll}"]
+        parts = ["low_bits"] if self.form == "low_bits" else []
+        parts += [f"tile {tile.rows}x{tile.vectors}x{tile.lanes}", f"unroll {tile.unroll}"]
         if tile.chains > 1:
             parts.append(f"{tile.chains} chains")
         if tile.dot_width > 1:
@@ -198,6 +209,11 @@ class GemmSchedule:
         return ", ".join(parts)
 
     @property
+    def has_tiles(self) -> bool:
+        """True if B's columns are in the lanes of register tiles."""
+        return self.form in ("tiles", "low_bits")
+
+    @property
     def corrects_overflow(self) -> bool:
         """True if weights whose byte products saturate are multiplied again with a correction."""
         return self.tile.saturates and self.form == "tiles"
@@ -206,7 +222,7 @@ class GemmSchedule:
     def packed_layout(self) -> PackedLayout:
         """The order of packed weights."""
         tile = self.tile
-        columns = tile.columns if self.form == "tiles" else 0
+        columns = tile.columns if self.has_tiles else 0
         return PackedLayout(tile.result, tile.lanes, columns, self.gates, tile.dot_width, self.corrects_overflow)
 
     def to_dict(self) -> dict[str, Any]:
@@ -257,9 +273,15 @@ class GemmSchedule:
         require(tile.vectors % self.gates == 0, f"expected vectors to be a multiple of {self.gates} gates.")
         require(self.k_block >= 0, f"expected k_block to be at least 0, got {self.k_block}.")
         packed = problem.b == "packed"
-        if self.k_block:
+        if self.k_block and self.form == "tiles":
             require(packed and isinstance(problem.k, int), "K is blocked only for packed weights and a known K.")
             require(self.k_block % tile.unroll == 0, "expected k_block to be a multiple of unroll.")
+        if self.form == "low_bits":
+            low = problem.low_bits
+            require(low is not None, "low_bits takes weights of few bits.")
+            assert low is not None
+            require(self.k_block > 0 and self.k_block % low.block == 0, f"expected k_block in blocks of {low.block}.")
+            require(tile.chains == 1, "low_bits takes one chain.")
         if self.form == "few_columns":
             n = problem.n
             require(problem.b != "rows" and problem.b != "strided", "B is not contiguous along K.")
@@ -379,7 +401,7 @@ def estimate_cost(problem: GemmProblem, schedule: GemmSchedule) -> float | None:
     m, n, tile = problem.m, problem.n, schedule.tile
     if not (isinstance(m, int) and isinstance(n, int) and m and n):
         return None
-    if schedule.form != "tiles":
+    if not schedule.has_tiles:
         return m * n / tile.lanes
     sums = min(m, tile.rows) * tile.vectors * tile.chains
     latency = max(1.0, costs.FMAS_IN_FLIGHT / sums)
@@ -413,7 +435,29 @@ class _Candidates:
         return Choice(self.problem, self.schedule, reason, cost, candidates)
 
 
+def _choose_low_bits(problem: GemmProblem, low: LowBits, target: Target) -> Choice[GemmSchedule]:
+    """Choose between weights that stay in few bits and weights that are expanded to floats."""
+    base = default_tile(target, problem.result)
+    m, n, k = problem.m, problem.n, problem.k
+    assert isinstance(n, int)
+    assert isinstance(k, int)
+    tile = base
+    if isinstance(m, int) and m > FEW_ROWS:
+        tile = replace(base, rows=_fit_rows(m, base.rows))
+    schedule = GemmSchedule("low_bits", tile, 1, chunk(low, tile.columns, target), costs.LOW_BIT_TILES_PER_ITEM, "none")
+    expanded = _choose_plain(replace(problem, low_bits=None), target)
+    if stays_low(k, n, target):
+        candidates = _Candidates(problem, target, schedule)
+        candidates.rejected[expanded.schedule] = "weights as floats would take more memory and bandwidth"
+        return candidates.choice("weights stay in few bits")
+    candidates = _Candidates(problem, target, expanded.schedule)
+    candidates.rejected[schedule] = "weights as floats take a small share of L2"
+    return candidates.choice(f"expanded weights, {expanded.reason}")
+
+
 def _choose_plain(problem: GemmProblem, target: Target) -> Choice[GemmSchedule]:
+    if problem.low_bits is not None:
+        return _choose_low_bits(problem, problem.low_bits, target)
     base = default_tile(target, problem.result, problem.dot_width)
     along_k = problem.b in ("columns", "unit")
     narrow = _narrow_tile(base, problem.n)

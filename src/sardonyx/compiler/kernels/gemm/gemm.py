@@ -10,6 +10,7 @@ whose part of A stays in L2 while all panels pass.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,21 +18,24 @@ from sardonyx.compiler.codegen.integer_dot import each_entry
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index, Kernel
 from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.gemm.gemv import multiply_few_columns, multiply_one_row
+from sardonyx.compiler.kernels.gemm.low_bits import LowBitPanel
 from sardonyx.compiler.kernels.gemm.microkernel import accumulate, multiply_add, read
-from sardonyx.compiler.kernels.gemm.operands import Matrix, Operands, Packed, Product, Serpentine
+from sardonyx.compiler.kernels.gemm.operands import LowBitPanels, Matrix, Operands, Packed, Product, Serpentine
 from sardonyx.compiler.kernels.gemm.packing import fill, pack
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.gemm import GemmSchedule
+from sardonyx.compiler.tiling.low_bits import FEW_ROWS, MOST_ROWS, ROW_COUNTS
 from sardonyx.core.dim import Size, ceil_div
-from sardonyx.core.ir.types import DType, numpy_dtype
+from sardonyx.core.ir.types import FLOAT, DType, numpy_dtype
 
-__all__ = ["Matrix", "Operands", "Packed", "Serpentine", "gemm", "pack", "scratch_bytes"]
+__all__ = ["LowBitPanels", "Matrix", "Operands", "Packed", "Serpentine", "gemm", "pack", "scratch_bytes"]
 
 
 def scratch_bytes(schedule: GemmSchedule, k: Size) -> Size:
-    """Return the bytes of scratch memory of a worker for a B in place: one packed panel."""
-    return k * (schedule.tile.columns * schedule.tile.bytes)
+    """Return the bytes of scratch memory of a worker: one packed panel, or a block of K of converted weights."""
+    depth = schedule.k_block if schedule.form == "low_bits" else k
+    return depth * (schedule.tile.columns * schedule.tile.bytes)
 
 
 def gemm(
@@ -42,7 +46,7 @@ def gemm(
     n: Size,
     k: Size,
     a: Matrix,
-    b: Matrix | Packed,
+    b: Matrix | Packed | LowBitPanels,
     epilogue: Epilogue | Gated,
     batch: Size = 1,
     locate: Callable[[Emitter, str | int], Operands] | None = None,
@@ -68,7 +72,7 @@ def gemm(
         locate: Emits the addresses of the operands of a product of the batch by its number; by default those of ``a``
             and ``b``.
         result: The element type of the sums, which operands are converted to; by default that of ``a``.
-        scratch: Scratch memory where ``b`` is a :class:`Matrix`: :func:`scratch_bytes` for each worker.
+        scratch: Scratch memory where ``b`` is not :class:`Packed`: :func:`scratch_bytes` for each worker.
         serpentine: The order of panels; None for ascending order.
         epilogue_operations: Operations of the epilogue for each result.
 
@@ -162,14 +166,19 @@ class _Gemm:
             operands = product.locate_operands(e, number)
             column = e.mul(panel, tile.columns)
             left = e.least(tile.columns, e.sub(self.columns, column))
-            values = self._panel(operands.b, panel, e.add(e.mul(number, panels), panel), left, e.mul(group, block_rows))
             start = e.mul(block, block_rows)
             end = e.least(self.rows, e.add(start, block_rows))
-            if self.k_block:
-                self._by_k_blocks(operands.a, start, end, left, values)
+            unique, first_row = e.add(e.mul(number, panels), panel), e.mul(group, block_rows)
+            if isinstance(self.b, LowBitPanels):
+                self._multiply_low_bits(self.b, operands, panel, start, end, left)
+                self._finish(operands.leading, start, e.sub(end, start), column, left)
+            elif self.k_block:
+                values = self._panel(operands.b, panel, unique, left, first_row)
+                self._by_k_blocks(operands.a, start, end, left, functools.partial(self._piece, values, start))
                 self._correct_overflow(operands, start, e.sub(end, start), panel)
                 self._finish(operands.leading, start, e.sub(end, start), column, left)
             else:
+                values = self._panel(operands.b, panel, unique, left, first_row)
                 with e.loop(start, end, tile.rows) as row:
                     count = e.least(tile.rows, e.sub(end, row))
                     self._prefetch_epilogue(operands.leading, row, count, column, left)
@@ -194,8 +203,82 @@ class _Gemm:
         tiles, some = e.div(e.add(self.rows, rows - 1), rows), e.most(1, blocks)
         return e.mul(e.div(e.sub(e.add(tiles, some), 1), some), rows), blocks
 
-    def _by_k_blocks(self, a: str, start: str | int, end: str | int, left: str | int, panel: _Panel) -> None:
-        """Emit the rows of a work item by blocks of K.
+    def _multiply_low_bits(
+        self, b: LowBitPanels, operands: Operands, panel: str | int, start: str | int, end: str | int, left: str | int
+    ) -> None:
+        """Emit the rows of a work item, by weights of few bits."""
+        e, tile, product, k = self.e, self.tile, self.product, self.product.k
+        assert isinstance(k, int)
+        words = b.form.blocks(k) * b.form.block_words(tile.columns)
+        start_of_panel = e.address(operands.b, "i32", e.mul(panel, words))
+        low = LowBitPanel(e, self.target, tile, b, start_of_panel, k, self.k_block)
+        count = e.sub(end, start)
+
+        def few(rows: int, first: str | int = 0) -> None:
+            last = e.sub(count, 1)
+            numbers = [i if i == 0 or count == rows else e.least(e.add(first, i), last) for i in range(rows)]
+            numbers[0] = first
+            sums = e.address(self.finished, tile.element, e.mul(first, tile.columns))
+            low.multiply_rows(self.a, [self._line(operands.a, e.add(start, number)) for number in numbers], sums)
+
+        def correct_infinite() -> None:
+            with e.when(low.has_infinite(count, self.finished)), e.loop(0, count) as number:
+                sums = e.address(self.finished, tile.element, e.mul(number, tile.columns))
+                low.multiply_weights(self.a, self._line(operands.a, e.add(start, number)), sums)
+
+        def many() -> None:
+            assert product.scratch is not None
+            room = self.k_block * tile.columns * tile.bytes
+            floats = e.address(product.scratch, "i8", e.mul("%worker", room))
+
+            def piece(begin: str | int, length: str | int) -> _Panel:
+                low.convert(begin, length, floats)
+                return _Panel(floats, tile.columns, FLOAT, length, None, start)
+
+            self._by_k_blocks(operands.a, start, end, left, piece)
+
+        def choose(counts: tuple[int, ...]) -> None:
+            if not counts:
+                many()
+                return
+            with e.either(e.let(f"icmp sle i64 {count}, {counts[0]}")) as branches:
+                next(branches)
+                few(counts[0])
+                correct_infinite()
+                next(branches)
+                choose(counts[1:])
+                next(branches, None)
+
+        if not isinstance(product.m, int):
+            choose(ROW_COUNTS)
+        elif product.m <= FEW_ROWS:
+            rows = -(-product.m // -(-product.m // MOST_ROWS))
+            with e.loop(0, product.m, rows) as first:
+                few(rows, first)
+            correct_infinite()
+        else:
+            many()
+
+    def _line(self, a: str, row: str | int) -> str:
+        """Return the address of a row of A."""
+        return self.e.address(a, memory_type(self.a.dtype), self.e.mul(row, self.a.row))
+
+    def _piece(self, panel: _Panel, first_row: str | int, begin: str | int, length: str | int) -> _Panel:
+        """Return some steps of K of a packed panel."""
+        e = self.e
+        pointer = e.address(panel.pointer, memory_type(panel.dtype), e.mul(begin, panel.row))
+        following = e.address(pointer, memory_type(panel.dtype), e.mul(length, panel.row))
+        return _Panel(pointer, panel.row, panel.dtype, length, following, first_row)
+
+    def _by_k_blocks(
+        self,
+        a: str,
+        start: str | int,
+        end: str | int,
+        left: str | int,
+        piece: Callable[[str | int, str | int], _Panel],
+    ) -> None:
+        """Emit the rows of a work item by blocks of K, of which ``piece`` gives B.
 
         Sums are stored between blocks, which does not change any bit.
         """
@@ -207,14 +290,12 @@ class _Gemm:
             length: str | int = self.k_block
             if isinstance(self.depth, int) and self.depth % self.k_block:
                 length = e.least(self.k_block, e.sub(self.depth, begin))
-            pointer = e.address(panel.pointer, memory_type(panel.dtype), e.mul(begin, panel.row))
-            following = e.address(pointer, memory_type(panel.dtype), e.mul(length, panel.row))
-            piece = _Panel(pointer, panel.row, panel.dtype, length, following, start)
+            values = piece(begin, length)
             operand = e.address(a, memory_type(self.a.dtype), e.mul(begin, self.a.column))
             with e.loop(start, end, tile.rows) as row:
                 count = e.least(tile.rows, e.sub(end, row))
                 sums = e.address(self.finished, tile.element, e.mul(e.sub(row, start), tile.columns))
-                self._compute(_Strip(operand, row, count, left, piece, sums))
+                self._compute(_Strip(operand, row, count, left, values, sums))
 
     def _order_panel(self, panel: str | int, panels: str | int) -> str | int:
         """Return the panel of a position in serpentine order, within the part of each thread."""
@@ -237,6 +318,7 @@ class _Gemm:
     def _panel(self, start: str, panel: str | int, unique: str | int, left: str | int, first_row: str | int) -> _Panel:
         """Return a panel of B by number: packed before the call, in place, or packed now."""
         e, tile, b = self.e, self.tile, self.b
+        assert not isinstance(b, LowBitPanels)
         if isinstance(b, Packed):
             offset = e.mul(e.mul(panel, self.depth), tile.columns)
             begin = e.address(start, memory_type(b.dtype), offset)

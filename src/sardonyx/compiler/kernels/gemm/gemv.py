@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sardonyx.compiler.codegen.kernel_builder import Gated, Index, Kernel
 from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.gemm.microkernel import multiply_add, read
-from sardonyx.compiler.kernels.gemm.operands import Packed, Product
+from sardonyx.compiler.kernels.gemm.operands import LowBitPanels, Matrix, Packed, Product
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.tiling.gemm import DOT_ROWS, Tile
 from sardonyx.core.dim import Size, ceil_div
@@ -26,6 +26,7 @@ def multiply_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
     e, a, b, n, epilogue = kernel.emitter, product.a, product.b, product.n, product.epilogue
     assert isinstance(n, int)
     assert not isinstance(epilogue, Gated)
+    assert not isinstance(b, LowBitPanels)
     rows, depth = kernel.size(product.m), kernel.size(product.k)
     blocks = e.div(e.add(rows, ITEM - 1), ITEM)
     finished = e.array(tile.element, DOT_ROWS * tile.lanes)
@@ -55,7 +56,7 @@ def multiply_few_columns(kernel: Kernel, tile: Tile, product: Product) -> Size:
 def multiply_one_row(kernel: Kernel, tile: Tile, product: Product) -> Size:
     """Emit a product of one row with columns that are contiguous; return the work items."""
     e, a, b, epilogue = kernel.emitter, product.a, product.b, product.epilogue
-    assert not isinstance(b, Packed)
+    assert isinstance(b, Matrix)
     assert not isinstance(epilogue, Gated)
     columns, depth = kernel.size(product.n), kernel.size(product.k)
     blocks = e.div(e.add(columns, ITEM - 1), ITEM)

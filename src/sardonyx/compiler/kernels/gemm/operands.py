@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sardonyx.compiler.analysis.low_bit_weights import LowBits
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.tiling.gemm import Layout, accumulator
 from sardonyx.core.dim import Size
-from sardonyx.core.ir.types import DType
+from sardonyx.core.ir.types import FLOAT, DType
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,24 @@ class Packed:
 
     pointer: str
     dtype: DType
+
+
+@dataclass(frozen=True)
+class LowBitPanels:
+    """Weights of few bits in the panels of :func:`~sardonyx.compiler.kernels.gemm.low_bits.pack_codes`.
+
+    Attributes:
+        pointer: Address of the first panel.
+        form: The storage.
+    """
+
+    pointer: str
+    form: LowBits
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of converted weights."""
+        return FLOAT
 
 
 def b_layout(a: Matrix, b: Matrix, result: DType) -> Layout:
@@ -90,7 +109,7 @@ class Product:
     n: Size
     k: Size
     a: Matrix
-    b: Matrix | Packed
+    b: Matrix | Packed | LowBitPanels
     epilogue: Epilogue | Gated
     batch: Size
     locate: Callable[[Emitter, str | int], Operands] | None

@@ -1,0 +1,189 @@
+"""Products by weights of few bits, beside ONNX Runtime and float32.
+
+    python benchmarks/low_bits.py --sections int4,int8 --rows 1,4,32,256
+
+A model is a chain of products of one size. Sardonyx with weights of few bits, ONNX Runtime with the same model, and
+Sardonyx with float32 weights run in alternation; the minimum of each counts. The share of the bandwidth relates the
+bytes of codes, scales and zero points to the bytes that all threads read from memory in the same time, measured before
+by the same process. ``SARDONYX_TARGET`` names a lesser processor for Sardonyx.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import rich.console
+import rich.table
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx
+from sardonyx.compiler.executor.thread_pool import pool
+from sardonyx.compiler.machine_peak import measured_peak
+from sardonyx.compiler.target.description import host
+
+
+@dataclass(frozen=True)
+class Form:
+    """Weights of one storage.
+
+    Attributes:
+        name: The name in tables.
+        bits: Bits of a code.
+        block: Weights along K that share a scale.
+        zero: True if blocks have zero points.
+        operator: ``MatMulNBits``, or ``DequantizeLinear`` before ``MatMul``.
+    """
+
+    name: str
+    bits: int
+    block: int
+    zero: bool
+    operator: str = "MatMulNBits"
+
+    def bytes(self, k: int, n: int) -> int:
+        """Return the bytes of the weights of one product."""
+        blocks = -(-k // self.block)
+        return k * n * self.bits // 8 + blocks * n * (4 + self.zero)
+
+
+SECTIONS = {
+    "int4": (
+        Form("4 bits, blocks of 32", 4, 32, False), Form("4 bits, blocks of 32, zero points", 4, 32, True),
+        Form("4 bits, blocks of 128", 4, 128, False), Form("int4 QDQ, blocks of 32", 4, 32, False, "DequantizeLinear"),
+    ),
+    "int2": (Form("2 bits, blocks of 32", 2, 32, False),),
+    "int8": (
+        Form("8 bits, blocks of 32", 8, 32, False), Form("int8 QDQ, blocks of 128", 8, 128, False, "DequantizeLinear"),
+    ),
+}  # fmt: skip
+
+
+def model(form: Form | None, rows: int, size: int, layers: int) -> onnx.ModelProto:
+    """Return a chain of products; of float32 weights without a form."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    name = "x"
+    for layer in range(layers):
+        if form is None:
+            weights.append(numpy_helper.from_array(_floats(rng, size), f"w{layer}"))
+            nodes.append(helper.make_node("MatMul", [name, f"w{layer}"], [f"y{layer}"]))
+        elif form.operator == "MatMulNBits":
+            weights += _packed(rng, form, size, layer)
+            inputs = [name, f"w{layer}", f"s{layer}", *[f"z{layer}"] * form.zero]
+            nodes.append(
+                helper.make_node(
+                    form.operator, inputs, [f"y{layer}"], domain="com.microsoft", K=size, N=size, bits=form.bits,
+                    block_size=form.block,
+                )
+            )  # fmt: skip
+        else:
+            codes = rng.integers(-(1 << form.bits - 1), 1 << form.bits - 1, (size, size))
+            dtype = {4: TensorProto.INT4, 8: TensorProto.INT8}[form.bits]
+            weights.append(helper.make_tensor(f"w{layer}", dtype, codes.shape, codes.ravel()))
+            weights.append(numpy_helper.from_array(_scales(rng, form, (size // form.block, size)), f"s{layer}"))
+            nodes.append(
+                helper.make_node(
+                    form.operator, [f"w{layer}", f"s{layer}"], [f"d{layer}"], axis=0, block_size=form.block
+                )
+            )
+            nodes.append(helper.make_node("MatMul", [name, f"d{layer}"], [f"y{layer}"]))
+        name = f"y{layer}"
+    values = [helper.make_tensor_value_info(end, TensorProto.FLOAT, [rows, size]) for end in ("x", name)]
+    graph = helper.make_graph(nodes, "chain", values[:1], values[1:], weights)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _floats(rng: np.random.Generator, size: int) -> np.ndarray:
+    return rng.standard_normal((size, size), np.float32) / np.float32(np.sqrt(size))
+
+
+def _scales(rng: np.random.Generator, form: Form, shape: tuple[int, ...]) -> np.ndarray:
+    return (rng.random(shape, np.float32) + np.float32(0.5)) / np.float32(1 << form.bits) / np.float32(16)
+
+
+def _packed(rng: np.random.Generator, form: Form, size: int, layer: int) -> list[onnx.TensorProto]:
+    blocks = size // form.block
+    shape = (size, blocks, form.block * form.bits // 8)
+    arrays = {"w": rng.integers(0, 256, shape, np.uint8), "s": _scales(rng, form, (size, blocks))}
+    if form.zero:
+        middle = 1 << (form.bits - 1)
+        zeros = rng.integers(middle - 1, middle + 2, (size, blocks), np.uint8).reshape(size, -1, 8 // form.bits)
+        shifts = np.arange(0, 8, form.bits, dtype=np.uint8)
+        arrays["z"] = np.bitwise_or.reduce(zeros << shifts, -1)
+    return [numpy_helper.from_array(array, f"{name}{layer}") for name, array in arrays.items()]
+
+
+def least_seconds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Return the least time of each function, in alternation."""
+    least = dict.fromkeys(runs, float("inf"))
+    for run in runs.values():
+        run()
+    for _ in range(rounds):
+        for name, run in runs.items():
+            begin = time.perf_counter()
+            run()
+            least[name] = min(least[name], time.perf_counter() - begin)
+    return least
+
+
+def measure(form: Form, rows: int, size: int, layers: int, threads: int, rounds: int) -> dict[str, float]:
+    """Return seconds of Sardonyx, of ONNX Runtime and of float32 weights in Sardonyx."""
+    low, floats = model(form, rows, size, layers), model(None, rows, size, layers)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    feeds = {"x": np.random.default_rng(1).standard_normal((rows, size), np.float32)}
+    sessions = {
+        "sardonyx": sardonyx.Session(low, compile="wait"),
+        "onnxruntime": onnxruntime.InferenceSession(low.SerializeToString(), options),
+        "float32": sardonyx.Session(floats, compile="wait"),
+    }
+    runs = {name: (lambda session=session: session.run(None, feeds)) for name, session in sessions.items()}
+    return least_seconds(runs, rounds)
+
+
+def table(section: str, arguments: argparse.Namespace, bandwidth: float) -> rich.table.Table:
+    """Measure the forms of a section."""
+    result = rich.table.Table(title=f"{section}: {arguments.layers} products of {arguments.size}²")
+    for column in ("weights", "rows", "sardonyx, ms", "onnxruntime, ms", "float32, ms", "× onnxruntime", "× float32"):
+        result.add_column(column)
+    result.add_column("of bandwidth")
+    for form in SECTIONS[section]:
+        for rows in arguments.rows:
+            least = measure(form, rows, arguments.size, arguments.layers, arguments.threads, arguments.rounds)
+            ours = least["sardonyx"]
+            share = arguments.layers * form.bytes(arguments.size, arguments.size) / ours / bandwidth
+            result.add_row(
+                form.name, str(rows), *(f"{1e3 * seconds:.2f}" for seconds in least.values()),
+                f"{least['onnxruntime'] / ours:.2f}", f"{least['float32'] / ours:.2f}", f"{share:.2f}",
+            )  # fmt: skip
+    return result
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sections", default="int4,int2,int8", help="int4, int2, int8, separated by commas")
+    parser.add_argument("--rows", default="1,4,32,256", type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--size", type=int, default=4096, help="rows and columns of the weights")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    arguments = parser.parse_args()
+    console = rich.console.Console(width=140)
+    bandwidth = measured_peak(host(), pool(arguments.threads)).bytes
+    console.print(f"{host().name}, {arguments.threads} threads, {bandwidth / 1e9:.1f} GB/s from memory")
+    for section in arguments.sections.split(","):
+        console.print(table(section, arguments, bandwidth))
+
+
+if __name__ == "__main__":
+    main()

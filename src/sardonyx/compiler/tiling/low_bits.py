@@ -1,0 +1,27 @@
+"""Sizes that the kernel of a product by weights of few bits works with."""
+
+from __future__ import annotations
+
+from sardonyx.compiler.analysis.low_bit_weights import LowBits
+from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling import costs
+
+FEW_ROWS = 16
+"""Most rows for which codes are converted in registers; with more rows, a part of a panel is converted in memory."""
+
+MOST_ROWS = 8
+"""Rows that are multiplied by a code in a register."""
+
+ROW_COUNTS = (1, 4, MOST_ROWS)
+"""Row counts with code of their own, where the number of rows is open."""
+
+
+def chunk(form: LowBits, columns: int, target: Target) -> int:
+    """Return the steps of K that are converted to floats at a time: whole blocks, at most an eighth of L2."""
+    most = target.l2 // 8 // (columns * 4)
+    return max(1, most // form.block) * form.block
+
+
+def stays_low(k: int, n: int, target: Target) -> bool:
+    """Return True if weights stay in few bits: as floats they would take more than a share of L2."""
+    return k * n * 4 > target.l2 * costs.EXPANDED_SHARE_OF_L2
