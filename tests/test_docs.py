@@ -53,8 +53,8 @@ def test_files_of_the_recipes_exist() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what the examples speak of: model.onnx, head.onnx, better.onnx, real.npz, check.py (a program that
-    cannot run Sigmoid) and the shipped models."""
+    """A folder with what the examples speak of: model.onnx, head.onnx, better.onnx, real.npz, train.npz and eval.npz
+    (of the digits classifier), check.py (a program that cannot run Sigmoid) and the shipped models."""
     monkeypatch.chdir(tmp_path)
     for name in demo.names():
         shutil.copy(demo.path(name), tmp_path)
@@ -64,6 +64,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("check.py").write_text(
         "import sys, onnx\nsys.exit(any(n.op_type == 'Sigmoid' for n in onnx.load(sys.argv[1]).graph.node))\n"
     )
+    digits = demo.inputs("digits_classifier")["image"]
+    with np.load(demo.path("digits_classifier").with_suffix(".npz")) as stored:
+        np.savez("eval.npz", image=digits[160:], labels=stored["truth::labels"][160:])
+    np.savez("train.npz", image=digits[:32])
     np.savez("real.npz", image=np.random.default_rng(0).random((2, 3, 8, 8), np.float32))
     return tmp_path
 

@@ -14,8 +14,10 @@ __version__ = "0.1.0"
 defer_imports()
 
 PUBLIC_NAMES = {
+    "sardonyx.compress.evidence": ["metric"],
     "sardonyx.compress.float16": ["auto_mixed_precision", "convert_bfloat16", "convert_float16"],
     "sardonyx.compress.quantization": ["quantize"],
+    "sardonyx.compress.search": ["Budget", "compress"],
     "sardonyx.errors": ["SardonyxError"],
     "sardonyx.model": ["load", "save", "to_proto"],
     "sardonyx.model.check": ["check"],

@@ -24,6 +24,10 @@ def lazy_names(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[st
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         with imports_frozen():
             value = getattr(importlib.import_module(modules[name]), name)
+        own = sys.modules.get(f"{package}.{name}")
+        if own is not None:
+            # A sub-package that is also a function remains the attribute, so that its modules can be imported.
+            return own
         setattr(sys.modules[package], name, value)
         return value
 

@@ -1,7 +1,7 @@
 """Evidence of a lossy change: errors of outputs, metrics with paired intervals, verdicts, the record in the file."""
 
 from sardonyx.compress.evidence.change import MetricChange, Verdict, compare_metrics, metric_change
-from sardonyx.compress.evidence.labels import read_labels
+from sardonyx.compress.evidence.labels import read_labels, stored_metric
 from sardonyx.compress.evidence.layers import LayerError, layers_that_hurt
 from sardonyx.compress.evidence.measurement import Evaluate, Measurement, measure
 from sardonyx.compress.evidence.metrics import METRICS, metric
@@ -29,4 +29,5 @@ __all__ = [
     "plain",
     "read_labels",
     "store",
+    "stored_metric",
 ]

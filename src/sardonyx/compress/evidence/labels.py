@@ -7,7 +7,11 @@ import zipfile
 from collections.abc import Collection
 
 import numpy as np
+import onnx_ir as ir
 
+from sardonyx.compress.evidence.measurement import Evaluate
+from sardonyx.compress.evidence.metrics import metric
+from sardonyx.compress.samples import Preprocess, read_samples
 from sardonyx.errors import ModelFileError, OptionError
 
 NAMES = ("labels", "label", "y", "targets", "target", "truth")
@@ -61,3 +65,22 @@ def read_labels(path: str | os.PathLike[str], inputs: Collection[str], metric: s
         where=os.fspath(path),
         remedy="Name the array of labels 'labels'.",
     )
+
+
+def stored_metric(
+    name: str, path: str | os.PathLike[str], model: ir.Model, preprocess: Preprocess | None = None
+) -> Evaluate:
+    """Return a function that measures a session on an ``.npz`` file of samples with labels.
+
+    Args:
+        name: The name of the metric; see :func:`sardonyx.metric`.
+        path: The file: the inputs of the model, samples in axis 0, and the labels.
+        model: The model.
+        preprocess: A function or a model that computes feeds from the items of the file.
+
+    Raises:
+        ModelFileError: The file cannot be read.
+        OptionError: The metric is unknown, or labels or samples do not fit.
+    """
+    labels = read_labels(path, [str(value.name) for value in model.graph.inputs], name)
+    return metric(name, labels, read_samples(path, model, preprocess))

@@ -81,6 +81,8 @@ def _extract_constants(engine: Engine, graph: ir.Graph, constants: list[ir.Node]
         old = node.outputs[0]
         tensor = facts.constant_tensor(old)
         assert tensor is not None
+        # Without the tensor, which models share and which a value renames with itself.
+        old.const_value = None
         name, old.name = old.name, engine.names.fresh(f"{old.name}_node")
         value = ir.Value(
             name=name,

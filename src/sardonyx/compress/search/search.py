@@ -1,0 +1,211 @@
+"""The search: trials of plans, from single moves to combinations, until nothing improves.
+
+A move is tried on all layers. If the accuracy does not hold, the largest share of layers for which it holds is
+bisected, with the least harmful layers first. The best results are then combined with further moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sardonyx.compress.search.budget import Budget
+from sardonyx.compress.search.moves import BY_NAME, MOVES, Plan, Step, ordered
+from sardonyx.compress.search.trial import State, Trial
+from sardonyx.compress.search.workbench import Workbench
+from sardonyx.errors import SardonyxError
+
+BISECTIONS = 4
+"""Trials that find the share of layers of a move."""
+
+BEAM = 3
+"""Results that are combined with further moves in each round."""
+
+MOST_STEPS = 4
+"""Steps of a plan."""
+
+SLOWER = 1.02
+"""The time over the original's from which a result counts as slower; below are differences of one cache line."""
+
+
+@dataclass
+class Search:
+    """A search in progress.
+
+    Attributes:
+        bench: The workbench.
+        budget: The budget.
+        least_sqnr: The smallest permitted SQNR of an output, in dB.
+        state: The outcomes of earlier runs.
+        allows_slower: If True, a slower result may be chosen.
+        most_trials: The number of trials after which the search ends.
+        is_over: A function that returns True when the time budget is over.
+        report: A function that is called with the label of each trial.
+        trials: The outcomes, the original first.
+        stopped: The reason for the end.
+    """
+
+    bench: Workbench
+    budget: Budget
+    least_sqnr: float | None
+    state: State
+    allows_slower: bool
+    most_trials: int
+    is_over: Callable[[], bool]
+    report: Callable[[str], None]
+    trials: dict[Plan, Trial] = field(default_factory=dict)
+    stopped: str = "nothing more to try"
+
+    def run(self) -> None:
+        """Try plans until nothing improves, or the trials or the time are over.
+
+        Raises:
+            SardonyxError: The original fails.
+        """
+        self.trial(())
+        lossy = [move.name for move in MOVES if not move.is_lossless]
+        for move in lossy:
+            self.most(move, ())
+        for _ in range(MOST_STEPS - 1):
+            before = len(self.trials)
+            for trial in self.best(BEAM):
+                for move in lossy:
+                    if self._combines(trial.plan, move):
+                        self.most(move, trial.plan)
+            if len(self.trials) == before or self._ends():
+                break
+        for trial in [*self.best(BEAM), self.original]:
+            for lossless in (move.name for move in MOVES if move.is_lossless):
+                if not self._ends():
+                    self.trial((*trial.plan, Step(lossless)))
+
+    @property
+    def original(self) -> Trial:
+        """The trial of the original."""
+        return self.trials[()]
+
+    def trial(self, plan: Plan) -> Trial:
+        """Return the outcome of a plan, from this run, an earlier one, or a new trial."""
+        plan = ordered(plan)
+        if plan not in self.trials:
+            stored = self.state.get(plan)
+            # The original is measured anew: its scores and times are the reference of every other trial.
+            if stored is None or not plan:
+                self.report(" + ".join(map(str, plan)) or "original")
+                stored = self.bench.trial(plan)
+                self.state.put(stored)
+            self.trials[plan] = stored
+        return self.trials[plan]
+
+    def _ends(self) -> bool:
+        if len(self.trials) >= self.most_trials:
+            self.stopped = f"{self.most_trials} trials"
+        elif self.is_over():
+            self.stopped = "the time budget"
+        else:
+            return False
+        return True
+
+    def most(self, move: str, base: Plan) -> Trial | None:
+        """Return the trial of a move on as many layers as the accuracy permits, on top of a plan; None if on none."""
+        if self._ends():
+            return None
+        whole = self.trial((*base, Step(move)))
+        if whole.failure or self.is_accurate(whole) or not BY_NAME[move].operators:
+            return whole
+        count = self._layers(base, move)
+        best: Trial | None = None
+        low, high = 0.0, 1.0
+        for _ in range(BISECTIONS):
+            strength = (low + high) / 2
+            # A share that adds no layer to the lower bound is no new plan.
+            if self._ends() or math.ceil(strength * count) in (math.ceil(low * count), math.ceil(high * count)):
+                break
+            trial = self.trial((*base, Step(move, strength)))
+            if trial.failure or not self.is_accurate(trial):
+                high = strength
+            else:
+                best, low = trial, strength
+        return best
+
+    def _layers(self, base: Plan, move: str) -> int:
+        try:
+            return len(self.bench.sites(base, move))
+        except SardonyxError:  # The trial of the base has the reason.
+            return 0
+
+    def _combines(self, plan: Plan, move: str) -> bool:
+        """Return True if a move may add to a plan: it is not in the plan, and a layer is left for it."""
+        if any(step.move == move for step in plan) or len(plan) >= MOST_STEPS:
+            return False
+        return not BY_NAME[move].operators or self._layers(plan, move) > 0
+
+    def best(self, most: int) -> list[Trial]:
+        """Return the best accurate trials without regard to other limits, the original excluded."""
+        accurate = [trial for trial in self.trials.values() if trial.plan and self.is_accurate(trial)]
+        return sorted(accurate, key=self.objective)[:most]
+
+    def objective(self, trial: Trial) -> tuple[float, ...]:
+        """Return the order of trials: broken limits, then the product of the shares of size and time, then accuracy."""
+        assert trial.figures is not None and self.original.figures is not None
+        first = self.original.figures
+        share = trial.figures.size / first.size * (trial.figures.seconds / first.seconds)
+        excess = sum(math.log(value / limit) for value, limit in self._limited(trial) if value > limit)
+        loss = -(trial.metric if trial.metric is not None else (trial.sqnr or 0.0))
+        # Times differ from run to run: shares within a thousandth are equal, and fewer steps win.
+        return excess, round(share, 3), len(trial.plan), loss
+
+    def _limited(self, trial: Trial) -> list[tuple[float, float]]:
+        """Return the figures that have a limit, with the limits; an unknown figure is beyond its limit."""
+        assert trial.figures is not None
+        figures = trial.figures
+        values = {
+            "size": figures.size, "memory": figures.memory, "latency": figures.seconds, "energy": figures.joules
+        }  # fmt: skip
+        return [
+            (math.inf if values[name] is None else float(values[name] or 0), limit)
+            for name, limit in self.budget.limits.items()
+        ]
+
+    def is_accurate(self, trial: Trial) -> bool:
+        """Return True if the measured accuracy of a trial is inside the budget."""
+        if trial.figures is None:
+            return False
+        if not trial.plan:
+            return True
+        if self.budget.drop is not None:
+            if trial.metric is None or self.original.metric is None:
+                return False
+            if self.original.metric - trial.metric > self.budget.drop:
+                return False
+        return self.least_sqnr is None or (trial.sqnr is not None and trial.sqnr >= self.least_sqnr)
+
+    def broken(self, trial: Trial) -> list[str]:
+        """Return the limits that a trial breaks, by name, with ``"speed"`` for a run slower than the original's."""
+        if trial.figures is None:
+            return ["failed"]
+        names = list(self.budget.limits)
+        broken = [name for name, (value, limit) in zip(names, self._limited(trial), strict=True) if value > limit]
+        if not self.is_accurate(trial):
+            broken.insert(0, "accuracy")
+        if trial.plan and not self.allows_slower and self.is_slower(trial):
+            broken.append("speed")
+        return broken
+
+    def is_slower(self, trial: Trial) -> bool:
+        """Return True if a run takes longer than the original's, beyond the noise of measurements."""
+        assert trial.figures is not None and self.original.figures is not None
+        if trial.figures.slower is not None:
+            return trial.figures.slower[0] > 1.0
+        return trial.figures.seconds > SLOWER * self.original.figures.seconds
+
+    def ranked(self) -> list[Trial]:
+        """Return the trials that keep the whole budget, the best first; the original is one of them if it does."""
+        fitting = [trial for trial in self.trials.values() if not self.broken(trial)]
+        return sorted(fitting, key=self.objective)
+
+
+def metric_comparisons(trials: Sequence[Trial]) -> int:
+    """Return the number of different results, the original excluded, whose metric was measured."""
+    return max(1, len({(trial.metric, trial.outputs) for trial in trials if trial.plan and trial.metric is not None}))

@@ -1,0 +1,149 @@
+"""The workbench of a search: models of plans, and their trials on the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.compress.evidence import Evaluate, Measurement, layers_that_hurt, measure, output_errors
+from sardonyx.compress.search.figures import (
+    Figures,
+    Target,
+    estimate,
+    file_bytes,
+    measure_beside,
+    measured_joules,
+    memory_of,
+)
+from sardonyx.compress.search.moves import BY_NAME, Fitting, Plan, Step, applied, layers, ordered
+from sardonyx.compress.search.trial import Trial
+from sardonyx.errors import SardonyxError
+from sardonyx.runtime.session import Session
+
+SECONDS_PER_TRIAL = 0.5
+"""Duration of a measurement of time, and of one of energy."""
+
+MOST_MODELS = 4
+"""Models of plans in memory at a time."""
+
+
+class Workbench:
+    """Models of plans, and their trials.
+
+    Args:
+        source: The original.
+        base: The original after lossless rewrites, which every plan starts from.
+        fitting: The inputs of moves.
+        judged: Samples that judge the outputs.
+        feeds: A sample for time, memory and energy.
+        evaluate: The function that measures a session; None without.
+        target: The engine.
+        measured: If True, times are measured, else by the cost model.
+        energy: If True, energies are measured where the machine has counters.
+    """
+
+    def __init__(
+        self, source: ir.Model, base: ir.Model, fitting: Fitting, judged: Sequence[Mapping[str, Any]],
+        feeds: Mapping[str, Any], evaluate: Evaluate | None, target: Target, measured: bool, energy: bool,
+    ) -> None:  # fmt: skip
+        self.source, self.base, self.fitting, self.judged, self.feeds = source, base, fitting, judged, feeds
+        self.evaluate, self.target, self.measured, self.energy = evaluate, target, measured, energy
+        self.measurements: dict[Plan, Measurement] = {}
+        self._models: dict[Plan, ir.Model] = {(): base}
+        self._outcomes: dict[Plan, Trial] = {}
+        self._harm: dict[tuple[Plan, str], list[str]] = {}
+        self._before = self.session(source)
+
+    def session(self, model: ir.Model) -> Session:
+        """Return a session of a model on the target."""
+        if self.target == "native":
+            return Session(model, compile="wait")
+        return Session(model, compile="wait", providers=[self.target])
+
+    def model(self, plan: Plan) -> ir.Model:
+        """Return the model of a plan.
+
+        Raises:
+            SardonyxError: A step is impossible.
+        """
+        if plan not in self._models:
+            step, rest = plan[-1], plan[:-1]
+            model = applied(self.model(rest), step, self._harmless_first(rest, step), self.fitting)
+            while len(self._models) > MOST_MODELS:
+                # The oldest but the base, which every plan starts from.
+                del self._models[next(key for key in self._models if key)]
+            self._models[plan] = model
+        return self._models[plan]
+
+    def sites(self, plan: Plan, move: str) -> list[str]:
+        """Return the layers that a move can change in the model of a plan."""
+        return layers(self.model(plan), BY_NAME[move].operators)
+
+    def _harmless_first(self, rest: Plan, step: Step) -> list[str]:
+        """Return the layers of a move in the order of the error that they add if all of them change."""
+        names = self.sites(rest, step.move)
+        if step.strength == 1 or not self.judged:
+            return names
+        key = (rest, step.move)
+        if key not in self._harm:
+            before, after = self.model(rest), self.model((*rest, Step(step.move)))
+            found_layers = layers_that_hurt(before, after, self.judged[0], most=len(names))
+            growth = {layer.node: layer.growth for layer in found_layers}
+            self._harm[key] = sorted(names, key=lambda name: growth.get(name, 0.0))
+        return self._harm[key]
+
+    def trial(self, plan: Plan) -> Trial:
+        """Return the outcome of a plan; a plan that fails has the reason.
+
+        Raises:
+            SardonyxError: The original fails.
+        """
+        try:
+            return self._trial(ordered(plan))
+        except SardonyxError as error:
+            if not plan:
+                raise
+            return Trial(ordered(plan), None, failure=str(error))
+
+    def _trial(self, plan: Plan) -> Trial:
+        model = self.model(plan) if plan else self.source
+        if len(plan) > 1 and BY_NAME[plan[-1].move].is_lossless and plan[:-1] in self._outcomes:
+            # The file alone changes: accuracy, time and memory are those of the plan before.
+            return self._renamed(self._outcomes[plan[:-1]], plan, model)
+        session = self.session(model)
+        errors = output_errors(self._before, session, self.judged) if self.judged and plan else ()
+        figures = self.figures(model, session, SECONDS_PER_TRIAL)
+        metric = None
+        if self.evaluate is not None:
+            self.measurements[plan] = measure(session, self.evaluate)
+            metric = self.measurements[plan].value
+        self._outcomes[plan] = Trial(plan, figures, errors, metric)
+        return self._outcomes[plan]
+
+    def _renamed(self, before: Trial, plan: Plan, model: ir.Model) -> Trial:
+        assert before.figures is not None
+        if before.plan in self.measurements:
+            self.measurements[plan] = self.measurements[before.plan]
+        return replace(before, plan=plan, figures=replace(before.figures, size=file_bytes(model)))
+
+    def figures(self, model: ir.Model, session: Session, seconds: float) -> Figures:
+        """Return the figures of a model."""
+        session.run(None, self.feeds)
+        slower = None
+        joules: float | None = None
+        if self.measured:
+            times = measure_beside(self._before, session, (self.source, model), self.feeds, self.target, seconds)
+            duration, slower = times.seconds[1], times.interval
+        if not self.measured or not self.energy:
+            estimated, joules = estimate(session, self.feeds)
+            duration = duration if self.measured else estimated
+        counted = measured_joules(session, self.feeds, seconds) if self.energy else None
+        if joules is None:
+            joules = estimate(session, self.feeds)[1] if counted is None else counted
+        return Figures(
+            file_bytes(model), duration, memory_of(session), joules if counted is None else counted, self.measured,
+            counted is not None, slower,
+        )  # fmt: skip

@@ -1,0 +1,176 @@
+"""``compress`` keeps its promise on the trained models of the package, and refuses what it cannot keep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from sardonyx import Budget, demo
+from sardonyx.compress.evidence import stored_metric
+from sardonyx.compress.search import Compressed
+from sardonyx.compress.search.page import page_of
+from sardonyx.compress.search.short_names import shorten_names
+from sardonyx.errors import EvaluationError, OptionError
+
+CLASSIFIER = demo.path("digits_classifier")
+
+
+def images() -> tuple[np.ndarray, np.ndarray]:
+    with np.load(CLASSIFIER.with_suffix(".npz")) as stored:
+        return stored["in::image"], stored["truth::labels"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compress")
+    pixels, labels = images()
+    np.savez(folder / "train.npz", image=pixels[:32])
+    np.savez(folder / "eval.npz", image=pixels[160:], labels=labels[160:])
+    return folder
+
+
+def top1(files: Path) -> Any:
+    return stored_metric("top1", files / "eval.npz", sardonyx.load(CLASSIFIER))
+
+
+@pytest.fixture(scope="module")
+def result(files: Path) -> Compressed:
+    return sardonyx.compress(
+        CLASSIFIER, files / "train.npz", evaluate=top1(files), budget=Budget(drop=5, size="100KB"), measured=False,
+        trials=7, state=files / "state",
+    )  # fmt: skip
+
+
+def test_the_result_keeps_the_budget_and_says_how_surely(result: Compressed, files: Path) -> None:
+    report = result.report
+    assert report.verdict == "kept"
+    change = report.evidence.metric
+    assert change is not None and change.interval is not None
+    assert change.samples == 200
+    assert change.interval[1] <= 5
+    assert report.result.size <= 100_000 < report.original.size
+    assert report.result.seconds < report.original.seconds
+    assert report.evidence.judged == "held out"
+    after = top1(files)(sardonyx.Session(result.model, compile="wait"))
+    assert after.value == change.after
+
+
+def test_the_file_is_standard_and_has_the_evidence(result: Compressed, tmp_path: Path) -> None:
+    result.save(tmp_path / "small.onnx")
+    onnx.checker.check_model(onnx.load(tmp_path / "small.onnx"), full_check=True)
+    assert abs((tmp_path / "small.onnx").stat().st_size - result.report.result.size) < 2000
+    stored = json.loads(sardonyx.load(tmp_path / "small.onnx").metadata_props["sardonyx.compress"])
+    assert (stored["verdict"], stored["plan"]) == ("kept", result.report.plan)
+    assert stored["evidence"]["metric"]["samples"] == 200
+
+
+def test_a_second_search_resumes_and_has_the_same_result(result: Compressed, files: Path) -> None:
+    tried: list[str] = []
+    again = sardonyx.compress(
+        CLASSIFIER, files / "train.npz", evaluate=top1(files), budget=Budget(drop=5, size="100KB"), measured=False,
+        trials=7, state=files / "state", progress=tried.append,
+    )  # fmt: skip
+    assert tried == ["original"]
+    assert again.report == result.report
+    first, second = (sardonyx.to_proto(one.model).SerializeToString(deterministic=True) for one in (result, again))
+    assert first == second
+
+
+def test_the_page_shows_every_plan(result: Compressed) -> None:
+    page = page_of("digits", result.report, "top1")
+    assert page.count("<svg") == 2
+    assert "Budget kept" in page
+    for trial in result.report.trials:
+        assert trial.label in page
+    assert "src=" not in page and "http" not in page
+
+
+def test_a_budget_that_nothing_keeps_gives_the_original_back(files: Path) -> None:
+    result = sardonyx.compress(CLASSIFIER, files / "train.npz", budget=Budget(size="5KB"), measured=False, trials=3)
+    assert result.report.verdict == "not kept"
+    assert result.report.plan == "original"
+    assert "size" in result.report.reason
+    assert any("closest" in note for note in result.report.notes)
+    original = sardonyx.to_proto(sardonyx.load(CLASSIFIER)).SerializeToString(deterministic=True)
+    assert sardonyx.to_proto(result.model).SerializeToString(deterministic=True) == original
+
+
+def test_a_result_that_measures_slower_is_rejected(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.compress.search import compression as module
+    from sardonyx.compress.search.figures import Measured
+
+    monkeypatch.setattr(module, "measure_beside", lambda *arguments: Measured((1e-3, 2e-3), (1.9, 2.1)))
+    result = sardonyx.compress(CLASSIFIER, files / "train.npz", trials=3)
+    assert result.report.plan == "original"
+    assert any("2.00 x the time of the original" in note for note in result.report.notes)
+    assert result.report.verdict == "kept"
+
+
+def test_short_names_change_no_result() -> None:
+    model = sardonyx.load(CLASSIFIER)
+    before = sardonyx.to_proto(model).SerializeToString(deterministic=True)
+    short = shorten_names(model)
+    assert sardonyx.to_proto(model).SerializeToString(deterministic=True) == before
+    pixels, _ = images()
+    outputs = [sardonyx.run(one, {"image": pixels[:4]}) for one in (model, short)]
+    np.testing.assert_array_equal(outputs[0]["probabilities"], outputs[1]["probabilities"])
+    sizes = [len(sardonyx.to_proto(one).SerializeToString()) for one in (model, short)]
+    assert sizes[1] < sizes[0]
+    onnx.checker.check_model(sardonyx.to_proto(short), full_check=True)
+
+
+def evaluation(answer: Any) -> Callable[[sardonyx.Session], Any]:
+    def evaluate(session: sardonyx.Session) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return evaluate
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "nothing to judge": ({"data": None}, OptionError, "expected data or an evaluate function"),
+    "no sample": ({"data": []}, OptionError, "at least one sample"),
+    "evaluate raises": (
+        {"evaluate": evaluation(ValueError("boom")), "budget": Budget(drop=1)}, EvaluationError, "ValueError: boom"
+    ),
+    "evaluate is NaN": (
+        {"evaluate": evaluation(float("nan")), "budget": Budget(drop=1)}, EvaluationError, "finite number"
+    ),
+    "evaluate is no function": ({"evaluate": 3, "budget": Budget(drop=1)}, OptionError, "expected a function"),
+    "drop without evaluate": ({"budget": Budget(drop=1)}, OptionError, "needs an evaluate function"),
+    "evaluate without drop": ({"evaluate": evaluation(90.0)}, OptionError, "largest permitted loss"),
+    "drop in other units": (
+        {"evaluate": evaluation(0.91), "budget": Budget(drop=0.5)}, OptionError, "half of the metric"
+    ),
+    "size of nothing": ({"budget": Budget(size=10)}, OptionError, "the interface of the model alone"),
+    "target": ({"target": "abacus"}, OptionError, "expected 'native' or 'onnxruntime'"),
+    "trials": ({"trials": 0}, OptionError, "expected at least 1"),
+    "time": ({"time": "soon"}, OptionError, "time: expected a number with a unit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_before_the_first_step(case: str) -> None:
+    options, error, message = BAD[case]
+    tried: list[str] = []
+    with pytest.raises(error, match=message):
+        sardonyx.compress(CLASSIFIER, **{"data": {"image": images()[0][:1]}, "progress": tried.append, **options})
+    assert tried in ([], ["original"])
+
+
+def test_the_package_is_also_the_function() -> None:
+    import inspect
+
+    import sardonyx.compress.float16
+
+    assert callable(sardonyx.compress)
+    assert "budget" in inspect.signature(sardonyx.compress).parameters
+    assert sardonyx.compress.float16.convert_float16 is sardonyx.convert_float16

@@ -1,0 +1,197 @@
+"""The search keeps every limit, bisects layers, resumes, and ends in time; here with a model of models."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sardonyx.compress.evidence import OutputError
+from sardonyx.compress.search.budget import Budget
+from sardonyx.compress.search.figures import Figures
+from sardonyx.compress.search.moves import MOVES, Plan, Step, ordered
+from sardonyx.compress.search.search import Search
+from sardonyx.compress.search.trial import State, Trial, front
+from sardonyx.errors import ModelFileError, OptionError, UnsupportedError
+
+LAYERS = 16
+SIZE = {"int8": 0.25, "dynamic int8": 0.3, "int4 weights": 0.15, "int8 weights": 0.26, "short names": 0.95}
+TIME = {"int8": 0.4, "dynamic int8": 0.8, "int4 weights": 1.3, "int8 weights": 1.2, "short names": 1.0}
+HARM = {"int8": 0.8, "dynamic int8": 0.1, "int4 weights": 2.0, "int8 weights": 0.05, "short names": 0.0}
+"""Shares of the original's size and time, and the loss in points, of moves on all layers."""
+
+
+@dataclass
+class ModelOfModels:
+    """A workbench whose losses grow with the square of the share of layers."""
+
+    harm: dict[str, float] = field(default_factory=lambda: HARM)
+    tried: list[Plan] = field(default_factory=list)
+    failing: tuple[str, ...] = ()
+
+    def sites(self, plan: Plan, move: str) -> list[str]:
+        changed = sum(math.ceil(step.strength * LAYERS) for step in plan)
+        return [f"layer {i}" for i in range(max(0, LAYERS - changed))]
+
+    def trial(self, plan: Plan) -> Trial:
+        self.tried.append(plan)
+        size, seconds, metric = 1000.0, 1.0, 90.0
+        for step in plan:
+            if step.move in self.failing:
+                return Trial(plan, None, failure=str(UnsupportedError("no layer.")))
+            size *= 1 - step.strength * (1 - SIZE[step.move])
+            seconds *= 1 - step.strength * (1 - TIME[step.move])
+            metric -= self.harm[step.move] * step.strength**2
+        errors = (OutputError("y", 200 - metric),) if plan else ()
+        return Trial(plan, Figures(int(size), seconds, 100, 1e-6, False, False), errors, metric)
+
+
+def searched(
+    budget: Budget, bench: ModelOfModels | None = None, state: State | None = None, trials: int = 100,
+    is_over: Callable[[], bool] = lambda: False, **options: Any,
+) -> Search:  # fmt: skip
+    arguments = {"least_sqnr": None, "allows_slower": False, **options}
+    search = Search(
+        bench or ModelOfModels(), budget, state=state or State(None, ""), most_trials=trials, is_over=is_over,  # type: ignore[arg-type]
+        report=lambda label: None, **arguments,
+    )  # fmt: skip
+    search.run()
+    return search
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    drop=st.floats(0, 3),
+    size=st.one_of(st.none(), st.floats(100, 2000)),
+    latency=st.one_of(st.none(), st.floats(0.2, 2)),
+    harm=st.fixed_dictionaries({move.name: st.floats(0, 4) for move in MOVES}),
+)
+def test_no_result_breaks_a_limit(
+    drop: float, size: float | None, latency: float | None, harm: dict[str, float]
+) -> None:
+    search = searched(Budget(drop=drop, size=size, latency=latency), ModelOfModels({**harm, "short names": 0.0}))
+    for trial in search.ranked():
+        assert trial.figures is not None and trial.metric is not None
+        assert 90 - trial.metric <= drop + 1e-9
+        assert size is None or trial.figures.size <= size
+        assert latency is None or trial.figures.seconds <= latency
+        assert trial.figures.seconds <= 1.02 or not trial.plan
+
+
+def test_without_harm_the_whole_model_changes() -> None:
+    best = searched(Budget(drop=1.0)).ranked()[0]
+    assert Step("int8") in best.plan
+    assert best.figures is not None and best.figures.size <= 250
+
+
+def test_the_largest_share_of_layers_that_holds_is_bisected() -> None:
+    search = searched(Budget(drop=0.3))
+    shares = [step.strength for trial in search.trials.values() for step in trial.plan if step.move == "int8"]
+    # The loss of a share s is 0.8 s^2, so that 0.61 of the layers hold 0.3; sixteenths are tried.
+    held = [share for share in shares if 0.8 * share**2 <= 0.3]
+    assert max(held) == 0.5625
+    assert 1.0 in shares and 0.625 in shares
+
+
+def test_moves_are_combined() -> None:
+    best = searched(Budget(drop=0.3)).ranked()[0]
+    assert len([step for step in best.plan if step.move != "short names"]) >= 2
+
+
+def test_a_slower_result_needs_permission() -> None:
+    bench = ModelOfModels({**HARM, "int8": 80.0, "dynamic int8": 80.0})
+    strict = searched(Budget(drop=0.1), bench)
+    assert all(trial.figures is not None and trial.figures.seconds <= 1.02 for trial in strict.ranked())
+    permitted = searched(Budget(drop=0.1), ModelOfModels(bench.harm), allows_slower=True)
+    assert any(Step("int8 weights") in trial.plan for trial in permitted.ranked())
+
+
+def test_the_original_is_best_if_nothing_helps() -> None:
+    every = tuple(move.name for move in MOVES)
+    search = searched(Budget(drop=0.5), ModelOfModels(failing=every))
+    assert [trial.plan for trial in search.ranked()] == [()]
+    assert not searched(Budget(drop=0.5, size=100), ModelOfModels(failing=every)).ranked()
+
+
+def test_outputs_are_judged_without_a_metric() -> None:
+    search = searched(Budget(), least_sqnr=110.5)
+    assert all(trial.sqnr is None or trial.sqnr >= 110.5 for trial in search.ranked())
+
+
+def test_the_same_search_makes_the_same_trials() -> None:
+    first, second = ModelOfModels(), ModelOfModels()
+    searched(Budget(drop=0.3), first)
+    searched(Budget(drop=0.3), second)
+    assert first.tried == second.tried
+    assert len(set(first.tried)) == len(first.tried)
+
+
+def test_a_search_ends_after_its_trials_or_its_time() -> None:
+    search = searched(Budget(drop=0.3), trials=5)
+    assert len(search.trials) == 5
+    assert search.stopped == "5 trials"
+    answers = iter([False, False, *[True] * 1000])
+    search = searched(Budget(drop=0.3), is_over=lambda: next(answers))
+    assert search.stopped == "the time budget"
+    assert len(search.trials) < 10
+
+
+def test_a_search_resumes_where_it_ended(tmp_path: Path) -> None:
+    early, late = ModelOfModels(), ModelOfModels()
+    whole = searched(Budget(drop=0.3))
+    searched(Budget(drop=0.3), early, State(tmp_path, "search"), trials=6)
+    resumed = searched(Budget(drop=0.3), late, State(tmp_path, "search"))
+    assert resumed.trials == whole.trials
+    assert not set(early.tried) & set(late.tried) - {()}
+
+
+def test_a_damaged_outcome_is_tried_again(tmp_path: Path) -> None:
+    searched(Budget(drop=0.3), state=State(tmp_path, "search"))
+    for path in tmp_path.glob("trial-*.json"):
+        path.write_text(path.read_text()[:-5])
+    bench = ModelOfModels()
+    search = searched(Budget(drop=0.3), bench, State(tmp_path, "search"))
+    assert len(bench.tried) == len(search.trials)
+    assert all(json.loads(path.read_text()) for path in tmp_path.glob("trial-*.json"))
+
+
+def test_the_state_of_another_search_is_refused(tmp_path: Path) -> None:
+    State(tmp_path, "one")
+    with pytest.raises(OptionError, match="another search"):
+        State(tmp_path, "two")
+    (tmp_path / "search.json").write_text("{")
+    with pytest.raises(ModelFileError, match="cannot be read"):
+        State(tmp_path, "one")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelFileError):
+        State(tmp_path / "file", "one")
+
+
+def test_the_front_has_no_beaten_plan() -> None:
+    search = searched(Budget(drop=1.0), allows_slower=True)
+    trials = list(search.trials.values())
+    best = front(trials, 90.0)
+    assert best
+    for trial in best:
+        for other in trials:
+            assert trial.figures is not None and other.figures is not None
+            assert trial.metric is not None and other.metric is not None
+            beaten = (
+                other.figures.size < trial.figures.size
+                and other.figures.seconds < trial.figures.seconds
+                and other.metric > trial.metric
+            )
+            assert not beaten
+    assert len(front([trials[0], trials[0]], 90.0)) == 1
+
+
+def test_names_are_shortened_last() -> None:
+    plan = ordered((Step("short names"), Step("int4 weights", 0.5), Step("int8")))
+    assert [step.move for step in plan] == ["int4 weights", "int8", "short names"]
