@@ -7,7 +7,9 @@ pattern.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import shape_of
@@ -28,6 +30,8 @@ class Convolution:
         groups: Number of groups.
         ends: True if no other convolution and no pooling reads a value computed elementwise from the result.
         absorbed: The movements between the images and the ``convolve``.
+        margins: Elements that the kernel puts around the image along each spatial axis, before and after.
+        filling: The value of these elements.
     """
 
     core: Value
@@ -37,6 +41,24 @@ class Convolution:
     groups: int
     ends: bool
     absorbed: tuple[Value, ...]
+    margins: tuple[tuple[int, int], ...] = ()
+    filling: int = 0
+
+    def absorb_pad(self) -> Convolution | None:
+        """Return the convolution of the image before a constant ``pad`` of spatial axes; None without such a pad."""
+        pad = self.image
+        if pad.op != "pad" or any(pad.params["interior"]):
+            return None
+        low, high = pad.params["low"], pad.params["high"]
+        known = all(isinstance(size, int) and size >= 0 for size in (*low, *high))
+        filling = pad.operands[1]
+        if not known or any((*low[:2], *high[:2])) or not filling.is_constant:
+            return None
+        (number,) = np.asarray(filling.known).reshape(-1)
+        margins = tuple(zip(low[2:], high[2:], strict=True))
+        return replace(
+            self, image=pad.operands[0], absorbed=(pad, *self.absorbed), margins=margins, filling=int(number)
+        )
 
 
 def match_convolution(core: Value, users: Mapping[Value, list[Value]]) -> Convolution | None:

@@ -15,10 +15,11 @@ from sardonyx.compiler.codegen import requantize
 from sardonyx.compiler.codegen.element_reader import ORIGIN, Element
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index
 from sardonyx.compiler.codegen.loop_nest import bound_at, masked, stored
-from sardonyx.compiler.kernels.conv import winograd
+from sardonyx.compiler.kernels.conv import matrix, winograd
 from sardonyx.compiler.kernels.conv.blocked_pooling import pooling
 from sardonyx.compiler.kernels.conv.convolution import convolution, pack_weights
 from sardonyx.compiler.kernels.conv.grouped import depthwise, pack_depthwise_weights
+from sardonyx.compiler.kernels.conv.matrix import pack_matrix_weights
 from sardonyx.compiler.kernels.conv.nchw import pack_planar_weights, planar
 from sardonyx.compiler.kernels.conv.nchw_pooling import planar_pooling
 from sardonyx.compiler.kernels.conv.runtime_packing import pack, packed_size
@@ -29,13 +30,37 @@ from sardonyx.compiler.lower.launch import Prepared, Scratch, Stage
 from sardonyx.compiler.schedule.convolution_choice import fixed, wide_axes
 from sardonyx.compiler.tiling import winograd as tiles
 from sardonyx.compiler.tiling.choice import Choice
-from sardonyx.compiler.tiling.convolution import ConvolutionSchedule, Tile
+from sardonyx.compiler.tiling.convolution import ConvolutionSchedule, Tile, matrix_plan
+from sardonyx.compiler.tiling.matrix_convolution import MatrixConvolution
 from sardonyx.compiler.tiling.pooling import PoolingProblem, PoolingSchedule
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.errors import UnsupportedError
+
+
+def _windows(conv: Convolution) -> Windows:
+    """Return the windows of a convolution along its wide axes."""
+    params, sizes = conv.core.params, fixed(shape_of(conv.weights)[3:])
+    margins = conv.margins or ((0, 0),) * len(sizes)
+    low = tuple(low + margin for (low, _), (margin, _) in zip(params["padding"], margins, strict=True))
+    parameters = sizes, params["strides"], low, params["kernel_dilation"], params["base_dilation"]
+    return Windows.of(*(tuple(parameter[axis] for axis in wide_axes(conv)) for parameter in parameters))
+
+
+def _lines(conv: Convolution) -> MatrixConvolution:
+    """Return the geometry of a convolution on the matrix unit."""
+    shape, out = shape_of(conv.image), shape_of(conv.result)
+    channels, filters = fixed((shape[1], out[1]))
+    wide = wide_axes(conv)
+    out_sizes, sizes = (fixed([sizes[2 + axis] for axis in wide]) for sizes in (out, shape))
+    return matrix_plan(channels, filters, out_sizes, _windows(conv), sizes)
+
+
+def _lines_stage(conv: Convolution, plan: MatrixConvolution) -> Stage:
+    """Return the memory of the lines of a convolution on the matrix unit."""
+    return Stage(conv.image, plan.bytes(shape_of(conv.image)[0]))
 
 
 def pooling_windows(value: Value) -> Windows:
@@ -92,13 +117,7 @@ class ImageKernel:
         pointer = "" if schedule.staged else w.pointer(self.context.image(conv.image, schedule.blocked, dtype))
         wide = wide_axes(conv)
         image = Image(pointer, channels, tuple(shape[2 + axis] for axis in wide), schedule.blocked, dtype)
-        sizes = fixed(shape_of(conv.weights)[3:])
-        windows = Windows.of(
-            *(tuple(parameter[axis] for axis in wide) for parameter in (
-                sizes, params["strides"], tuple(low for low, _ in params["padding"]), params["kernel_dilation"],
-                params["base_dilation"],
-            ))
-        )  # fmt: skip
+        windows = _windows(conv)
         out_sizes = tuple(out[2 + axis] for axis in wide)
         epilogue = self._epilogue(conv.result, wide)
         form = f"{conv.weights.type} {schedule.packed_layout} {self.target.name}"
@@ -120,6 +139,11 @@ class ImageKernel:
                 kernel, x=image, weights=w.pointer(weights), filters=filters, batch=shape[0], windows=windows,
                 out=out_sizes, outputs=schedule.outputs, epilogue=self._epilogue(conv.result, wide, planar=True),
             )  # fmt: skip
+        elif schedule.algorithm == "matrix":
+            plan = _lines(conv)
+            weights = Prepared(conv.weights, form, lambda read: pack_matrix_weights(read(conv.weights), plan))
+            lines = w.pointer(_lines_stage(conv, plan))
+            items = matrix.multiply(kernel, plan, lines, w.pointer(weights), shape[0], len(wide), epilogue)
         elif schedule.algorithm == "winograd":
             items = self._winograd(conv, schedule, image, form, self._epilogue(conv.result))
         else:
@@ -187,10 +211,16 @@ class ImageKernel:
         )  # fmt: skip
 
     def transform(self, conv: Convolution, schedule: ConvolutionSchedule) -> Size:
-        """Emit the first stage of a Winograd convolution, the transform of inputs; return the work items."""
+        """Emit the first stage of a convolution, a transform of inputs or a copy to lines; return the work items."""
         w = self.writer
-        plan = self.plan(conv, schedule)
         shape = shape_of(conv.image)
+        if schedule.algorithm == "matrix":
+            geometry = _lines(conv)
+            source = w.pointer(self.context.image(conv.image, schedule.blocked, dtype_of(conv.image)))
+            x = Image(source, geometry.channels, geometry.image, schedule.blocked, dtype_of(conv.image))
+            lines = w.pointer(_lines_stage(conv, geometry))
+            return matrix.interleave(w.kernel, geometry, x, lines, shape[0], conv.filling)
+        plan = self.plan(conv, schedule)
         image = Image(w.pointer(self.context.image(conv.image, True, t.FLOAT)), plan.channels, shape[2:], True)
         return winograd.transform(w.kernel, plan, image, w.pointer(Stage(conv.image, plan.transformed)))
 

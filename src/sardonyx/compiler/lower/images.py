@@ -42,7 +42,8 @@ def lower_image(context: FunctionContext, group: Group, anchor: Value) -> list[L
     stages = []
     if schedule.staged:
         w = KernelWriter(context, group)
-        stages.append(w.launch(ImageKernel(w).transform(conv, schedule), "winograd inputs"))
+        title = "lines of an image" if schedule.algorithm == "matrix" else "winograd inputs"
+        stages.append(w.launch(ImageKernel(w).transform(conv, schedule), title))
     if schedule.runtime_packing:
         w = KernelWriter(context, group, 1)
         stages.append(w.launch(ImageKernel(w).pack(conv, schedule), "weights"))

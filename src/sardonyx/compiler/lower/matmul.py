@@ -31,6 +31,7 @@ from sardonyx.compiler.kernels.gemm.gemm import (
 )
 from sardonyx.compiler.kernels.gemm.low_bits import pack_codes
 from sardonyx.compiler.kernels.gemm.operands import b_layout
+from sardonyx.compiler.kernels.matrix_tiles import DEPTH
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Prepared, Read, Scratch
@@ -212,6 +213,8 @@ class Contraction:
 
         def make(read: Read) -> np.ndarray:
             array = strided(b, read).transpose(*right, *columns).reshape(k * layout.dot_width, -1)
+            if schedule.form == "matrix":
+                array = np.pad(array, ((0, -len(array) % DEPTH), (0, 0)))
             if layout.overflow_correction:
                 terms = array.T.reshape(array.shape[1], -1, 2)
                 main, apart = (_words(part.reshape(len(terms), -1).T, layout.dot_width) for part in parted(terms))
@@ -221,6 +224,7 @@ class Contraction:
             return pack(_words(array, layout.dot_width) if layout.dot_width > 1 else array, layout)
 
         source = f"{right} {columns} {b.shape} {b.strides} {b.offset}"
+        source += ", whole steps" if schedule.form == "matrix" else ""
         return Prepared(b.base, f"{layout}, {source} {self.writer.context.target.name}", make)
 
     def _epilogue(self, rows: list[int], batch_rows: list[int], columns: list[int], batch_columns: list[int]):  # type: ignore[no-untyped-def]

@@ -29,6 +29,7 @@ from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.compiler.tiling.convolution import ConvolutionSchedule
 from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm, gated_columns
 from sardonyx.core.ir.graph import Function, Value
+from sardonyx.errors import UnsupportedError
 
 
 class Schedule:
@@ -110,6 +111,7 @@ class Schedule:
                 self._match_convolution(value)
             elif value.op == "contract" and value not in self.host:
                 self._match_attention(value)
+        self._absorb_pads()
         for number, value in enumerate(self.order):
             if value.op == "contract" and value not in self.host and value not in self.attentions:
                 self._match_gates(value, number)
@@ -123,6 +125,25 @@ class Schedule:
         if match is not None and not any(part in self._stored for part in match.absorbed):
             self.convolutions[match.result] = match
             self._absorbed.update(match.absorbed)
+
+    def _absorb_pads(self) -> None:
+        """Let convolutions on the matrix unit, which copy the image, pad the image if nothing else reads the result."""
+        readers: dict[Value, list[Convolution]] = {}
+        for match in self.convolutions.values():
+            readers.setdefault(match.image, []).append(match)
+        for image, matches in readers.items():
+            if image.op != "pad" or image in self._stored or len(self.users[image]) != len(matches):
+                continue
+            wholes = [match.absorb_pad() for match in matches if self._uses_matrix_unit(match)]
+            if len(wholes) == len(matches) and None not in wholes:
+                self.convolutions |= {whole.result: whole for whole in wholes if whole is not None}
+                self._absorbed.add(image)
+
+    def _uses_matrix_unit(self, match: Convolution) -> bool:
+        try:
+            return self.choose_convolution(match).schedule.algorithm == "matrix"
+        except UnsupportedError:
+            return False
 
     def _match_attention(self, value: Value) -> None:
         match = match_attention(value, self.users)

@@ -16,10 +16,11 @@ from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs, winograd
 from sardonyx.compiler.tiling.choice import Candidate, Choice, apply_override, require, take_fields
+from sardonyx.compiler.tiling.matrix_convolution import PLANES, MatrixConvolution
 from sardonyx.compiler.tiling.toom_cook import LARGEST
-from sardonyx.compiler.tiling.windows import Number, block_count, rest_sizes
+from sardonyx.compiler.tiling.windows import Number, Windows, block_count, rest_sizes
 from sardonyx.core.dim import Dim, Size
-from sardonyx.core.ir.types import FLOAT, DType, is_integer
+from sardonyx.core.ir.types import FLOAT, UINT8, DType, is_integer
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ def grouped_outputs(target: Target, channels: int, taps: int) -> int:
 
 # Schedules.
 
-Algorithm = Literal["direct", "planar", "depthwise", "winograd"]
+Algorithm = Literal["direct", "planar", "depthwise", "winograd", "matrix"]
 
 
 @dataclass(frozen=True)
@@ -357,13 +358,13 @@ class ConvolutionSchedule:
     """Algorithm, layout and tile of the kernel of a convolution.
 
     Attributes:
-        algorithm: ``direct``, ``planar``, ``depthwise`` or ``winograd``.
+        algorithm: ``direct``, ``planar``, ``depthwise``, ``winograd``, or ``matrix``: tiles of the matrix unit.
         blocked: True for a blocked image, False for NCHW.
         tile: The register tile of a direct convolution.
         outputs: Outputs of a register tile of the planar form (a multiple of the lanes), the depthwise form and the
             grouped form; 0 for the others.
         winograd_tile: Rows and columns of a tile's results of Winograd's convolution.
-        staged: True if a separate kernel transforms the inputs of Winograd's convolution.
+        staged: True if a separate kernel transforms the inputs of Winograd's convolution, or copies the image to lines.
         fresh: True if kernels transform the weights of Winograd's convolution during the call.
         runtime_packing: True if a kernel packs computed weights.
     """
@@ -389,6 +390,8 @@ class ConvolutionSchedule:
         """The order of packed weights, as text: a key, with the weights' type and the target."""
         if self.algorithm == "winograd":
             return f"winograd weights {'as they are' if self.fresh else f'for {self.winograd_tile}'}"
+        if self.algorithm == "matrix":
+            return "panels of the matrix unit"
         return f"{self.algorithm} {None if self.tile is None else replace(self.tile, outputs=0)}"
 
     def __str__(self) -> str:
@@ -453,9 +456,16 @@ class ConvolutionSchedule:
         require((self.tile is not None) == (self.algorithm == "direct"), "a tile belongs to the direct algorithm.")
         if self.algorithm == "depthwise":
             require(is_depthwise(problem), "depthwise takes as many groups as channels and filters.")
+        elif self.algorithm == "matrix":
+            reason = refuse_matrix(problem, target)
+            require(reason is None, f"matrix: {reason}.")
+            require(self.staged, "matrix copies the image to lines: staged is true.")
         elif is_integer(problem.dtype):
             require(self.algorithm == "direct" and not is_depthwise(problem), "integers have one algorithm.")
-        if self.algorithm in ("depthwise", "winograd") or is_integer(problem.dtype):
+        if self.algorithm == "matrix":
+            blocked = problem.channels > PLANES
+            require(self.blocked == blocked, f"matrix takes blocked {blocked} of {problem.channels} channels.")
+        elif self.algorithm in ("depthwise", "winograd") or is_integer(problem.dtype):
             require(self.blocked, f"{self.algorithm} takes a blocked image.")
         if self.algorithm == "planar":
             reason = refuse_planar(problem, target)
@@ -472,7 +482,8 @@ class ConvolutionSchedule:
             most = costs.WINOGRAD_MAX_ERROR
             require(error <= most, f"the error bound of {self.title} is {error:.1e}, expected at most {most:.1e}.")
         else:
-            require(not self.staged and not self.fresh, "staged and fresh belong to winograd.")
+            require(self.algorithm == "matrix" or not self.staged, "staged belongs to winograd and matrix.")
+            require(not self.fresh, "fresh belongs to winograd.")
         if self.tile is not None:
             _validate_tile(self.tile, problem, target, self.blocked)
         needs = self.algorithm in ("planar", "depthwise") or (self.tile is not None and self.tile.form == "grouped")
@@ -551,6 +562,8 @@ def _choose(problem: ConvolutionProblem, target: Target) -> Choice[ConvolutionSc
         outputs = grouped_outputs(target, 1, problem.window[problem.axis])
         return Choice(problem, ConvolutionSchedule("depthwise", True, outputs=outputs), "each channel is a group")
     direct, alternatives = _direct(problem, target)
+    if refuse_matrix(problem, target) is None:
+        return _choose_matrix(problem, direct)
     if is_integer(problem.dtype) or not problem.constant_weights:
         reason = "8-bit or 16-bit integers" if problem.constant_weights else "computed weights"
         return Choice(problem, direct, reason, problem.fmas, alternatives)
@@ -561,6 +574,50 @@ def _choose(problem: ConvolutionProblem, target: Target) -> Choice[ConvolutionSc
         rejected = Candidate(direct, "at least half of each block of channels would be empty", problem.fmas)
         return Choice(problem, planar, "few channels and filters", None, (rejected,))
     return _choose_winograd(problem, target, direct, alternatives)
+
+
+def refuse_matrix(problem: ConvolutionProblem, target: Target) -> str | None:
+    """Return why the matrix unit cannot compute a convolution; None if it can."""
+    if not target.has_tiles:
+        return "the processor has no matrix unit"
+    if problem.dtype != UINT8 or problem.dot_width != 4 or not problem.constant_weights:
+        return "it takes images of uint8 and constant weights of int8"
+    if problem.groups > 1 or set(problem.base_dilations) != {1}:
+        return "it takes one group and inputs without dilation"
+    if len(problem.out) > 2 or not all(isinstance(size, int) and size > 0 for size in problem.out):
+        return "it takes one or two spatial axes of known size"
+    return None
+
+
+def matrix_plan(
+    channels: int,
+    filters: int,
+    out: tuple[int, ...],
+    windows: Windows,
+    image: tuple[int, ...] = (0, 0),
+) -> MatrixConvolution:
+    """Return the geometry of a convolution on the matrix unit; a single spatial axis is the horizontal one."""
+
+    def pair(values: tuple[Any, ...], missing: int) -> tuple[int, int]:
+        return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
+
+    return MatrixConvolution(
+        channels, filters, pair(image, 1), pair(out, 1), pair(windows.sizes, 1), pair(windows.strides, 1),
+        pair(windows.dilations, 1), pair(windows.padding, 0),
+    )  # fmt: skip
+
+
+def _choose_matrix(problem: ConvolutionProblem, direct: ConvolutionSchedule) -> Choice[ConvolutionSchedule]:
+    """Choose between the matrix unit and vectors, by estimated cycles."""
+    out = tuple(size for size in problem.out if isinstance(size, int))
+    windows = Windows.of(problem.window, problem.strides, None, problem.dilations)
+    plan = matrix_plan(problem.channels, problem.filters, out, windows)
+    matrix = ConvolutionSchedule("matrix", not plan.planes, staged=True)
+    if plan.cycles < plan.vector_cycles:
+        rejected = Candidate(direct, "higher estimated cost", plan.vector_cycles)
+        return Choice(problem, matrix, "tiles of the matrix unit", plan.cycles, (rejected,))
+    rejected = Candidate(matrix, "higher estimated cost", plan.cycles)
+    return Choice(problem, direct, "few terms for tiles of the matrix unit", plan.vector_cycles, (rejected,))
 
 
 def _direct(

@@ -19,7 +19,7 @@ from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.choice import Candidate, Choice, apply_override, require, take_fields
 from sardonyx.compiler.tiling.low_bits import FEW_ROWS, chunk, stays_low
 from sardonyx.core.dim import Size
-from sardonyx.core.ir.types import BFLOAT16, FLOAT, FLOAT16, DType, is_float, numpy_dtype
+from sardonyx.core.ir.types import BFLOAT16, FLOAT, FLOAT16, INT32, DType, is_float, numpy_dtype
 
 Layout = Literal["packed", "rows", "columns", "unit", "strided"]
 """Storage of B: packed before the call, or in place.
@@ -28,11 +28,11 @@ In place: with contiguous rows of the accumulator's type (``rows``), contiguous 
 (``unit``), or neither.
 """
 
-Form = Literal["tiles", "few_columns", "one_row", "low_bits"]
+Form = Literal["tiles", "few_columns", "one_row", "low_bits", "matrix"]
 """Register tiles with B's columns in the lanes, or dot products with K in the lanes.
 
 ``low_bits``: tiles, of weights that stay in few bits; ``tiles`` of such weights means that they are expanded to floats
-when the program is compiled.
+when the program is compiled. ``matrix``: tiles of the matrix unit.
 """
 
 Prefetch = Literal["none", "panel", "stream", "steps"]
@@ -191,6 +191,8 @@ class GemmSchedule:
 
     def __str__(self) -> str:
         tile = self.tile
+        if self.form == "matrix":
+            return f"tiles of the matrix unit, {tile.rows}x{tile.columns}, {self.tiles_per_item} tiles per item"
         if not self.has_tiles:
             return f"{self.form}: dot products along K, {tile.lanes} lanes"
         parts = ["low_bits"] if self.form == "low_bits" else []
@@ -222,7 +224,7 @@ class GemmSchedule:
     def packed_layout(self) -> PackedLayout:
         """The order of packed weights."""
         tile = self.tile
-        columns = tile.columns if self.has_tiles else 0
+        columns = tile.columns if self.has_tiles or self.form == "matrix" else 0
         return PackedLayout(tile.result, tile.lanes, columns, self.gates, tile.dot_width, self.corrects_overflow)
 
     def to_dict(self) -> dict[str, Any]:
@@ -289,6 +291,11 @@ class GemmSchedule:
             require(problem.gates == 1, "few_columns takes no gates.")
             corrected = tile.saturates and not is_narrow(tile, n)
             require(not corrected, "few_columns has no overflow correction, which the weights may need.")
+        if self.form == "matrix":
+            reason = refuse_matrix(problem, target)
+            require(reason is None, f"matrix: {reason}.")
+            fits = (tile.rows, tile.vectors) == (MATRIX_ROWS, MATRIX_VECTORS) and self.k_block == 0
+            require(fits, f"matrix takes {MATRIX_ROWS} rows, {MATRIX_VECTORS} vectors and no blocks of K.")
         if self.form == "one_row":
             require(problem.m == 1 and problem.b in ("columns", "unit"), "one_row takes one row and a B along K.")
         require(self.prefetch in ("none", "steps") or packed, f"prefetch {self.prefetch} takes packed weights.")
@@ -401,6 +408,8 @@ def estimate_cost(problem: GemmProblem, schedule: GemmSchedule) -> float | None:
     m, n, tile = problem.m, problem.n, schedule.tile
     if not (isinstance(m, int) and isinstance(n, int) and m and n):
         return None
+    if schedule.form == "matrix":
+        return m * n / (tile.lanes * MATRIX_SPEED)
     if not schedule.has_tiles:
         return m * n / tile.lanes
     sums = min(m, tile.rows) * tile.vectors * tile.chains
@@ -455,10 +464,47 @@ def _choose_low_bits(problem: GemmProblem, low: LowBits, target: Target) -> Choi
     return candidates.choice(f"expanded weights, {expanded.reason}")
 
 
+MATRIX_ROWS, MATRIX_VECTORS = 32, 2
+"""Rows and vectors of columns of a block of the matrix unit."""
+
+MATRIX_SPEED = 8
+"""Products of the matrix unit in the time of those of a vector; Sapphire Rapids, tdpbusd beside vpdpbusd."""
+
+FEWEST_MATRIX_ROWS = 4
+"""Fewest known rows for which the matrix unit is used. Fewer rows wait for weights from memory in any form."""
+
+
+def refuse_matrix(problem: GemmProblem, target: Target) -> str | None:
+    """Return why the matrix unit cannot compute a product; None if it can."""
+    if not target.has_tiles:
+        return "the processor has no matrix unit"
+    if problem.result != INT32 or problem.dot_width != 4 or problem.b != "packed" or problem.gates > 1:
+        return "it takes products of bytes by packed weights"
+    if not isinstance(problem.k, int) or problem.k == 0 or not isinstance(problem.n, int):
+        return "it takes a known number of columns and terms"
+    return None
+
+
+def _suits_matrix(problem: GemmProblem, target: Target) -> bool:
+    """Return True if the matrix unit computes a product, and enough of each tile is used."""
+    if refuse_matrix(problem, target) is not None:
+        return False
+    assert isinstance(problem.k, int)
+    assert isinstance(problem.n, int)
+    few = isinstance(problem.m, int) and problem.m < FEWEST_MATRIX_ROWS
+    return not few and problem.k >= 8 and problem.n >= 8
+
+
 def _choose_plain(problem: GemmProblem, target: Target) -> Choice[GemmSchedule]:
     if problem.low_bits is not None:
         return _choose_low_bits(problem, problem.low_bits, target)
     base = default_tile(target, problem.result, problem.dot_width)
+    if _suits_matrix(problem, target):
+        tile = replace(base, rows=MATRIX_ROWS, vectors=MATRIX_VECTORS)
+        chosen = GemmSchedule("matrix", tile, tiles_per_item=costs.GEMM_TILES_PER_ITEM)
+        candidates = _Candidates(problem, target, chosen)
+        candidates.reject(base, "the matrix unit multiplies faster")
+        return candidates.choice("tiles of the matrix unit")
     along_k = problem.b in ("columns", "unit")
     narrow = _narrow_tile(base, problem.n)
     m, n = problem.m, problem.n

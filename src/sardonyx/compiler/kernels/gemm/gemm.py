@@ -19,6 +19,7 @@ from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index, Ker
 from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.gemm.gemv import multiply_few_columns, multiply_one_row
 from sardonyx.compiler.kernels.gemm.low_bits import LowBitPanel
+from sardonyx.compiler.kernels.gemm.matrix import multiply_matrix
 from sardonyx.compiler.kernels.gemm.microkernel import accumulate, multiply_add, read
 from sardonyx.compiler.kernels.gemm.operands import LowBitPanels, Matrix, Operands, Packed, Product, Serpentine
 from sardonyx.compiler.kernels.gemm.packing import fill, pack
@@ -86,6 +87,8 @@ def gemm(
         return multiply_few_columns(kernel, schedule.tile, product)
     if schedule.form == "one_row":
         return multiply_one_row(kernel, schedule.tile, product)
+    if schedule.form == "matrix":
+        return multiply_matrix(kernel, schedule, product)
     return _Gemm(kernel, schedule, product).write()
 
 
