@@ -1,16 +1,21 @@
 """Measure whole processes from their start to the first answer, in processor time and in elapsed time.
 
     SARDONYX_SUITES=… python benchmarks/start_up.py --models 'models/resnet18' 'models/mlp' --json start_up.json
+    SARDONYX_SUITES=… python benchmarks/start_up.py --sections cold --before ../before/src
 
-For each model, processes alternate: Sardonyx with its compiled model in the cache (warm), Sardonyx with an empty cache
-(cold), and ONNX Runtime; each imports the engine, loads the model and answers once. Commands of the command line
-follow. Figures are medians over the rounds, with the median of the paired ratios to ONNX Runtime.
+Section `start`: for each model, processes alternate: Sardonyx with its compiled model in the cache (warm), Sardonyx
+with an empty cache (with --cold), and ONNX Runtime; each imports the engine, loads the model and answers once. Section
+`commands`: commands of the command line. Section `cold`: the creation of a session that waits for compiled code, with
+an empty cache, in processes that have imported what compilation imports; processor time includes the processes that
+compile. Processes of this tree, of the tree of --before and of ONNX Runtime alternate. Figures are medians over the
+rounds, with the median of the paired ratios.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import shutil
@@ -29,6 +34,8 @@ import rich.table
 
 import suites
 
+SECTIONS = ("start", "cold", "commands")
+
 SARDONYX = """
 import sys
 import numpy as np
@@ -46,22 +53,85 @@ session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExec
 session.run(None, dict(np.load(sys.argv[2])))
 """
 
+COLD = """
+import json, os, resource, sys, time
+import onnx
+from sardonyx import Session
+def spent():
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+graph = onnx.parser.parse_model(sys.argv[2])
+Session(graph.SerializeToString(), compile="wait", threads=2)
+before, begin = spent(), time.perf_counter()
+session = Session(sys.argv[1], compile="wait", threads=2)
+print(json.dumps({"elapsed": time.perf_counter() - begin, "cpu": spent() - before}))
+"""
+"""Prints the time of creating a session; a session of another model imports what compilation needs."""
+PEER_COLD = """
+import json, sys, time
+import onnx
+import onnxruntime
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads, options.log_severity_level = 2, 4
+graph = onnx.parser.parse_model(sys.argv[2])
+onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+before, begin = time.process_time(), time.perf_counter()
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+print(json.dumps({"elapsed": time.perf_counter() - begin, "cpu": time.process_time() - before}))
+"""
+FIRST = '<ir_version: 8, opset_import: ["": 17]> first (float[7] x) => (float[7] y) { y = Exp(x) }'
+"""The model of the session that imports what compilation needs."""
 
-def spent(command: list[str], cache: Path, bytecode: Path) -> dict[str, float]:
-    """Run a command; return its processor time and elapsed time, in seconds.
+
+def run(command: list[str], cache: Path, bytecode: Path, tree: Path | None = None) -> str:
+    """Run a command in an environment; return its output.
+
+    Args:
+        command: The command.
+        cache: The folder of the artifact store.
+        bytecode: The folder of Python's bytecode, which is cached, as for installed packages.
+        tree: The folder to import the package from; None for this process's.
 
     Raises:
         SystemExit: The command fails.
     """
-    # Bytecode is cached, as for installed packages.
     environment = {**os.environ, "SARDONYX_CACHE": str(cache), "PYTHONPYCACHEPREFIX": str(bytecode)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    if tree is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(tree), environment.get("PYTHONPATH", "")])
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    elapsed, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         raise SystemExit(f"{' '.join(command[:3])[:60]} failed: {done.stderr[-500:]}")
+    return done.stdout
+
+
+def spent(command: list[str], cache: Path, bytecode: Path) -> dict[str, float]:
+    """Run a command; return its processor time and elapsed time, in seconds; raises as :func:`run`."""
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    run(command, cache, bytecode)
+    elapsed, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     return {"cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, "elapsed": elapsed}
+
+
+def measure_cold(case: suites.Case, work: Path, rounds: int, before: Path | None) -> dict[str, Any]:
+    """Return the medians of the creation of a session of one model, by engine."""
+    trees = {"now": None} if before is None else {"now": None, "before": before}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*trees, "onnxruntime")}
+    for round in range(rounds + 1):
+        for name in runs:
+            code = PEER_COLD if name == "onnxruntime" else COLD
+            with tempfile.TemporaryDirectory(dir=work) as cache:
+                bytecode = work / f"bytecode of {name}"
+                command = [sys.executable, "-c", code, str(case.path), FIRST]
+                figures = json.loads(run(command, Path(cache), bytecode, trees.get(name)))
+            if round:  # The first writes bytecode.
+                runs[name].append(figures)
+    result: dict[str, Any] = {"name": case.name, "suite": case.suite}
+    for name, samples in runs.items():
+        pairs = list(zip(runs["now"], samples, strict=True))
+        result[name] = {figure: statistics.median(sample[figure] for sample in samples) for figure in samples[0]}
+        result[name]["ratio"] = statistics.median(ours["cpu"] / theirs["cpu"] for ours, theirs in pairs)
+    return result
 
 
 def measure(case: suites.Case, work: Path, rounds: int, with_cold: bool) -> dict[str, Any]:
@@ -103,7 +173,8 @@ def measure_commands(path: Path, work: Path, rounds: int) -> list[dict[str, Any]
     return results
 
 
-def show(models: list[dict[str, Any]], commands: list[dict[str, Any]]) -> None:
+def show(models: list[dict[str, Any]], cold: list[dict[str, Any]], commands: list[dict[str, Any]]) -> None:
+    console = rich.console.Console()
     table = rich.table.Table(
         "model", "start", "processor time, s", "elapsed, s", "/ ONNX Runtime", title="First answer"
     )
@@ -114,33 +185,68 @@ def show(models: list[dict[str, Any]], commands: list[dict[str, Any]]) -> None:
                 table.add_row(
                     result["name"], way, f"{figures['cpu']:.3f}", f"{figures['elapsed']:.3f}", f"{figures['ratio']:.2f}"
                 )
-    console = rich.console.Console()
-    console.print(table)
+    if models:
+        console.print(table)
+    if cold:
+        console.print(cold_table(cold))
     table = rich.table.Table("command", "processor time, s", "elapsed, s", title="Commands")
     for result in commands:
         table.add_row(result["name"], f"{result['cpu']:.3f}", f"{result['elapsed']:.3f}")
-    console.print(table)
+    if commands:
+        console.print(table)
+
+
+def cold_table(results: list[dict[str, Any]]) -> rich.table.Table:
+    """Return a table of :func:`measure_cold`."""
+    others = [name for name in ("before", "onnxruntime") if name in results[0]]
+    columns = [f"{name}, s" for name in ("now", *others)]
+    table = rich.table.Table("model", *columns, *[f"now / {name}" for name in others], "elapsed, s")
+    table.title = "Creation of a session, processor time"
+    for result in results:
+        times = [f"{result[name]['cpu']:.3f}" for name in ("now", *others)]
+        ratios = [f"{result[name]['ratio']:.2f}" for name in others]
+        table.add_row(result["name"], *times, *ratios, f"{result['now']['elapsed']:.3f}")
+    means = [
+        f"{math.exp(statistics.mean(math.log(result[name]['ratio']) for result in results)):.2f}" for name in others
+    ]
+    table.add_row("geometric mean", *[""] * len(columns), *means, "")
+    return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure whole processes from their start to the first answer.")
     parser.add_argument("--models", nargs="*", default=("models/resnet18",), help="names, or suite/name; * matches")
+    parser.add_argument("--sections", nargs="*", choices=SECTIONS, default=("start", "commands"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cold", action="store_true", help="measure starts with an empty cache, too")
+    parser.add_argument("--before", type=Path, help="folder to import another revision of the package from, for `cold`")
+    parser.add_argument("--work", type=Path, help="folder of the models' files, reused between calls")
     parser.add_argument("--json", type=Path, help="write every figure here")
     options = parser.parse_args()
+    console = rich.console.Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        cases = suites.cases(work / "models", options.models)
+        cases = suites.cases((options.work or work) / "models", options.models)
         cases = [case for case in cases if not case.name.endswith(".dyn")]
-        models = [
-            measure(case, work, options.rounds, options.cold)
-            for case in rich.progress.track(cases, "models", console=rich.console.Console(stderr=True), transient=True)
-        ]
-        commands = measure_commands(cases[0].path, work, options.rounds) if cases else []
-    show(models, commands)
-    if options.json:
-        options.json.write_text(json.dumps({"models": models, "commands": commands}, indent=1))
+        models, cold, commands = [], [], []
+        if "start" in options.sections:
+            models = [
+                measure(case, work, options.rounds, options.cold)
+                for case in rich.progress.track(cases, "models", console=console, transient=True)
+            ]
+        if "cold" in options.sections:
+            for case in rich.progress.track(cases, "cold", console=console, transient=True):
+                cold.append(measure_cold(case, work, options.rounds, options.before))
+                write(options.json, {"cold": cold})
+        if "commands" in options.sections:
+            commands = measure_commands(cases[0].path, work, options.rounds)
+    show(models, cold, commands)
+    write(options.json, {"models": models, "cold": cold, "commands": commands})
+
+
+def write(path: Path | None, results: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -79,4 +79,4 @@ def known_host_function(
 
 def read_again(image: Image) -> Image:
     """Return an image read from the bytes of an image."""
-    return Image.read(image.texts(), aligned(np.frombuffer(image.weights(), np.uint8)))
+    return Image.read(image.texts(), aligned(np.frombuffer(b"".join(image.weights()), np.uint8)))

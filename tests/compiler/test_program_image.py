@@ -157,4 +157,4 @@ def test_texts_of_another_format_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.undo()
     for other in (texts, texts[:5], b"", bytes(100)):
         with pytest.raises(image_module.OtherFormatError):
-            Image.read(other, aligned(np.frombuffer(image.weights(), np.uint8)))
+            Image.read(other, aligned(np.frombuffer(b"".join(image.weights()), np.uint8)))

@@ -44,7 +44,7 @@ _USED_SECONDS = 60
 """Resolution of the time of last use: updating the time costs as much as reading a small entry."""
 
 
-def digest(*parts: str | bytes) -> str:
+def digest(*parts: str | bytes | memoryview) -> str:
     """Return a name for an artifact with these dependencies, as 40 hexadecimal digits."""
     sum = hashlib.blake2b(digest_size=20)
     for part in parts:
@@ -118,33 +118,33 @@ class Store:
             return None
         return data if kind == "weights" else bytes(data)
 
-    def put(self, kind: Kind, key: str, data: bytes | memoryview) -> None:
+    def put(self, kind: Kind, key: str, *parts: bytes | memoryview) -> None:
         """Store an entry; a failure is logged once.
 
         Args:
             kind: Kind of the artifact.
             key: Name of the entry (see :func:`digest`).
-            data: Contents of the entry.
+            parts: Contents of the entry, consecutive bytes.
         """
         path = self._path(kind, key)
-        size = _HEADER.size + len(data)
+        size = _HEADER.size + sum(map(len, parts))
         if path is None or not self._writable or size > self._limit * _FILL_AFTER_EVICTION:
             return
-        header = _header(kind, key, data)
+        header = _header(kind, key, *parts)
         try:
             try:
-                self._write(path, header, data)
+                self._write(path, header, *parts)
             except FileNotFoundError:  # The folder was deleted just now.
-                self._write(path, header, data)
+                self._write(path, header, *parts)
         except OSError as error:
             self._writable = False
             _log.warning("compiled code is not stored in %s: %s", self.folder, error)
 
-    def _write(self, path: Path, header: bytes, data: bytes | memoryview) -> None:
+    def _write(self, path: Path, *parts: bytes | memoryview) -> None:
         path.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        self._make_room(len(header) + len(data))
-        write_whole(path, header, data)
+        self._make_room(sum(map(len, parts)))
+        write_whole(path, *parts)
 
     def _path(self, kind: Kind, key: str) -> Path | None:
         if not key.isalnum():
@@ -213,19 +213,37 @@ def _delete(path: str | Path) -> None:
         Path(path).unlink()
 
 
-def _header(kind: Kind, key: str, data: bytes | memoryview) -> bytes:
-    return _HEADER.pack(_MAGIC, checksum(f"{kind} {key}", data), len(data))
+def _header(kind: Kind, key: str, *parts: bytes | memoryview) -> bytes:
+    return _HEADER.pack(_MAGIC, checksum(f"{kind} {key}", *parts), sum(map(len, parts)))
 
 
-def checksum(name: str, data: bytes | memoryview) -> bytes:
-    """Return a checksum of a name and data, against damage and truncation but not against forgery.
+def checksum(name: str, *parts: bytes | memoryview) -> bytes:
+    """Return a checksum of a name and consecutive bytes, against damage and truncation but not against forgery.
 
     Blocks of 64 KiB are summed as 64-bit numbers, at memory speed; the digest covers these sums and the incomplete last
     block.
     """
-    whole = len(data) // _BLOCK
-    sums = np.add.reduce(np.frombuffer(data, "<u8", whole * _BLOCK // 8).reshape(whole, _BLOCK // 8), axis=1)
+    sums, rest = [], bytearray()
+    for part in parts:
+        data = memoryview(part)
+        if rest:
+            missing = min(_BLOCK - len(rest), len(data))
+            rest += data[:missing]
+            data = data[missing:]
+            if len(rest) == _BLOCK:
+                sums.append(_block_sums(memoryview(bytes(rest))))
+                rest.clear()
+        whole = len(data) // _BLOCK * _BLOCK
+        if whole:
+            sums.append(_block_sums(data[:whole]))
+        rest += data[whole:]
     sum = hashlib.blake2b(name.encode(), digest_size=32)
-    sum.update(sums.tobytes())
-    sum.update(memoryview(data)[whole * _BLOCK :])
+    for block_sums in sums:
+        sum.update(block_sums)
+    sum.update(rest)
     return sum.digest()
+
+
+def _block_sums(blocks: memoryview) -> bytes:
+    words = np.frombuffer(blocks, "<u8").reshape(-1, _BLOCK // 8)
+    return bytes(np.add.reduce(words, axis=1).tobytes())

@@ -33,6 +33,7 @@ from sardonyx.compiler.lower.concurrent_loops import order_concurrent_loops
 from sardonyx.compiler.lower.context import FunctionContext
 from sardonyx.compiler.lower.groups import Lowering, internal_error
 from sardonyx.compiler.lower.launch import NAME, Body, Launch, Prepared, all_launches
+from sardonyx.compiler.lower.shared_kernels import SharedKernels
 from sardonyx.compiler.pass_contracts import (
     CANONICAL_IMAGES,
     CODE,
@@ -174,7 +175,7 @@ ASSIGN_LAYOUTS = Pass("assign layouts", _assign_layouts, requires=(GROUPS,), ens
 """Choose the values in memory that have blocked layout."""
 
 LOWER_GROUPS = Pass("lower groups", Lowering, requires=(LAYOUTS,), ensures=(LAUNCHES,), dump=dump_launches)
-"""Emit the LLVM IR and the launches of each group; worker processes begin to compile."""
+"""Emit the LLVM IR and the launches of each group, once for each canonical form; worker processes begin to compile."""
 
 PREPARE_CONSTANTS = Pass("prepare constants", _prepare_constants, ensures=(PREPARED,), dump=dump_prepared)
 """Pack weights, and compute all other values that depend only on constants."""
@@ -343,7 +344,7 @@ def _lower(
     while True:
         schedule = FUSE(function, in_memory, refused, target, threads)
         whole = ASSIGN_LAYOUTS(schedule, threads, iteration)
-        lowering = LOWER_GROUPS(whole, bodies.lowered, bodies.emit)
+        lowering = LOWER_GROUPS(whole, bodies.lowered, bodies.emit, bodies.shared)
         if not lowering.unfusable and not lowering.refused:
             return lowering
         if not lowering.refused and lowering.unfusable.keys() <= in_memory.keys():
@@ -361,12 +362,17 @@ class _Bodies:
         target: The processor.
         threads: Number of threads that share the work.
         emit: Receives each kernel as soon as the kernel is emitted.
+
+    Attributes:
+        emit: See above.
+        shared: The kernels of the function and of all bodies.
     """
 
     def __init__(self, target: Target, threads: int, emit: Callable[[Launch], None]) -> None:
         self._target = target
         self._threads = threads
         self.emit = emit
+        self.shared = SharedKernels()
         self._bodies: dict[Function, Body | str] = {}
 
     def lowered(self, function: Function, repeats: bool) -> Body:

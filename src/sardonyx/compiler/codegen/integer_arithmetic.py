@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sardonyx.compiler.llvm.ir_builder import elements_of
 from sardonyx.compiler.llvm.vector_value import BITS, Vector
 from sardonyx.errors import UnsupportedError
 
@@ -41,7 +42,7 @@ def _numbers(x: Vector) -> list[int]:
     """Return the elements of a constant."""
     if x.name == "zeroinitializer":
         return [0]
-    return [int(word.split()[-1]) for word in x.name.strip("<>").split(",")]
+    return [int(literal) for literal in elements_of(x.name)]
 
 
 def _safe_divisor(faults: Faults, y: Vector, signed: bool) -> Vector:

@@ -41,9 +41,12 @@ def float_literal(value: float, element: str) -> str:
 
 def splat(literal: str, lanes: int, element: str) -> str:
     """Return a constant vector of equal elements."""
-    if lanes == 1:
-        return literal
-    return "<" + ", ".join([f"{element} {literal}"] * lanes) + ">"
+    return f"splat ({element} {literal})" if lanes > 1 else literal
+
+
+def elements_of(constant: str) -> list[str]:
+    """Return the literals in a constant vector, one for a vector of equal elements."""
+    return [word.split()[-1] for word in constant.removeprefix("splat (").strip("<>)").split(",")]
 
 
 class Variable:

@@ -21,7 +21,7 @@ from sardonyx.compiler.target.description import Target
 
 _log = logging.getLogger(__name__)
 
-WORTH_A_PROCESS = 100_000
+WORTH_A_PROCESS = 70_000
 """Characters of text whose compilation takes about as long as the start of a process."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from sardonyx.compiler.llvm.ir_builder import Emitter, float_literal, splat, suffix, vector
+from sardonyx.compiler.llvm.ir_builder import Emitter, elements_of, float_literal, splat, suffix, vector
 
 BITS = {"float": 32, "double": 64, "half": 16, "i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 """Bits of an element."""
@@ -85,8 +85,10 @@ class Vector:
 
     def uniform(self) -> float | None:
         """Return the number in all lanes, for a floating-point constant; None otherwise."""
-        words = {word.split()[-1] for word in self.name.strip("<>").split(",")}
-        if not self.is_float or len(words) > 1:
+        if not self.is_float or self.name.startswith("%"):
+            return None
+        words = {*elements_of(self.name)}
+        if len(words) > 1:
             return None
         (word,) = words
         if word == "zeroinitializer":

@@ -22,6 +22,7 @@ from sardonyx.compiler.lower.matmul import Contraction
 from sardonyx.compiler.lower.regions import lower_concat, lower_pad, lower_scatter
 from sardonyx.compiler.lower.row_algorithms import lanes_for, lower_row_algorithm, write_fourier_tables
 from sardonyx.compiler.lower.row_reductions import lower_rows
+from sardonyx.compiler.lower.shared_kernels import SharedKernels
 from sardonyx.compiler.lower.trees import lower_trees
 from sardonyx.compiler.schedule.groups import Group
 from sardonyx.core.ir.graph import Function, Value, bodies_of
@@ -45,6 +46,7 @@ class Lowering:
         context: Facts about the function, with the schedule.
         body: Lowers the body of a loop, or a branch of a choice; the second argument is True for a loop.
         written: Called with each launch.
+        shared: The kernels of the groups lowered before, of this function and of others.
 
     Attributes:
         launches: The launches, in order.
@@ -55,7 +57,11 @@ class Lowering:
     """
 
     def __init__(
-        self, context: FunctionContext, body: Callable[[Function, bool], Body], written: Callable[[Launch], None]
+        self,
+        context: FunctionContext,
+        body: Callable[[Function, bool], Body],
+        written: Callable[[Launch], None],
+        shared: SharedKernels,
     ) -> None:
         self.context = context
         self.schedule, self.target, self.blocks = context.schedule, context.target, context.blocks
@@ -68,7 +74,7 @@ class Lowering:
             raise_if_cancelled()
             built_around = group.anchor or group.root
             try:
-                launches = self.lower(group)
+                launches = shared.launches(context, group, self.lower)
             except Unfusable as refusal:
                 self.unfusable[refusal.value] = "a reader needs elements at other positions than the kernel computes"
                 self.blocked[refusal.value] = built_around

@@ -33,7 +33,8 @@ class Prepared:
     Attributes:
         source: The constant.
         form: Description of the data, different for each form of the same constant.
-        make: Computes the data; receives a function that reads closed values.
+        make: Computes the data; receives a function that reads closed values. Other kernels may share it for other
+            weights (:mod:`.shared_kernels`): elements are read by this function alone.
     """
 
     source: Value

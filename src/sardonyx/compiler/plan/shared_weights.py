@@ -37,12 +37,19 @@ def _digest(value: Value) -> bytes:
     for member in function("closed", (), [value], 0).values:
         sum = hashlib.blake2b(f"{member.op} {member.type}".encode(), digest_size=20)
         if member.is_constant:
-            array = np.ascontiguousarray(member.known)
-            sum.update(
-                repr(array.tolist()).encode() if array.dtype == object else array.reshape(-1).view(np.uint8).data
-            )
+            _add_elements(sum, member.known)
         else:
             sum.update(repr(sorted(member.params.items())).encode())
             sum.update(b"".join(digests[operand] for operand in member.operands))
         digests[member] = sum.digest()
     return digests[value]
+
+
+def _add_elements(sum: hashlib.blake2b, array: np.ndarray) -> None:
+    """Add the elements of an array in the order of memory, without a copy of a transposed array."""
+    if array.dtype == object:
+        sum.update(repr(array.tolist()).encode())
+        return
+    axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    sum.update(repr(axes).encode())
+    sum.update(np.ascontiguousarray(array.transpose(axes)).reshape(-1).view(np.uint8).data)

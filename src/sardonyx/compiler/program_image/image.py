@@ -55,12 +55,12 @@ class Image:
         head = json.dumps({**self.head, "code": code}).encode()
         return b"".join([_HEADER.pack(_MAGIC, FORMAT, len(head)), head, *self.code.parts])
 
-    def weights(self) -> bytes:
-        """Return the arrays as bytes, each aligned to a cache line, in the order of the head's table."""
+    def weights(self) -> list[bytes | memoryview]:
+        """Return the arrays as consecutive bytes, each aligned to a cache line, in the order of the head's table."""
         parts: list[bytes | memoryview] = []
         for array in self.arrays:
             parts += [array.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % ALIGNMENT)]
-        return b"".join(parts)
+        return parts
 
     @staticmethod
     def read(texts: bytes, weights: np.ndarray) -> Image:

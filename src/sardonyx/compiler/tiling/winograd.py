@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sardonyx.compiler.target.alignment import aligned_zeros
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.toom_cook import LARGEST, ShortConvolution, as_floats, short_convolution
@@ -179,12 +180,18 @@ def transform_weights(
         target: The processor.
 
     Returns:
-        [groups of filters, points, channels, filters of a group], not in this order in memory; channels and filters
-        that fill blocks are zero.
+        [groups of filters, points, channels, filters of a group]; channels and filters that fill blocks are zero.
     """
     down, across = (as_floats(short_convolution(m).weight) for m in tile)
-    transformed = np.einsum("xi,fcij,yj->fcxy", down, weights.astype(np.float64), across, optimize=True)
-    return _in_groups(transformed, target).transpose(0, 2, 1, 3)
+    points = np.kron(down, across)
+    filters, channels = weights.shape[:2]
+    width, groups, depth = _group_sizes(filters, channels, target)
+    result = aligned_zeros((groups, len(points), depth, width), np.float32)
+    for group, part in enumerate(result):
+        some = weights[group * width : (group + 1) * width].reshape(-1, channels, points.shape[1])
+        taps = some.transpose(2, 1, 0).astype(np.float64, order="C")
+        part[:, :channels, : len(some)] = (points @ taps.reshape(len(taps), -1)).reshape(len(points), channels, -1)
+    return result
 
 
 def pack_weights(weights: npt.NDArray[np.float32], target: Target) -> npt.NDArray[np.float32]:
@@ -204,12 +211,17 @@ def pack_weights(weights: npt.NDArray[np.float32], target: Target) -> npt.NDArra
 def _in_groups(weights: npt.NDArray[np.floating], target: Target) -> npt.NDArray[np.float32]:
     """Return [groups, channels, points, filters of a group] of [filters, channels, rows, columns]."""
     filters, channels, *window = weights.shape
-    lanes = target.lanes(32)
-    width = lanes * filter_vectors(target, filters)
-    groups = -(-filters // width)
-    padded = np.zeros((groups * width, block_count(channels, lanes) * lanes, math.prod(window)), np.float32)
+    width, groups, depth = _group_sizes(filters, channels, target)
+    padded = np.zeros((groups * width, depth, math.prod(window)), np.float32)
     padded[:filters, :channels] = weights.reshape(filters, channels, -1)
     return padded.reshape(groups, width, *padded.shape[1:]).transpose(0, 2, 3, 1)
+
+
+def _group_sizes(filters: int, channels: int, target: Target) -> tuple[int, int, int]:
+    """Return the filters of a group, the groups, and the channels, filled up to whole blocks."""
+    lanes = target.lanes(32)
+    width = lanes * filter_vectors(target, filters)
+    return width, -(-filters // width), block_count(channels, lanes) * lanes
 
 
 def error_bound(tile: tuple[int, int], channels: int) -> float:

@@ -46,10 +46,10 @@ def write_compiled(path: str | os.PathLike[str], image: Image, target: Target) -
     image.head["target"] = [target.triple, target.name]
     image.head["version"] = _version()
     texts = image.texts()
-    body = b"".join([texts, bytes(-(_HEADER.size + len(texts)) % _PAGE), image.weights()])
-    header = _HEADER.pack(_MAGIC, FORMAT, checksum("", body), len(texts), len(body))
+    body = [texts, bytes(-(_HEADER.size + len(texts)) % _PAGE), *image.weights()]
+    header = _HEADER.pack(_MAGIC, FORMAT, checksum("", *body), len(texts), sum(map(len, body)))
     try:
-        write_whole(Path(path), header, body)
+        write_whole(Path(path), header, *body)
     except OSError as error:
         raise ModelFileError(f"cannot be written: {error.strerror}.", where=str(path)) from error
 

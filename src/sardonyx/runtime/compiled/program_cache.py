@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx.base import background_threads
 from sardonyx.base.artifact_store import Store, digest, store
 from sardonyx.base.cpu_count import thread_count
+from sardonyx.base.thread_priority import lower_priority
 from sardonyx.compiler.llvm.object_code import toolchain
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.program_image.image import Image, OtherFormatError, UnserializableError
@@ -86,7 +88,7 @@ class ModelSource:
         if self._model is None:
             from sardonyx.model.node_order import load_sorted
 
-            self._require_state()
+            self.require_state()
             self._model = load_sorted(self._source)
         return self._model
 
@@ -115,7 +117,12 @@ class ModelSource:
 
         return isinstance(tensor, ir.ExternalTensor) and _state(tensor.path) != self._state
 
-    def _require_state(self) -> None:
+    def require_state(self) -> None:
+        """Refuse a file that changed since the session began.
+
+        Raises:
+            ModelFileError: The file changed.
+        """
         if self._state is not None and _state(self._path) != self._state:
             raise ModelFileError(
                 "was changed since the session was made.", where=self._path, remedy="Make a new session."
@@ -191,6 +198,8 @@ def restored(source: ModelSource, threads: int | None, denormals: Denormals) -> 
     cache = store()
     if not source.has_name or cache.folder is None:
         return None
+    for writer in list(_writing):
+        writer.join()
     try:
         return _restored(source, threads, denormals, cache)
     except OSError as error:  # Loading says what is wrong with the model's files.
@@ -222,6 +231,8 @@ def _restored(
 def keep(program: Program, source: ModelSource, threads: int | None, metadata: dict[str, Any]) -> None:
     """Put a program into the store, unless the program needs the graph at run time.
 
+    Many weights are written in the background; the end of the process waits for them.
+
     Args:
         program: The program.
         source: The source of the model.
@@ -231,18 +242,41 @@ def keep(program: Program, source: ModelSource, threads: int | None, metadata: d
     cache = store()
     if not source.has_name or cache.folder is None or program.overrides is None:
         return
+    if sum(array.nbytes for array in program.weights) <= _SOON_BYTES:
+        _keep(program, source, threads, metadata, cache)
+    else:
+        _writing.add(background_threads.start("sardonyx-store", _keep_later, program, source, threads, metadata, cache))
+
+
+_writing: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that write entries."""
+
+
+def _keep_later(
+    program: Program, source: ModelSource, threads: int | None, metadata: dict[str, Any], cache: Store
+) -> None:
+    lower_priority()
+    try:
+        _keep(program, source, threads, metadata, cache)
+    except Exception as error:  # The last handler of the thread; later processes compile the model anew.
+        _log.warning("the program is not cached: %r", error)
+
+
+def _keep(program: Program, source: ModelSource, threads: int | None, metadata: dict[str, Any], cache: Store) -> None:
+    assert program.overrides is not None
     try:
         image = program.image()
         image.head["noted"] = {**metadata, "external": source.external()}
         key = source.key(threads, program.overrides)
-    except (UnserializableError, OSError) as reason:
+        source.require_state()
+    except (UnserializableError, ModelFileError, OSError) as reason:
         _log.info("the program is not cached: %s", reason)
         return
     # Weights are keyed by contents: programs for other numbers of threads share them, and a program that another
     # process wrote may have them in another order.
     weights = image.weights()
-    name = digest(weights)
-    cache.put("weights", name, weights)
+    name = digest(*weights)
+    cache.put("weights", name, *weights)
     cache.put("program", key, name.encode() + image.texts())
 
 
