@@ -7,10 +7,12 @@ The names in ``__all__`` are the stable Python API. Each name is imported on fir
 from __future__ import annotations
 
 from sardonyx.base.deferred_imports import defer_imports
+from sardonyx.base.installed_onnx import require_onnx
 from sardonyx.base.lazy_names import lazy_names
 
 __version__ = "0.1.0"
 
+require_onnx()
 defer_imports()
 
 PUBLIC_NAMES = {
