@@ -50,7 +50,7 @@ def check(function: Function, *calls: list[np.ndarray], native: bool = True) -> 
     function = simplify(function)
     program = Program.compile(function)
     if native:
-        assert not program.schedule.host
+        assert not program.grouping.host
     for arrays in calls:
         for _ in range(2):
             assert_close(program.run(arrays), computed(function, arrays))

@@ -29,7 +29,7 @@ def test_both_ways(wide: t.DType, narrow: t.DType) -> None:
 
     function = trace("f", body, types)
     program = Program.compile(function)
-    assert not program.schedule.host
+    assert not program.grouping.host
     rng = np.random.default_rng(0)
     for n, m in ((1, 1), (3, 7), (2, 16), (5, 33), (0, 4)):
         x = rng.integers(1, 1 << 62, (n, m)) & 0x3F7F3F7F3F7F3F7F
@@ -46,7 +46,7 @@ def test_movements_of_complex_numbers_are_compiled() -> None:
 
     function = trace("f", body, [TensorType(t.COMPLEX64, (N, M))])
     program = Program.compile(function)
-    assert not program.schedule.host
+    assert not program.grouping.host
     rng = np.random.default_rng(1)
     x = (rng.standard_normal((3, 17)) + 1j * rng.standard_normal((3, 17))).astype(np.complex64)
     np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])

@@ -141,7 +141,7 @@ def test_words_are_looked_up_not_compared(name: str, version: int, attributes: d
     expected = {"LabelEncoder": [7, 5, -1, 5, -1], "OneHotEncoder": [[0, 1], [1, 0], [0, 0], [1, 0], [0, 0]]}[name]
     assert session.run(None, {"x0": WORDS})[0].tolist() == expected
     assert session.program is not None
-    assert {value.op for value in session.program.schedule.host} <= {"host", "get"}
+    assert {value.op for value in session.program.grouping.host} <= {"host", "get"}
 
 
 def test_every_operator_has_a_case() -> None:

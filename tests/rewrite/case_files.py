@@ -78,6 +78,9 @@ from tests.rewrite.generators import target_of
 
 CASES = Path(__file__).parent / "cases"
 
+NO_REASON = "no reason: write 'unchanged: why' instead, or let the rule give one"
+"""The completion of ``refused: ?`` if the rule refuses the graph silently; a test fails on this text."""
+
 _KEYWORDS = (
     "before", "after", "refused", "unchanged", "never refuses", "never applies", "feeds", "not computed", "whole file",
 )  # fmt: skip
@@ -494,9 +497,9 @@ def complete(path: Path) -> None:
             lines[end:end] = ["after:", *fired.splitlines()]
         elif lines[at].startswith("refused: ?"):
             _, engine, _ = rewrite(case)
-            lines[at] = f"refused: {'; '.join(reasons(engine, case.rule)) or 'NOTHING'}"
+            lines[at] = f"refused: {'; '.join(reasons(engine, case.rule)) or NO_REASON}"
             if engine.applied:
-                lines[at] = "refused: BUT APPLIED"
+                lines[at] = "refused: the rule applies to this graph"
     path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 

@@ -21,7 +21,7 @@ HOST_FUNCTIONS = {"Unique"}
 def interpreted_values(session: Session) -> list[str]:
     assert session.program is not None, session.placement
     interpreted = []
-    for value, reason in session.program.schedule.host.items():
+    for value, reason in session.program.grouping.host.items():
         source = value.operands[0] if value.op == "get" else value
         if source.op != "host" or source.params["function"].name not in HOST_FUNCTIONS:
             interpreted.append(f"{value.op} of {value.origin}: {reason}")

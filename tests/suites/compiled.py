@@ -71,7 +71,7 @@ def _outcome(case: Case) -> Outcome:
             function, arrays = _traced(case.model, inputs, known=True)
         program = Program.compile(function)
         interpreted.update(
-            ((step.op, program.schedule.host[step]), None) for step in program.steps if isinstance(step, Value)
+            ((step.op, program.grouping.host[step]), None) for step in program.steps if isinstance(step, Value)
         )
         results = program.run(arrays)
         if not RANDOM.fullmatch(case.name):

@@ -138,9 +138,9 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Explana
     """
     explainer = _Explainer(program, sizes or {})
     interpreted = [
-        InterpretedNote(_name(value), value.origin, program.schedule.host[value])
+        InterpretedNote(_name(value), value.origin, program.grouping.host[value])
         for value in program.function.values
-        if value in program.schedule.host
+        if value in program.grouping.host
     ]
     kernels = tuple(explainer.note(launch) for launch in program.launches)
     return Explanation(program.target.name, program.pool.threads, kernels, tuple(interpreted))
@@ -323,7 +323,7 @@ class _Explainer:
             return self.number(cost(value).operations)
         if launch.title.startswith("winograd"):
             assert launch.choice is not None
-            convolution = next(c for c in self.program.schedule.convolutions.values() if c.core is value)
+            convolution = next(c for c in self.program.grouping.convolutions.values() if c.core is value)
             tile = launch.choice.schedule.winograd_tile
             batch, _, *out = shape_of(convolution.result)
             tiles = math.prod((batch, *(ceil_div(size, m) for size, m in zip(out, tile, strict=True))))

@@ -19,7 +19,7 @@ from sardonyx.compiler.passes.inline_calls import is_open_call
 from sardonyx.compiler.passes.loop_slices import replace_slices
 from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCode
 from sardonyx.compiler.plan.segments import Segment, Step
-from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.schedule.fusion import Grouping
 from sardonyx.compiler.target.alignment import ALIGNMENT
 from sardonyx.core.eval import verifier
 from sardonyx.core.ir.graph import Function, Value
@@ -42,18 +42,18 @@ def _image_faults(function: Function) -> Iterator[str]:
                 yield f"the image of {value} is a {swap.op}, expected a permute of a reshape"
 
 
-def _group_faults(schedule: Schedule) -> Iterator[str]:
-    roots = [root for group in schedule.groups for root in group.roots]
+def _group_faults(grouping: Grouping) -> Iterator[str]:
+    roots = [root for group in grouping.groups for root in group.roots]
     if len(set(roots)) != len(roots):
         yield "a value is the root of two groups"
-    for group in schedule.groups:
+    for group in grouping.groups:
         for member in group.members:
-            if schedule.group(member) is not group:
+            if grouping.group(member) is not group:
                 yield f"{member.op} is a member of one group, but computed by another"
         for root in group.roots:
-            if root in schedule.host:
+            if root in grouping.host:
                 yield f"{root.op} is the root of a group, but computed by the interpreter"
-    missing = {*roots, *schedule.host} - set(schedule.computed)
+    missing = {*roots, *grouping.host} - set(grouping.computed)
     if missing:
         yield f"{', '.join(sorted(value.op for value in missing))} is missing in the order of computation"
 
@@ -70,11 +70,11 @@ def _launch_faults(lowering: Lowering) -> Iterator[str]:
     if lowering.unfusable or lowering.refused:
         return
     written = {value for launch in lowering.launches for value in launch.all_writes}
-    for group in lowering.schedule.groups:
+    for group in lowering.grouping.groups:
         for root in group.roots:
             if root.op not in ("call", "host", "cond", "loop") and root not in written and _has_readers(lowering, root):
                 yield f"no launch writes {root.op}"
-    yield from _order_faults(lowering.launches, set(lowering.schedule.host), written)
+    yield from _order_faults(lowering.launches, set(lowering.grouping.host), written)
 
 
 def _has_readers(lowering: Lowering, value: Value) -> bool:

@@ -15,7 +15,7 @@ from sardonyx.compiler.lower.launch import NAME, Count, Launch, Prepared, Relaid
 from sardonyx.compiler.pass_runner import ASSEMBLY, CORE, GROUPS, LLVM_IR
 from sardonyx.compiler.plan.compiled_function import KernelCode
 from sardonyx.compiler.plan.segments import Segment, Step
-from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.schedule.fusion import Grouping
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.ir.graph import Function, Value
 from sardonyx.core.ir.printer import function_text
@@ -39,16 +39,16 @@ def _core_text(function: Function) -> str:
         return f"  (no text: {error.problem})"
 
 
-def dump_groups(schedule: Schedule, *_: Any) -> Parts:
+def dump_groups(grouping: Grouping, *_: Any) -> Parts:
     """Dump the groups, and the interpreted values."""
-    yield GROUPS, lambda: "\n".join(_group_lines(schedule))
+    yield GROUPS, lambda: "\n".join(_group_lines(grouping))
 
 
-def _group_lines(schedule: Schedule) -> Iterator[str]:
-    for number, group in enumerate(schedule.groups):
-        members = ", ".join(value.op for value in schedule.order if value in group.members)
+def _group_lines(grouping: Grouping) -> Iterator[str]:
+    for number, group in enumerate(grouping.groups):
+        members = ", ".join(value.op for value in grouping.order if value in group.members)
         yield f"  group {number}: {group.kind} → {_named(group.root)}: {members} (ends because: {group.reason})"
-    for value, reason in schedule.host.items():
+    for value, reason in grouping.host.items():
         yield f"  interpreter: {_named(value)} ({reason})"
 
 
@@ -61,7 +61,7 @@ def dump_layouts(whole: FunctionContext, *_: Any) -> Parts:
 
 
 def dump_launches(lowering: Lowering, *_: Any) -> Parts:
-    """Dump the launches, and new constraints on the next schedule."""
+    """Dump the launches, and new constraints on the next grouping."""
     yield GROUPS, lambda: "\n".join([*_refusal_lines(lowering), *map(_launch_line, lowering.launches)])
 
 

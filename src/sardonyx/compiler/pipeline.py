@@ -65,7 +65,7 @@ from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCod
 from sardonyx.compiler.plan.reweight import match_values, rebuild_constants
 from sardonyx.compiler.plan.segments import Segment, Step, find_interpreted, split_segments
 from sardonyx.compiler.plan.shared_weights import prepare_weight
-from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.schedule.fusion import Grouping
 from sardonyx.compiler.schedule.layout_assignment import blocked_images
 from sardonyx.compiler.segment_planning import PLAN_SEGMENT
 from sardonyx.compiler.target.alignment import aligned
@@ -82,8 +82,8 @@ _log = logging.getLogger(__name__)
 # The passes.
 
 
-def _assign_layouts(schedule: Schedule, threads: int, iteration: Value | None) -> FunctionContext:
-    return FunctionContext(schedule, schedule.target, blocked_images(schedule, schedule.target), threads, iteration)
+def _assign_layouts(grouping: Grouping, threads: int, iteration: Value | None) -> FunctionContext:
+    return FunctionContext(grouping, grouping.target, blocked_images(grouping, grouping.target), threads, iteration)
 
 
 def _prepare_constants(launches: Sequence[Launch]) -> dict[Any, np.ndarray]:
@@ -113,7 +113,7 @@ def _compile_kernels(launches: Sequence[Launch], target: Target, build: Build) -
 
 
 def _split_segments(lowering: Lowering) -> list[Step]:
-    return split_segments(lowering.schedule.computed, lowering.launches, lowering.schedule.host)
+    return split_segments(lowering.grouping.computed, lowering.launches, lowering.grouping.host)
 
 
 def _order_concurrent_loops(steps: Sequence[Step], target: Target, threads: int) -> list[Step]:
@@ -168,7 +168,7 @@ MERGE_MATMULS = Pass(
 )
 """Merge products that share an operand into one."""
 
-FUSE = Pass("fuse", Schedule, requires=(CANONICAL_IMAGES,), ensures=(GROUPS,), dump=dump_groups)
+FUSE = Pass("fuse", Grouping, requires=(CANONICAL_IMAGES,), ensures=(GROUPS,), dump=dump_groups)
 """Partition the values into groups; each group becomes one kernel."""
 
 ASSIGN_LAYOUTS = Pass("assign layouts", _assign_layouts, requires=(GROUPS,), ensures=(LAYOUTS,), dump=dump_layouts)
@@ -237,7 +237,7 @@ def compile_function(
     function = rewrite_core(function, target)
     lowering, prepared, kernels = _compile_launches(function, target, threads)
     steps = ORDER_CONCURRENT_LOOPS(SPLIT_SEGMENTS(lowering), target, threads)
-    host: Mapping[Value, str] = lowering.schedule.host
+    host: Mapping[Value, str] = lowering.grouping.host
     controls = [value for value in host if value.op in CONTROL and is_of_tensors(value)]
     bodies = COMPILE_BODIES(controls, target, threads, denormals)
     reads, inner = find_interpreted(host, function.results, lowering.context.in_memory)
@@ -342,8 +342,8 @@ def _lower(
     in_memory: dict[Value, str] = {}
     refused = dict(without_kernel or {})
     while True:
-        schedule = FUSE(function, in_memory, refused, target, threads)
-        whole = ASSIGN_LAYOUTS(schedule, threads, iteration)
+        grouping = FUSE(function, in_memory, refused, target, threads)
+        whole = ASSIGN_LAYOUTS(grouping, threads, iteration)
         lowering = LOWER_GROUPS(whole, bodies.lowered, bodies.emit, bodies.shared)
         if not lowering.unfusable and not lowering.refused:
             return lowering
@@ -396,8 +396,8 @@ class _Bodies:
         if function.defined_symbols:
             return f"{function.name} computes sizes"
         lowering = _lower(function, self._target, self._threads, self, function.inputs[0] if repeats else None)
-        if lowering.schedule.host:
-            return f"in {function.name}: {next(iter(lowering.schedule.host.values()))}"
+        if lowering.grouping.host:
+            return f"in {function.name}: {next(iter(lowering.grouping.host.values()))}"
         if any(
             launch.writes.op == "loop" and shape_stability(launch.writes) is not None for launch in lowering.launches
         ):

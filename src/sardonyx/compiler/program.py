@@ -38,7 +38,7 @@ from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.graph import Function, Value
 
 if TYPE_CHECKING:
-    from sardonyx.compiler.schedule.fusion import Schedule
+    from sardonyx.compiler.schedule.fusion import Grouping
 
 
 class Program:
@@ -167,14 +167,14 @@ class Program:
         return self._compiled.whole is not None
 
     @property
-    def schedule(self) -> Schedule:
+    def grouping(self) -> Grouping:
         """The groups of the function; requires ``has_graph``."""
-        assert self._compiled.whole is not None, "a program from an image has no schedule"
-        return self._compiled.whole.schedule
+        assert self._compiled.whole is not None, "a program from an image has no groups"
+        return self._compiled.whole.grouping
 
     def in_memory(self, value: Value) -> bool:
         """Return True if a value is stored in memory; requires ``has_graph``."""
-        assert self._compiled.whole is not None, "a program from an image has no schedule"
+        assert self._compiled.whole is not None, "a program from an image has no groups"
         return self._compiled.whole.in_memory(value)
 
     @property

@@ -490,8 +490,9 @@ def prepare(model: ir.Model) -> PreparedGraph:
             f"{name} at {', '.join(where[:3])}{f' and {len(where) - 3} more' if len(where) > 3 else ''}"
             for name, where in preparer.missing.items()
         )
+        count = len(preparer.missing)
         raise UnsupportedError(
-            f"{len(preparer.missing)} operators have no definition: {listed}.",
+            f"{'one operator has' if count == 1 else f'{count} operators have'} no definition: {listed}.",
             where=model.graph.name or "the model",
             remedy="Define them with `@sardonyx.operator`.",
         )

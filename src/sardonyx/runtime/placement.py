@@ -41,7 +41,7 @@ def place_nodes(model: ir.Model, program: Program | None, not_compiled: str) -> 
     """
     # A program from the store has no nodes for the interpreter.
     host = (
-        {value.origin: reason for value, reason in program.schedule.host.items()}
+        {value.origin: reason for value, reason in program.grouping.host.items()}
         if (program is not None and program.has_graph)
         else {}
     )

@@ -157,7 +157,7 @@ def test_a_loop_that_data_end_tells_how_long_it_was() -> None:
 
     function = simplify(trace("f", grow, [FLOATS, COUNT]))
     program = Program.compile(function)
-    assert not program.schedule.host
+    assert not program.grouping.host
     for shape in ((3, 4), (1, 1), (40, 1000)):
         for most in (0, 1, 5, 17, 400, (1 << 63) - 1, -3):
             arrays = [normal(*shape), np.array(most)]
@@ -254,7 +254,7 @@ def test_a_fault_in_a_loop_ends_it() -> None:
 
     function = simplify(trace("f", walk, [TensorType(t.FLOAT, (N,)), COUNT]))
     program = Program.compile(function)
-    assert not program.schedule.host
+    assert not program.grouping.host
     x = np.zeros(5, np.float32)
     with pytest.raises(Fault):
         program.run([x, np.array(0)])
@@ -286,7 +286,7 @@ def endless(nested: bool) -> Program:
         return list(L.loop(most, None, [L.full((), 0, t.INT64)], many if nested else one)[0])
 
     program = Program.compile(simplify(trace("f", count, [COUNT])))
-    assert not program.schedule.host
+    assert not program.grouping.host
     return program
 
 

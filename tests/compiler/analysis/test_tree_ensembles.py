@@ -89,7 +89,7 @@ def test_the_least_and_the_greatest_have_no_such_kernel() -> None:
     trees = random_trees(np.random.default_rng(0), 5, 4, 2, 3, ["BRANCH_LEQ"], False)
     function = traced(trees, 4, 2, "MIN")
     program = Program.compile(function)
-    assert not program.schedule.host
+    assert not program.grouping.host
     assert "trees" not in [launch.title for launch in program.launches]
     x = rows_of(np.random.default_rng(1), 20, 4)
     np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])

@@ -35,7 +35,7 @@ def wide() -> Target:
 def checked(function: Function, arrays: list[np.ndarray], target: Target | None = None) -> Program:
     """Return the compiled function, after a comparison of its results with the interpreter's."""
     program = Program.compile(function, target=target)
-    assert not program.schedule.host
+    assert not program.grouping.host
     for actual, expected in zip(program.run(arrays), computed(function, arrays), strict=True):
         np.testing.assert_array_equal(actual, expected)
     return program

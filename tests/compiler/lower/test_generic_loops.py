@@ -29,7 +29,7 @@ CONVOLUTIONS: dict[str, dict[str, Any]] = {
 
 def checked(function: Function, *arrays: np.ndarray) -> None:
     program = Program.compile(function)
-    assert not program.schedule.host
+    assert not program.grouping.host
     assert_close(program.run(list(arrays)), computed(function, arrays))
 
 
@@ -45,7 +45,7 @@ def test_convolutions(case: dict[str, Any], dtype: t.DType) -> None:
 
     types = [TensorType(dtype, (2, N, C, H, W)), TensorType(dtype, (2, 5, C, 3, 2))]
     program = Program.compile(trace("f", body, types))
-    assert not program.schedule.host
+    assert not program.grouping.host
     for n, c, h, w in ((1, 3, 7, 9), (2, 1, 9, 18), (1, 4, 5, 37), (0, 1, 5, 5), (1, 0, 6, 6)):
         arrays = [random((2, n, c, h, w), dtype), random((2, 5, c, 3, 2), dtype)]
         assert_close(program.run(arrays), computed(program.function, arrays))
@@ -73,7 +73,7 @@ def test_windows(dtype: t.DType, kind: str) -> None:
         ]
 
     program = Program.compile(trace("f", body, [TensorType(dtype, (N, C, H, W))]))
-    assert not program.schedule.host
+    assert not program.grouping.host
     for shape in ((1, 2, 5, 40), (2, 3, 4, 17), (1, 1, 3, 2)):
         x = random(shape, dtype)
         if t.is_float(dtype):
@@ -128,7 +128,7 @@ def test_padding_that_crops_by_open_sizes(interior: int) -> None:
         return [L.pad(x, [low], [high], L.reduce_sum(like), [interior])]
 
     program = Program.compile(trace("f", body, [TensorType(t.FLOAT, (N,)), TensorType(t.FLOAT, (W,))]))
-    assert not program.schedule.host
+    assert not program.grouping.host
     for n, m in ((1, 1), (7, 3), (3, 7), (17, 5), (5, 40), (33, 33), (9, 0)):
         arrays = [random((n,), t.FLOAT), random((m,), t.FLOAT)]
         assert_close(program.run(arrays), computed(program.function, arrays))

@@ -38,7 +38,7 @@ def test_cumulative(axis: int, dtype: t.DType) -> None:
         [TensorType(dtype, (N, M))],
     )
     program = Program.compile(function)
-    assert not program.schedule.host
+    assert not program.grouping.host
     assert len(program.launches) == len(kinds)
     rng = np.random.default_rng(0)
     for size in SIZES:
@@ -55,7 +55,7 @@ def test_the_first_extremum(dtype: t.DType, kind: str) -> None:
             "f", lambda x, axis=axis: [apply("reduce", x, kind=kind, axes=(axis,))], [TensorType(dtype, (N, M, K))]
         )
         program = Program.compile(function)
-        assert not program.schedule.host
+        assert not program.grouping.host
         for size in SIZES[1:]:
             shape = [3, 5, 18]
             shape[axis] = size
@@ -78,7 +78,7 @@ def test_sorts(dtype: t.DType, descending: bool) -> None:
     for axis in (0, 1):
         function = trace("f", lambda x, axis=axis: [L.sort(x, axis, descending)], [TensorType(dtype, (N, M))])
         program = Program.compile(function)
-        assert not program.schedule.host
+        assert not program.grouping.host
         for size in SIZES:
             x = random(rng, (4, size) if axis else (size, 4), dtype)
             assert_close(program.run([x]), computed(function, [x]))
@@ -120,7 +120,7 @@ def long(kind: str, n: int, dtype: t.DType) -> np.ndarray:
 @pytest.mark.parametrize("descending", [False, True])
 def test_long_rows_are_sorted(dtype: t.DType, descending: bool) -> None:
     program = Program.compile(trace("f", lambda x: [L.sort(x, 1, descending)], [TensorType(dtype, (N, M))]))
-    assert not program.schedule.host
+    assert not program.grouping.host
     for kind in LONG:
         for n in (33, 127, 129, 700):
             x = long(kind, n, dtype)
@@ -133,7 +133,7 @@ def first_of(dtype: t.DType, k: int | Dim, largest: bool, axis: int = 1) -> Prog
         return [at, L.gather_elements(x, at, axis), at * 2 + 1]
 
     program = Program.compile(trace("f", body, [TensorType(dtype, (N, M))]))
-    assert not program.schedule.host
+    assert not program.grouping.host
     return program
 
 
@@ -183,7 +183,7 @@ def test_the_first_few_of_what_is_computed_on_the_way() -> None:
 def test_determinants(dtype: t.DType) -> None:
     function = trace("f", lambda x: [L.determinant(x + 0.0)], [TensorType(dtype, (N, M, M))])
     program = Program.compile(function)
-    assert not program.schedule.host
+    assert not program.grouping.host
     rng = np.random.default_rng(4)
     for size in (0, 1, 2, 3, 5, 17):
         x = rng.standard_normal((3, size, size)).astype(t.numpy_dtype(dtype))
@@ -202,7 +202,7 @@ def test_transforms_of_any_length(inverse: bool) -> None:
 
     function = trace("f", body, [TensorType(t.FLOAT, (N, M, 2))])
     program = Program.compile(function)
-    assert not program.schedule.host
+    assert not program.grouping.host
     rng = np.random.default_rng(5)
     for size in (0, 1, 2, 3, 5, 8, 12, 16, 17, 31, 64, 100, 127, 1000, 1024):
         x = rng.standard_normal((3, size, 2)).astype(np.float32)

@@ -35,7 +35,7 @@ def test_rows(kind: str, dtype: t.DType) -> None:
         kind, 0, TensorType(dtype, (N, M)), TensorType(t.INT64, (K, 1)), TensorType(dtype, (K, M))
     )  # fmt: skip
     program = Program.compile(function)
-    assert not program.schedule.host
+    assert not program.grouping.host
     rng = np.random.default_rng(0)
     for n, m, k in ((3, 1, 7), (4, 15, 9), (5, 16, 3), (2, 17, 5), (1, 33, 0), (7, 40, 20)):
         x, updates = (rng.integers(1, 4, shape).astype(t.numpy_dtype(dtype)) for shape in ((n, m), (k, m)))
@@ -51,7 +51,7 @@ def test_rows_of_each_matrix_of_a_batch(rest: tuple[int, ...], kind: str) -> Non
     types = TensorType(t.FLOAT, (N, M, *rest)), TensorType(t.INT32, (N, K, 1)), TensorType(t.FLOAT, (N, K, *rest))
     function = scattering(kind, 1, *types)
     program = Program.compile(function)
-    assert not program.schedule.host
+    assert not program.grouping.host
     rng = np.random.default_rng(1)
     for n, m, k in ((1, 3, 2), (18, 5, 7), (2, 1, 3)):
         x, updates = (rng.standard_normal((n, rows, *rest)).astype(np.float32) for rows in (m, k))

@@ -105,7 +105,7 @@ def undefined(text: str) -> Iterator[str]:
 @pytest.mark.parametrize(("target", "name", "dtype"), cases(FOREIGN))
 def test_code_for_other_machines_assembles(target: str, name: str, dtype: str) -> None:
     lowering = lower_function(function(name, dtype), NAMED[target], 2)
-    assert lowering.launches and not lowering.schedule.host
+    assert lowering.launches and not lowering.grouping.host
     for launch in all_launches(lowering.launches):
         if not launch.bodies:
             text = module_text(NAMED[target], [launch.text.replace(NAME, "k")], launch.declarations)

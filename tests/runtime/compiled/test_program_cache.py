@@ -298,7 +298,7 @@ def test_a_program_is_made_again_for_who_asks_what_is_in_it(path: Path, compilat
     assert second.program is not None
     assert len(compilations) == 2
     assert [launch.title for launch in second.program.launches] == [launch.title for launch in first.program.launches]
-    assert second.program.schedule.groups
+    assert second.program.grouping.groups
     np.testing.assert_array_equal(second.run(None, {"x": X})[0], expected)
 
 

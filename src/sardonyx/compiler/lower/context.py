@@ -12,7 +12,7 @@ from sardonyx.compiler.codegen.element_reader import Reader
 from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.codegen.loop_nest import Unfusable
 from sardonyx.compiler.lower.launch import FAULT, NAME, Buffer, Launch, Relaid
-from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.schedule.fusion import Grouping
 from sardonyx.compiler.schedule.groups import Group
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.choice import Choice
@@ -25,7 +25,7 @@ class FunctionContext:
     """Facts about the function while one of its groups is lowered.
 
     Args:
-        schedule: The schedule of the function.
+        grouping: The groups of the function.
         target: The processor.
         blocks: Channels of a block, for each image in blocked layout.
         threads: Number of threads that share the work.
@@ -37,24 +37,24 @@ class FunctionContext:
 
     def __init__(
         self,
-        schedule: Schedule,
+        grouping: Grouping,
         target: Target,
         blocks: Mapping[Value, int],
         threads: int,
         iteration: Value | None = None,
     ) -> None:
-        self.schedule = schedule
+        self.grouping = grouping
         self.target = target
         self.blocks = blocks
         self.threads = threads
         self.iteration = iteration
         self.relaid: set[Relaid] = set()
-        self._roots = frozenset(root for group in schedule.groups for root in group.roots)
+        self._roots = frozenset(root for group in grouping.groups for root in group.roots)
 
     @property
     def function(self) -> Function:
         """The Core function."""
-        return self.schedule.function
+        return self.grouping.function
 
     def in_memory(self, value: Value) -> bool:
         """Return True if a value is in memory when a kernel outside of its group runs."""
@@ -62,11 +62,11 @@ class FunctionContext:
             return not is_splat(value)
         if value.op == "dims":
             return len(value.params["sizes"]) > 1
-        if value.op == "input" or value in self.schedule.host:
+        if value.op == "input" or value in self.grouping.host:
             return True
         if value.op == "get":
-            return self.schedule.is_native(value.operands[0])
-        group = self.schedule.group(value)
+            return self.grouping.is_native(value.operands[0])
+        group = self.grouping.group(value)
         return group is not None and value in group.roots
 
     def require_memory(self, value: Value) -> None:

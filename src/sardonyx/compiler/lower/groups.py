@@ -40,17 +40,17 @@ def internal_error(error: Exception) -> str:
 
 
 class Lowering:
-    """Lowering of all groups of a schedule.
+    """Lowering of all groups of a function.
 
     Args:
-        context: Facts about the function, with the schedule.
+        context: Facts about the function, with its groups.
         body: Lowers the body of a loop, or a branch of a choice; the second argument is True for a loop.
         written: Called with each launch.
         shared: The kernels of the groups lowered before, of this function and of others.
 
     Attributes:
         launches: The launches, in order.
-        unfusable: Values to be written to memory contrary to the schedule, with the reason.
+        unfusable: Values to be written to memory contrary to fusion, with the reason.
         refused: Values without a kernel, with the reason. A defect of a template costs the group its kernel, not the
             function.
         blocked: The anchor or root of the group that requires a value of ``unfusable``.
@@ -64,13 +64,13 @@ class Lowering:
         shared: SharedKernels,
     ) -> None:
         self.context = context
-        self.schedule, self.target, self.blocks = context.schedule, context.target, context.blocks
+        self.grouping, self.target, self.blocks = context.grouping, context.target, context.blocks
         self._body = body
         self.launches: list[Launch] = []
         self.unfusable: dict[Value, str] = {}
         self.refused: dict[Value, str] = {}
         self.blocked: dict[Value, Value] = {}
-        for group in context.schedule.groups:
+        for group in context.grouping.groups:
             raise_if_cancelled()
             built_around = group.anchor or group.root
             try:
@@ -120,9 +120,9 @@ class Lowering:
         return [lower_map(self.context, group)]
 
     def _lower_anchor(self, group: Group, anchor: Value) -> list[Launch]:
-        if anchor in self.schedule.attentions:
+        if anchor in self.grouping.attentions:
             w = KernelWriter(self.context, group)
-            items = write_attention(w, self.schedule.attentions[anchor])
+            items = write_attention(w, self.grouping.attentions[anchor])
             return [w.launch(items, "attention")]
         if anchor.op in ORDERED:
             return self._lower_row_algorithm(group, anchor)
@@ -135,7 +135,7 @@ class Lowering:
 
     def _lower_contraction(self, group: Group, anchor: Value) -> Launch:
         w = KernelWriter(self.context, group, self.target.lanes(storage_bits(anchor)))
-        gates = self.schedule.gates.get(anchor)
+        gates = self.grouping.gates.get(anchor)
         items = Contraction(w, anchor, gates).write()
         return w.launch(items, "contract" if gates is None else "gates")
 
@@ -144,7 +144,7 @@ class Lowering:
         w = KernelWriter(self.context, group)
         reader, root, memory = w.reader, group.root, w.located(group.root)
         compute = generic_computation(w, anchor)
-        conv = next((conv for conv in self.schedule.convolutions.values() if conv.core is anchor), None)
+        conv = next((conv for conv in self.grouping.convolutions.values() if conv.core is anchor), None)
 
         def body(position: list[Index]) -> None:
             if conv is None:

@@ -31,13 +31,13 @@ def lower_image(context: FunctionContext, group: Group, anchor: Value) -> list[L
         )
         w = KernelWriter(context, group, None if pooling.schedule.blocked else pooling.schedule.lanes)
         return [w.launch(ImageKernel(w).pool(anchor, pooling), "pooling")]
-    conv = next((conv for conv in context.schedule.convolutions.values() if conv.core is anchor), None)
+    conv = next((conv for conv in context.grouping.convolutions.values() if conv.core is anchor), None)
     if conv is None:
         raise UnsupportedError(
             "no template for convolve without the movements from and to images; expected reshape and permute around it."
         )
     context.require_memory(conv.image)
-    choice = context.schedule.choose_convolution(conv)
+    choice = context.grouping.choose_convolution(conv)
     schedule = choice.schedule
     stages = []
     if schedule.staged:

@@ -154,7 +154,7 @@ class Contraction:
     def _choose(self, problem: GemmProblem) -> GemmSchedule:
         """Choose the schedule, once for packing and the kernel; fusion has chosen that of gates."""
         target = self.writer.context.target
-        gate_choice = self.writer.context.schedule.gate_choices.get(self.value)
+        gate_choice = self.writer.context.grouping.gate_choices.get(self.value)
         if self.gates is not None and gate_choice is not None and gate_choice.problem == problem:
             choice = gate_choice
         else:

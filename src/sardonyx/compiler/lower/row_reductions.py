@@ -26,7 +26,7 @@ def lower_rows(context: FunctionContext, group: Group) -> Launch:
     """Emit the row-by-row kernel of a group with reductions."""
     assert group.rows is not None
     rows = group.rows
-    order = context.schedule.order
+    order = context.grouping.order
     reductions = [value for value in order if value in group.members and value.op == "reduce"]
     channels = row_channels(group, context.blocks)
     w = KernelWriter(context, group)

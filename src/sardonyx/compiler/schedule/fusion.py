@@ -32,7 +32,7 @@ from sardonyx.core.ir.graph import Function, Value
 from sardonyx.errors import UnsupportedError
 
 
-class Schedule:
+class Grouping:
     """The groups of a function.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from sardonyx.compiler.analysis.primitive_traits import WHOLE, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, factor_groups, shape_of
-from sardonyx.compiler.schedule.fusion import Schedule
+from sardonyx.compiler.schedule.fusion import Grouping
 from sardonyx.compiler.schedule.groups import Group
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.dim import Size
@@ -18,7 +18,7 @@ BLOCKED_DTYPES = frozenset({t.FLOAT, t.UINT8, t.INT8, t.INT16})
 """The element types of blocked images."""
 
 
-def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
+def blocked_images(grouping: Grouping, target: Target) -> dict[Value, int]:
     """Return the values in memory with blocked layout, and the channels of a block.
 
     Convolutions write blocked images, and so do elementwise kernels that read blocked images. Values read by a matrix
@@ -26,23 +26,23 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
     """
     lanes = target.lanes(32)
     blocked: dict[Value, int] = {}
-    read_blocked, read_plain = _read_by_convolutions(schedule, target)
-    for group in schedule.groups:
-        if group.root.op in WHOLE or not _may_be_blocked(schedule, group.root):
+    read_blocked, read_plain = _read_by_convolutions(grouping, target)
+    for group in grouping.groups:
+        if group.root.op in WHOLE or not _may_be_blocked(grouping, group.root):
             continue
         # A kernel of rows is exempt: the blocked operand is read several times, the result converted once.
         if group.root in read_plain and group.rows is None:
             continue
-        if _writes_blocks(schedule, group, target, blocked):
+        if _writes_blocks(grouping, group, target, blocked):
             blocked[group.root] = lanes
-    for group in reversed(schedule.groups):
+    for group in reversed(grouping.groups):
         root = group.root
         if (
             root in blocked
             or root not in read_blocked
             or root in read_plain
             or group.anchor is not None
-            or not _may_be_blocked(schedule, root)
+            or not _may_be_blocked(grouping, root)
         ):
             continue
         if root.op in WHOLE | {"pad"} or (group.rows is not None and not _keeps_channels(group)):
@@ -52,30 +52,30 @@ def blocked_images(schedule: Schedule, target: Target) -> dict[Value, int]:
                 continue
             read_blocked.update(root.operands)
         else:
-            read_blocked.update(_sources(schedule, group))
+            read_blocked.update(_sources(grouping, group))
         blocked[root] = lanes
     return blocked
 
 
-def _read_by_convolutions(schedule: Schedule, target: Target) -> tuple[set[Value], set[Value]]:
+def _read_by_convolutions(grouping: Grouping, target: Target) -> tuple[set[Value], set[Value]]:
     """Return the images that convolutions read in blocks only, and the images read as NCHW only."""
     blocked: set[Value] = set()
     plain: set[Value] = set()
-    for match in schedule.convolutions.values():
+    for match in grouping.convolutions.values():
         try:
-            (blocked if schedule.choose_convolution(match).schedule.blocked else plain).add(match.image)
+            (blocked if grouping.choose_convolution(match).schedule.blocked else plain).add(match.image)
         except UnsupportedError:
             continue
     return blocked, plain
 
 
-def _sources(schedule: Schedule, group: Group) -> Iterator[Value]:
+def _sources(grouping: Grouping, group: Group) -> Iterator[Value]:
     """Yield the images with the root's batch and channels that a group reads from memory."""
     shape = shape_of(group.root)
     stack = [operand for member in group.members for operand in member.operands]
     while stack:
         value = stack.pop()
-        other = schedule.group(value)
+        other = grouping.group(value)
         if other is None and (value.op in MOVEMENTS or value.op == "gather"):
             stack.extend(value.operands[:1])
         elif other is not None and other is not group and other.root is value:
@@ -91,7 +91,7 @@ def _keeps_channels(group: Group) -> bool:
     return 1 not in rows.axes and shape_of(group.root) == rows.result_shape and len(rows.result_shape) >= 3
 
 
-def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
+def _may_be_blocked(grouping: Grouping, root: Value) -> bool:
     """Return True if a value is an image, and all readers accept blocks."""
     shape = shape_of(root)
     if (
@@ -102,9 +102,9 @@ def _may_be_blocked(schedule: Schedule, root: Value) -> bool:
     ):
         return False
     plain = {"a result", "read by contract", "read by the interpreter", "read by control flow"}
-    if any(user.op == "reshape" and _joins_channels(root, shape_of(user)) for user in schedule.users[root]):
+    if any(user.op == "reshape" and _joins_channels(root, shape_of(user)) for user in grouping.users[root]):
         return False
-    return not any(reader in plain for reader in schedule.consumers(root))
+    return not any(reader in plain for reader in grouping.consumers(root))
 
 
 def _joins_channels(image: Value, shape: tuple[Size, ...]) -> bool:
@@ -117,11 +117,11 @@ def _joins_channels(image: Value, shape: tuple[Size, ...]) -> bool:
     return any(1 in axes and any(axis > 1 and sizes[axis] != 1 for axis in axes) for axes in groups)
 
 
-def _writes_blocks(schedule: Schedule, group: Group, target: Target, blocked: dict[Value, int]) -> bool:
+def _writes_blocks(grouping: Grouping, group: Group, target: Target, blocked: dict[Value, int]) -> bool:
     """Return True if the kernel of a group writes blocks without a conversion."""
     root = group.root
     if group.anchor is not None and group.anchor.op == "convolve":
-        return _is_blocked_convolution(schedule, group)
+        return _is_blocked_convolution(grouping, group)
     if group.anchor is not None:
         source = group.anchor.operands[0]
         return (
@@ -146,13 +146,13 @@ def _joins_blocks(root: Value, lanes: int) -> bool:
     return root.params["axis"] == 1 and all(isinstance(size, int) and size % lanes == 0 for size in sizes)
 
 
-def _is_blocked_convolution(schedule: Schedule, group: Group) -> bool:
+def _is_blocked_convolution(grouping: Grouping, group: Group) -> bool:
     """Return True if a convolution has a kernel, and the kernel writes blocks of channels."""
-    convolution = next((match for match in schedule.convolutions.values() if match.core is group.anchor), None)
+    convolution = next((match for match in grouping.convolutions.values() if match.core is group.anchor), None)
     if convolution is None:
         return False
     try:
-        return schedule.choose_convolution(convolution).schedule.algorithm != "planar"
+        return grouping.choose_convolution(convolution).schedule.algorithm != "planar"
     except UnsupportedError:
         return False
 
