@@ -135,7 +135,7 @@ def canonical_form(context: FunctionContext, group: Group) -> CanonicalForm | No
                 entries.append((operation, value in group.members, *_facts(context, value)))
     except _Other:
         return None
-    gates = tuple(_gates(context, value, numbers) for value in numbers if value in context.schedule.gate_choices)
+    gates = tuple(_gates(context, value, numbers) for value in numbers if value in context.grouping.gate_choices)
     rows = None if group.rows is None else (group.rows.shape, group.rows.axes)
     key = (tuple(numbers[value] for value in ends), group.kind, rows, tuple(entries), gates)
     return CanonicalForm(key, tuple(numbers))
@@ -173,14 +173,14 @@ def _plain(part: Any) -> Hashable:
 def _facts(context: FunctionContext, value: Value) -> tuple[Hashable, ...]:
     """Return the layout of a value, its copies in memory, and the pattern of which it is the result."""
     copies = frozenset((copy.block, copy.dtype) for copy in context.relaid if copy.source is value)
-    convolution = context.schedule.convolutions.get(value)
-    pattern = value in context.schedule.attentions if convolution is None else (convolution.groups, convolution.ends)
+    convolution = context.grouping.convolutions.get(value)
+    pattern = value in context.grouping.attentions if convolution is None else (convolution.groups, convolution.ends)
     return context.blocks.get(value, 0), copies, pattern
 
 
 def _gates(context: FunctionContext, value: Value, numbers: dict[Value, int]) -> Hashable:
     """Return the schedule and the gates of a product with gates."""
-    choice, gates = context.schedule.gate_choices[value], context.schedule.gates.get(value)
+    choice, gates = context.grouping.gate_choices[value], context.grouping.gates.get(value)
     parts = None
     if gates is not None:
         parts = (
