@@ -22,17 +22,27 @@ from sardonyx.compress.search.trial import State, Trial, front
 from sardonyx.errors import ModelFileError, OptionError, UnsupportedError
 
 LAYERS = 16
-SIZE = {"int8": 0.25, "dynamic int8": 0.3, "int4 weights": 0.15, "int8 weights": 0.26, "short names": 0.95}
-TIME = {"int8": 0.4, "dynamic int8": 0.8, "int4 weights": 1.3, "int8 weights": 1.2, "short names": 1.0}
-HARM = {"int8": 0.8, "dynamic int8": 0.1, "int4 weights": 2.0, "int8 weights": 0.05, "short names": 0.0}
+EFFECTS = {
+    "int8": (0.25, 0.4, 0.8),
+    "int8 with int4 weights": (0.2, 0.4, 40.0),
+    "dynamic int8": (0.7, 0.9, 0.1),
+    "int4 weights": (0.15, 1.3, 2.0),
+    "int8 weights": (0.26, 1.2, 0.05),
+    "int8 with int16 activations": (0.25, 1.2, 0.05),
+    "float16": (0.5, 1.1, 0.01),
+    "short names": (0.95, 1.0, 0.0),
+}
 """Shares of the original's size and time, and the loss in points, of moves on all layers."""
+
+
+HARM = {name: harm for name, (_, _, harm) in EFFECTS.items()}
 
 
 @dataclass
 class ModelOfModels:
     """A workbench whose losses grow with the square of the share of layers."""
 
-    harm: dict[str, float] = field(default_factory=lambda: HARM)
+    harm: dict[str, float] = field(default_factory=lambda: dict(HARM))
     tried: list[Plan] = field(default_factory=list)
     failing: tuple[str, ...] = ()
 
@@ -46,8 +56,8 @@ class ModelOfModels:
         for step in plan:
             if step.move in self.failing:
                 return Trial(plan, None, failure=str(UnsupportedError("no layer.")))
-            size *= 1 - step.strength * (1 - SIZE[step.move])
-            seconds *= 1 - step.strength * (1 - TIME[step.move])
+            size *= 1 - step.strength * (1 - EFFECTS[step.move][0])
+            seconds *= 1 - step.strength * (1 - EFFECTS[step.move][1])
             metric -= self.harm[step.move] * step.strength**2
         errors = (OutputError("y", 200 - metric),) if plan else ()
         return Trial(plan, Figures(int(size), seconds, 100, 1e-6, False, False), errors, metric)
@@ -106,7 +116,7 @@ def test_moves_are_combined() -> None:
 
 
 def test_a_slower_result_needs_permission() -> None:
-    bench = ModelOfModels({**HARM, "int8": 80.0, "dynamic int8": 80.0})
+    bench = ModelOfModels({**HARM, "int8": 80.0, "dynamic int8": 80.0, "int8 with int4 weights": 80.0})
     strict = searched(Budget(drop=0.1), bench)
     assert all(trial.figures is not None and trial.figures.seconds <= 1.02 for trial in strict.ranked())
     permitted = searched(Budget(drop=0.1), ModelOfModels(bench.harm), allows_slower=True)

@@ -17,8 +17,10 @@ from sardonyx.compress.evidence import (
     WITHOUT_DATA,
     Evaluate,
     Evidence,
+    LayerError,
     MetricChange,
     Verdict,
+    layers_that_hurt,
     measure,
     metric_change,
     store,
@@ -26,7 +28,7 @@ from sardonyx.compress.evidence import (
 from sardonyx.compress.samples import Data, Preprocess
 from sardonyx.compress.search.budget import SECONDS, Budget, Quantity, quantity
 from sardonyx.compress.search.figures import Figures, Target, file_bytes, measure_beside
-from sardonyx.compress.search.moves import MOVES, Fitting, Plan, without_reports
+from sardonyx.compress.search.moves import BY_NAME, MOVES, Fitting, Plan, without_reports
 from sardonyx.compress.search.sample_source import SampleSource
 from sardonyx.compress.search.search import Search, metric_comparisons
 from sardonyx.compress.search.trial import State, Trial, front
@@ -35,6 +37,7 @@ from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, load, save, to_proto
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.runtime.profiling.profile import drawn_feeds
 from sardonyx.runtime.session import Session
@@ -44,6 +47,23 @@ LEAST_SQNR = 20.0
 
 GATE_SECONDS = 1.5
 """Duration of the last measurement against the original."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer with weights.
+
+    Attributes:
+        node: The name of the node.
+        op_type: The operator.
+        move: The move that changed the layer; empty if none did.
+        reason: The reason why the layer stayed.
+    """
+
+    node: str
+    op_type: str
+    move: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -64,6 +84,8 @@ class CompressionReport:
         front: The plans that no other plan beats in accuracy, size and time, in words.
         stopped: The reason for the end of the search.
         notes: Sentences for the user.
+        layers: The layers of the optimized original with weights, in the order of the graph.
+        hurting: The layers of the result at which the error grows most on a judged sample.
     """
 
     plan: str
@@ -79,6 +101,8 @@ class CompressionReport:
     front: tuple[str, ...]
     stopped: str
     notes: tuple[str, ...]
+    layers: tuple[Layer, ...] = ()
+    hurting: tuple[LayerError, ...] = ()
 
     def shown(self, metric: float) -> float:
         """Return the metric of a trial, which is higher if better, with the metric's usual sign."""
@@ -323,6 +347,7 @@ class _Choice:
         report = CompressionReport(
             trial.label, verdict, reason, search.budget, search.bench.target, self._seed, search.original.figures,
             trial.figures, evidence, tried, tuple(one.label for one in best), search.stopped, tuple(self._notes),
+            self._layers(trial), self._hurting(trial),
         )  # fmt: skip
         if model is None:
             return Compressed(copy_model(search.bench.source), report)
@@ -332,6 +357,25 @@ class _Choice:
         }  # fmt: skip
         store(model, "compress", brief)
         return Compressed(model, report)
+
+    def _layers(self, trial: Trial) -> tuple[Layer, ...]:
+        bench = self._search.bench
+        changed = bench.changed(trial.plan)
+        is_partial = any(step.strength < 1 for step in trial.plan)
+        reason = "given back: the accuracy did not hold" if is_partial else "no move of the plan changes it"
+        names = set(bench.weighted())
+        return tuple(
+            Layer(name, node.op_type, changed.get(name, ""), "" if name in changed else reason)
+            for node in bench.base.graph
+            if (name := node_label(node)) in names
+        )
+
+    def _hurting(self, trial: Trial) -> tuple[LayerError, ...]:
+        bench = self._search.bench
+        lossy = tuple(step for step in trial.plan if not BY_NAME[step.move].is_lossless)
+        if not lossy or not bench.judged:
+            return ()
+        return layers_that_hurt(bench.base, bench.model(lossy), bench.judged[0])
 
     def _judged(self) -> str:
         if self._samples is None:

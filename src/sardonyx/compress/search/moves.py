@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
+from sardonyx.compress.float16 import convert_float16
 from sardonyx.compress.quantization.quantize import quantize
 from sardonyx.compress.search.short_names import shorten_names
 from sardonyx.errors import UnsupportedError
@@ -22,10 +23,15 @@ from sardonyx.rewrite.names import node_label
 Feeds = Mapping[str, Any]
 Family = Literal["precision", "names"]
 
+QUANTIZATION_TARGETS = {"native": "portable", "onnxruntime": "onnxruntime"}
+"""The target of quantization for each target of a search; the native engine needs no operators of its own."""
+
 FEWEST_WEIGHTS = 64
 """Elements from which a weight is worth a decision of its own."""
 
 _PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+WEIGHTED = (*_PRODUCTS, "Gather")
+"""Operators with weights that moves change."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,9 @@ def _quantized(**options: Any) -> Apply:
     def apply(model: ir.Model, staying: Collection[str], fitting: Fitting) -> ir.Model:
         data = None if options.get("mode") == "dynamic" else fitting.samples
         present = {node_label(node) for node in model.graph}
-        result = quantize(model, data, exclude=[name for name in staying if name in present], **options).model
+        target = QUANTIZATION_TARGETS[fitting.target]
+        excluded = [name for name in staying if name in present]
+        result = quantize(model, data, exclude=excluded, target=target, **options).model
         return without_reports(result)
 
     return apply
@@ -119,11 +127,18 @@ def _short_names(model: ir.Model, staying: Collection[str], fitting: Fitting) ->
     return shorten_names(model)
 
 
+def _halved(model: ir.Model, staying: Collection[str], fitting: Fitting) -> ir.Model:
+    return convert_float16(model, keep_io_types=True, node_block_list=list(staying) or None).model
+
+
 MOVES = (
     Move("int8", "precision", _PRODUCTS, _quantized(), needs_data=True),
+    Move("int8 with int4 weights", "precision", _PRODUCTS, _quantized(scheme="w4a8"), needs_data=True),
     Move("dynamic int8", "precision", ("MatMul", "Gemm"), _quantized(mode="dynamic")),
     Move("int4 weights", "precision", ("MatMul", "Gemm", "Gather"), _quantized(weights="int4")),
     Move("int8 weights", "precision", (*_PRODUCTS, "Gather"), _quantized(mode="weights")),
+    Move("int8 with int16 activations", "precision", _PRODUCTS, _quantized(scheme="w8a16"), needs_data=True),
+    Move("float16", "precision", _PRODUCTS, _halved),
     Move("short names", "names", (), _short_names, is_lossless=True),
 )
 """The moves."""
@@ -152,9 +167,14 @@ def applied(model: ir.Model, step: Step, harm: Sequence[str], fitting: Fitting) 
         raise UnsupportedError("the move needs data.", remedy="Give samples of real inputs.")
     if move.operators and not harm:
         raise UnsupportedError(f"no layer has a constant float weight of {', '.join(move.operators)}.")
-    changed = set(harm[: math.ceil(step.strength * len(harm))])
-    staying = [name for name in layers(model, (*_PRODUCTS, "Gather")) if name not in changed] if move.operators else []
+    changed = set(chosen(step, harm))
+    staying = [name for name in layers(model, WEIGHTED) if name not in changed] if move.operators else []
     return move.apply(model, staying, fitting)
+
+
+def chosen(step: Step, harm: Sequence[str]) -> Sequence[str]:
+    """Return the layers that a step changes, of the layers of its move with the least harmful first."""
+    return harm[: math.ceil(step.strength * len(harm))]
 
 
 def ordered(plan: Sequence[Step]) -> Plan:

@@ -44,6 +44,8 @@ def page_of(name: str, report: CompressionReport, metric: str | None = None) -> 
         section("Plans on the front", _trials(report, metric, only_front=True)),
         details(f"All {len(report.trials)} plans", _trials(report, metric, only_front=False)),
         section("Accuracy of the outputs", _outputs(report)),
+        section("Layers at which the error grows", _hurting(report)),
+        section("Layers", _layers(report)),
     ]
     kind = "measured" if report.result.is_measured else "by the cost model"
     subtitle = f"Sardonyx {__version__}, target {report.target}, times {kind}, search ended by {report.stopped}."
@@ -169,6 +171,18 @@ def _trials(report: CompressionReport, metric: str | None, only_front: bool) -> 
 
     head = ("plan", "file", "share of time", "worst SQNR, dB", metric or "metric", "failure")
     return table(head, rows(), numbers=(1, 2, 3, 4))
+
+
+def _hurting(report: CompressionReport) -> str:
+    rows = ((layer.node, layer.op_type, f"{layer.error:.3g}", f"{layer.growth:.3g}") for layer in report.hurting)
+    head = ("node", "operator", "mean error over the largest magnitude", "growth")
+    return table(head, rows, numbers=(2, 3)) if report.hurting else "<p>None.</p>"
+
+
+def _layers(report: CompressionReport) -> str:
+    rows = ((layer.node, layer.op_type, layer.move or "float32", layer.reason) for layer in report.layers)
+    body = table(("node", "operator", "precision", "why not"), rows)
+    return details(f"{len(report.layers)} layers with weights", body)
 
 
 def _outputs(report: CompressionReport) -> str:

@@ -18,7 +18,7 @@ from sardonyx.compress.search.figures import (
     measured_joules,
     memory_of,
 )
-from sardonyx.compress.search.moves import BY_NAME, Fitting, Plan, Step, applied, layers, ordered
+from sardonyx.compress.search.moves import BY_NAME, WEIGHTED, Fitting, Plan, Step, applied, chosen, layers, ordered
 from sardonyx.compress.search.trial import Trial
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime.session import Session
@@ -78,6 +78,10 @@ class Workbench:
             self._models[plan] = model
         return self._models[plan]
 
+    def weighted(self) -> list[str]:
+        """Return the layers of the base with weights."""
+        return layers(self.base, WEIGHTED)
+
     def sites(self, plan: Plan, move: str) -> list[str]:
         """Return the layers that a move can change in the model of a plan."""
         return layers(self.model(plan), BY_NAME[move].operators)
@@ -94,6 +98,15 @@ class Workbench:
             growth = {layer.node: layer.growth for layer in found_layers}
             self._harm[key] = sorted(names, key=lambda name: growth.get(name, 0.0))
         return self._harm[key]
+
+    def changed(self, plan: Plan) -> dict[str, str]:
+        """Return the layers that a plan changes, with the move of each."""
+        moves: dict[str, str] = {}
+        for number, step in enumerate(plan):
+            if BY_NAME[step.move].operators:
+                order = self._harmless_first(plan[:number], step)
+                moves |= dict.fromkeys(chosen(step, order), step.move)
+        return moves
 
     def trial(self, plan: Plan) -> Trial:
         """Return the outcome of a plan; a plan that fails has the reason.
