@@ -21,6 +21,7 @@ from sardonyx.compress.evidence import (
     measure,
     metric_change,
     output_errors,
+    standard_error,
     store,
 )
 from sardonyx.compress.quantization import quantize
@@ -69,6 +70,17 @@ def test_selection_from_many_widens_the_interval() -> None:
     one, many = (metric_change(hits(900, 80), hits(900, 82), drop=1, comparisons=count) for count in (1, 20))
     assert one.interval is not None and many.interval is not None
     assert many.interval[1] > one.interval[1]
+
+
+def test_the_standard_error_is_that_of_the_paired_difference() -> None:
+    before, after = hits(400, 40), hits(400, 44)
+    difference = after.scores - before.scores  # type: ignore[operator]
+    assert standard_error(before, after) == pytest.approx(100 * difference.std(ddof=1) / 20)
+    assert standard_error(before, before) == 0 == standard_error(Measurement(1.0), Measurement(2.0))
+    rng = np.random.default_rng(0)
+    rows = -rng.exponential(1.4, (2, 300))
+    first, second = (measure_of((-float(np.exp(-row.mean())), row)) for row in rows)
+    assert standard_error(first, second) == pytest.approx(np.exp(1.4) * 1.4 * (2 / 300) ** 0.5, rel=0.3)
 
 
 def test_perplexity_has_its_usual_sign() -> None:

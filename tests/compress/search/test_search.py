@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,25 @@ def test_the_largest_share_of_layers_that_holds_is_bisected() -> None:
     held = [share for share in shares if 0.8 * share**2 <= 0.3]
     assert max(held) == 0.5625
     assert 1.0 in shares and 0.625 in shares
+
+
+def test_a_loss_just_inside_the_budget_is_not_trusted() -> None:
+    class Uncertain(ModelOfModels):
+        decibels = 10.0
+
+        def trial(self, plan: Plan) -> Trial:
+            outputs = (OutputError("y", self.decibels),) if plan else ()
+            return replace(super().trial(plan), outputs=outputs, uncertainty=0.2 if plan else 0.0)
+
+    class Close(Uncertain):
+        decibels = 30.0
+
+    far, close = (
+        [90 - trial.metric for trial in searched(Budget(drop=0.5), bench).ranked() if trial.metric is not None]
+        for bench in (Uncertain(), Close())
+    )
+    assert len(far) > 1 and max(far) <= 0.3
+    assert 0.3 < max(close) <= 0.5
 
 
 def test_moves_are_combined() -> None:

@@ -1,6 +1,6 @@
 """Evidence of a lossy change: errors of outputs, metrics with paired intervals, verdicts, the record in the file."""
 
-from sardonyx.compress.evidence.change import MetricChange, Verdict, compare_metrics, metric_change
+from sardonyx.compress.evidence.change import MetricChange, Verdict, compare_metrics, metric_change, standard_error
 from sardonyx.compress.evidence.labels import read_labels, stored_metric
 from sardonyx.compress.evidence.layers import LayerError, layers_that_hurt
 from sardonyx.compress.evidence.measurement import Evaluate, Measurement, measure
@@ -28,6 +28,7 @@ __all__ = [
     "output_errors",
     "plain",
     "read_labels",
+    "standard_error",
     "store",
     "stored_metric",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +17,7 @@ from sardonyx.compress.evidence.intervals import (
     proportion_interval,
     samples_for,
     samples_for_proportion,
+    statistic_error,
     statistic_interval,
 )
 from sardonyx.compress.evidence.measurement import Evaluate, Measurement, measure
@@ -103,6 +105,22 @@ def metric_change(
         before.shown, after.shown, loss, bounds, samples, drop, comparisons, verdict, reason,
         needed if verdict == "not judged" else None,
     )  # fmt: skip
+
+
+def standard_error(before: Measurement, after: Measurement, seed: int = 0) -> float:
+    """Return the standard error of the loss between two measurements on the same samples; 0 without scores.
+
+    Args:
+        before: The measurement of the original.
+        after: The measurement of the result.
+        seed: The seed of the bootstrap of a metric that is not a mean.
+    """
+    if before.scores is None or after.scores is None or len(before.scores) != len(after.scores):
+        return 0.0
+    if before.statistic is None:
+        differences = after.scores.astype(np.float64) - before.scores
+        return abs(before.scale) * float(differences.std()) / math.sqrt(max(len(differences) - 1, 1))
+    return abs(before.scale) * statistic_error(before.scores, after.scores, before.statistic, seed)
 
 
 def _interval(

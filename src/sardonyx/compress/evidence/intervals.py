@@ -24,6 +24,9 @@ REPLICATES = 4000
 REPLICATES_OF_OTHERS = 400
 """Resamples of a statistic that is computed anew for each resample."""
 
+REPLICATES_OF_ERRORS = 100
+"""Resamples of a standard error."""
+
 MOST_SAMPLES = 10_000_000
 """Largest number of samples that is named as needed."""
 
@@ -142,10 +145,7 @@ def statistic_interval(
     if statistic is None:
         changes = _changes_of_means(after.astype(np.float64) - before.astype(np.float64), rng)
     else:
-        changes = np.empty(REPLICATES_OF_OTHERS)
-        for number in range(len(changes)):
-            rows = rng.integers(0, n, n)
-            changes[number] = statistic(after[rows]) - statistic(before[rows])
+        changes = _changes_of_statistics(before, after, statistic, rng, REPLICATES_OF_OTHERS)
     if statistic is None and np.ptp(changes) == 0:
         # No sample differs from the others: as many as the rule of three allows may change by the spread of the scores.
         rare = (1 - (1 - confidence) ** (1 / n)) * float(np.ptp(before))
@@ -157,6 +157,23 @@ def statistic_interval(
         return None
     low, high = np.quantile(changes, (tail, 1 - tail))
     return Interval(float(low), float(high))
+
+
+def statistic_error(before: np.ndarray, after: np.ndarray, statistic: Statistic, seed: int) -> float:
+    """Return the standard error of the change of a statistic, by the bootstrap; 0 if no resample has one."""
+    changes = _changes_of_statistics(before, after, statistic, np.random.default_rng(seed), REPLICATES_OF_ERRORS)
+    finite = changes[np.isfinite(changes)]
+    return float(finite.std()) if len(finite) else 0.0
+
+
+def _changes_of_statistics(
+    before: np.ndarray, after: np.ndarray, statistic: Statistic, rng: np.random.Generator, replicates: int
+) -> np.ndarray:
+    changes = np.empty(replicates)
+    for number in range(replicates):
+        rows = rng.integers(0, len(before), len(before))
+        changes[number] = statistic(after[rows]) - statistic(before[rows])
+    return changes
 
 
 def _changes_of_means(differences: np.ndarray, rng: np.random.Generator) -> np.ndarray:

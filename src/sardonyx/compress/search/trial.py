@@ -28,6 +28,7 @@ class Trial:
         figures: The figures; None if the plan failed.
         outputs: The errors of the outputs on judged samples.
         metric: The metric, higher is better; None if it was not measured.
+        uncertainty: The standard error of the loss of the metric against the original; 0 if unknown.
         failure: The reason why the plan has no result; empty otherwise.
     """
 
@@ -35,6 +36,7 @@ class Trial:
     figures: Figures | None
     outputs: tuple[OutputError, ...] = ()
     metric: float | None = None
+    uncertainty: float = 0.0
     failure: str = ""
 
     @property
@@ -159,5 +161,6 @@ def _trial(data: Mapping[str, Any]) -> Trial:
         figures,
         tuple(OutputError(str(error["name"]), float(error["sqnr"])) for error in data["outputs"]),
         None if data["metric"] is None else float(data["metric"]),
+        float(data["uncertainty"]),
         str(data["failure"]),
     )

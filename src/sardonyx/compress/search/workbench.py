@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.compress.evidence import Evaluate, Measurement, layers_that_hurt, measure, output_errors
+from sardonyx.compress.evidence import Evaluate, Measurement, layers_that_hurt, measure, output_errors, standard_error
 from sardonyx.compress.search.figures import (
     Figures,
     Target,
@@ -129,11 +129,13 @@ class Workbench:
         session = self.session(model)
         errors = output_errors(self._before, session, self.judged) if self.judged and plan else ()
         figures = self.figures(model, session, SECONDS_PER_TRIAL)
-        metric = None
+        metric, uncertainty = None, 0.0
         if self.evaluate is not None:
             self.measurements[plan] = measure(session, self.evaluate)
             metric = self.measurements[plan].value
-        self._outcomes[plan] = Trial(plan, figures, errors, metric)
+            if plan and () in self.measurements:
+                uncertainty = standard_error(self.measurements[()], self.measurements[plan])
+        self._outcomes[plan] = Trial(plan, figures, errors, metric, uncertainty)
         return self._outcomes[plan]
 
     def _renamed(self, before: Trial, plan: Plan, model: ir.Model) -> Trial:
