@@ -1,7 +1,7 @@
 """Fuzz compiled code with hostile values and shapes, in guarded memory, against the interpreter.
 
 Run from the root of the repository: ``python tools/fuzz_native.py --runs 1000000 --seed 0``. Prints each finding, then
-the counts; the exit status is 1 if there was a finding.
+counts once a minute and at the end; the exit status is 1 if there was a finding.
 """
 
 from __future__ import annotations
@@ -14,8 +14,23 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.fuzz.native_fuzzer import Tally
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+
+REPORT_SECONDS = 60
+"""Seconds between two lines with the counts so far."""
+
+
+def summary(tally: Tally, seconds: float) -> str:
+    """Return the counts in words."""
+    outcomes = ", ".join(f"{count} {name}" for name, count in tally.outcomes.most_common())
+    runs = f"{tally.runs} runs of {tally.variants} models in {seconds:.0f} s, {len(tally.findings)} findings"
+    return f"{runs}: {outcomes}"
 
 
 def main() -> int:
@@ -23,7 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000, help="calls of compiled code")
     parser.add_argument("--seed", type=int, default=0, help="first seed of each operator")
-    parser.add_argument("--each", type=int, default=40, help="calls of one compiled model")
+    parser.add_argument("--each", type=int, default=200, help="calls of one compiled model")
     parser.add_argument("--operator", action="append", help="only these generators")
     parser.add_argument("--shown", type=int, default=5, help="most findings of a generator that are printed")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
@@ -32,7 +47,7 @@ def main() -> int:
         os.environ.setdefault("SARDONYX_CACHE", folder)
         from tests.fuzz.native_fuzzer import CASES, Tally, fuzz
 
-        started, shown = time.monotonic(), 0
+        started, shown, reported = time.monotonic(), 0, time.monotonic()
         printed: Counter[str] = Counter()
 
         class _OutOfTime(Exception):
@@ -41,7 +56,7 @@ def main() -> int:
         last = Tally()
 
         def progress(tally: Tally) -> None:
-            nonlocal shown, last
+            nonlocal shown, last, reported
             last = tally
             for finding in tally.findings[shown:]:
                 name = str(finding).partition(" ")[0]
@@ -49,14 +64,15 @@ def main() -> int:
                 if printed[name] <= arguments.shown:
                     print(finding, flush=True)
             shown = len(tally.findings)
+            if time.monotonic() - reported > REPORT_SECONDS:
+                reported = time.monotonic()
+                print(summary(tally, reported - started), flush=True)
             if time.monotonic() - started > arguments.seconds:
                 raise _OutOfTime
 
         with contextlib.suppress(_OutOfTime):
             fuzz(arguments.operator or sorted(CASES), arguments.runs, arguments.seed, arguments.each, progress)
-        outcomes = ", ".join(f"{count} {name}" for name, count in last.outcomes.most_common())
-        print(f"{last.runs} runs of {last.variants} models in {time.monotonic() - started:.0f} s: {outcomes}")
-        print(f"{len(last.findings)} findings")
+        print(summary(last, time.monotonic() - started))
     return int(bool(last.findings))
 
 

@@ -6,6 +6,7 @@ first of them the case's own.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +26,13 @@ RETYPED = 0.15
 """Share of cases with other element types than the generator's."""
 
 INTEGERS = (-1, 0, 1, 2, 7, 63, 1 << 20, 1 << 40, 2**31 - 1, 2**31, -(2**31), 2**63 - 1, -(2**63), -2, -(1 << 20))
+_DIFFERENT = 8
+"""Values that an array of extreme elements alone is drawn from."""
+
 FLOATS = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 2.0**31, -(2.0**31), 2.0**63, 1e30, -1e30, 1e-40, 0.5)
+
+DECLARED_OUTPUT = 0.1
+"""Share of models that declare the type and the sizes of an output, often wrongly."""
 
 SIZES = ("open", "declared", "named", "wrong")
 """The declarations of inputs: no sizes, the case's sizes, names for them, or the case's with one changed."""
@@ -126,6 +133,12 @@ def variant_of(name: str, seed: int) -> Variant:
     """Return the model of a generator for a seed."""
     draw = Draw(f"hostile {name} {seed}")
     case = CASES[name](draw)
+    model, fed, words = declared_model(draw, case)
+    return Variant(f"{name} seed {seed} ({words})", case, model, fed, draw)
+
+
+def declared_model(draw: Draw, case: Case) -> tuple[onnx.ModelProto, dict[str, Any], str]:
+    """Return a case's model with drawn declarations of sizes and some constants, its feeds, and a description."""
     declared = draw.pick(*SIZES)
     constants = _constants(draw, case)
     model = case.model()
@@ -136,9 +149,10 @@ def variant_of(name: str, seed: int) -> Variant:
     for key, x in fed.items():
         declaration = "declared" if declared == "wrong" and key != chosen else declared
         model.graph.input.append(_value_info(draw, key, x, declaration, sizes))
+    if draw.chance(DECLARED_OUTPUT):
+        _declare_output(draw, model.graph.output[0], [x for x in fed.values() if isinstance(x, np.ndarray)])
     model.graph.initializer.extend(numpy_helper.from_array(x, key) for key, x in constants.items())
-    label = f"{name} seed {seed} ({declared}, constants {sorted(constants)})"
-    return Variant(label, case, model, fed, draw)
+    return model, fed, f"{declared}, constants {sorted(constants)}"
 
 
 def _constants(draw: Draw, case: Case) -> dict[str, np.ndarray]:
@@ -165,6 +179,15 @@ def _value_info(draw: Draw, name: str, x: Any, sizes: str, names: Mapping[int, s
     return info
 
 
+def _declare_output(draw: Draw, output: onnx.ValueInfoProto, inputs: list[np.ndarray]) -> None:
+    """Declare the sizes of an output: those of an input, or other ones, which the result may break."""
+    if not inputs:
+        return
+    x = draw.pick(*inputs)
+    kind = _value_info(draw, output.name, x, draw.pick("declared", "wrong"), {})
+    output.CopyFrom(kind)
+
+
 _EMPTY = Case("Identity", 13, [])
 
 
@@ -185,22 +208,35 @@ def _poisoned(draw: Draw, x: np.ndarray, sizes: list[int]) -> np.ndarray:
     x = x.copy()
     if not x.size or x.dtype.kind not in "iufb":
         return x
-    for _ in range(draw.pick(1, 1, 2, x.size)):
-        at = draw.integer(0, x.size - 1)
-        with np.errstate(all="ignore"):
-            x.flat[at] = np.array(_extreme(draw, x.dtype, sizes)).astype(x.dtype)
+    if draw.chance(0.25):
+        options = np.stack([_extreme(draw, x.dtype, sizes) for _ in range(_DIFFERENT)])
+        return np.asarray(draw.numbers.choice(options, x.shape))
+    for _ in range(draw.pick(1, 1, 2)):
+        x.flat[draw.integer(0, x.size - 1)] = _extreme(draw, x.dtype, sizes)
     return x
 
 
 def _extreme(draw: Draw, dtype: np.dtype, sizes: list[int]) -> Any:
-    if dtype.kind == "f":
-        return draw.pick(*FLOATS)
     if dtype.kind == "b":
-        return draw.chance(0.5)
+        return np.bool_(draw.chance(0.5))
+    if dtype.kind == "f":
+        return draw.pick(*_extreme_floats(dtype))
     if sizes and draw.chance(0.5):
         size = draw.pick(*sizes)
         number = draw.pick(size, size - 1, size + 1, -size, -size - 1)
     else:
         number = draw.pick(*INTEGERS)
+    limits = _limits(dtype)
+    return dtype.type(min(max(number, limits[0]), limits[1]))
+
+
+@functools.cache
+def _extreme_floats(dtype: np.dtype) -> tuple[Any, ...]:
+    with np.errstate(all="ignore"):
+        return tuple(np.array(FLOATS).astype(dtype))
+
+
+@functools.cache
+def _limits(dtype: np.dtype) -> tuple[int, int]:
     limits = np.iinfo(dtype)
-    return min(max(number, int(limits.min)), int(limits.max))
+    return int(limits.min), int(limits.max)

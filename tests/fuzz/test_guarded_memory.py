@@ -55,7 +55,7 @@ def test_an_access_outside_of_a_buffer_is_found(monkeypatch: pytest.MonkeyPatch)
     """Without guards, an attention writes behind its cache."""
     monkeypatch.setenv("SARDONYX_CACHE", "off")
     monkeypatch.setattr(pipeline, "collect_guards", lambda function: [])
-    batch = [("com.microsoft.CachedAttention", seed) for seed in range(4)]
+    batch = [("com.microsoft.CachedAttention", seed) for seed in range(12)]
     problems = set()
     while batch:
         done, tally = run_in_child(batch, 40)

@@ -65,6 +65,7 @@ class Operator:
         context_parameters: The names of ``CONTEXT_PARAMETERS`` that the definition declares.
         rounded: Defaults of float attributes rounded to float32, the precision of all float attributes.
         renamed: Parameters with a trailing underscore, by the name of the attribute.
+        kinds: The kind of attributes annotated with a type of :data:`_KINDS`, by name.
         host_reason: Reason for a host operator; empty for an operator over Core.
         module: The module that defines the operator.
     """
@@ -82,6 +83,7 @@ class Operator:
     context_parameters: frozenset[str]
     rounded: Mapping[str, float]
     renamed: Mapping[str, str]
+    kinds: Mapping[str, str]
     host_reason: str = ""
 
     @property
@@ -137,7 +139,7 @@ class Operator:
             bodies: The graph attributes.
 
         Raises:
-            InvalidModelError: A required attribute is missing, or an attribute is unknown.
+            InvalidModelError: A required attribute is missing, or an attribute is unknown or of another kind.
         """
         if not attributes.keys() <= self.attributes.keys() or not bodies.keys() <= self.attributes.keys():
             attributes = {name: value for name, value in attributes.items() if not self._ignores(name)}
@@ -145,6 +147,15 @@ class Operator:
                 if name not in self.attributes:
                     allowed = ", ".join(self.attributes) or "none"
                     raise InvalidModelError(f"{self.name} has no attribute {name!r}.", remedy=f"It has: {allowed}.")
+        for name, value in attributes.items():
+            kind = self.kinds.get(name)
+            if kind is not None and not _is_of_kind(value, kind):
+                raise InvalidModelError(f"the attribute {name!r} of {self.name} expects {kind}, got {str(value)[:60]}.")
+        for name in bodies:
+            if self.kinds.get(name, _GRAPH) != _GRAPH:
+                raise InvalidModelError(
+                    f"the attribute {name!r} of {self.name} expects {self.kinds[name]}, got a graph."
+                )
         for name in self.required_attributes:
             if name not in attributes and name not in bodies:
                 raise InvalidModelError(f"{self.name} needs its attribute {name!r}.")
@@ -160,6 +171,29 @@ class Operator:
     def required_attributes(self) -> tuple[str, ...]:
         """Attributes without a default."""
         return tuple(name for name, default in self.attributes.items() if default is REQUIRED)
+
+
+_GRAPH = "a graph"
+
+_KINDS = {
+    "int": "an integer", "float": "a float", "str": "a string", "Sequence[int]": "integers",
+    "Sequence[float]": "floats", "Sequence[str]": "strings", "Axes": "integers", "Tensor": "a tensor", "Body": _GRAPH,
+}  # fmt: skip
+"""The kinds of attributes by annotation."""
+
+_CLASSES: Mapping[str, type | tuple[type, ...]] = {
+    "an integer": int, "a float": (float, int), "a string": str, "integers": int, "floats": (float, int),
+    "strings": str, "a tensor": Value,
+}  # fmt: skip
+
+
+def _is_of_kind(value: Any, kind: str) -> bool:
+    """Return True if a value of an attribute is of a kind; lists are uniform, and an integer is a float too."""
+    if kind not in _CLASSES:
+        return False
+    if kind[-1] == "s":
+        return isinstance(value, (tuple, list)) and (not value or isinstance(value[0], _CLASSES[kind]))
+    return isinstance(value, _CLASSES[kind])
 
 
 _IGNORED = frozenset({"consumed_inputs"})
@@ -267,6 +301,7 @@ def _describe(definition: Definition, name: str, since: int, domain: str) -> Ope
     variadic, positional = False, 0
     attributes: dict[str, Any] = {}
     renamed: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     context_parameters = set()
     for parameter in parameters(definition):
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
@@ -277,6 +312,8 @@ def _describe(definition: Definition, name: str, since: int, domain: str) -> Ope
             else:
                 attribute = parameter.name.removesuffix("_")
                 attributes[attribute] = parameter.default
+                if (kind := _KINDS.get(str(parameter.annotation).removesuffix(" | None"))) is not None:
+                    kinds[attribute] = kind
                 if attribute != parameter.name:
                     renamed[attribute] = parameter.name
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -301,6 +338,7 @@ def _describe(definition: Definition, name: str, since: int, domain: str) -> Ope
         context_parameters=frozenset(context_parameters),
         rounded={name: float(np.float32(value)) for name, value in attributes.items() if isinstance(value, float)},
         renamed=renamed,
+        kinds=kinds,
     )
 
 

@@ -85,8 +85,8 @@ class Engine(Workspace):
     Args:
         model: The model.
         settings: Target and bounds.
-        invalid: Nodes that cannot run on their inputs. No patch removes such a node: a rule could drop the operand
-            that is wrong, and an engine would answer a model that the standard forbids.
+        invalid: Nodes that cannot run on their inputs. No rule begins at or removes such a node: a rule could drop the
+            operand that is wrong, and an engine would answer a model that the standard forbids.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Engine(Workspace):
         for node in self._worklist_of(graph).drain():
             raise_if_cancelled()
             rules = index.rules_for(node)
-            if not rules:
+            if not rules or node in self._invalid:
                 continue
             site = Site(self, node)
             for rule in rules:

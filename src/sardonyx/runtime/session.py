@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sardonyx.base import background_threads
 from sardonyx.base.span_recorder import Recorder
 from sardonyx.core.eval.run_context import RunContext
-from sardonyx.errors import OptionError
+from sardonyx.errors import OptionError, ResourceError
 from sardonyx.runtime.live.edits import Edits
 from sardonyx.runtime.live.live_model import LiveModel
 from sardonyx.runtime.options import SessionOptions
@@ -407,7 +407,10 @@ class Session(Edits):
             and self._unlimited
             and (call := native.call) is not None
         ):
-            results = call(feeds)
+            try:
+                results = call(feeds)
+            except MemoryError as error:
+                raise ResourceError("the machine has too little memory for the call.") from error
             if results is not None:
                 return results
         limits = self._limits

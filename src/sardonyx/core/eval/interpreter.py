@@ -177,17 +177,28 @@ def _loop(value: Value, operands: list[Any], sizes: Sizes, body: Body) -> tuple[
         state, scanned = loop(operands[0], operands[1], operands[2 : 2 + carried], once)
     else:
         state = tuple(operands[2 : 2 + carried])
-        scanned = tuple(_nothing(type, sizes) for type in value.params["results"][carried:])
+        scanned = _no_rows(value, operands, sizes)
     return _checked(value, (*state, *scanned), sizes)
 
 
-def _nothing(type: TensorType, sizes: Sizes) -> Tensor:
-    """Return the empty stack of a loop without iterations; sizes known only in iterations are 0."""
+def _no_rows(loop: Value, operands: Sequence[Value], sizes: Sizes) -> tuple[Tensor, ...]:
+    """Return the empty stacks of a loop without iterations, with the sizes that the rows of iteration 0 would have.
+
+    Sizes known only in iterations are 0.
+    """
+    body, carried = loop.params["body"], loop.params["carried"]
+    first = dict(sizes)
+    for declared, operand in zip(body.inputs[2:], operands[2:], strict=True):
+        match_type(declared.type, operand.type, first, loop.op)
+    return tuple(_nothing(row.type, first) for row in body.results[1 + carried :])
+
+
+def _nothing(row: TensorType, sizes: Sizes) -> Tensor:
     shape = [
-        0 if axis == 0 or (isinstance(size, Dim) and not size.symbols() <= sizes.keys()) else _numbers(size, sizes)
-        for axis, size in enumerate(type.shape or ())
+        0 if isinstance(size, Dim) and not size.symbols() <= sizes.keys() else _numbers(size, sizes)
+        for size in row.shape or ()
     ]
-    return constant(np.empty(shape, t.numpy_dtype(type.dtype)), type.dtype)
+    return constant(np.empty((0, *shape), t.numpy_dtype(row.dtype)), row.dtype)
 
 
 def _host(value: Value, operands: list[Any], sizes: Sizes) -> tuple[Value, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from sardonyx.core.dim import Size, product
+from sardonyx.core.dim import Size, at_least, dim_min, product
 from sardonyx.core.dim import equal as same
 from sardonyx.core.eval.tensor import Operand, Tensor, apply, broadcast_to, constant, size_tensor
 from sardonyx.core.ir import types as t
@@ -38,6 +38,30 @@ def of_shape(x: Tensor, shape: Sequence[Size], name: str) -> Tensor:
     origin, steps = (0,) * x.rank, (1,) * x.rank
     most = apply("slice", x, starts=origin, limits=tuple(shape), strides=steps)
     return apply("slice", most, starts=origin, limits=x.shape, strides=steps)
+
+
+def of_size(x: Tensor, axis: int, size: Size, name: str) -> Tensor:
+    """Return the tensor after checking the size of one axis; see :func:`of_shape`."""
+    at = normalized_axis(axis, x.rank)
+    return of_shape(x, [size if i == at else old for i, old in enumerate(x.shape)], name)
+
+
+def at_most(x: Tensor, a: Size, b: Size, problem: str) -> Tensor:
+    """Return the tensor after checking a ≤ b; an undecided order is checked at run time.
+
+    Args:
+        x: A tensor of rank 1 or more. If the order is undecided, its first size is written in another form.
+        a: The lesser size.
+        b: The greater size.
+        problem: The problem if the order is proven wrong.
+
+    Raises:
+        ShapeError: a is proven greater than b.
+    """
+    answer = at_least(b, a)
+    if answer is False:
+        raise ShapeError(problem)
+    return x if answer else reshape(x, (x.shape[0] + dim_min(a, b) - a, *x.shape[1:]))
 
 
 def permute(x: Tensor, axes: Sequence[int]) -> Tensor:

@@ -71,7 +71,10 @@ def static_size(x: Tensor, axis: int, name: str) -> int:
 
     Raises:
         NeedsValueError: The size is only known at run time.
+        ShapeError: The tensor has no such axis.
     """
+    if not -x.rank <= axis < x.rank:
+        raise ShapeError(f"expected an axis {axis} of {x.type}, which has {name}.")
     size = x.shape[axis]
     if isinstance(size, int):
         return size

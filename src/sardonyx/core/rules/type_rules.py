@@ -281,7 +281,8 @@ def _convolve(
     spatial = []
     for axis, stride in enumerate(strides):
         size = xs[3 + axis]
-        dilated = size if base_dilation[axis] == 1 or size == 0 else (size - 1) * base_dilation[axis] + 1
+        # The standard's size of a transposed convolution is linear in the input's size, 0 included.
+        dilated = size if base_dilation[axis] == 1 else (size - 1) * base_dilation[axis] + 1
         low, high = padding[axis]
         spatial.append(window_count(dilated, ws[3 + axis], stride, kernel_dilation[axis], low, high))
     return TensorType(dtype, (xs[0], xs[1], ws[1], *spatial))
@@ -317,13 +318,28 @@ def _reshape(x: Type, *, shape: Shape) -> Type:
     dtype, old = _tensor(x)
     _require_sizes(shape)
     before, after = product(old), product(shape)
-    other = [(a, b) for a, b in zip(old, shape, strict=False) if a != b]
-    if _assumed_pairs.get() is not None and len(other) == 1 and len(old) == len(shape) and equal(before, after) is None:
-        # Stricter than equal products for tensors without elements: definitions of operators use it for one axis.
-        same_size(*other[0])
-    elif not same_size(before, after):
+    same = equal(before, after)
+    if same is False:
         raise ShapeError(f"{shape_text(old)} cannot be reshaped to {shape_text(shape)}: the element counts differ.")
+    if same is None and (pairs := _assumed_pairs.get()) is not None:
+        pairs[_changed_counts(old, shape)] = None
     return TensorType(dtype, shape)
+
+
+def _changed_counts(old: Shape, new: Shape) -> tuple[Size, Size]:
+    """Return the element counts of a reshape over the axes that change.
+
+    Stricter than equal counts of tensors without elements: [0, 3] to [0, 2] is left to the interpreter, because
+    definitions of operators reshape to test sizes, and refuse sizes that do not fit in an empty tensor too.
+    """
+    remaining, added = list(old), []
+    for size in new:
+        if size in remaining:
+            remaining.remove(size)
+        else:
+            added.append(size)
+    changed = product(remaining), product(added)
+    return (product(old), product(new)) if equal(*changed) is False else changed
 
 
 @type_rule("permute")

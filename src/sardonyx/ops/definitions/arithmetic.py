@@ -21,7 +21,7 @@ def _align(a: Tensor, b: Tensor, broadcast: int, axis: int | None) -> Tensor:
     if not broadcast:
         if a.rank != b.rank or any(equal(m, n) is False for m, n in zip(a.shape, b.shape, strict=True)):
             raise ShapeError(f"{a.type} and {b.type} differ in shape.", remedy="Set the attribute `broadcast`.")
-        return b
+        return L.of_shape(b, a.shape, "an operand that does not broadcast")
     if axis is not None and b.rank:
         b = L.reshape(b, (*b.shape, *(1,) * (a.rank - L.normalized_axis(axis, a.rank) - b.rank)))
     return L.broadcast_to(b, a.shape)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core.dim import Size, at_least, floor_div
+from sardonyx.core.dim import Size, floor_div
 from sardonyx.core.language import Tensor
 from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.windows import Windows, explicit_padding, per_axis, windows
@@ -148,6 +148,9 @@ def max_unpool(
     if output_shape is None:
         return y
     target = L.sizes(output_shape, "the output shape")
-    if len(target) != y.rank or any(at_least(size, old) is False for size, old in zip(target, full, strict=True)):
-        raise ShapeError(f"an output shape of {', '.join(map(str, target))} does not hold {y.type}.")
+    problem = f"an output shape of {', '.join(map(str, target))} does not hold {y.type}."
+    if len(target) != y.rank:
+        raise ShapeError(problem)
+    for size, old in zip(target, full, strict=True):
+        y = L.at_most(y, old, size, problem)
     return L.pad(y, [0] * y.rank, [size - old for size, old in zip(target, full, strict=True)])

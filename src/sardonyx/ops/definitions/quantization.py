@@ -6,7 +6,7 @@ Source: ONNX Operators, *QuantizeLinear*, *DequantizeLinear*, *DynamicQuantizeLi
 from __future__ import annotations
 
 from sardonyx.core import language as L
-from sardonyx.core.dim import ceil_div, equal
+from sardonyx.core.dim import ceil_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import DType
 from sardonyx.core.language import Tensor
@@ -67,10 +67,8 @@ def broadcast_parameter(x: Tensor, parameter: Tensor, axis: int, block_size: int
         return parameter if x.rank else L.reshape(parameter, ())
     if parameter.rank == x.rank and block_size > 0:
         axis = L.normalized_axis(axis, x.rank)
-        if equal(ceil_div(x.shape[axis], block_size), parameter.shape[axis]) is False:
-            raise ShapeError(
-                f"{parameter.type} does not match the blocks of {block_size} along axis {axis} of {x.type}."
-            )
+        blocks = ceil_div(x.shape[axis], block_size)
+        parameter = L.of_size(parameter, axis, blocks, f"the blocks of {block_size} along axis {axis} of {x.type}")
         return L.slice_(L.repeat(parameter, axis, block_size), axis, 0, x.shape[axis])
     if parameter.rank != 1:
         raise ShapeError(f"scales {parameter.type} with blocks of {block_size} do not fit {x.type}.")

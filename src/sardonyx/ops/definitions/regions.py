@@ -115,6 +115,7 @@ def pad(
     *,
     mode: str = "constant",
 ) -> Tensor:
+    _require_mode(mode)
     along = L.normalized_axes(range(x.rank) if axes is None else L.static(axes, "the axes of Pad"), x.rank)
     value = L.zero(x.dtype) if constant_value is None else L.reshape(constant_value, ())
     return _pad(x, _pad_sizes(pads, [x.shape[axis] for axis in along]), along, mode, value)
@@ -141,14 +142,19 @@ def _pad_sizes(pads: Tensor, limits: Sequence[Size]) -> Sequence[Size]:
     return [size - n for size, n in zip(L.sizes(pads + L.size_tensor(twice, dtype=pads.dtype)), twice, strict=True)]
 
 
+def _require_mode(mode: str) -> None:
+    """Refuse an unknown mode, before pads or axes that are not known."""
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        raise InvalidModelError(f"unknown mode {mode!r}.", remedy="Use 'constant', 'reflect', 'edge' or 'wrap'.")
+
+
 def _pad(x: Tensor, pads: Sequence[Size], axes: Sequence[int], mode: str, value: Tensor) -> Tensor:
     if len(pads) != 2 * len(axes):
         raise ShapeError(
             f"expected {2 * len(axes)} pads for {len(axes)} axes, got {len(pads)}.",
             remedy="Use two pads for each axis.",
         )
-    if mode not in ("constant", "reflect", "edge", "wrap"):
-        raise InvalidModelError(f"unknown mode {mode!r}.", remedy="Use 'constant', 'reflect', 'edge' or 'wrap'.")
+    _require_mode(mode)
     low: list[Size] = [0] * x.rank
     high = list(low)
     for i, axis in enumerate(axes):

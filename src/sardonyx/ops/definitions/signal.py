@@ -89,8 +89,8 @@ def stft(
     if step == 0:
         raise ExecutionError("the frame step is 0.", remedy="Use a step of at least 1.")
     frames = floor_div(signal.shape[1] - length, step) + 1
-    if isinstance(frames, int) and frames < 1:
-        raise ShapeError(f"a frame of {length} is longer than a signal of {signal.shape[1]}.")
+    problem = f"a frame of {length} is longer than a signal of {signal.shape[1]}."
+    signal = L.at_most(signal, length, signal.shape[1], problem)
     positions = L.iota((frames, length), 0) * L.size_tensor([step], ()) + L.iota((frames, length), 1)
     framed = L.take(signal, positions, 1)
     if window is not None:

@@ -82,9 +82,12 @@ def _range_count(start: Tensor, limit: Tensor, delta: Tensor) -> Size:
         return dim_max(ceil_div(span, abs(step[0])), 0)
     if t.is_integer(start.dtype):
         start, limit, delta = (L.cast(x, t.INT64) for x in (start, limit, delta))
-        distance, by = L.where(delta < 0, start - limit, limit - start), L.abs_(L.maximum(delta, -(2**63 - 1)))
-        length = L.where(distance > 0, (distance - 1) / L.maximum(by, 1) + 1, 0)
-        return L.one_size(L.where(L.equal(by, 0), -1, length), "the length of a range")
+        is_empty = L.where(delta < 0, start <= limit, start >= limit)
+        # The distance of two int64 numbers is a uint64 number.
+        distance = L.bitcast(L.where(delta < 0, start - limit, limit - start), t.UINT64)
+        by = L.maximum(L.bitcast(L.where(delta < 0, -delta, delta), t.UINT64), 1)
+        length = L.bitcast(L.where(is_empty, 0, (distance - 1) / by + 1), t.INT64)
+        return L.one_size(L.where(L.equal(delta, 0), -1, length), "the length of a range")
     length = L.maximum(L.ceil((limit - start) / delta), 0)
     if length.is_constant and not math.isfinite(float(length.known)):
         raise ShapeError(f"a range has a length of {length.known}.")

@@ -219,6 +219,8 @@ class ModelVersion:
         try:
             with self._first_call:
                 return answer(self._answerers, output_names, feeds, context, self._calls)
+        except MemoryError as error:
+            raise ResourceError("the machine has too little memory for the call.") from error
         finally:
             self._peak = max(self._peak, context.peak)
 

@@ -148,10 +148,17 @@ def _attend_masked(
     return join_heads(y), scores
 
 
-def _third(size: Size) -> Size:
-    if isinstance(size, int) and size % 3:
-        raise ShapeError(f"expected an axis divisible by 3 for queries, keys and values, got {size}.")
-    return floor_div(size, 3)
+def _in_thirds(x: Tensor) -> tuple[Tensor, Size]:
+    """Return the tensor after checking that its last axis has three equal parts, and the size of a part.
+
+    Raises:
+        ShapeError: The last axis is not divisible by 3.
+    """
+    whole = x.shape[-1]
+    if isinstance(whole, int) and whole % 3:
+        raise ShapeError(f"expected an axis divisible by 3 for queries, keys and values, got {whole}.")
+    size = floor_div(whole, 3)
+    return L.of_size(x, -1, 3 * size, "queries, keys and values"), size
 
 
 @operator("Attention", since=1, domain=DOMAIN)
@@ -177,10 +184,18 @@ def attention(
     if do_rotary:
         raise UnsupportedError("Attention with `do_rotary` is not supported.", remedy="Use RotaryEmbedding.")
     projected = L.matmul(x, weights)
+    projected = projected if bias is None else projected + bias
+    sizes: Sequence[Size] = qkv_hidden_sizes
+    if sizes:
+        projected = L.of_size(projected, -1, sum(qkv_hidden_sizes), "queries, keys and values")
+    else:
+        projected, size = _in_thirds(projected)
+        sizes = (size,) * 3
+    if len(sizes) != 3:
+        raise InvalidModelError(f"expected 3 numbers in `qkv_hidden_sizes`, got {len(sizes)}.")
     return _self_attention(
-        projected if bias is None else projected + bias, mask_index, past, attention_bias,
-        past_sequence_length if past_present_share_buffer else None,
-        tuple(qkv_hidden_sizes) or (_third(projected.shape[-1]),) * 3, num_heads,
+        projected, mask_index, past, attention_bias, past_sequence_length if past_present_share_buffer else None,
+        sizes, num_heads,
         unidirectional=unidirectional, low=mask_filter_value, scale=scale, outputs=outputs,
     )  # fmt: skip
 
@@ -208,9 +223,11 @@ def quantized_attention(
     """Project with an integer matrix product; the rest is computed in floating point."""
     if do_rotary or past_present_share_buffer:
         raise UnsupportedError("QAttention with `do_rotary` or `past_present_share_buffer` is not supported.")
-    projected = integer_matmul_to_float(x, weight, input_scale, weight_scale, input_zero_point, weight_zero_point, bias)
+    projected, size = _in_thirds(
+        integer_matmul_to_float(x, weight, input_scale, weight_scale, input_zero_point, weight_zero_point, bias)
+    )
     return _self_attention(
-        projected, mask_index, past, None, None, (_third(projected.shape[-1]),) * 3, num_heads,
+        projected, mask_index, past, None, None, (size,) * 3, num_heads,
         unidirectional=unidirectional, low=mask_filter_value, scale=scale, outputs=outputs,
     )  # fmt: skip
 
@@ -226,7 +243,7 @@ def _split_inputs(
     if query.rank == 5:
         query, key, value = (_unpack(query, i) for i in range(3))
     elif key is None:
-        size = _third(query.shape[-1])
+        query, size = _in_thirds(query)
         query, key, value = (L.slice_(query, -1, i * size, (i + 1) * size) for i in range(3))
     elif key.rank == 5:
         key, value = _unpack(key, 0), _unpack(key, 1)

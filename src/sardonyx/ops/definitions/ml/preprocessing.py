@@ -71,6 +71,8 @@ def feature_vectorizer(*xs: Tensor, inputdimensions: Sequence[int] = ()) -> Tens
     """Concatenate the rows of all inputs, cropped or zero-padded to ``inputdimensions`` entries."""
     rows = [L.cast(L.flatten_to(x, 1) if x.rank > 1 else L.unsqueeze(x, [0]), t.FLOAT) for x in xs]
     widths: Sequence[int | None] = inputdimensions or [None] * len(rows)
+    if len(widths) != len(rows):
+        raise InvalidModelError(f"expected {len(rows)} numbers in `inputdimensions`, got {len(widths)}.")
     return L.concat([_resize_row(row, width) for row, width in zip(rows, widths, strict=True)], -1)
 
 

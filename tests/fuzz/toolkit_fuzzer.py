@@ -1,0 +1,130 @@
+"""Fuzzer of the whole toolkit: nodes with hostile attributes through check, inference, optimization and sessions.
+
+A finding is an exception that is no :class:`.SardonyxError`, one that was caught and made a general error or a note in
+a report, and a difference between the interpreter, compiled code and the interpreter of an optimized model.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import onnx
+
+from sardonyx import Session, check, load, optimize
+from sardonyx.errors import InvalidModelError, ResourceError, SardonyxError, SizeLimitError
+from sardonyx.ops.inference import infer
+from tests.fuzz.answers import difference
+from tests.fuzz.hostile_cases import declared_model
+from tests.fuzz.hostile_nodes import draw_node, sources
+from tests.ops.generators.draw import Draw
+
+TARGETS = ("portable", "onnxruntime", "native", "openvino", "tensorrt")
+LIMITS: Mapping[str, Any] = {"max_memory": 1 << 26, "timeout": 20, "max_loop_iterations": 1000}
+
+_LIMIT_ERRORS = ResourceError, SizeLimitError
+
+_UNFORESEEN = "has no result for these inputs", " raised "
+"""Parts of messages of errors that replace an exception which no definition expects."""
+
+
+def problems(label: str, seed: int) -> Iterator[str]:
+    """Yield the problems of one drawn node.
+
+    Args:
+        label: A key of :func:`.sources`.
+        seed: Decides everything else.
+    """
+    draw = Draw(f"attributes {label} {seed}")
+    case = draw_node(draw, sources()[label])
+    try:
+        model, feeds, _ = declared_model(draw, case)
+    except (TypeError, ValueError, OverflowError):
+        return  # onnx cannot write this attribute.
+    yield from model_problems(model, feeds, draw.pick(*TARGETS))
+
+
+def model_problems(model: onnx.ModelProto, feeds: dict[str, Any], target: str) -> Iterator[str]:
+    stages: dict[str, Callable[[], Any]] = {
+        "check": lambda: check(model),
+        "infer": lambda: infer(load(model)),
+        "optimize": lambda: optimize(model, target=target, verify=False),
+        "reference": lambda: Session(model, compile="off", log_severity=4, **LIMITS),
+        "native": lambda: Session(model, compile="wait", threads=1, log_severity=4, **LIMITS),
+    }
+    results = {}
+    for stage, compute in stages.items():
+        results[stage] = _outcome(compute)
+        if not isinstance(results[stage], SardonyxError) and isinstance(results[stage], Exception):
+            yield f"{stage} raises {_text(results[stage])}"
+    if not isinstance(results["infer"], Exception):
+        yield from (f"infer: {_text(error)}" for error in results["infer"].refusals.values() if _is_unforeseen(error))
+    optimized = results["optimize"]
+    if not isinstance(optimized, Exception):
+        yield from (f"the rule {drop.rule} failed: {drop.reason}" for drop in optimized.report.dropped)
+    native = results["native"]
+    if isinstance(native, Session):
+        yield from _defects(native)
+    answers = {stage: _answer(results[stage], feeds) for stage in ("reference", "native")}
+    if not isinstance(optimized, Exception):
+        session = _outcome(lambda: Session(optimized.proto, compile="off", log_severity=4, **LIMITS))
+        answers[f"optimized for {target}"] = _answer(session, feeds)
+    is_valid = not isinstance(results["check"], Exception) and not any(f.severity == "error" for f in results["check"])
+    for stage, answer in answers.items():
+        if stage not in ("reference", "native") and not is_valid and isinstance(answer, SardonyxError):
+            continue  # An invalid model that the interpreter answers all the same.
+        if isinstance(answer, Exception) and _is_unforeseen(answer):
+            yield f"{stage}: {_text(answer)}"
+        elif problem := _mismatch(feeds, answer, answers["reference"], stage != "native" or answer is native):
+            yield f"{stage}: {problem}"
+
+
+def _outcome(compute: Callable[[], Any]) -> Any:
+    try:
+        return compute()
+    except Exception as error:  # The fuzzer judges every exception.
+        return error
+
+
+def _answer(session: Any, feeds: dict[str, Any]) -> Any:
+    return session if isinstance(session, Exception) else _outcome(lambda: session.run(None, feeds))
+
+
+def _defects(session: Session) -> Iterator[str]:
+    """Yield the defects that a session reports in place of raising."""
+    reasons = [node.reason for node in session.placement] if session.native is not None else []
+    for reason in dict.fromkeys(reasons):
+        if "internal error" in reason:
+            yield f"native: {reason}"
+
+
+def _is_unforeseen(error: Exception) -> bool:
+    if not isinstance(error, SardonyxError):
+        return True
+    cause = error.__cause__
+    if not isinstance(cause, Exception) or isinstance(cause, SardonyxError):
+        return False
+    return isinstance(error, InvalidModelError) or any(part in error.problem for part in _UNFORESEEN)
+
+
+def _mismatch(feeds: dict[str, Any], actual: Any, expected: Any, is_whole: bool) -> str:
+    """Describe the difference of an outcome; ``is_whole`` if a model is refused as a whole, for any of its errors."""
+    if isinstance(actual, _LIMIT_ERRORS) or isinstance(expected, _LIMIT_ERRORS):
+        return ""
+    if isinstance(actual, Exception) or isinstance(expected, Exception):
+        same = isinstance(expected, Exception) if is_whole else type(actual) is type(expected)
+        return "" if same else f"{_text(actual)}; reference {_text(expected)}"
+    return difference(feeds, actual, expected)
+
+
+def _text(outcome: Any) -> str:
+    if not isinstance(outcome, Exception):
+        return "answers " + " ".join(f"{getattr(x, 'dtype', type(x))}{getattr(x, 'shape', '')}" for x in outcome)
+    error: BaseException = outcome
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = traceback.format_exception_only(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    at = "" if isinstance(error, SardonyxError) or not frames else f" at {frames[-1].filename}:{frames[-1].lineno}"
+    return f"{type(outcome).__name__}: {lines[-1].strip()}{at}"

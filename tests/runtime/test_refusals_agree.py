@@ -1,0 +1,173 @@
+"""Compiled code refuses what the interpreter refuses, by the same class of error, and answers what it answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from sardonyx import Session
+from sardonyx.errors import ExecutionError, InvalidModelError, ResourceError, SardonyxError, ShapeError
+
+F = np.float32
+
+
+def model_of(text: str, opset: int = 18) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1]> {text}')
+
+
+def outcomes(model: onnx.ModelProto, feeds: dict[str, Any], **options: Any) -> list[Any]:
+    """Return the answers, or the classes of errors, of the interpreter and of compiled code."""
+    results: list[Any] = []
+    for compile_ in ("off", "wait"):
+        try:
+            results.append(Session(model, compile=compile_, threads=1, **options).run(None, feeds))
+        except SardonyxError as error:
+            results.append(type(error))
+    return results
+
+
+SQUEEZE = "g (float[A, B] x) => (float y) <int64[1] axes = {0}> { y = Squeeze (x, axes) }"
+THIRDS = (
+    "g (float[A, B, C] x, float[D, E] w, float[F] b) => (float y)"
+    "{ y = com.microsoft.Attention <num_heads = 2> (x, w, b) }"
+)
+BEAMS = (
+    "g (float[1, 1, 5] q, float[1, 1, C, 5] cache, int32[1] length, int32[1] width, int32[1, D, 1] beams) => (float y)"
+    "{ y, k, v = com.microsoft.DecoderMaskedMultiHeadAttention <num_heads = 1, past_present_share_buffer = 1>"
+    " (q, q, q, , , cache, cache, length, width, beams) }"
+)
+FRAMES = "g (float[1, N, 1] x, int64 step, int64 length) => (float y) { y = STFT (x, step, , length) }"
+WINDOW = "g (float[1, N, 1] x, int64 step, float[M] w) => (float y) { y = STFT (x, step, w) }"
+AXIS = "g (float[A, B] x) => (float y, float z) { y, z = Split <axis = 2, num_outputs = 2> (x) }"
+UNPOOL = (
+    "g (float[1, 1, N] x, int64[1, 1, N] i, int64[3] shape) => (float y)"
+    "{ y = MaxUnpool <kernel_shape = [2], strides = [2]> (x, i, shape) }"
+)
+LSTM = (
+    "g (float[S, B, 2] x, float[1, 4, 2] w, float[1, 4, 1] r, float[D, E, 1] h) => (float y)"
+    "{ y = LSTM <hidden_size = 1> (x, w, r, , , h) }"
+)
+SCANNED = """g (float[A] x, float[B] z) => (float y)
+    { y = Scan <num_scan_inputs = 2, body = body (float a, float b) => (float c) { c = Add (a, b) }> (x, z) }"""
+
+REFUSED = {
+    "squeeze of an axis that is not 1, in an empty tensor": (SQUEEZE, {"x": np.zeros((3, 0), F)}, ShapeError),
+    "a projection that is not divisible by 3, in an empty tensor": (
+        THIRDS, {"x": np.zeros((1, 0, 4), F), "w": np.zeros((4, 13), F), "b": np.zeros(13, F)}, ShapeError,
+    ),
+    "a projection that is not divisible by 3": (
+        THIRDS, {"x": np.zeros((1, 1, 4), F), "w": np.zeros((4, 13), F), "b": np.zeros(13, F)}, ShapeError,
+    ),
+    "no beam": (
+        BEAMS,
+        {"q": np.ones((1, 1, 5), F), "cache": np.ones((1, 1, 1, 5), F), "length": np.zeros(1, np.int32),
+         "width": np.ones(1, np.int32), "beams": np.zeros((1, 0, 1), np.int32)},
+        ExecutionError,
+    ),
+    "a frame that is longer than the signal": (
+        FRAMES, {"x": np.ones((1, 12, 1), F), "step": np.int64(3), "length": np.int64(13)}, ShapeError,
+    ),
+    "a window that is longer than the signal": (
+        WINDOW, {"x": np.ones((1, 12, 1), F), "step": np.int64(30), "w": np.ones(13, F)}, ShapeError,
+    ),
+    "a frame step of 0": (
+        FRAMES, {"x": np.ones((1, 12, 1), F), "step": np.int64(0), "length": np.int64(4)}, ExecutionError,
+    ),
+    "a split along an axis out of range": (AXIS, {"x": np.ones((2, 2), F)}, ShapeError),
+    "an output shape that does not hold the unpooled elements": (
+        UNPOOL,
+        {"x": np.ones((1, 1, 3), F), "i": np.zeros((1, 1, 3), np.int64), "shape": np.array([1, 1, 5])},
+        ShapeError,
+    ),
+    "an initial state of another batch, without steps": (
+        LSTM,
+        {"x": np.ones((0, 2, 2), F), "w": np.ones((1, 4, 2), F), "r": np.ones((1, 4, 1), F),
+         "h": np.ones((1, 3, 1), F)},
+        ShapeError,
+    ),
+    "scanned sequences of two lengths": (SCANNED, {"x": np.ones(2, F), "z": np.ones(3, F)}, ShapeError),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_both_engines_refuse(case: str) -> None:
+    text, feeds, error = REFUSED[case]
+    assert outcomes(model_of(text), feeds) == [error, error]
+
+
+def test_operands_that_may_not_broadcast_are_refused() -> None:
+    model = model_of("g (float[A] x, float[B] z) => (float y) { y = Add (x, z) }", opset=6)
+    assert outcomes(model, {"x": np.ones(3, F), "z": np.ones(1, F)}) == [ShapeError, ShapeError]
+
+
+def test_scales_of_other_blocks_are_refused() -> None:
+    model = model_of(
+        "g (int8[N] x, float[M] s) => (float y) { y = DequantizeLinear <axis = 0, block_size = 2> (x, s) }", opset=21
+    )
+    feeds = {"x": np.ones(4, np.int8), "s": np.ones(3, F)}
+    assert outcomes(model, feeds) == [ShapeError, ShapeError]
+    assert np.array_equal(*(y for (y,) in outcomes(model, {**feeds, "s": np.ones(2, F)})))
+
+
+RESHAPE = """g (float[A, 3] x) => (float y) <int64[1] begin = {0}, int64[1] one = {1}, int64[1] four = {4}> {
+    shape = Shape (x)  rows = Slice (shape, begin, one)  target = Concat <axis = 0> (rows, four)
+    y = Reshape <allowzero = 1> (x, target) }"""
+NO_ROWS = """g (float[A, 3] state, float[2, N, 3] x) => (float y, float rows) {
+    y, rows = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
+        body = body (float[?] s, float[?] e) => (float[?] new, float[?] row) { new = Add (s, e)  row = Identity (new) }>
+        (state, x) }"""
+EMPTY_IMAGE = "g (float[1, 1, N] x, float[1, 1, 3] w) => (float y) { y = ConvTranspose <strides = [2]> (x, w) }"
+RANGE = "g (int64 a, int64 b, int64 d) => (int64 y) { y = Range (a, b, d) }"
+
+ANSWERED = {
+    "a reshape of no elements": (RESHAPE, {"x": np.zeros((0, 3), F)}, (0, 4)),
+    "the rows of no iteration": (NO_ROWS, {"state": np.ones((1, 3), F), "x": np.ones((2, 0, 3), F)}, (1, 3)),
+    "a transposed convolution of an empty axis": (
+        EMPTY_IMAGE, {"x": np.ones((1, 1, 0), F), "w": np.ones((1, 1, 3), F)}, (1, 1, 1),
+    ),
+    "a range whose distance exceeds 63 bits": (
+        RANGE, {"a": np.int64(2**63 - 1), "b": np.int64(-(2**20)), "d": np.int64(2**40)}, (0,),
+    ),
+    "a long range with a long step": (
+        RANGE, {"a": np.int64(-(2**63)), "b": np.int64(2**63 - 1), "d": np.int64(2**61)}, (8,),
+    ),
+    "a declared output shape that the result breaks": (
+        "g (float[A, B] x) => (float[3, 5] y) { y = Neg (x) }", {"x": np.ones((3, 4), F)}, (3, 4),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANSWERED)
+def test_both_engines_answer_alike(case: str) -> None:
+    text, feeds, shape = ANSWERED[case]
+    expected, actual = outcomes(model_of(text), feeds)
+    assert expected[0].shape == shape
+    for x, y in zip(expected, actual, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
+
+
+def test_too_little_memory_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("g (float[N] x) => (float[N] y) { y = Neg (x) }")
+    session = Session(model, compile="wait", threads=1)
+    assert session.native is not None
+
+    def fail(*arguments: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(type(session.native), "call", property(lambda native: fail))
+    with pytest.raises(ResourceError, match="too little memory"):
+        session.run(None, {"x": np.ones(3, F)})
+
+
+@pytest.mark.parametrize("value", [1.5, [1], "x"])
+def test_an_attribute_of_another_kind_is_an_invalid_model(value: Any) -> None:
+    node = onnx.helper.make_node("ArgMax", ["x"], ["y"], axis=value)
+    x = onnx.helper.make_tensor_value_info("x", 1, [2, 3])
+    y = onnx.helper.make_tensor_value_info("y", 7, None)
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "g", [x], [y]), ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 13)]
+    )
+    assert outcomes(model, {"x": np.ones((2, 3), F)}) == [InvalidModelError, InvalidModelError]
