@@ -39,13 +39,18 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10_000, help="calls of compiled code")
     parser.add_argument("--seed", type=int, default=0, help="first seed of each operator")
     parser.add_argument("--each", type=int, default=200, help="calls of one compiled model")
+    parser.add_argument(
+        "--attributes", action="store_true", help="hostile attributes through the whole toolkit, not hostile values"
+    )
     parser.add_argument("--operator", action="append", help="only these generators")
     parser.add_argument("--shown", type=int, default=5, help="most findings of a generator that are printed")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sardonyx-fuzz-", ignore_cleanup_errors=True) as folder:
         os.environ.setdefault("SARDONYX_CACHE", folder)
+        from tests.fuzz.hostile_nodes import sources
         from tests.fuzz.native_fuzzer import CASES, Tally, fuzz
+        from tests.fuzz.toolkit_fuzzer import run_label
 
         started, shown, reported = time.monotonic(), 0, time.monotonic()
         printed: Counter[str] = Counter()
@@ -71,7 +76,9 @@ def main() -> int:
                 raise _OutOfTime
 
         with contextlib.suppress(_OutOfTime):
-            fuzz(arguments.operator or sorted(CASES), arguments.runs, arguments.seed, arguments.each, progress)
+            names = arguments.operator or (list(sources()) if arguments.attributes else sorted(CASES))
+            run_variant = run_label if arguments.attributes else None
+            fuzz(names, arguments.runs, arguments.seed, arguments.each, progress, run_variant)
         print(summary(last, time.monotonic() - started))
     return int(bool(last.findings))
 

@@ -63,12 +63,12 @@ class Source:
 def sources() -> Mapping[str, Source]:
     """Return every version of every operator, by label."""
     schemas = [s for s in onnx.defs.get_all_schemas_with_history() if not s.deprecated]
-    found = [Source(s.domain, s.name, s.since_version, s) for s in schemas]
-    known = {(source.domain, source.name, source.version) for source in found}
+    versions = [Source(s.domain, s.name, s.since_version, s) for s in schemas]
+    known = {(source.domain, source.name, source.version) for source in versions}
     for operator in registry.all_operators():
         if (operator.domain, operator.name, operator.since) not in known and not operator.is_user_defined:
-            found.append(Source(operator.domain, operator.name, operator.since, None))
-    return {str(source): source for source in sorted(found, key=lambda s: (s.domain, s.name, s.version))}
+            versions.append(Source(operator.domain, operator.name, operator.since, None))
+    return {str(source): source for source in sorted(versions, key=lambda s: (s.domain, s.name, s.version))}
 
 
 def draw_node(draw: Draw, source: Source) -> Case:

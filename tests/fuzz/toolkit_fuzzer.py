@@ -6,6 +6,7 @@ a report, and a difference between the interpreter, compiled code and the interp
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from sardonyx.ops.inference import infer
 from tests.fuzz.answers import difference
 from tests.fuzz.hostile_cases import declared_model
 from tests.fuzz.hostile_nodes import draw_node, sources
+from tests.fuzz.native_fuzzer import Finding, StorePosition, Tally, limit_time
 from tests.ops.generators.draw import Draw
 
 TARGETS = ("portable", "onnxruntime", "native", "openvino", "tensorrt")
@@ -27,6 +29,21 @@ _LIMIT_ERRORS = ResourceError, SizeLimitError
 
 _UNFORESEEN = "has no result for these inputs", " raised "
 """Parts of messages of errors that replace an exception which no definition expects."""
+
+
+def run_label(label: str, seed: int, runs: int, store_position: StorePosition) -> Tally:
+    """Run nodes of one operator and return the counts; see :data:`.native_fuzzer.RunVariant`."""
+    tally = Tally()
+    logging.disable(logging.CRITICAL)
+    for number in range(runs):
+        limit_time()
+        store_position(number, tally.runs)
+        one = runs * seed + number
+        tally.findings += [Finding(f"{label} seed {one}", problem) for problem in problems(label, one)]
+        tally.runs += 1
+        tally.variants += 1
+    limit_time(0, 0)
+    return tally
 
 
 def problems(label: str, seed: int) -> Iterator[str]:
@@ -92,7 +109,7 @@ def _answer(session: Any, feeds: dict[str, Any]) -> Any:
 
 
 def _defects(session: Session) -> Iterator[str]:
-    """Yield the defects that a session reports in place of raising."""
+    """Yield the defects that a session reports in store_position of raising."""
     reasons = [node.reason for node in session.placement] if session.native is not None else []
     for reason in dict.fromkeys(reasons):
         if "internal error" in reason:

@@ -53,6 +53,14 @@ LSTM = (
 SCANNED = """g (float[A] x, float[B] z) => (float y)
     { y = Scan <num_scan_inputs = 2, body = body (float a, float b) => (float c) { c = Add (a, b) }> (x, z) }"""
 
+REGIONS = (
+    "g (float[R, C] rois) => (float y) <float[1, 1, 1, 1] x = {1}, int64[1] image = {0}>"
+    "{ y = RoiAlign (x, rois, image) }"
+)
+INFERRED = "g (int64[2] shape) => (float y) <float[0, 3] x = {}> { y = Reshape <allowzero = 1> (x, shape) }"
+
+UNREAD = "g (float[A] x, int64[1] s, int64[1] e, int64[B] axes) => (float y) { y = Slice (x, s, e, axes) }"
+
 REFUSED = {
     "squeeze of an axis that is not 1, in an empty tensor": (SQUEEZE, {"x": np.zeros((3, 0), F)}, ShapeError),
     "a projection that is not divisible by 3, in an empty tensor": (
@@ -86,6 +94,13 @@ REFUSED = {
         LSTM,
         {"x": np.ones((0, 2, 2), F), "w": np.ones((1, 4, 2), F), "r": np.ones((1, 4, 1), F),
          "h": np.ones((1, 3, 1), F)},
+        ShapeError,
+    ),
+    "regions of more images than there are": (REGIONS, {"rois": np.ones((17, 4), F)}, ShapeError),
+    "a size to infer beside an empty axis": (INFERRED, {"shape": np.array([0, -1])}, ShapeError),
+    "positions of no axis, which no result reads": (
+        UNREAD,
+        {"x": np.ones(17, F), "s": np.array([1]), "e": np.array([2]), "axes": np.zeros(0, np.int64)},
         ShapeError,
     ),
     "scanned sequences of two lengths": (SCANNED, {"x": np.ones(2, F), "z": np.ones(3, F)}, ShapeError),

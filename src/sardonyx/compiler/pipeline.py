@@ -234,6 +234,7 @@ def compile_function(
     """
     target, threads = target or host_target(), thread_count(threads)
     schedules = overrides.fingerprint()
+    conditions = function.conditions
     function = rewrite_core(function, target)
     lowering, prepared, kernels = _compile_launches(function, target, threads)
     steps = ORDER_CONCURRENT_LOOPS(SPLIT_SEGMENTS(lowering), target, threads)
@@ -249,7 +250,7 @@ def compile_function(
         host=host,
         reads=reads,
         inner=inner,
-        guards=collect_guards(function),
+        guards=list(dict.fromkeys([*collect_guards(function), *conditions])),
         bodies=bodies,
         kernels=kernels,
         prepared=prepared,

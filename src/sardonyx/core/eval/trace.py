@@ -33,7 +33,7 @@ from sardonyx.core.ir.graph import (
     symbols_in,
 )
 from sardonyx.core.ir.types import Type
-from sardonyx.core.rules.type_rules import TYPE_RULES, same_type
+from sardonyx.core.rules.type_rules import TYPE_RULES, recorded_assumptions, same_type
 from sardonyx.errors import NeedsValueError, RuleError, TypeMismatchError
 
 Traced = Callable[..., "Sequence[Value]"]
@@ -145,8 +145,9 @@ def cond(condition: Tensor, then: Traced, otherwise: Traced) -> tuple[Value, ...
     """
     if condition.is_constant:
         return tuple(then() if bool(condition.known) else otherwise())
-    first, first_captured = trace_closed("then", then, ())
-    second, second_captured = trace_closed("else", otherwise, ())
+    with recorded_assumptions(None):  # A call executes one branch.
+        first, first_captured = trace_closed("then", then, ())
+        second, second_captured = trace_closed("else", otherwise, ())
     captured = tuple(dict.fromkeys((*first_captured, *second_captured)))
     branches = [
         _with_inputs(branch, used, captured) for branch, used in ((first, first_captured), (second, second_captured))
@@ -243,7 +244,8 @@ def loop(
         again, after, scanned = body(i, *state)
         return [constant(True, t.BOOL) if again is None else again, *after, *scanned]
 
-    traced, captured, state, scanned = _trace_loop(whole, most, start, carried)
+    with recorded_assumptions(None):  # A loop may have no iteration.
+        traced, captured, state, scanned = _trace_loop(whole, most, start, carried)
     trips: Size = Dim.symbol(fresh_symbol())
     if count is not None and start.is_constant and traced.results[0].is_constant and bool(traced.results[0].known):
         trips = dim_max((sizes_of(count) or (trips,))[0], 0) if bool(start.known) else 0

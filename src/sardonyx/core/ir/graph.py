@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sardonyx.core.dim import Dim
+from sardonyx.core.dim import Dim, Size
 from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.errors import NeedsValueError, RuleError
 
@@ -96,15 +96,18 @@ class Function:
         inputs: ``input`` values, in order.
         results: Results in order.
         level: The nesting of the inputs, deeper than the level of the enclosing function.
+        conditions: Pairs of sizes that must be equal in a run, besides those that the values require: simplification
+            may remove a value that requires them.
     """
 
-    __slots__ = ("__weakref__", "_defined", "_free", "_order", "inputs", "level", "name", "results")
+    __slots__ = ("__weakref__", "_defined", "_free", "_order", "conditions", "inputs", "level", "name", "results")
 
     def __init__(self, name: str, inputs: Sequence[Value], results: Sequence[Value], level: int) -> None:
         self.level = level
         self.name = name
         self.inputs = tuple(inputs)
         self.results = tuple(results)
+        self.conditions: tuple[tuple[Size, Size], ...] = ()
         self._order: tuple[Value, ...] | None = None
         self._defined: frozenset[str] | None = None
         self._free: frozenset[str] | None = None

@@ -8,7 +8,8 @@ the primitive needs. The interpreter applies the rules again to the actual sizes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -79,6 +80,16 @@ def same_size(a: Size, b: Size) -> bool:
     return answer is not False
 
 
+@contextmanager
+def recorded_assumptions(pairs: dict[tuple[Size, Size], None] | None) -> Iterator[None]:
+    """Add the pairs of sizes that type rules assume equal to ``pairs``; None to record no pairs inside."""
+    token = _assumed_pairs.set(pairs)
+    try:
+        yield
+    finally:
+        _assumed_pairs.reset(token)
+
+
 def sizes_assumed_equal(op: str, operands: Sequence[Type], params: Mapping[str, Any]) -> list[tuple[Size, Size]]:
     """Return the pairs of sizes that a primitive assumes equal, undecided until run time.
 
@@ -86,11 +97,8 @@ def sizes_assumed_equal(op: str, operands: Sequence[Type], params: Mapping[str, 
     its pairs are equal, and the indices of ``gather`` and ``scatter`` are within their axes.
     """
     pairs: dict[tuple[Size, Size], None] = {}
-    token = _assumed_pairs.set(pairs)
-    try:
+    with recorded_assumptions(pairs):
         TYPE_RULES[op](*operands, **params)
-    finally:
-        _assumed_pairs.reset(token)
     return list(pairs)
 
 

@@ -76,6 +76,8 @@ def _resolve_shape(x: Tensor, shape: Tensor, allowzero: int) -> Tensor:
     inferred = L.equal(shape, -1)
     # A second inferred size is an error, as a size below -1 is.
     shape = L.where(inferred & (L.reduce_sum(L.cast(inferred, t.INT64), [0]) > 1), -2, shape)
+    if allowzero:  # With an empty axis, the size for -1 cannot be inferred.
+        shape = L.where(inferred & L.any_of(L.equal(shape, 0)), -2, shape)
     rest = L.reduce_product(L.where(L.equal(shape, -1), 1, shape))
     return L.where(L.equal(shape, -1), L.number(L.product(x.shape)) / L.maximum(rest, 1), shape)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compiler.analysis.shape_guards import collect_guards, select_known
+from sardonyx.core.dim import Size
 from sardonyx.core.eval.assumptions import assuming
 from sardonyx.core.eval.tensor import function_input
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir.graph import Function, Value, function, symbols_in
 from sardonyx.core.ir.types import TensorType, Type
+from sardonyx.core.rules.type_rules import recorded_assumptions
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import NeedsValueError, ShapeError, UnsupportedError
 from sardonyx.ops.graph import declared_type, prepare
@@ -61,7 +64,8 @@ def trace_model(model: ir.Model, values: Sequence[np.ndarray] = ()) -> Function:
         if declared is None or (isinstance(declared, TensorType) and declared.shape is None):
             raise UnsupportedError("the input has no declared type and rank.", where=str(value.name))
         types.append(declared)
-    with assuming(values) as assumptions:
+    assumed: dict[tuple[Size, Size], None] = {}
+    with assuming(values) as assumptions, recorded_assumptions(assumed):
         try:
             result = trace(model.graph.name or "model", lambda *inputs: list(prepared.call(list(inputs))), types)
         except NeedsValueError as error:
@@ -71,7 +75,16 @@ def trace_model(model: ir.Model, values: Sequence[np.ndarray] = ()) -> Function:
             raise Undecided(error, question, model) from error
         except ShapeError as error:
             raise UnsupportedError(error.problem, where=error.where, remedy=error.remedy) from error
-    return simplify(result)
+    return _simplified(result, assumed)
+
+
+def _simplified(traced: Function, assumed: Collection[tuple[Size, Size]]) -> Function:
+    """Return the simplified function, with the conditions of values that no result needs after simplification."""
+    simplified = simplify(traced)
+    known = {*symbols_in(tuple(value.type for value in traced.inputs)), *simplified.defined_symbols}
+    required = set(collect_guards(simplified)) if assumed else ()
+    simplified.conditions = tuple(select_known([pair for pair in assumed if pair not in required], frozenset(known)))
+    return simplified
 
 
 def _question(value: Value | None, types: Sequence[Type]) -> Function | None:

@@ -163,7 +163,10 @@ def _sample_positions(rois: Tensor, axis: int, count: Size, size: Size, x: Tenso
     low, high = L.slice_(rois, 1, axis, axis + 1), L.slice_(rois, 1, axis + 2, axis + 3)
     last = L.cast(L.size_tensor([size], ()), x.dtype) - 1
     steps = L.cast(L.size_tensor([count], ()), x.dtype) - 1
-    at = low * last + L.cast(L.arange(count), x.dtype) * ((high - low) * last / L.maximum(steps, 1))
+    step = L.cast(L.arange(count), x.dtype)
+    at = low * last + step * ((high - low) * last / L.maximum(steps, 1))
+    # Exact at the end of the box: a rounding error would move a sample on the border out of the image.
+    at = L.where(L.equal(step, steps), high * last, at)
     at = L.where(steps > 0, at, 0.5 * (low + high) * last)
     return at, (at >= 0) & (at <= last)
 

@@ -1,0 +1,40 @@
+"""No attribute value of any operator leads to an exception of another library, or to two answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.hostile_nodes import sources
+from tests.fuzz.native_fuzzer import fuzz
+from tests.fuzz.toolkit_fuzzer import problems, run_label
+
+LONG_RUNS = 20
+
+
+def test_every_version_of_every_domain_is_drawn() -> None:
+    domains = {source.domain for source in sources().values()}
+    assert {"", "ai.onnx.ml", "com.microsoft", "ai.onnx.preview.training"} <= domains
+    assert {"Squeeze-1", "Squeeze-11", "Squeeze-13", "ai.onnx.ml.TreeEnsemble-5"} <= sources().keys()
+
+
+def test_a_failing_definition_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.core.language import static_values
+
+    monkeypatch.setattr(static_values, "normalized_axis", lambda axis, rank: range(rank)[axis])
+    monkeypatch.setattr("sardonyx.core.language.normalized_axis", lambda axis, rank: range(rank)[axis])
+    assert any("IndexError" in problem for seed in range(20) for problem in problems("Softmax-13", seed))
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_hostile_attributes_are_answered_or_refused(part: int) -> None:
+    names = list(sources())[part::16]
+    tally = fuzz(names, len(names), 0, 1, run_variant=run_label)
+    assert tally.runs >= len(names)
+    assert [str(finding) for finding in tally.findings] == []
+
+
+@pytest.mark.long
+def test_hostile_attributes_at_length() -> None:
+    names = list(sources())
+    findings = fuzz(names, LONG_RUNS * len(names), 1, LONG_RUNS, run_variant=run_label).findings
+    assert [str(finding) for finding in findings] == []
