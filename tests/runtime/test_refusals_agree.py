@@ -137,6 +137,9 @@ NO_ROWS = """g (float[A, 3] state, float[2, N, 3] x) => (float y, float rows) {
 EMPTY_IMAGE = "g (float[1, 1, N] x, float[1, 1, 3] w) => (float y) { y = ConvTranspose <strides = [2]> (x, w) }"
 RANGE = "g (int64 a, int64 b, int64 d) => (int64 y) { y = Range (a, b, d) }"
 
+REDUCED = "g (int64[A] axes) => (int64 y) <int64[4] x = {1, 2, 3, 4}> { y = ReduceMax <keepdims = 0> (x, axes) }"
+SQUEEZED = "g (int64[A] axes) => (int64 y) <int64[1] x = {1}> { y = Squeeze (x, axes) }"
+
 ANSWERED = {
     "a reshape of no elements": (RESHAPE, {"x": np.zeros((0, 3), F)}, (0, 4)),
     "the rows of no iteration": (NO_ROWS, {"state": np.ones((1, 3), F), "x": np.ones((2, 0, 3), F)}, (1, 3)),
@@ -148,6 +151,13 @@ ANSWERED = {
     ),
     "a long range with a long step": (
         RANGE, {"a": np.int64(-(2**63)), "b": np.int64(2**63 - 1), "d": np.int64(2**61)}, (8,),
+    ),
+    "a sum over axes of a call": (REDUCED, {"axes": np.array([0])}, ()),
+    "no axis to squeeze": (SQUEEZED, {"axes": np.zeros(0, np.int64)}, (1,)),
+    "index vectors without elements, in a batch": (
+        "g (float[A, 2] x, int64[B, 3, 0] i) => (float y) { y = GatherND <batch_dims = 1> (x, i) }",
+        {"x": np.ones((1, 2), F), "i": np.zeros((1, 3, 0), np.int64)},
+        (1, 3, 2),
     ),
     "a declared output shape that the result breaks": (
         "g (float[A, B] x) => (float[3, 5] y) { y = Neg (x) }", {"x": np.ones((3, 4), F)}, (3, 4),

@@ -232,14 +232,21 @@ def _concat(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
     return 1, tuple(e for p in parts if p is not None for e in p[1])
 
 
+def _axes(s: Sizes, node: ir.Node) -> Sequence[int] | None:
+    """Return the axes of a node by attribute or input, empty if the node has none; None if the axes are unknown."""
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        return s.constant(node.inputs[1])
+    return tuple(s.attr(node, "axes", ()) or ())
+
+
 def _as_vector(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
-    data = s.elements(node.inputs[0])
-    return (1, data[1]) if data is not None and data[0] == 0 else None
+    data, axes = s.elements(node.inputs[0]), _axes(s, node)
+    return (1, data[1]) if data is not None and data[0] == 0 and axes is not None and len(axes) == 1 else None
 
 
 def _as_scalar(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
-    data = s.elements(node.inputs[0])
-    if data is None:
+    data, axes = s.elements(node.inputs[0]), _axes(s, node)
+    if data is None or axes is None or (not axes and len(node.inputs) > 1 and node.inputs[1] is not None):
         return None
     return (0, data[1]) if data[0] == 1 and len(data[1]) == 1 else None
 
@@ -377,9 +384,11 @@ def _where(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
 
 def _reduce(operation: Callable[[Sequence[Size]], Size]) -> Callable[[Sizes, ir.Node, ir.Value], Elements | None]:
     def compute(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
-        data = s.elements(node.inputs[0])
-        if data is None or not data[1]:
+        data, axes = s.elements(node.inputs[0]), _axes(s, node)
+        if data is None or not data[1] or axes is None or any(axis not in (0, -1) for axis in axes):
             return None
+        if not axes and s.attr(node, "noop_with_empty_axes", 0):
+            return data
         return (1 if data[0] == 1 and s.attr(node, "keepdims", 1) else 0), (operation(data[1]),)
 
     return compute

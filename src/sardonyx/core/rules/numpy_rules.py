@@ -428,7 +428,8 @@ def _gather(type: TensorType, x: Array, indices: Array, *, batch: int) -> Array:
     positions = _numpy_indices(x, indices, batch)
     if batch == 0 and indices.shape[-1] == 1:
         return np.take(x, indices[..., 0], axis=0)
-    return x[positions] if positions else np.broadcast_to(x, _shape(type))
+    result = x[positions] if positions else x
+    return result if indices.shape[-1] else np.broadcast_to(result, _shape(type))
 
 
 @numpy_rule("scatter")

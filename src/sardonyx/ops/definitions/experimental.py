@@ -22,7 +22,7 @@ def affine(x: Tensor, *, alpha: float = 1.0, beta: float = 0.0) -> Tensor:
 @operator("ImageScaler", since=1)
 def image_scaler(x: Tensor, *, scale: float = 1.0, bias: Sequence[float] = ()) -> Tensor:
     """Scale images [N, C, H, W] and add a bias for each channel."""
-    scaled = x * scale
+    scaled = L.of_rank(x, 4, "the images") * scale
     return scaled + L.reshape(L.constant(list(bias), x.dtype), (len(bias), 1, 1)) if bias else scaled
 
 
