@@ -68,7 +68,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with np.load(demo.path("digits_classifier").with_suffix(".npz")) as stored:
         np.savez("eval.npz", image=digits[160:], labels=stored["truth::labels"][160:])
     np.savez("train.npz", image=digits[:32])
-    np.savez("real.npz", image=np.random.default_rng(0).random((2, 3, 8, 8), np.float32))
+    image = np.random.default_rng(0).random((2, 3, 8, 8), np.float32)
+    np.savez("real.npz", image=image)
+    for name in ("labeled.npz", "test.npz"):
+        np.savez(name, image=image, labels=np.array([1, 3]).reshape(2, 1, 1))
     return tmp_path
 
 

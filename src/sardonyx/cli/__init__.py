@@ -39,6 +39,12 @@ SECTIONS: dict[str, dict[str, str]] = {
         "convert-opset": "Convert to another operator set, newer or older, or to another IR version.",
         "convert": "Write a model in another format: binary, ONNX text, protobuf text; with or without external data.",
     },
+    "Train": {
+        "train": "Train a model on labelled data, and write an inference model with the trained weights.",
+        "finetune": "Train low-rank adapters of the weights, and write the model with merged adapters.",
+        "distill": "Train a student on the softened answers of a teacher, with or without labels.",
+        "gradient": "Write a model that computes derivatives besides its outputs.",
+    },
     "Run and measure": {
         "run": "Run a model once: show, write or check its outputs.",
         "compile": "Compile a model ahead of time, with its weights: to a file for sessions, or to a C library.",

@@ -29,6 +29,7 @@ class Batches:
         batch_size: Samples of a batch, for whole arrays.
         shuffle: If True, whole arrays are permuted anew each epoch.
         seed: The seed of the permutations.
+        optional: Names of further arrays, which batches hold as they are if the data have them.
 
     Attributes:
         length: Number of batches of an epoch; None if unknown.
@@ -46,10 +47,12 @@ class Batches:
         batch_size: int = 32,
         shuffle: bool = False,
         seed: int = 0,
+        optional: Sequence[str] = (),
     ) -> None:
         if batch_size < 1:
             raise OptionError(f"expected at least 1 sample, got {batch_size}.", where="batch_size")
         self._types, self._size, self._shuffle, self._seed = dict(types), batch_size, shuffle, seed
+        self._optional = [name for name in optional if name not in types]
         if isinstance(data, (str, os.PathLike)):
             data = _stored(Path(data))
         self._arrays: dict[str, np.ndarray] | None = None
@@ -87,7 +90,7 @@ class Batches:
                     where=where,
                     remedy=f"The data have: {', '.join(map(str, batch))}.",
                 )
-            return {name: batch[name] for name in names}
+            return {name: batch[name] for name in [*names, *(name for name in self._optional if name in batch)]}
         values = list(batch) if isinstance(batch, (tuple, list)) else [batch]
         if len(values) != len(names):
             raise OptionError(f"expected {len(names)} arrays ({', '.join(names)}), got {len(values)}.", where=where)
@@ -129,7 +132,8 @@ class Batches:
         Raises:
             FeedError: An array has another rank, size or kind of number than declared, or no sample.
         """
-        return {name: as_declared(batch[name], type, f"{where}, {name}") for name, type in self._types.items()}
+        arrays = {name: as_declared(batch[name], type, f"{where}, {name}") for name, type in self._types.items()}
+        return arrays | {name: np.asarray(batch[name]) for name in self._optional if name in batch}
 
 
 def as_declared(value: Any, type: TensorType, where: str) -> np.ndarray:

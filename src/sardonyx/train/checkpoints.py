@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.base.artifact_store import write_whole
-from sardonyx.errors import MissingDependencyError, ModelFileError
+from sardonyx.errors import ModelFileError
+from sardonyx.train.safetensors_files import safetensors_module
 
 FORMAT = 1
 _KEY = "sardonyx.training"
@@ -48,7 +49,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, np.ndarray], position: Po
         MissingDependencyError: safetensors is not installed.
         ModelFileError: The file cannot be written.
     """
-    save = _safetensors().save
+    save = safetensors_module().save
     record = {"format": FORMAT, **asdict(position)}
     data = save({name: np.asarray(array, order="C") for name, array in tensors.items()}, {_KEY: json.dumps(record)})
     try:
@@ -64,7 +65,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], Position]:
         MissingDependencyError: safetensors is not installed.
         ModelFileError: The file is missing, damaged, or of another format.
     """
-    module = _safetensors()
+    module = safetensors_module()
     try:
         data = path.read_bytes()
         tensors = module.load(data)
@@ -81,13 +82,3 @@ def read_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], Position]:
     if record.pop("format", None) != FORMAT:
         raise ModelFileError(f"expected a checkpoint of format {FORMAT}.", where=os.fspath(path))
     return tensors, Position(**record)
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ImportError as error:
-        raise MissingDependencyError(
-            "checkpoints require safetensors.", remedy='Install it: pip install "sardonyx[train]".'
-        ) from error
-    return safetensors.numpy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast, get_args
 
 import onnx_ir as ir
 
@@ -61,6 +61,10 @@ def gradient(
     Example:
         >>> saliency = sardonyx.gradient("model.onnx", of="score", wrt=["image"])
     """
+    if kind not in get_args(Kind):
+        raise OptionError(f"expected one of {', '.join(get_args(Kind))}, got {kind!r}.", where="kind")
+    if form not in ("portable", "operator"):
+        raise OptionError(f"expected 'portable' or 'operator', got {form!r}.", where="form")
     work = trainable_form(load(model))
     names = select_parameters(find_parameters(work), "*") if wrt is None else list(dict.fromkeys(wrt))
     if not names:

@@ -24,6 +24,7 @@ from sardonyx.train.callbacks import Callback, Moment
 from sardonyx.train.checkpoints import Position, read_checkpoint, write_checkpoint
 from sardonyx.train.forward import LOSS, BatchNormMode, Forward, build_forward
 from sardonyx.train.history import History
+from sardonyx.train.lora import Adapter, LoRA, with_adapters
 from sardonyx.train.losses import Loss, loss_of
 from sardonyx.train.metrics import Mean, Metric, Part, metrics_of
 from sardonyx.train.model_weights import equal_answers, with_weights
@@ -55,7 +56,8 @@ class Trainer:
         ema: Coefficient of running means of the parameters, which evaluations and :meth:`save` use on request.
         accumulate: Batches a step; gradients are weighted as in one batch of their sum.
         teacher: A model whose first output is the label ``teacher`` of :class:`Distillation`.
-        seed: Seed of the order of samples and of dropout.
+        lora: Adapters that are trained instead of weights; ``trainable`` names further parameters then.
+        seed: Seed of the order of samples, of dropout and of adapters.
         threads: Number of threads; None for all processors of the process.
 
     Attributes:
@@ -90,6 +92,7 @@ class Trainer:
         ema: float | None = None,
         accumulate: int = 1,
         teacher: Loadable | None = None,
+        lora: LoRA | None = None,
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
@@ -99,7 +102,11 @@ class Trainer:
         self._optimizer, self._seed, self._threads = optimizer_of(optimizer), seed, threads
         self._source = load(model)
         self._model = trainable_form(self._source)
-        selected = select_parameters(find_parameters(self._model), trainable)
+        self._lora, self._base = lora, self._model
+        selected = [] if lora and trainable == "*" else select_parameters(find_parameters(self._model), trainable)
+        if lora is not None:
+            self._model, adapters = with_adapters(self._model, lora, seed)
+            selected += [name for name in adapters if name not in selected]
         self._forward = build_forward(
             self._model, selected, self._loss, training=True, batch_norm=batch_norm, dropout=dropout
         )
@@ -372,10 +379,12 @@ class Trainer:
             FeedError: A batch does not fit the model.
         """
         inference, weights = self._inference(), self._weights(average=average)
-        batches = Batches(data, self._batch_types, batch_size=batch_size)
+        batches = Batches(
+            data, self._batch_types, batch_size=batch_size, optional=[self._loss.label] if self._metrics else []
+        )
         loss, means = Mean(), [Mean() for _ in self._metrics]
         for batch in batches.epoch(0):
-            arguments = self._arguments(batch)[: len(batch) + (self._teacher is not None)]
+            arguments = self._arguments(batch)[: len(inference.forward.inputs) + len(inference.forward.labels)]
             total, weight, outputs = inference.run(weights, arguments)
             loss.add(Part(total, weight))
             for mean, metric in zip(means, self._metrics, strict=True):
@@ -407,7 +416,26 @@ class Trainer:
         Args:
             average: If True, the model has the running means of the parameters.
         """
-        return with_weights(self._source, self._model, self._weights(average=average))
+        weights = self._weights(average=average)
+        if self._lora is None:
+            return with_weights(self._source, self._model, weights)
+        own = {name: array for name, array in weights.items() if name in self._base.graph.initializers}
+        return self._adapter(weights).merge(with_weights(self._source, self._base, own))
+
+    def adapter(self, *, average: bool = False) -> Adapter:
+        """Return the trained adapters.
+
+        Raises:
+            OptionError: The trainer has no adapters.
+        """
+        if self._lora is None:
+            raise OptionError("the trainer has no adapters.", where="lora", remedy="Give `lora=LoRA(...)`.")
+        return self._adapter(self._weights(average=average))
+
+    def _adapter(self, weights: Mapping[str, np.ndarray]) -> Adapter:
+        assert self._lora is not None
+        own = {name: np.array(array) for name, array in weights.items() if name not in self._base.graph.initializers}
+        return Adapter(self._lora, own)
 
     def save(self, path: str | os.PathLike[str], *, average: bool = False) -> float:
         """Write the inference model, after its answers were compared with the trainer's.

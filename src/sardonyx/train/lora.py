@@ -1,0 +1,279 @@
+"""Low-rank adapters (Hu et al., 2022; DoRA: Liu et al., 2024): added to weights, saved apart, merged, swapped live."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.base.artifact_store import write_whole
+from sardonyx.errors import ModelFileError, OptionError
+from sardonyx.model import Loadable, load
+from sardonyx.model.copying import copy_model
+from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.train.parameters import find_parameters, fixed_shape, select_parameters, trainable_form
+from sardonyx.train.safetensors_files import safetensors_module
+
+_KEY = "sardonyx.adapter"
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Adapters of weights: the product of two matrices of a small rank is added to each weight.
+
+    Attributes:
+        rank: Columns of the first matrix.
+        alpha: The product is multiplied by ``alpha / rank``; the rank by default.
+        targets: Patterns of the weights, as ``trainable`` of a trainer; vectors are left out.
+        dora: If True, the lengths of the output channels are trained apart from the directions.
+    """
+
+    rank: int = 8
+    alpha: float | None = None
+    targets: str | tuple[str, ...] = "*"
+    dora: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise OptionError(f"expected a rank of at least 1, got {self.rank}.", where="rank")
+
+    @property
+    def scale(self) -> float:
+        """The factor of the product."""
+        return (self.rank if self.alpha is None else self.alpha) / self.rank
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Trained adapters of a model.
+
+    Attributes:
+        options: The options.
+        tensors: ``NAME.lora_a`` [rows, rank], ``NAME.lora_b`` [rank, columns] and, with DoRA, ``NAME.lora_m`` for each
+            weight. A weight is a matrix of its first axis by the rest.
+    """
+
+    options: LoRA
+    tensors: Mapping[str, np.ndarray]
+
+    def targets(self) -> list[str]:
+        """Return the names of the adapted weights."""
+        return [name.removesuffix(".lora_a") for name in self.tensors if name.endswith(".lora_a")]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the adapter as safetensors, atomically.
+
+        Raises:
+            MissingDependencyError: safetensors is not installed.
+            ModelFileError: The file cannot be written.
+        """
+        metadata = {_KEY: json.dumps(asdict(self.options))}
+        data = safetensors_module().save(dict(self.tensors), metadata)
+        try:
+            write_whole(Path(path), data)
+        except OSError as error:
+            raise ModelFileError(f"cannot be written: {error.strerror}.", where=os.fspath(path)) from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Adapter:
+        """Read an adapter.
+
+        Raises:
+            MissingDependencyError: safetensors is not installed.
+            ModelFileError: The file is missing, damaged, or no adapter.
+        """
+        module = safetensors_module()
+        try:
+            data = Path(path).read_bytes()
+            tensors = module.load(data)
+            length = int.from_bytes(data[:8], "little")
+            options = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_KEY])
+        except OSError as error:
+            raise ModelFileError(f"cannot be read: {error.strerror}.", where=os.fspath(path)) from error
+        except Exception as error:
+            if isinstance(error, (ValueError, KeyError, TypeError)) or type(error).__module__.startswith("safetensors"):
+                raise ModelFileError("expected an adapter of Sardonyx.", where=os.fspath(path)) from error
+            raise
+        if isinstance(options.get("targets"), list):
+            options["targets"] = tuple(options["targets"])
+        return cls(LoRA(**options), tensors)
+
+    def weights(self, model: Loadable, share: float = 1.0) -> dict[str, np.ndarray]:
+        """Return the adapted weights by name, for :meth:`Session.update_weights`.
+
+        Args:
+            model: The model that the adapter belongs to.
+            share: Factor of the change; 0 gives the weights of the model.
+
+        Raises:
+            OptionError: The model has no such weight, or one of another shape.
+        """
+        graph = trainable_form(load(model)).graph
+        result = {}
+        for name in self.targets():
+            value = graph.initializers.get(name)
+            tensor = None if value is None else value.const_value
+            if tensor is None:
+                raise OptionError(f"the model has no weight {name!r}.", where="adapter")
+            weight = tensor.numpy()
+            result[name] = weight + (share * (self._adapted(name, weight) - weight)).astype(weight.dtype)
+        return result
+
+    def _adapted(self, name: str, weight: np.ndarray) -> np.ndarray:
+        a, b = self.tensors[f"{name}.lora_a"], self.tensors[f"{name}.lora_b"]
+        matrix = weight.reshape(weight.shape[0], -1).astype(np.float32)
+        if (a.shape[0], b.shape[1]) != matrix.shape:
+            raise OptionError(
+                f"expected a weight of {a.shape[0]} by {b.shape[1]}, got {list(matrix.shape)}.",
+                where=f"adapter, {name}",
+            )
+        matrix = matrix + np.float32(self.options.scale) * (a @ b)
+        if self.options.dora:
+            lengths = self.tensors[f"{name}.lora_m"]
+            axis = 1 if lengths.shape == (len(matrix), 1) else 0
+            matrix = matrix / np.sqrt(np.square(matrix).sum(axis, keepdims=True)) * lengths
+        return np.asarray(matrix.reshape(weight.shape))
+
+    def merge(self, model: Loadable, share: float = 1.0) -> ir.Model:
+        """Return the model with adapted weights.
+
+        Args:
+            model: The model that the adapter belongs to, which is not changed.
+            share: Factor of the change.
+        """
+        source = load(model)
+        weights = self.weights(source, share)
+        form = source if all(name in source.graph.initializers for name in weights) else trainable_form(source)
+        result = copy_model(form)
+        for name, array in weights.items():
+            value = result.graph.initializers[name]
+            assert value.const_value is not None
+            dtype = value.const_value.dtype
+            value.const_value = ir.Tensor(array.astype(dtype.numpy()), dtype=dtype, name=name)
+        return result
+
+
+def combine(adapters: Sequence[tuple[Adapter, float]], model: Loadable) -> dict[str, np.ndarray]:
+    """Return the weights of a model with several adapters, each with a factor of its change.
+
+    Args:
+        adapters: Adapters and factors.
+        model: The model that the adapters belong to.
+    """
+    graph = trainable_form(load(model)).graph
+    result: dict[str, np.ndarray] = {}
+    for adapter, share in adapters:
+        for name, array in adapter.weights(model, share).items():
+            tensor = graph.initializers[name].const_value
+            assert tensor is not None
+            original = tensor.numpy()
+            result[name] = result.get(name, original) + (array - original)
+    return result
+
+
+def with_adapters(model: ir.Model, lora: LoRA, seed: int) -> tuple[ir.Model, list[str]]:
+    """Return a model whose weights are sums of themselves and of adapters, and the names of the adapters' tensors.
+
+    The answers are those of the model, because the second matrix is zero.
+
+    Args:
+        model: A model in trainable form, which is not changed.
+        lora: The options.
+        seed: Seed of the first matrix.
+
+    Raises:
+        OptionError: No matrix matches the patterns.
+    """
+    result = copy_model(model)
+    parameters = find_parameters(result)
+    names = set(select_parameters(parameters, lora.targets))
+    targets = [one for one in parameters if one.name in names and len(one.shape) > 1 and min(one.shape[:2]) > 0]
+    if not targets:
+        raise OptionError("no weight matches: adapters need tensors of rank 2 or more.", where="targets")
+    writer, rng = _Writer(result), np.random.default_rng(seed)
+    adapters: list[str] = []
+    for one in targets:
+        rows, columns = one.shape[0], int(np.prod(one.shape[1:]))
+        rank = min(lora.rank, rows, columns)
+        a = (rng.standard_normal((rows, rank)) / np.sqrt(rows)).astype(np.float32)
+        tensors = {f"{one.name}.lora_a": a, f"{one.name}.lora_b": np.zeros((rank, columns), np.float32)}
+        tensor = result.graph.initializers[one.name].const_value
+        assert tensor is not None
+        if lora.dora:
+            matrix = tensor.numpy().reshape(rows, columns).astype(np.float32)
+            axis = _summed_axis(result.graph.initializers[one.name])
+            tensors[f"{one.name}.lora_m"] = np.sqrt(np.square(matrix).sum(axis, keepdims=True))
+        writer.adapt(one.name, one.shape, tensors, lora)
+        adapters += tensors
+    result.graph.sort()
+    return result, adapters
+
+
+def _summed_axis(weight: ir.Value) -> int:
+    """Return the axis of the matrix that products sum over: 0 for the right factor of a product, else 1."""
+    for node, index in weight.uses():
+        if node.op_type in ("MatMul", "FusedMatMul") and index == 1:
+            return 0
+        if node.op_type in ("Gemm", "FusedGemm") and index == 1:
+            return 1 if node.attributes.get_int("transB", 0) else 0
+    return 1
+
+
+class _Writer:
+    """Writes sums of weights and adapters into the graph of a model."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._graph = model.graph
+        self._names, self._node_names = Names(value_names(model)), Names(node_names(model))
+        self._opset = model.graph.opset_imports.get("", 1)
+
+    def adapt(self, name: str, shape: Sequence[int], tensors: Mapping[str, np.ndarray], lora: LoRA) -> None:
+        """Let all readers of a weight read the weight with its adapter."""
+        weight = self._graph.initializers[name]
+        readers = list(weight.uses())
+        assert weight.const_value is not None
+        a, b, *m = (self._initializer(key, array) for key, array in tensors.items())
+        x: ir.Value = weight
+        if weight.const_value.dtype != ir.DataType.FLOAT:
+            x = self._node("Cast", [x], ir.AttrInt64("to", int(ir.DataType.FLOAT)))
+        matrix_shape = np.array([shape[0], -1], np.int64)
+        matrix = self._node("Reshape", [x, self._initializer(f"{name}.matrix", matrix_shape)])
+        product = self._node("MatMul", [a, b])
+        scale = self._initializer(f"{name}.scale", np.array(lora.scale, np.float32))
+        matrix = self._node("Add", [matrix, self._node("Mul", [product, scale])])
+        if m:
+            squares = self._node("Mul", [matrix, matrix])
+            axes: list[ir.Value] = []
+            attributes = [ir.AttrInt64("keepdims", 1)]
+            axis = 1 if tensors[f"{name}.lora_m"].shape == (shape[0], 1) else 0
+            if self._opset >= 13:
+                axes = [self._initializer(f"{name}.axes", np.array([axis], np.int64))]
+            else:
+                attributes.append(ir.AttrInt64s("axes", [axis]))
+            lengths = self._node("Sqrt", [self._node("ReduceSum", [squares, *axes], *attributes)])
+            matrix = self._node("Mul", [self._node("Div", [matrix, lengths]), m[0]])
+        y = self._node("Reshape", [matrix, self._initializer(f"{name}.shape", np.array(shape, np.int64))])
+        if weight.const_value.dtype != ir.DataType.FLOAT:
+            y = self._node("Cast", [y], ir.AttrInt64("to", int(weight.const_value.dtype)))
+        y.type, y.shape = ir.TensorType(weight.const_value.dtype), fixed_shape(weight.const_value)
+        for node, index in readers:
+            node.replace_input_with(index, y)
+
+    def _initializer(self, name: str, array: np.ndarray) -> ir.Value:
+        tensor = ir.tensor(array, name=self._names.fresh(name))
+        value = ir.Value(
+            name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
+        )
+        self._graph.register_initializer(value)
+        return value
+
+    def _node(self, op_type: str, inputs: Sequence[ir.Value], *attributes: ir.Attr) -> ir.Value:
+        node = ir.Node("", op_type, inputs, attributes, name=self._node_names.fresh(f"lora_{op_type}"))
+        node.outputs[0].name = self._names.fresh(f"lora_{op_type}")
+        self._graph.append(node)
+        return node.outputs[0]

@@ -1,0 +1,72 @@
+"""The training verbs of the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx.cli import main
+from tests.train.networks import classifier, images
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "model.onnx").write_bytes(classifier())
+    np.savez(tmp_path / "train.npz", **images(96))  # type: ignore[arg-type]
+    np.savez(tmp_path / "test.npz", **images(32, 1))  # type: ignore[arg-type]
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str) -> int:
+    words = [str(folder / word[1:]) if word.startswith("@") else word for word in arguments]
+    with pytest.raises(SystemExit) as exit_:
+        main(words)
+    return int(exit_.value.code or 0)
+
+
+def test_train_writes_the_tuned_model_and_a_plot(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(
+        folder, "train", "@model.onnx", "--data", "@train.npz", "--lr", "0.03", "--epochs", "3", "--eval", "@test.npz",
+        "--metric", "top1", "--schedule", "cosine", "-o", "@tuned.onnx", "--checkpoint", "@states", "--json",
+    ) == 0  # fmt: skip
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["history"]) == 3 and answer["difference"] < 1e-4
+    assert answer["history"][-1]["loss"] < answer["history"][0]["loss"]
+    onnx.checker.check_model(onnx.load(folder / "tuned.onnx"))
+    assert (folder / "states" / "training.safetensors").exists()
+
+
+def test_train_replaces_the_head_and_trains_the_last_layer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "@model.onnx", "--data", "@train.npz", "--classes", "4", "--trainable", "last", "-o", "@t.onnx"]
+    assert run(folder, *words) == 0
+    assert "2 tensors trained" in capsys.readouterr().out
+
+
+def test_finetune_distill_and_gradient_write_models(folder: Path) -> None:
+    data = ["--data", "@train.npz"]
+    assert run(folder, "finetune", "@model.onnx", "--lora", "2", *data, "-o", "@l.onnx", "--adapter", "@a.st") == 0
+    assert (folder / "a.st").exists()
+    distill = ["distill", "@model.onnx", "--teacher", "@l.onnx", *data, "--alpha", "1", "-o", "@d.onnx"]
+    assert run(folder, *distill) == 0
+    assert run(folder, "gradient", "@model.onnx", "--wrt", "image", "-o", "@g.onnx") == 0
+    assert [output.name for output in onnx.load(folder / "g.onnx").graph.output] == ["logits", "image_gradient"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "@model.onnx", "--data", "@train.npz", "--optimizer", "adamm", "-o", "@t.onnx"],
+        ["train", "@model.onnx", "--data", "@train.npz", "--optimizer", "lion", "--momentum", "0.9", "-o", "@t.onnx"],
+        ["train", "@model.onnx", "--data", "@train.npz", "--loss", "cross", "-o", "@t.onnx"],
+        ["train", "@model.onnx", "--data", "@train.npz", "--schedule", "step", "-o", "@t.onnx"],
+        ["train", "@model.onnx", "--data", "@train.npz", "--trainable", "heat*", "-o", "@t.onnx"],
+        ["gradient", "@model.onnx", "--kind", "hessian", "-o", "@t.onnx"],
+    ],
+)
+def test_bad_options_are_named_and_nothing_is_written(folder: Path, words: list[str]) -> None:
+    assert run(folder, *words) == 2
+    assert not (folder / "t.onnx").exists()
