@@ -15,6 +15,7 @@ _NAMES = {
         "OutputLoss", "Triplet",
     ],
     "sardonyx.train.metrics": ["Metric"],
+    "sardonyx.train.online": ["DDM", "Answer", "Guard", "Learner", "LearnerReport", "PageHinkley", "Replay"],
     "sardonyx.train.optimizers": [
         "LAMB", "SAM", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Muon", "Optimizer",
         "RMSprop",

@@ -133,7 +133,13 @@ class Trainer:
     # One step.
 
     @property
-    def _batch_types(self) -> dict[str, TensorType]:
+    def loss(self) -> Loss:
+        """The loss."""
+        return self._loss
+
+    @property
+    def batch_types(self) -> dict[str, TensorType]:
+        """The types of the arrays of a batch by name: inputs, then labels."""
         inputs = zip(self._forward.inputs, self._input_types(), strict=True)
         labels = {name: type for name, type in self._forward.labels.items() if not self._computes(name)}
         return {**dict(inputs), **labels}
@@ -156,9 +162,9 @@ class Trainer:
             FeedError: The batch does not fit the model, or a label is out of range.
             ExecutionError: The loss is not finite; the message names the first node. The parameters are unchanged.
         """
-        source = Batches([], self._batch_types)
-        named = batch if isinstance(batch, Mapping) else dict(zip(self._batch_types, batch, strict=False))
-        return self._train(source.checked(_require_names(named, self._batch_types), "batch"), None)
+        source = Batches([], self.batch_types)
+        named = batch if isinstance(batch, Mapping) else dict(zip(self.batch_types, batch, strict=False))
+        return self._train(source.checked(_require_names(named, self.batch_types), "batch"), None)
 
     def _train(self, batch: dict[str, np.ndarray], total: int | None) -> float:
         arguments = self._arguments(batch)
@@ -287,7 +293,7 @@ class Trainer:
         """
         if epochs < 1:
             raise OptionError(f"expected at least 1 epoch, got {epochs}.", where="epochs")
-        batches = Batches(data, self._batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed)
+        batches = Batches(data, self.batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed)
         file = None if checkpoint is None else _checkpoint_file(checkpoint)
         if resume and file is None:
             raise OptionError("expected the folder of a checkpoint.", where="resume", remedy="Give `checkpoint=`.")
@@ -380,7 +386,7 @@ class Trainer:
         """
         inference, weights = self._inference(), self._weights(average=average)
         batches = Batches(
-            data, self._batch_types, batch_size=batch_size, optional=[self._loss.label] if self._metrics else []
+            data, self.batch_types, batch_size=batch_size, optional=[self._loss.label] if self._metrics else []
         )
         loss, means = Mean(), [Mean() for _ in self._metrics]
         for batch in batches.epoch(0):
@@ -394,6 +400,43 @@ class Trainer:
                 mean.add(metric.part(outputs[self._loss.output_name(inference.forward.outputs)], labels))
         values = {metric.name: metric.finish(mean.value) for metric, mean in zip(self._metrics, means, strict=True)}
         return {LOSS: loss.value, **values}
+
+    def check_labels(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Check the labels of a batch.
+
+        Raises:
+            FeedError: A label is out of range.
+        """
+        labels = {name: batch[name] for name in self._forward.labels if name in batch}
+        self._loss.check(labels, self._forward.outputs)
+
+    def sample_losses(
+        self, batch: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray] | None = None
+    ) -> np.ndarray:
+        """Return the loss of each sample of a batch in inference mode, float64 [samples].
+
+        Args:
+            batch: The inputs and labels, samples in axis 0.
+            state: The state of the trainer, see :meth:`state`; the current one by default.
+        """
+        inference = self._inference()
+        weights = self._weights()
+        if state is not None:
+            weights = {name: state[f"parameter:{name}"] for name in self._forward.parameters}
+            weights |= {name: state[f"statistic:{name}"] for name in self._forward.statistics}
+        arrays = [np.ascontiguousarray(batch[name]) for name in self.batch_types]
+        losses = np.empty(len(arrays[0]))
+        for i in range(len(losses)):
+            total, weight, _ = inference.run(weights, [array[i : i + 1] for array in arrays])
+            losses[i] = total / weight if weight else 0.0
+        return losses
+
+    def file_weights(self) -> dict[str, np.ndarray]:
+        """Return the trained weights by name in the types of the file, for :meth:`Session.update_weights`."""
+        initializers = self.model().graph.initializers
+        names = self._weights() if self._lora is None else self._adapter(self._weights()).targets()
+        tensors = {name: initializers[name].const_value for name in names}
+        return {name: tensor.numpy() for name, tensor in tensors.items() if tensor is not None}
 
     def predict(self, feeds: Mapping[str, Any], *, average: bool = False) -> dict[str, np.ndarray]:
         """Return the outputs of the model by name, in inference mode.
@@ -496,7 +539,8 @@ class Trainer:
     # Checkpoints.
 
     @property
-    def _form(self) -> str:
+    def form(self) -> str:
+        """The names and types of the state, which a checkpoint must have."""
         return ";".join(f"{one.name}{one.type}" for one in self._step.state)
 
     def _write(self, file: Path) -> None:
@@ -505,12 +549,12 @@ class Trainer:
         write_checkpoint(
             file,
             {**self.state(), **dict(sums)},
-            Position(position.epoch, position.batch, position.step, self.history.rows, position.loss_total, self._form),
+            Position(position.epoch, position.batch, position.step, self.history.rows, position.loss_total, self.form),
         )
 
     def _restore(self, file: Path) -> None:
         tensors, position = read_checkpoint(file)
-        if position.form != self._form:
+        if position.form != self.form:
             raise OptionError(
                 "the checkpoint is of another training: its parameters or its optimizer differ.",
                 where=os.fspath(file),

@@ -1,0 +1,86 @@
+"""The guard of publications: a non-inferiority test on samples that no step has learned from."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sardonyx.errors import OptionError
+from sardonyx.train.online.replay import Sample
+
+Decision = Literal["publish", "wait", "undo"]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Publish new weights only if held-back samples show that the weights are no worse.
+
+    Every ``every``-th sample of the stream is held back in a window, and no step learns from the sample while the
+    window holds it. New weights are published when the upper bound of the mean difference of the losses is below the
+    tolerance, and undone when the lower bound is above. Both bounds are widened with each test, so that over the whole
+    stream a wrong decision is rarer than one minus the confidence.
+
+    Attributes:
+        every: One of so many samples is held back.
+        window: Most samples held back.
+        least: Samples before the first publication.
+        tolerance: Increase of the mean loss that is tolerated, as a share of the mean loss.
+        confidence: The confidence of all tests together.
+    """
+
+    every: int = 8
+    window: int = 256
+    least: int = 16
+    tolerance: float = 0.02
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        if self.every < 2:
+            raise OptionError(f"expected at least 2, got {self.every}.", where="guard, every")
+        if not 2 <= self.least <= self.window:
+            raise OptionError(f"expected 2 <= least <= window, got {self.least}, {self.window}.", where="guard")
+        if not 0 < self.confidence < 1:
+            raise OptionError(f"expected a confidence in (0, 1), got {self.confidence}.", where="guard, confidence")
+
+
+class GuardState:
+    """Held-back samples and the number of tests."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self.samples: deque[Sample] = deque(maxlen=guard.window)
+        self.tests = 0
+        self._seen = 0
+
+    def holds_back(self) -> bool:
+        """Return True if the next sample is held back."""
+        self._seen += 1
+        return self._seen % self.guard.every == 0
+
+    def decide(self, published: np.ndarray, new: np.ndarray) -> Decision:
+        """Return the decision from the losses of the held-back samples under published and new weights."""
+        if len(published) < self.guard.least:
+            return "wait"
+        if not np.isfinite(new).all():
+            return "undo"
+        self.tests += 1
+        difference = (new - published).astype(np.float64)
+        mean, error = float(difference.mean()), float(difference.std(ddof=1)) / math.sqrt(len(difference))
+        # The shares 6 / (pi k)^2 of all tests sum to one (union bound).
+        share = (1 - self.guard.confidence) * 6 / (math.pi * self.tests) ** 2
+        bound = _normal_quantile(1 - share / 2) * error
+        margin = self.guard.tolerance * abs(float(published.mean()))
+        if mean + bound <= margin:
+            return "publish"
+        return "undo" if mean - bound > margin else "wait"
+
+
+def _normal_quantile(p: float) -> float:
+    """Return the quantile of the standard normal distribution."""
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(min(max(p, 1e-12), 1 - 1e-12))

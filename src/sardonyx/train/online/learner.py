@@ -1,0 +1,406 @@
+"""A learner: training in the background from a stream, publication of weights to a live session."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from sardonyx.base import background_threads
+from sardonyx.base.thread_priority import lower_priority
+from sardonyx.errors import ExecutionError, OptionError, ResourceError, SardonyxError
+from sardonyx.runtime.session import Session
+from sardonyx.train.batches import Batches
+from sardonyx.train.checkpoints import Position, read_checkpoint, write_checkpoint
+from sardonyx.train.losses import Loss
+from sardonyx.train.online.drift import Detector, detector_of
+from sardonyx.train.online.guard import Guard, GuardState
+from sardonyx.train.online.replay import Replay, Sample, split_rows, stacked
+from sardonyx.train.optimizers import SAM, SGD, Optimizer
+from sardonyx.train.trainer import Trainer
+
+_STORE = "learner.safetensors"
+
+
+class Answer(NamedTuple):
+    """An answer of the session.
+
+    Attributes:
+        outputs: The outputs by name.
+        revision: The number of the session's edit whose weights answered; 0 for the original weights.
+    """
+
+    outputs: dict[str, np.ndarray]
+    revision: int
+
+
+@dataclass(frozen=True)
+class LearnerReport:
+    """Counts of a learner.
+
+    Attributes:
+        samples: Samples learned from.
+        held_back: Samples held back by the guard.
+        steps: Steps taken.
+        published: Publications.
+        undone: Times that the guard restored the published weights.
+        drifts: Drifts detected.
+        dropped: Samples dropped because the queue was full.
+        prequential_loss: Mean loss of samples before they were learned from.
+        revision: The revision of the latest publication; 0 for none.
+        error: The error that stopped the learner; empty for none.
+    """
+
+    samples: int
+    held_back: int
+    steps: int
+    published: int
+    undone: int
+    drifts: int
+    dropped: int
+    prequential_loss: float
+    revision: int
+    error: str
+
+
+class Learner:
+    """Learns from a stream while a session answers.
+
+    A thread of low priority takes steps on new samples mixed with samples of the past. New weights are published to
+    the session as one edit, if the guard permits: a call answers with exactly one set of weights and never waits.
+
+    Args:
+        session: The session, which answers from its model.
+        loss: As of :class:`Trainer`.
+        optimizer: As of :class:`Trainer`.
+        trainable: As of :class:`Trainer`.
+        batch: New samples of a step.
+        replay: The memory of past samples; None for none.
+        mix: Samples of the past for each new sample of a step.
+        guard: The test before publications; None publishes after every ``publish_every`` steps.
+        publish_every: Steps between publications.
+        drift: A detector over prequential losses: ``"page-hinkley"``, ``"ddm"``, ``"adwin"``, an object of River, None.
+        on_drift: Called at a drift; by default the memory of the past is cleared.
+        queue_size: Most batches that wait.
+        when_full: ``"drop"`` drops a new batch if the queue is full, ``"block"`` waits, ``"refuse"`` raises.
+        store: A folder in which published weights are kept; a learner with the same folder goes on from them.
+        seed: The seed of choices.
+        threads: Number of threads of steps; 1 leaves the others to calls.
+
+    Raises:
+        OptionError: An option is impossible.
+        UnsupportedError: The model cannot be trained.
+
+    Example:
+        >>> with Learner(session, "cross-entropy", SGD(0.01)) as learner:
+        ...     for x, y in stream:
+        ...         answer = learner.predict({"x": x})
+        ...         learner.learn({"x": x}, y)
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        loss: Loss | str | Callable[..., Any] = "cross-entropy",
+        optimizer: Optimizer | SAM | str | None = None,
+        *,
+        trainable: str | Sequence[str] = "*",
+        batch: int = 32,
+        replay: Replay | None = None,
+        mix: float = 1.0,
+        guard: Guard | None = None,
+        publish_every: int = 1,
+        drift: Detector | str | None = None,
+        on_drift: Callable[[Learner], None] | None = None,
+        queue_size: int = 256,
+        when_full: Literal["drop", "block", "refuse"] = "block",
+        store: str | os.PathLike[str] | None = None,
+        seed: int = 0,
+        threads: int | None = 1,
+    ) -> None:
+        if batch < 1 or publish_every < 1 or queue_size < 1 or mix < 0:
+            raise OptionError("expected batch, publish_every and queue_size of at least 1, and mix of at least 0.")
+        if when_full not in ("drop", "block", "refuse"):
+            raise OptionError(f"expected 'drop', 'block' or 'refuse', got {when_full!r}.", where="when_full")
+        self._session = session
+        self._trainer = Trainer(
+            session.model, loss, SGD(0.01) if optimizer is None else optimizer, trainable=trainable,
+            batch_norm="frozen", seed=seed, threads=threads,
+        )  # fmt: skip
+        self._batch, self._mix, self._replay = batch, mix, replay
+        self._guard = None if guard is None else GuardState(guard)
+        self._publish_every, self._detector, self._on_drift = publish_every, detector_of(drift), on_drift
+        self._queue: queue.Queue[dict[str, np.ndarray] | None] = queue.Queue(queue_size)
+        self._when_full, self._store = when_full, None if store is None else Path(store)
+        self._published = self._trainer.state()
+        self._source = Batches([], self._trainer.batch_types)
+        self._counts = dict.fromkeys(("samples", "held_back", "steps", "published", "undone", "drifts", "dropped"), 0)
+        self._loss_total, self._revision, self._steps_since = 0.0, 0, 0
+        self._pending: list[Sample] = []
+        self._error: BaseException | None = None
+        self._closed, self._running = threading.Event(), threading.Event()
+        self._running.set()
+        self._lock = threading.Lock()
+        if self._store is not None:
+            self._store.mkdir(parents=True, exist_ok=True)
+            if (file := self._store / _STORE).exists():
+                self._restore(file)
+        self._thread = background_threads.start("sardonyx-learner", self._work)
+
+    # The stream.
+
+    def learn(self, feeds: Mapping[str, Any], labels: Any = None) -> None:
+        """Queue samples with their labels, and return at once.
+
+        Args:
+            feeds: A batch of inputs by name; labels may be among them.
+            labels: The labels of the loss, if it has one.
+
+        Raises:
+            FeedError: The samples do not fit the model, or a label is out of range.
+            ResourceError: The queue is full, and ``when_full="refuse"``.
+            ExecutionError: The learner has stopped by an error.
+        """
+        if self._error is not None:
+            raise ExecutionError("the learner has stopped.", where="learner", remedy=str(self._error)) from self._error
+        batch = dict(feeds)
+        if labels is not None:
+            batch[self._trainer.loss.label] = labels
+        missing = [name for name in self._trainer.batch_types if name not in batch]
+        if missing:
+            raise OptionError(f"missing {', '.join(missing)}.", where="learn")
+        checked = self._source.checked(batch, "learn")
+        self._trainer.check_labels(checked)
+        copied = {name: np.array(array) for name, array in checked.items()}
+        if self._when_full == "block":
+            self._queue.put(copied)
+            return
+        try:
+            self._queue.put_nowait(copied)
+        except queue.Full:
+            if self._when_full == "refuse":
+                raise ResourceError(
+                    "the queue of the learner is full.", remedy="Call `flush`, or learn less."
+                ) from None
+            with self._lock:
+                self._counts["dropped"] += len(next(iter(copied.values())))
+
+    def predict(self, feeds: Mapping[str, Any]) -> Answer:
+        """Return the outputs of the session and the revision of the weights that computed them."""
+        names = [info.name for info in self._session.get_outputs()]
+        while True:
+            before = self._session_revision()
+            outputs = self._session.run(None, dict(feeds))
+            if self._session_revision() == before:
+                return Answer(dict(zip(names, outputs, strict=True)), before)
+
+    def _session_revision(self) -> int:
+        history = self._session.history
+        return history[-1].number if history else 0
+
+    def predict_one(self, x: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the outputs for one sample without an axis of samples, in the shape of River."""
+        answer = self.predict({name: np.asarray(value)[None] for name, value in x.items()})
+        return {name: array[0] for name, array in answer.outputs.items()}
+
+    def learn_one(self, x: Mapping[str, Any], y: Any) -> None:
+        """Queue one sample without an axis of samples, in the shape of River."""
+        self.learn({name: np.asarray(value)[None] for name, value in x.items()}, np.asarray(y)[None])
+
+    def flush(self) -> None:
+        """Wait until all queued samples are learned from, take the last step, and publish if the guard permits.
+
+        Raises:
+            ExecutionError: The learner has stopped by an error.
+        """
+        done = threading.Event()
+        self._finish = done
+        self._queue.put(None)
+        while not done.wait(0.05):
+            if self._error is not None or not self._thread.is_alive():
+                break
+        if self._error is not None:
+            raise ExecutionError("the learner has stopped.", where="learner", remedy=str(self._error)) from self._error
+
+    # Control.
+
+    def freeze(self) -> None:
+        """Stop taking steps; samples wait in the queue."""
+        self._running.clear()
+
+    def resume(self) -> None:
+        """Go on after :meth:`freeze`."""
+        self._running.set()
+
+    def rollback(self, revision: int = 0) -> None:
+        """Undo publications of the session after a revision, to the exact bits, and go on from these weights.
+
+        Args:
+            revision: The last revision that stays; 0 for the original weights.
+
+        Raises:
+            OptionError: No publication has this number.
+        """
+        with self._lock:
+            if revision and revision not in {commit.number for commit in self._session.history}:
+                raise OptionError(f"expected a revision of the session, got {revision}.", where="revision")
+            while self._session.history and self._session.history[-1].number > revision:
+                self._session.undo()
+            graph = self._session.model.graph
+            state = self._trainer.state()
+            for name in self._trainer.parameters:
+                tensor = graph.initializers[name].const_value
+                assert tensor is not None
+                state[f"parameter:{name}"] = tensor.numpy().astype(state[f"parameter:{name}"].dtype)
+            self._trainer.load_state(state)
+            self._published, self._revision = state, revision
+
+    @property
+    def report(self) -> LearnerReport:
+        """The counts so far."""
+        with self._lock:
+            seen = self._counts["samples"] + self._counts["held_back"]
+            mean = self._loss_total / seen if seen else math.nan
+            error = "" if self._error is None else str(self._error)
+            return LearnerReport(**self._counts, prequential_loss=mean, revision=self._revision, error=error)
+
+    def close(self) -> None:
+        """Stop the learner; queued samples are dropped."""
+        self._closed.set()
+        self._running.set()
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._thread.join()
+
+    def __enter__(self) -> Learner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # The thread.
+
+    _finish: threading.Event | None = None
+
+    def _work(self) -> None:
+        lower_priority()
+        try:
+            while not self._closed.is_set():
+                try:
+                    batch = self._queue.get(timeout=0.1)
+                except queue.Empty:
+                    background_threads.pause(0)
+                    continue
+                while not self._running.wait(0.1):
+                    background_threads.pause(0)
+                if self._closed.is_set():
+                    return
+                with self._lock:
+                    if batch is not None:
+                        self._observe(batch)
+                        continue
+                    if self._pending:
+                        self._step()
+                    self._publish_if_permitted()
+                if self._finish is not None:
+                    self._finish.set()
+        except SardonyxError as error:
+            self._error = error
+            if self._finish is not None:
+                self._finish.set()
+
+    def _observe(self, batch: dict[str, np.ndarray]) -> None:
+        losses = self._trainer.sample_losses(batch)
+        self._loss_total += float(losses.sum())
+        for sample, loss in zip(split_rows(batch), losses, strict=True):
+            self._watch(float(loss))
+            if self._guard is not None and self._guard.holds_back():
+                if len(self._guard.samples) == self._guard.samples.maxlen:
+                    self._pending.append(self._guard.samples.popleft())
+                self._guard.samples.append(sample)
+                self._counts["held_back"] += 1
+                continue
+            self._pending.append(sample)
+            self._counts["samples"] += 1
+            if len(self._pending) >= self._batch:
+                self._step()
+
+    def _watch(self, loss: float) -> None:
+        if self._detector is None:
+            return
+        self._detector.update(loss)
+        if self._detector.drift_detected:
+            self._counts["drifts"] += 1
+            if self._on_drift is not None:
+                self._on_drift(self)
+            elif self._replay is not None:
+                self._replay.clear()
+            if self._guard is not None:
+                self._guard.samples.clear()
+
+    def _step(self) -> None:
+        new, self._pending = self._pending, []
+        old = [] if self._replay is None else self._replay.draw(round(len(new) * self._mix))
+        if self._replay is not None:
+            for sample in new:
+                self._replay.add(sample)
+        try:
+            self._trainer.step(stacked([*new, *old]))
+        except ExecutionError:  # The weights are those before the step; they go back to the published ones.
+            self._undo()
+            return
+        self._counts["steps"] += 1
+        self._steps_since += 1
+        if self._steps_since >= self._publish_every:
+            self._publish_if_permitted()
+
+    def _undo(self) -> None:
+        self._trainer.load_state(self._published)
+        self._counts["undone"] += 1
+        self._steps_since = 0
+
+    def _publish_if_permitted(self) -> None:
+        if not self._steps_since:
+            return
+        if self._guard is not None:
+            if not self._guard.samples:
+                return
+            held = stacked(list(self._guard.samples))
+            new = self._trainer.sample_losses(held)
+            published = self._trainer.sample_losses(held, self._published)
+            decision = self._guard.decide(published, new)
+            if decision == "undo":
+                self._undo()
+            if decision != "publish":
+                return
+        self._publish()
+
+    def _publish(self) -> None:
+        state = self._trainer.state()
+        if self._store is not None:
+            position = Position(step=self._counts["steps"], form=self._trainer.form)
+            write_checkpoint(self._store / _STORE, state, position)
+        self._session.update_weights(self._trainer.file_weights())
+        self._published, self._steps_since = state, 0
+        self._revision = self._session_revision()
+        self._counts["published"] += 1
+
+    def _restore(self, file: Path) -> None:
+        tensors, position = read_checkpoint(file)
+        if position.form != self._trainer.form:
+            raise OptionError(
+                "the store is of another learner: its parameters or its optimizer differ.",
+                where=os.fspath(file),
+                remedy="Use the options of the store, or another folder.",
+            )
+        self._trainer.load_state(tensors)
+        self._session.update_weights(self._trainer.file_weights())
+        self._published, self._revision = self._trainer.state(), self._session_revision()
