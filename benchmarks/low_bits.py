@@ -1,11 +1,12 @@
-"""Products by weights of few bits, beside ONNX Runtime and float32.
+"""Products by weights of few bits and of bfloat16, beside ONNX Runtime and float32.
 
-    python benchmarks/low_bits.py --sections int4,int8 --rows 1,4,32,256
+    python benchmarks/low_bits.py --sections int4,int8,bf16 --rows 1,4,32,256
 
 A model is a chain of products of one size. Sardonyx with weights of few bits, ONNX Runtime with the same model, and
 Sardonyx with float32 weights run in alternation; the minimum of each counts. The share of the bandwidth relates the
 bytes of codes, scales and zero points to the bytes that all threads read from memory in the same time, measured before
-by the same process. ``SARDONYX_TARGET`` names a lesser processor for Sardonyx.
+by the same process. ONNX Runtime's processor provider has no products of bfloat16. ``SARDONYX_TARGET`` names a lesser
+processor for Sardonyx.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -36,10 +38,10 @@ class Form:
 
     Attributes:
         name: The name in tables.
-        bits: Bits of a code.
-        block: Weights along K that share a scale.
+        bits: Bits of a code or number.
+        block: Weights along K that share a scale; 0 for bfloat16.
         zero: True if blocks have zero points.
-        operator: ``MatMulNBits``, or ``DequantizeLinear`` before ``MatMul``.
+        operator: ``MatMulNBits``, ``DequantizeLinear`` before ``MatMul``, or ``MatMul``.
     """
 
     name: str
@@ -50,7 +52,7 @@ class Form:
 
     def bytes(self, k: int, n: int) -> int:
         """Return the bytes of the weights of one product."""
-        blocks = -(-k // self.block)
+        blocks = -(-k // self.block) if self.block else 0
         return k * n * self.bits // 8 + blocks * n * (4 + self.zero)
 
 
@@ -63,6 +65,7 @@ SECTIONS = {
     "int8": (
         Form("8 bits, blocks of 32", 8, 32, False), Form("int8 QDQ, blocks of 128", 8, 128, False, "DequantizeLinear"),
     ),
+    "bf16": (Form("bfloat16", 16, 0, False, "MatMul"),),
 }  # fmt: skip
 
 
@@ -71,9 +74,15 @@ def model(form: Form | None, rows: int, size: int, layers: int) -> onnx.ModelPro
     rng = np.random.default_rng(0)
     nodes, weights = [], []
     name = "x"
+    if form is not None and form.operator == "MatMul":
+        nodes.append(helper.make_node("Cast", ["x"], ["converted"], to=TensorProto.BFLOAT16))
+        name = "converted"
     for layer in range(layers):
         if form is None:
             weights.append(numpy_helper.from_array(_floats(rng, size), f"w{layer}"))
+            nodes.append(helper.make_node("MatMul", [name, f"w{layer}"], [f"y{layer}"]))
+        elif form.operator == "MatMul":
+            weights.append(numpy_helper.from_array(_floats(rng, size).astype(ml_dtypes.bfloat16), f"w{layer}"))
             nodes.append(helper.make_node("MatMul", [name, f"w{layer}"], [f"y{layer}"]))
         elif form.operator == "MatMulNBits":
             weights += _packed(rng, form, size, layer)
@@ -96,6 +105,9 @@ def model(form: Form | None, rows: int, size: int, layers: int) -> onnx.ModelPro
             )
             nodes.append(helper.make_node("MatMul", [name, f"d{layer}"], [f"y{layer}"]))
         name = f"y{layer}"
+    if form is not None and form.operator == "MatMul":
+        nodes.append(helper.make_node("Cast", [name], ["y"], to=TensorProto.FLOAT))
+        name = "y"
     values = [helper.make_tensor_value_info(end, TensorProto.FLOAT, [rows, size]) for end in ("x", name)]
     graph = helper.make_graph(nodes, "chain", values[:1], values[1:], weights)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
@@ -143,9 +155,10 @@ def measure(form: Form, rows: int, size: int, layers: int, threads: int, rounds:
     feeds = {"x": np.random.default_rng(1).standard_normal((rows, size), np.float32)}
     sessions = {
         "sardonyx": sardonyx.Session(low, compile="wait"),
-        "onnxruntime": onnxruntime.InferenceSession(low.SerializeToString(), options),
         "float32": sardonyx.Session(floats, compile="wait"),
     }
+    if form.operator != "MatMul":
+        sessions["onnxruntime"] = onnxruntime.InferenceSession(low.SerializeToString(), options)
     runs = {name: (lambda session=session: session.run(None, feeds)) for name, session in sessions.items()}
     return least_seconds(runs, rounds)
 
@@ -161,9 +174,10 @@ def table(section: str, arguments: argparse.Namespace, bandwidth: float) -> rich
             least = measure(form, rows, arguments.size, arguments.layers, arguments.threads, arguments.rounds)
             ours = least["sardonyx"]
             share = arguments.layers * form.bytes(arguments.size, arguments.size) / ours / bandwidth
+            others = [least.get(name) for name in ("onnxruntime", "float32")]
             result.add_row(
-                form.name, str(rows), *(f"{1e3 * seconds:.2f}" for seconds in least.values()),
-                f"{least['onnxruntime'] / ours:.2f}", f"{least['float32'] / ours:.2f}", f"{share:.2f}",
+                form.name, str(rows), *(f"{1e3 * seconds:.2f}" if seconds else "—" for seconds in (ours, *others)),
+                *(f"{seconds / ours:.2f}" if seconds else "—" for seconds in others), f"{share:.2f}",
             )  # fmt: skip
     return result
 
@@ -171,7 +185,7 @@ def table(section: str, arguments: argparse.Namespace, bandwidth: float) -> rich
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sections", default="int4,int2,int8", help="int4, int2, int8, separated by commas")
+    parser.add_argument("--sections", default="int4,int2,int8", help="int4, int2, int8, bf16, separated by commas")
     parser.add_argument("--rows", default="1,4,32,256", type=lambda text: [int(part) for part in text.split(",")])
     parser.add_argument("--size", type=int, default=4096, help="rows and columns of the weights")
     parser.add_argument("--layers", type=int, default=8)

@@ -22,7 +22,8 @@ HERE = {
     "avx2": ["avx2", "sse"],
     "avx512": ["avx512", "avx2", "sse"],
     "avx512vnni": ["avx512vnni", "avx512", "avx2", "sse"],
-    "avx512amx": ["avx512amx", "avx512vnni", "avx512", "avx2", "sse"],
+    "avx512bf16": ["avx512bf16", "avx512vnni", "avx512", "avx2", "sse"],
+    "avx512amx": ["avx512amx", "avx512bf16", "avx512vnni", "avx512", "avx2", "sse"],
     "neon": ["neon"],
 }
 TARGETS = HERE[host().name]

@@ -8,13 +8,17 @@ from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.target.tile_permission import ARCH_PRCTL, REQUEST_STATE, TILE_DATA
 
-_EBX, _ECX, _EDX = 1, 2, 3
+_EAX, _EBX, _ECX, _EDX = 0, 1, 2, 3
+
+_SUBLEAF = 1 << 16
+"""Added to the number of a leaf for its second part."""
 
 _BITS = {
     "fma": (1, _ECX, 12), "sse4.2": (1, _ECX, 20), "popcnt": (1, _ECX, 23), "avx": (1, _ECX, 28), "f16c": (1, _ECX, 29),
     "bmi": (7, _EBX, 3), "avx2": (7, _EBX, 5), "bmi2": (7, _EBX, 8),
     "avx512f": (7, _EBX, 16), "avx512dq": (7, _EBX, 17), "avx512bw": (7, _EBX, 30), "avx512vl": (7, _EBX, 31),
     "avx512vnni": (7, _ECX, 11), "amx-bf16": (7, _EDX, 22), "amx-tile": (7, _EDX, 24), "amx-int8": (7, _EDX, 25),
+    "avx512bf16": (7 + _SUBLEAF, _EAX, 5),
 }  # fmt: skip
 """Bit of each feature in ``cpuid``: leaf, index of the register, bit."""
 
@@ -61,7 +65,7 @@ def emit_check(e: Emitter, requirements: Needs) -> str:
         missing.set(e.let(f"or i1 {missing.get()}, {differs}"))
 
     # The result of cpuid is undefined beyond the last leaf.
-    too_old = e.let(f"icmp ult i32 {_identify(e, 0, 0)}, {max(leaf for leaf, _ in requirements.bits)}")
+    too_old = e.let(f"icmp ult i32 {_identify(e, 0, 0)}, {max(leaf % _SUBLEAF for leaf, _ in requirements.bits)}")
     missing.set(too_old)
     for (leaf, register), bits in requirements.bits.items():
         require(_identify(e, leaf, register), bits)
@@ -81,5 +85,6 @@ def emit_check(e: Emitter, requirements: Needs) -> str:
 def _identify(e: Emitter, leaf: int, register: int) -> str:
     """Emit ``cpuid``; return one of the registers ``eax``, ``ebx``, ``ecx``, ``edx``, by index."""
     registers = '"={ax},={bx},={cx},={dx},{ax},{cx}"'
-    values = e.let(f'call {{ i32, i32, i32, i32 }} asm "cpuid", {registers}(i32 {leaf}, i32 0) nounwind')
+    numbers = f"i32 {leaf % _SUBLEAF}, i32 {leaf // _SUBLEAF}"
+    values = e.let(f'call {{ i32, i32, i32, i32 }} asm "cpuid", {registers}({numbers}) nounwind')
     return e.let(f"extractvalue {{ i32, i32, i32, i32 }} {values}, {register}")

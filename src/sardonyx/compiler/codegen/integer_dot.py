@@ -1,4 +1,4 @@
-"""Dot products of small integers within a 32-bit lane of 4 bytes or 2 words."""
+"""Dot products within a 32-bit lane of 4 bytes, 2 integers of 16 bits or 2 numbers of bfloat16."""
 
 from __future__ import annotations
 
@@ -124,3 +124,10 @@ def dot_add(e: Emitter, lanes: int, dot_width: int, a: str, b: str, c: str, *, s
         operands = [(pairs, e.let(f"bitcast {type} {operand} to {pairs}")) for operand in (a, b)]
     # Opaque: LLVM would reassociate the products of several steps before adding to the sum, and run out of registers.
     return e.opaque(type, e.let(f"add {type} {e.call(type, _WORDS[lanes], operands)}, {c}"))
+
+
+def bfloat16_dot_add(e: Emitter, lanes: int, a: str, b: str, c: str) -> str:
+    """Return ``c`` plus the products of two pairs of bfloat16 in each float32 lane; denormal numbers count as 0."""
+    type, pairs = vector(lanes, "float"), vector(2 * lanes, "bfloat")
+    factors = [(pairs, e.let(f"bitcast {type} {operand} to {pairs}")) for operand in (a, b)]
+    return e.call(type, f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}", [(type, c), *factors])

@@ -1,7 +1,8 @@
 """Instructions of the matrix unit (AMX): products of tiles of 16 rows of 64 bytes, added to tiles of 16 by 16 sums.
 
 Eight tile registers form one block: four tiles of sums, two of the first operand and two of weights. A step multiplies
-16 rows of 64 adjacent bytes by weights of 64 by 16, stored as ``[64 / 4][columns][4]``.
+16 rows of 64 adjacent bytes by weights of 64 by 16, stored as ``[64 / 4][columns][4]``, or 16 rows of 32 adjacent
+bfloat16 by weights of 32 by 16, stored as ``[32 / 2][columns][2]``. Denormal numbers count as 0.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ ROWS = 16
 DEPTH = 64
 """Bytes of a row of the first operand that a step multiplies."""
 
+WORDS = DEPTH // 4
+"""Words of 32 bits of a row of the first operand that a step multiplies."""
+
 COLUMNS = 16
 """Columns of a tile of sums."""
 
@@ -33,10 +37,12 @@ class MatrixUnit:
 
     Args:
         e: Emitter of the function.
+        is_bfloat16: True for bfloat16 and sums of float32; otherwise bytes and sums of 32-bit integers.
     """
 
-    def __init__(self, e: Emitter) -> None:
+    def __init__(self, e: Emitter, *, is_bfloat16: bool = False) -> None:
         self._e = e
+        self._instruction = "llvm.x86.tdpbf16ps" if is_bfloat16 else "llvm.x86.tdpbusd"
         self._configuration = ""
 
     @contextmanager
@@ -78,9 +84,9 @@ class MatrixUnit:
         """Multiply and add a step of K.
 
         Args:
-            first: Addresses of the tiles of the first operand, unsigned bytes.
+            first: Addresses of the tiles of the first operand; integers are unsigned.
             pitch: Bytes from row to row of the first operand.
-            weights: Addresses of the tiles of weights, signed bytes.
+            weights: Addresses of the tiles of weights; integers are signed.
             row_bytes: Bytes from row to row of the weights.
         """
         for i, address in enumerate(first):
@@ -90,7 +96,7 @@ class MatrixUnit:
         for i in range(len(first)):
             for j in range(len(weights)):
                 numbers = (2 * i + j, _FIRST + i, _WEIGHTS + j)
-                self._e.call("void", "llvm.x86.tdpbusd", [("i8", str(number)) for number in numbers])
+                self._e.call("void", self._instruction, [("i8", str(number)) for number in numbers])
 
     def store(self, i: int, j: int, address: str, pitch: int) -> None:
         """Store a tile of sums, rows at a distance of ``pitch`` bytes."""

@@ -31,12 +31,18 @@ from sardonyx.compiler.kernels.gemm.gemm import (
 )
 from sardonyx.compiler.kernels.gemm.low_bits import pack_codes
 from sardonyx.compiler.kernels.gemm.operands import b_layout
-from sardonyx.compiler.kernels.matrix_tiles import DEPTH
+from sardonyx.compiler.kernels.matrix_tiles import WORDS
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Prepared, Read, Scratch
 from sardonyx.compiler.schedule.groups import operations
-from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm, gated_columns
+from sardonyx.compiler.tiling.gemm import (
+    GemmProblem,
+    GemmSchedule,
+    bfloat16_width,
+    choose_gemm,
+    gated_columns,
+)
 from sardonyx.compiler.tiling.int8_forms import form_of
 from sardonyx.core.dim import Size, equal, floor_div
 from sardonyx.core.ir import types as t
@@ -94,15 +100,16 @@ class Contraction:
         w, kernel = self.writer, self.writer.kernel
         result = dtype_of(self.value)
         pointer = w.pointer(a.base)
-        dot_width = self._dot_width(k, [m_step, a.offset, *a.strides]) if constant and k_steps[0][0] == 1 else 1
+        dot_width = self._dot_width((m, n, k), [m_step, a.offset, *a.strides]) if constant and k_steps[0][0] == 1 else 1
         if dot_width > 1:
             k, m_step = floor_div(k, dot_width), floor_div(m_step, dot_width)
-        element_a = t.INT32 if dot_width > 1 else dtype_of(a.base)
+        word = t.INT32 if result == t.INT32 else t.FLOAT
+        element_a = word if dot_width > 1 else dtype_of(a.base)
         matrix_a = Matrix(pointer, element_a, kernel.size(m_step), kernel.size(k_steps[0][0]))
         matrix_b: Matrix | Packed | LowBitPanels
         scratch = None
         if constant:
-            dtype_b = t.INT32 if dot_width > 1 else dtype_of(b.base)
+            dtype_b = word if dot_width > 1 else dtype_of(b.base)
             low = match_low_bits(b.base) if self.gates is None else None
             schedule = self._choose(
                 GemmProblem(
@@ -196,15 +203,20 @@ class Contraction:
                 return axes[first:], axes[:first]
         return [], axes
 
-    def _dot_width(self, k: Size, distances: Sequence[Size]) -> int:
+    def _dot_width(self, sizes: tuple[Size, Size, Size], distances: Sequence[Size]) -> int:
         """Return the adjacent elements along K multiplied and added in one 32-bit lane; 1 if not aligned."""
         x, y = self.value.operands
-        form = form_of(x, y, self.writer.context.target) if dtype_of(self.value) == t.INT32 else None
-        if form is None or not isinstance(k, int) or k % form.dot_width:
+        target = self.writer.context.target
+        form = form_of(x, y, target) if dtype_of(self.value) == t.INT32 else None
+        width = 1 if form is None else form.dot_width
+        if dtype_of(x) == dtype_of(y) == t.BFLOAT16:
+            width = bfloat16_width(*sizes, target)
+        k = sizes[2]
+        if not isinstance(k, int) or k % width:
             return 1
         # All strides except along K must be multiples of the dot width.
         steps = [step for step in distances if step != 1]
-        return form.dot_width if all(equal(step % form.dot_width, 0) for step in steps) else 1
+        return width if all(equal(step % width, 0) for step in steps) else 1
 
     def _packed(self, schedule: GemmSchedule, k: Size) -> Prepared:
         b, right, columns = self.b, self.right, self.columns
@@ -214,7 +226,7 @@ class Contraction:
         def make(read: Read) -> np.ndarray:
             array = strided(b, read).transpose(*right, *columns).reshape(k * layout.dot_width, -1)
             if schedule.form == "matrix":
-                array = np.pad(array, ((0, -len(array) % DEPTH), (0, 0)))
+                array = np.pad(array, ((0, -len(array) % (WORDS * layout.dot_width)), (0, 0)))
             if layout.overflow_correction:
                 terms = array.T.reshape(array.shape[1], -1, 2)
                 main, apart = (_words(part.reshape(len(terms), -1).T, layout.dot_width) for part in parted(terms))

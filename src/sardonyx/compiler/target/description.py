@@ -16,7 +16,7 @@ class Target:
     """A processor.
 
     Attributes:
-        name: Name for users: ``avx2``, ``avx512``, ``avx512vnni``, ``avx512amx``, ``neon``.
+        name: Name for users: ``avx2``, ``avx512``, ``avx512vnni``, ``avx512bf16``, ``avx512amx``, ``neon``.
         triple: LLVM's target triple.
         cpu: LLVM's name of the processor.
         features: LLVM's feature string, such as ``+avx2,+fma``.
@@ -78,6 +78,11 @@ class Target:
         return "+avx512vnni" not in self.features
 
     @property
+    def multiplies_bfloat16(self) -> bool:
+        """True if one instruction multiplies and adds two pairs of bfloat16 in a float32 lane."""
+        return "+avx512bf16" in self.features
+
+    @property
     def has_tiles(self) -> bool:
         """True if instructions multiply tiles of 16 rows of 64 bytes (AMX)."""
         return "+amx-int8" in self.features
@@ -87,6 +92,7 @@ _X86 = "x86_64-unknown-linux-gnu"
 _AVX2 = "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+sse4.2"
 _AVX512 = f"{_AVX2},+avx512f,+avx512bw,+avx512dq,+avx512vl,-prefer-256-bit"
 _VNNI = f"{_AVX512},+avx512vnni"
+_BF16 = f"{_VNNI},+avx512bf16"
 _TILES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
 """Linux's names of the features of matrix tiles."""
 
@@ -95,7 +101,8 @@ NAMED = {
     "avx2": Target("avx2", _X86, "x86-64-v3", _AVX2, 256, 16),
     "avx512": Target("avx512", _X86, "x86-64-v4", _AVX512, 512, 32),
     "avx512vnni": Target("avx512vnni", _X86, "x86-64-v4", _VNNI, 512, 32),
-    "avx512amx": Target("avx512amx", _X86, "x86-64-v4", f"{_VNNI},+amx-tile,+amx-int8,+amx-bf16", 512, 32),
+    "avx512bf16": Target("avx512bf16", _X86, "x86-64-v4", _BF16, 512, 32),
+    "avx512amx": Target("avx512amx", _X86, "x86-64-v4", f"{_BF16},+amx-tile,+amx-int8,+amx-bf16", 512, 32),
     "neon": Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon", 128, 32),
 }
 """Targets for which code can be generated on any machine."""
@@ -118,9 +125,9 @@ def host() -> Target:
         if requested is not None:
             raise OptionError(
                 "the system does not permit the use of matrix tiles.", where="SARDONYX_TARGET",
-                remedy="Use avx512vnni, or a Linux kernel of version 5.16 or later.",
+                remedy="Use avx512bf16, or a Linux kernel of version 5.16 or later.",
             )  # fmt: skip
-        name = "avx512vnni"
+        name = "avx512bf16"
     known = NAMED[name]
     caches = _caches()
     l1, l2, l3 = (caches.get(level, 0) for level in (1, 2, 3))
@@ -143,9 +150,9 @@ def _detected() -> str:
     if not _triple().startswith("x86_64"):
         return "neon"
     features = _flags() or _llvm_features()
-    if features >= {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", *_TILES}:
-        return "avx512amx"
     if features >= {"avx512f", "avx512bw", "avx512dq", "avx512vl"}:
+        if features >= {"avx512vnni", "avx512bf16"}:
+            return "avx512amx" if features >= _TILES else "avx512bf16"
         return "avx512vnni" if "avx512vnni" in features else "avx512"
     return "avx2" if features >= {"avx2", "fma"} else "sse"
 
@@ -160,7 +167,7 @@ def _flags() -> frozenset[str]:
     except OSError:
         return frozenset()
     line = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return frozenset(line.replace("avx512_vnni", "avx512vnni").partition(":")[2].split())
+    return frozenset(line.replace("avx512_", "avx512").partition(":")[2].split())
 
 
 def _llvm_features() -> frozenset[str]:

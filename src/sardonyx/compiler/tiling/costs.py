@@ -57,6 +57,12 @@ Trades scratch memory for reuse of a block of B.
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
 """
 
+BFLOAT16_PAIR_ROWS = 8
+"""Most rows that vectors of pairs of bfloat16 multiply: an instruction takes as long as four FMAs on Sapphire Rapids.
+
+Provenance: Sapphire Rapids, `SARDONYX_TARGET=avx512bf16 python benchmarks/low_bits.py --sections bf16`.
+"""
+
 LOW_BIT_TILES_PER_ITEM = 48
 """Most register tiles of rows in a work item if weights of few bits are converted for each work item.
 

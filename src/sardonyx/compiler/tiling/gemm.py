@@ -444,6 +444,18 @@ class _Candidates:
         return Choice(self.problem, self.schedule, reason, cost, candidates)
 
 
+def bfloat16_width(m: Size, n: Size, k: Size, target: Target) -> int:
+    """Return the adjacent numbers of a product of packed bfloat16 that an instruction adds in a lane: 2 or 1.
+
+    With 1 the numbers are converted to float32 when loaded: many rows of pairs are slower.
+    """
+    if not target.multiplies_bfloat16 or not isinstance(k, int) or k % 2:
+        return 1
+    if isinstance(m, int) and m <= costs.BFLOAT16_PAIR_ROWS:
+        return 2
+    return 2 if _suits_matrix(GemmProblem(m, n, k // 2, BFLOAT16, "packed", FLOAT, 2), target) else 1
+
+
 def _choose_low_bits(problem: GemmProblem, low: LowBits, target: Target) -> Choice[GemmSchedule]:
     """Choose between weights that stay in few bits and weights that are expanded to floats."""
     base = default_tile(target, problem.result)
@@ -478,8 +490,9 @@ def refuse_matrix(problem: GemmProblem, target: Target) -> str | None:
     """Return why the matrix unit cannot compute a product; None if it can."""
     if not target.has_tiles:
         return "the processor has no matrix unit"
-    if problem.result != INT32 or problem.dot_width != 4 or problem.b != "packed" or problem.gates > 1:
-        return "it takes products of bytes by packed weights"
+    kind = accumulator(problem.result), problem.dot_width
+    if kind not in ((INT32, 4), (FLOAT, 2)) or problem.b != "packed" or problem.gates > 1:
+        return "it takes products of bytes or bfloat16 by packed weights"
     if not isinstance(problem.k, int) or problem.k == 0 or not isinstance(problem.n, int):
         return "it takes a known number of columns and terms"
     return None

@@ -1,23 +1,21 @@
-"""Matrix products of bytes on the matrix unit: blocks of 32 rows by 32 columns, 64 bytes of K a step.
+"""Matrix products of bytes or bfloat16 on the matrix unit: blocks of 32 rows by 32 columns, 64 bytes of K a step.
 
-A is read in place, rows of unsigned bytes. B is packed in panels of 32 columns, K padded with zeros to whole steps. Of
-the last step of K the rows of A are copied, as reading whole rows would pass the end of A.
+A is read in place, rows of unsigned bytes or bfloat16. B is packed in panels of 32 columns, K padded with zeros to
+whole steps. Of the last step of K the rows of A are copied, as reading whole rows would pass the end of A.
 """
 
 from __future__ import annotations
 
 from sardonyx.compiler.codegen.kernel_builder import Gated, Index, Kernel
 from sardonyx.compiler.kernels.gemm.operands import Product
-from sardonyx.compiler.kernels.matrix_tiles import COLUMNS, DEPTH, ROWS, MatrixUnit
+from sardonyx.compiler.kernels.matrix_tiles import COLUMNS, DEPTH, ROWS, WORDS, MatrixUnit
 from sardonyx.compiler.tiling.gemm import GemmSchedule
 from sardonyx.core.dim import Size, ceil_div
-
-_WORDS = DEPTH // 4
-"""Words of a row of a step."""
+from sardonyx.core.ir.types import is_float
 
 
 def multiply_matrix(kernel: Kernel, schedule: GemmSchedule, product: Product) -> Size:
-    """Write a product of words of four bytes; see :func:`sardonyx.compiler.kernels.gemm.gemm.gemm`."""
+    """Write a product of words of four bytes or two bfloat16; see :func:`sardonyx.compiler.kernels.gemm.gemm.gemm`."""
     return _MatrixProduct(kernel, schedule, product).write()
 
 
@@ -27,14 +25,14 @@ class _MatrixProduct:
     def __init__(self, kernel: Kernel, schedule: GemmSchedule, product: Product) -> None:
         self.kernel, self.product = kernel, product
         self.e = kernel.emitter
-        self.unit = MatrixUnit(self.e)
         self.tile = schedule.tile
+        self.unit = MatrixUnit(self.e, is_bfloat16=is_float(self.tile.result))
         self.block_rows = schedule.tile.rows * schedule.tiles_per_item
         self.rows, self.columns = kernel.size(product.m), kernel.size(product.n)
         assert isinstance(product.k, int)
-        self.whole, self.rest = divmod(product.k, _WORDS)
+        self.whole, self.rest = divmod(product.k, WORDS)
         self.sums = self.e.array("i32", self.tile.rows * self.tile.columns)
-        self.copies = self.e.array("i32", 2 * ROWS * _WORDS) if self.rest else ""
+        self.copies = self.e.array("i32", 2 * ROWS * WORDS) if self.rest else ""
 
     def write(self) -> Size:
         """Emit the loop over work items; return the number of items."""
@@ -111,13 +109,13 @@ class _MatrixProduct:
         with e.loop(0, self.whole) as step:
             unit.step([e.address(s, "i8", e.mul(step, DEPTH)) for s in starts], pitch, weights(step), row_bytes)
         if self.rest:
-            mask = e.lanes_below(self.rest, _WORDS)
-            copies = [e.address(self.copies, "i32", i * ROWS * _WORDS) for i in range(len(counts))]
+            mask = e.lanes_below(self.rest, WORDS)
+            copies = [e.address(self.copies, "i32", i * ROWS * WORDS) for i in range(len(counts))]
             for begin, copy, count in zip(starts, copies, counts, strict=True):
                 with e.loop(0, count) as number:
                     source = e.address(begin, "i8", e.add(e.mul(number, pitch), self.whole * DEPTH))
-                    part = e.masked_load(f"<{_WORDS} x i32>", source, 1, mask, _WORDS)
-                    e.store(f"<{_WORDS} x i32>", part, e.address(copy, "i32", e.mul(number, _WORDS)), 64)
+                    part = e.masked_load(f"<{WORDS} x i32>", source, 1, mask, WORDS)
+                    e.store(f"<{WORDS} x i32>", part, e.address(copy, "i32", e.mul(number, WORDS)), 64)
             unit.step(copies, DEPTH, weights(self.whole), row_bytes)
         for i in range(len(counts)):
             for j in range(tiles):
@@ -137,7 +135,7 @@ class _MatrixProduct:
             at = Index(e.add(row, number))
 
             def emit(j: int, mask: str | None) -> None:
-                value = e.load(f"<{COLUMNS} x i32>", e.address(line, "i32", j * COLUMNS), 64)
+                value = e.load(tile.type, e.address(line, "i32", j * COLUMNS), 64)
                 epilogue((*leading, at, Index(e.add(column, j * COLUMNS), 1)), value, mask)
 
             if known:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.elementwise import emit
-from sardonyx.compiler.codegen.integer_dot import dot_add
+from sardonyx.compiler.codegen.integer_dot import bfloat16_dot_add, dot_add
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.tiling.gemm import Tile
@@ -29,6 +29,8 @@ def read(e: Emitter, tile: Tile, dtype: DType, pointer: str, index: Index, lanes
 
 def multiply_add(e: Emitter, tile: Tile, a: str, b: str, c: str) -> str:
     """Emit ``a * b + c`` of vectors: rounded once on targets with FMA, modulo 2**bits for integers."""
+    if tile.dot_width > 1 and is_float(tile.result):
+        return bfloat16_dot_add(e, tile.lanes, a, b, c)
     if tile.dot_width > 1:
         return dot_add(e, tile.lanes, tile.dot_width, a, b, c, saturates=tile.saturates)
     if is_float(tile.result):

@@ -1,0 +1,99 @@
+"""Products of bfloat16 add exact products in float32, by every instruction of this machine."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.compiler.elementwise import TARGETS
+
+from sardonyx.compiler.program import Program
+from sardonyx.compiler.target.description import NAMED, host
+from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, bfloat16_width, choose_gemm
+from sardonyx.core.dim import Dim, Size
+from sardonyx.core.eval.tensor import Tensor, constant
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType
+from sardonyx.ops.definitions.activations import relu
+from sardonyx.ops.definitions.products import matmul
+
+M = Dim.symbol("M")
+WITH_BFLOAT16 = [name for name in TARGETS if NAMED[name].multiplies_bfloat16]
+KINDS = WITH_BFLOAT16 + [name for name in TARGETS if name not in WITH_BFLOAT16][:1]
+
+
+def drawn(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16)
+
+
+def compiled(weights: np.ndarray, rows: tuple[Size, ...], target: str) -> Program:
+    w = constant(weights)
+
+    def body(x: Tensor) -> list[Tensor]:
+        return [relu(matmul(x, w))]
+
+    function = trace("product", body, [TensorType(t.BFLOAT16, (*rows, len(weights)))])
+    return Program.compile(function, target=host() if target == host().name else NAMED[target], threads=2)
+
+
+def forms(program: Program) -> set[str]:
+    """The forms of the program's products."""
+    schedules = [launch.choice.schedule for launch in program.launches if launch.choice is not None]
+    return {schedule.form for schedule in schedules if isinstance(schedule, GemmSchedule)}
+
+
+def check(program: Program, x: np.ndarray, weights: np.ndarray) -> None:
+    wide, factor = x.astype(np.float64), weights.astype(np.float64)
+    exact = np.maximum(wide @ factor, 0)
+    actual = program.run([x])[0].astype(np.float64)
+    assert actual.shape == exact.shape
+    assert (np.abs(actual - exact) <= exact * 2.0**-8 + 1e-6 * (np.abs(wide) @ np.abs(factor))).all()
+
+
+@pytest.mark.parametrize("target", KINDS)
+@pytest.mark.parametrize(("k", "n"), [(64, 32), (96, 48), (1002, 333), (334, 17), (33, 70), (760, 40)])
+def test_any_number_of_rows(k: int, n: int, target: str) -> None:
+    weights = drawn(k, n)
+    program = compiled(weights, (M,), target)
+    assert ("matrix" in forms(program)) == (NAMED[target].has_tiles and k % 2 == 0)
+    for rows in (1, 0, 2, 15, 16, 17, 31, 32, 33, 300):
+        check(program, drawn(rows, k, seed=rows), weights)
+
+
+@pytest.mark.parametrize("target", WITH_BFLOAT16)
+@pytest.mark.parametrize("rows", [1, 2, 5, 40])
+def test_known_rows(rows: int, target: str) -> None:
+    weights = drawn(258, 100)
+    check(compiled(weights, (rows,), target), drawn(rows, 258, seed=1), weights)
+
+
+@pytest.mark.parametrize("target", KINDS)
+def test_a_batch_of_matrices(target: str) -> None:
+    weights = drawn(68, 36)
+    check(compiled(weights, (3, M), target), drawn(3, 37, 68, seed=2), weights)
+
+
+@pytest.mark.parametrize("target", KINDS)
+def test_numbers_after_a_row_do_not_count(target: str) -> None:
+    weights = drawn(70, 32)
+    program = compiled(weights, (M,), target)
+    x = drawn(20, 70, seed=3)
+    x[1::2, :3] = np.nan
+    check(program, np.ascontiguousarray(x[::2]), weights)
+    actual = program.run([x])[0].astype(np.float32)
+    assert np.isfinite(actual[::2]).all()
+    assert np.isnan(actual[1::2]).all()
+
+
+def test_the_schedule_follows_rows_and_instructions() -> None:
+    def form(m: Size, target: str) -> str:
+        width = bfloat16_width(m, 512, 512, NAMED[target])
+        stored = t.FLOAT if width == 2 else t.BFLOAT16
+        problem = GemmProblem(m, 512, 512 // width, t.BFLOAT16, "packed", stored, width)
+        schedule = choose_gemm(problem, NAMED[target]).schedule
+        return f"{schedule.form} {schedule.tile.dot_width}"
+
+    assert [form(m, "avx512amx") for m in (1, 64, M)] == ["tiles 2", "matrix 2", "matrix 2"]
+    assert [form(m, "avx512bf16") for m in (1, 64, M)] == ["tiles 2", "tiles 1", "tiles 1"]
+    assert [form(m, "avx2") for m in (1, 64, M)] == ["tiles 1"] * 3
