@@ -7,6 +7,7 @@ The names in ``__all__`` are the stable Python API. Each name is imported on fir
 from __future__ import annotations
 
 from sardonyx.base.deferred_imports import defer_imports
+from sardonyx.base.hooks import register_hook
 from sardonyx.base.installed_onnx import require_onnx
 from sardonyx.base.lazy_names import lazy_names
 
@@ -14,6 +15,8 @@ __version__ = "0.1.0"
 
 require_onnx()
 defer_imports()
+# Sessions compress models when they load them; compression is above the runtime.
+register_hook("compress_at_load", "sardonyx.compress.at_load", "compress_at_load")
 
 PUBLIC_NAMES = {
     "sardonyx.compress.evidence": ["metric"],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.errors import OptionError
+from sardonyx.runtime.precision import Precision
 from sardonyx.runtime.providers.protocol import OptimizationLevel
 
 if TYPE_CHECKING:
@@ -75,6 +76,12 @@ class SessionOptions:
         budgets: Limit of the bytes of weights of a provider, by its name.
         strict: If True, the session fails rather than running a node on a provider that `providers` does not name, or
             on the interpreter for lack of a kernel.
+        precision: The numbers of products: ``"float32"`` (as the model says), ``"bf16"``, ``"int8"``, or ``"auto"``,
+            the fastest form whose error on samples is within the tolerance. The model is compressed when it is loaded;
+            a fixed precision that exceeds the tolerance is an error. ``Session.precision`` is the report.
+        precision_tolerance: Largest error of an output over its largest magnitude.
+        precision_data: Samples of real inputs, as for ``sardonyx.quantize``; None draws samples in the range that the
+            graph allows, and quantizes without ranges of activations.
 
     Raises:
         OptionError: A value is invalid.
@@ -97,6 +104,9 @@ class SessionOptions:
     pins: Sequence[tuple[NodeSelector, str]] = ()
     budgets: Mapping[str, int] = field(default_factory=dict)
     strict: bool = False
+    precision: Precision = "float32"
+    precision_tolerance: float = 0.02
+    precision_data: Any = None
 
     def __post_init__(self) -> None:
         if isinstance(self.providers, str):
@@ -111,7 +121,12 @@ class SessionOptions:
                 from sardonyx.runtime.providers import required
 
                 required(provider, "providers")
-        for name, kind in (("compile", Compile), ("optimization", OptimizationLevel), ("denormals", Denormals)):
+        for name, kind in (
+            ("compile", Compile),
+            ("optimization", OptimizationLevel),
+            ("denormals", Denormals),
+            ("precision", Precision),
+        ):
             if getattr(self, name) not in get_args(kind):
                 expected = ", ".join(map(repr, get_args(kind)))
                 raise OptionError(f"expected one of {expected}, got {getattr(self, name)!r}.", where=name)
@@ -121,6 +136,10 @@ class SessionOptions:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise OptionError(f"expected at least 0, got {value}.", where=name)
+        if not self.precision_tolerance > 0:
+            raise OptionError(
+                f"expected a number above 0, got {self.precision_tolerance}.", where="precision_tolerance"
+            )
         if self.log_severity not in range(len(SEVERITIES)):
             raise OptionError(f"expected 0 to 4, got {self.log_severity}.", where="log_severity")
         for name, size in (*self.free_dimensions.items(), *self.free_denotations.items()):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.base import background_threads
+from sardonyx.base.hooks import hook
 from sardonyx.base.span_recorder import Recorder
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import OptionError, ResourceError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from sardonyx.runtime.model_info import Metadata, ValueInfo
     from sardonyx.runtime.options import Compile, NodeSelector, ProviderSpec
     from sardonyx.runtime.placement import Placement
+    from sardonyx.runtime.precision import Precision, PrecisionReport
     from sardonyx.runtime.profiling.profile import Nodes, Profile
     from sardonyx.runtime.profiling.timeline import Timeline
     from sardonyx.runtime.providers.protocol import OptimizationLevel
@@ -67,6 +69,9 @@ class Session(Edits):
         pins: Nodes that must run on a provider.
         budgets: Limit of the bytes of weights of a provider, by its name.
         strict: If True, the session refuses a fallback to an engine that `providers` does not name.
+        precision: The numbers of products: ``"float32"``, ``"bf16"``, ``"int8"`` or ``"auto"``.
+        precision_tolerance: Largest error of an output over its largest magnitude.
+        precision_data: Samples of real inputs; None draws samples.
         watch: If True, the session reloads the model when its file is replaced. A file that cannot be loaded is
             refused with a warning in the log.
 
@@ -102,6 +107,9 @@ class Session(Edits):
         pins: Sequence[tuple[NodeSelector, str]] | None = None,
         budgets: Mapping[str, int] | None = None,
         strict: bool | None = None,
+        precision: Precision | None = None,
+        precision_tolerance: float | None = None,
+        precision_data: Any = None,
         watch: bool = False,
     ) -> None:
         overrides = {
@@ -110,6 +118,7 @@ class Session(Edits):
             "max_loop_iterations": max_loop_iterations, "timeout": timeout, "denormals": denormals,
             "deterministic": deterministic, "free_dimensions": free_dimensions, "free_denotations": free_denotations,
             "log_severity": log_severity, "pins": pins, "budgets": budgets, "strict": strict,
+            "precision": precision, "precision_tolerance": precision_tolerance, "precision_data": precision_data,
         }  # fmt: skip
         self._options = (options or SessionOptions()).override(overrides)
         self._limits = self._options.limits
@@ -121,6 +130,11 @@ class Session(Edits):
                 "expected the path of a file to watch.", where="watch", remedy="Give the path of the model."
             )
         self._unlimited = self._options.unlimited and self._timeline is None
+        self._precision: PrecisionReport | None = None
+        if self._options.precision != "float32":
+            if watch:
+                raise OptionError("a watched file is not compressed.", where="precision", remedy="Leave out watch.")
+            model, self._precision = hook("compress_at_load")(model, self._options)
         self._live = LiveModel(model, self._options)
         if self._timeline is not None:
             self._timeline.loaded()
@@ -133,6 +147,11 @@ class Session(Edits):
     def options(self) -> SessionOptions:
         """The options of the session."""
         return self._options
+
+    @property
+    def precision(self) -> PrecisionReport | None:
+        """The form of the model chosen at load, with the errors and times measured; None for float32."""
+        return self._precision
 
     @property
     def providers(self) -> tuple[str, ...]:

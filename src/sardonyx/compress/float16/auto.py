@@ -135,6 +135,16 @@ def auto_mixed_precision(
         return search.result(search.run())
 
 
+def draw_samples(model: ir.Model) -> list[Feeds]:
+    """Return random samples, in the range that the graph allows, on which every output holds comparable values.
+
+    Raises:
+        EvaluationError: The model fails on all random inputs, or an output holds nothing to compare.
+    """
+    with IsolatedRunner(here=uses_own_operators(model)) as apart:
+        return _draw(model, apart)
+
+
 def output_error(reference: Mapping[str, Any], answers: Mapping[str, Any]) -> float:
     """Return the distance between a model's outputs and the reference's; the worst output counts.
 

@@ -1,0 +1,113 @@
+"""Sessions that compress a model when they load it, within a tolerance that is measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx
+from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
+
+SIZE = 320
+
+
+def network(opset: int = 17) -> onnx.ModelProto:
+    """Two layers with an activation."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((SIZE, SIZE), np.float32) / np.float32(SIZE**0.5), name)
+        for name in ("w", "v")
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "v"], ["y"]),
+    ]  # fmt: skip
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", SIZE]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "net", values[:1], values[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def samples(count: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(1)
+    return [{"x": rng.standard_normal((4, SIZE), np.float32)} for _ in range(count)]
+
+
+def error(session: sardonyx.Session, feeds: dict[str, Any]) -> float:
+    (expected,) = sardonyx.run(network(), feeds).values()
+    (actual,) = session.run(None, feeds)
+    assert actual.dtype == np.float32
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", ml_dtypes.bfloat16), ("int8", np.int8)])
+def test_a_fixed_precision_is_proved_on_samples(precision: str, dtype: Any) -> None:
+    session = sardonyx.Session(
+        network(), precision=precision, precision_tolerance=0.05, precision_data=iter(samples(12)), compile="wait"
+    )
+    report = session.precision
+    assert report is not None
+    assert (report.requested, report.chosen, report.samples) == (precision, precision, "8 given")
+    assert [form.name for form in report.forms] == ["float32", precision]
+    assert 0 < (report.forms[1].error or 0) <= 0.05
+    weights = {value.const_value.numpy().dtype for value in session.model.graph.initializers.values()}  # type: ignore[union-attr]
+    assert np.dtype(dtype) in weights
+    assert error(session, samples(1)[0]) <= 0.05
+
+
+def test_drawn_samples_prove_a_form_too() -> None:
+    session = sardonyx.Session(network(), precision="bf16", compile="wait")
+    assert session.precision is not None
+    assert session.precision.samples.endswith("drawn")
+    assert error(session, samples(1)[0]) <= 0.02
+
+
+def test_auto_chooses_the_fastest_form_within_the_tolerance() -> None:
+    session = sardonyx.Session(network(), precision="auto", precision_data=samples(8), compile="wait")
+    report = session.precision
+    assert report is not None
+    assert [form.name for form in report.forms] == ["float32", "bf16", "int8", "int8 weights"]
+    chosen = next(form for form in report.forms if form.name == report.chosen)
+    allowed = [form for form in report.forms if form.error is not None and form.error <= report.tolerance]
+    assert chosen in allowed
+    assert chosen.name in str(report)
+    # The model as given stays unless another form is clearly faster.
+    assert all((chosen.seconds or 0) * 0.97 <= (form.seconds or 0) for form in allowed)
+
+
+def test_auto_keeps_the_model_if_no_form_is_within_the_tolerance() -> None:
+    session = sardonyx.Session(network(), precision="auto", precision_tolerance=1e-9, precision_data=samples(4))
+    assert session.precision is not None
+    assert session.precision.chosen == "float32"
+    assert error(session, samples(1)[0]) == 0
+
+
+def test_a_fixed_precision_above_the_tolerance_is_refused() -> None:
+    with pytest.raises(EvaluationError, match="above the tolerance"):
+        sardonyx.Session(network(), precision="int8", precision_tolerance=1e-6, precision_data=samples(4))
+
+
+@pytest.mark.parametrize("options", [{"precision": "int7"}, {"precision_tolerance": 0.0}, {"precision_data": []}])
+def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        sardonyx.Session(network(), **{"precision": "bf16", **options})
+
+
+def test_a_watched_file_is_not_compressed(tmp_path: Any) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(network(), path)
+    with pytest.raises(OptionError, match="watched"):
+        sardonyx.Session(path, precision="bf16", watch=True)
+
+
+def test_bfloat16_needs_its_operator_set() -> None:
+    with pytest.raises(UnsupportedError, match="operator set 13"):
+        sardonyx.Session(network(opset=12), precision="bf16", precision_data=samples(2))
+
+
+def test_other_sessions_have_no_report() -> None:
+    assert sardonyx.Session(network(), compile="off").precision is None
