@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.compat import onnxoptimizer, onnxsim, onnxslim
+from sardonyx.compat.onnxruntime.quantization.quantize import APPLIED, WITHOUT_EFFECT
 from sardonyx.compat.parameters import Parameters, Refused
 from sardonyx.ops.support import support_table
 from sardonyx.rewrite.language import REGISTRY, Rule
@@ -54,6 +55,43 @@ from sardonyx.compat import float16_converter   # convert_float_to_float16, conv
 
 Every parameter works, or raises an error that names the parameter for any value but the default. As in the original
 packages, results are not proved: `sardonyx.optimize` proves results, and reports the effect of each pass.
+"""
+
+
+_QUANTIZATION = """## onnxruntime.quantization 1.32
+
+`sardonyx.compat.onnxruntime.quantization` has `quantize_static`, `quantize_dynamic`, `quantize` with its
+configurations, `get_qdq_config`, `quant_pre_process`, `preprocess`, `create_calibrator` with its classes,
+`matmul_nbits_quantizer`, `qdq_loss_debug`, `registry`, and the types and arithmetic of `quant_utils`. A program
+that runs by `python -m sardonyx.compat.onnxruntime` imports these as `onnxruntime.quantization`. Other modules,
+such as `onnxruntime.quantization.onnx_model`, are those of the installed package.
+
+Differences by design:
+
+- Placement is [Sardonyx's](../design/compression.md): activations are integers where products with constant
+  weights, and sums, concatenations and pools between these, read them. Softmax, normalizations, masks, residual
+  sums of transformers and the part after the last weight stay in float, so that no node needs to be excluded by
+  hand. Outputs of nodes without a quantized reader are not quantized. Tests that count nodes of an operator differ
+  for this reason.
+- Scales of weights have the least squared error, not the largest magnitude; biases are corrected by the mean error.
+- The nodes of the model stay as they are: call `quant_pre_process` first to fold batch normalizations.
+- A model without a node to quantize is written in float, with a warning.
+- The operator set is raised if the types need it, with a warning.
+- Calibraters learn ranges in one pass over compiled code, in constant memory; `augment_graph` writes all observed
+  tensors as outputs. `CalibrationMethod.Distribution` takes the extremes. `calibration_cache_path` is refused.
+- The classes of quantizers of single operators (`QDQQuantizer`, `ONNXQuantizer`, `operators`) do not exist.
+
+"""
+
+_NNCF = """
+## nncf
+
+`sardonyx.compat.nncf` has `quantize(model, Dataset, …)` and `compress_weights(model, mode, group_size,
+ignored_scope)` for `onnx.ModelProto`, with `Dataset`, `IgnoredScope` (names, patterns, types) and the enumerations.
+`preset=PERFORMANCE` has symmetric activations. `model_type`, `target_device` and `fast_bias_correction` need no
+choice: the placement follows from the graph, and biases are always corrected. `advanced_parameters`, `ratio` below
+1, and options of compression with data are refused by name. `quantize_with_accuracy_control` does not exist;
+`sardonyx.compress` keeps budgets.
 """
 
 
@@ -136,6 +174,15 @@ def compat_page() -> str:
             ("pattern", "passes"),
             ((f"`{name}`", ", ".join(f"`{label}`" for label in passes)) for name, passes in onnxslim.PATTERNS.items()),
         )
+        + "\n"
+        + _QUANTIZATION
+        + _table(
+            ("option of `extra_options`", "here"),
+            [(f"`{name}`", "applies") for name in sorted(APPLIED)]
+            + [(f"`{name}`", "warns, no effect") for name in sorted(WITHOUT_EFFECT)]
+            + [("others", "refused by name, but for the default")],
+        )
+        + _NNCF
     )
 
 

@@ -18,10 +18,11 @@ class _AliasLoader(Loader):
 
     Args:
         name: The name of the module of Sardonyx.
+        alias: The name under which programs import the module.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, alias: str) -> None:
+        self._name, self._alias = name, alias
         self._spec: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -31,15 +32,21 @@ class _AliasLoader(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the module's own specification, which the import has replaced."""
+        """Restore the module's own specification, which the import has replaced, and alias the modules below.
+
+        Without an alias, a later import of a module would replace a function of the same name in its package.
+        """
         module.__spec__ = self._spec
+        for name, loaded in list(sys.modules.items()):
+            if name.startswith(f"{self._name}."):
+                sys.modules.setdefault(self._alias + name.removeprefix(self._name), loaded)
 
 
 class DropInFinder(MetaPathFinder):
     """Finder of the modules below a drop-in package.
 
     A module of Sardonyx comes first. Any other module is taken from the replaced package if that is installed: most of
-    ``onnxruntime.transformers`` and ``onnxruntime.quantization`` is Python code over the interface of ``onnxruntime``.
+    ``onnxruntime.transformers`` and ``onnxruntime.tools`` is Python code over the interface of ``onnxruntime``.
 
     Args:
         package: The name of the replaced package.
@@ -56,7 +63,7 @@ class DropInFinder(MetaPathFinder):
             return None
         ours = f"{__package__}.{fullname}"
         if _exists(ours):
-            return importlib.util.spec_from_loader(fullname, _AliasLoader(ours), is_package=False)
+            return importlib.util.spec_from_loader(fullname, _AliasLoader(ours, fullname), is_package=False)
         return PathFinder.find_spec(fullname, self._folders(fullname, path))
 
     def _folders(self, fullname: str, path: Sequence[str] | None) -> list[str]:
@@ -74,13 +81,16 @@ def _exists(name: str) -> bool:
 
 
 def attributes_below(package: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package, which imports modules that ``DropInFinder`` adds.
+    """Return the ``__getattr__`` of a package, which imports its own modules, and those that ``DropInFinder`` adds.
 
     Args:
         package: The name under which programs import the package.
     """
 
     def get(name: str) -> Any:
+        ours = f"{__package__}.{package}.{name}"
+        if not name.startswith("__") and _exists(ours):
+            return importlib.import_module(ours)
         fullname = f"{package}.{name}"
         if package not in sys.modules or name.startswith("__") or importlib.util.find_spec(fullname) is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

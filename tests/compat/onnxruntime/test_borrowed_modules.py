@@ -15,6 +15,7 @@ MODULES = """
 import onnxruntime
 import onnxruntime.backend
 import onnxruntime.quantization
+import onnxruntime.quantization.onnx_model
 from onnxruntime import datasets
 from onnxruntime.capi import onnxruntime_inference_collection, onnxruntime_validation
 from onnxruntime.tools.onnx_model_utils import get_opsets_imported
@@ -22,7 +23,8 @@ from onnxruntime.tools.onnx_model_utils import get_opsets_imported
 assert onnxruntime.__name__ == "sardonyx.compat.onnxruntime", onnxruntime.__name__
 assert onnxruntime.backend.prepare.__module__.startswith("sardonyx."), onnxruntime.backend
 assert onnxruntime_inference_collection.InferenceSession is onnxruntime.InferenceSession
-for borrowed in (onnxruntime.quantization, datasets, onnxruntime_validation):
+assert onnxruntime.quantization.__name__ == "sardonyx.compat.onnxruntime.quantization"
+for borrowed in (onnxruntime.quantization.onnx_model, datasets, onnxruntime_validation):
     assert borrowed.__name__.startswith("onnxruntime.") and "sardonyx" not in borrowed.__file__, borrowed
 
 session = onnxruntime.InferenceSession(datasets.get_example("mul_1.onnx"))
@@ -108,11 +110,11 @@ find = importlib.machinery.PathFinder.find_spec
 importlib.machinery.PathFinder.find_spec = lambda name, *rest: None if name == "onnxruntime" else find(name, *rest)
 import onnxruntime.backend
 try:
-    import onnxruntime.quantization
+    import onnxruntime.datasets
 except ModuleNotFoundError as error:
     print(error)
 """
-    assert run(tmp_path, program).stdout == "No module named 'onnxruntime.quantization'\n"
+    assert run(tmp_path, program).stdout == "No module named 'onnxruntime.datasets'\n"
 
 
 def test_a_backend_prepares_and_runs_models(tmp_path: Path) -> None:

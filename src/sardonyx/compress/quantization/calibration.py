@@ -53,11 +53,21 @@ class Observation:
         observed = list(dict.fromkeys([*names, *self._readers]))
         self._fed = [name for name in observed if name in fed]
         self._inner = [name for name in observed if name not in fed]
-        session = Session(model, compile="wait") if self._inner else None
-        for number, sample in enumerate(samples):
+        self._session = Session(model, compile="wait") if self._inner else None
+        self.add(samples)
+
+    def add(self, samples: Iterable[Mapping[str, Any]]) -> None:
+        """Add samples to the statistics.
+
+        Raises:
+            EvaluationError: An activation is NaN.
+            SardonyxError: The model does not run on a sample.
+        """
+        for sample in samples:
+            results = [] if self._session is None else self._session.run(self._inner, sample)
+            values = dict(zip(self._inner, results, strict=True))
+            self._observe({**values, **{name: np.asarray(sample[name]) for name in self._fed}}, self.count)
             self.count += 1
-            values = {} if session is None else zip(self._inner, session.run(self._inner, sample), strict=True)
-            self._observe({**dict(values), **{name: np.asarray(sample[name]) for name in self._fed}}, number)
 
     def _place_inputs(self, model: ir.Model, sites: Sequence[WeightSite], needs: Needs) -> None:
         """Let sites that read the same rows share statistics."""

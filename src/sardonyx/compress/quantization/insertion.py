@@ -86,7 +86,7 @@ def write_without_ranges(
         weight = weights.get(site)
         if weight is None:
             _write_dynamic(writer, site, scheme)
-        elif target.vendor and site.node.op_type in PRODUCTS and is_packable(weight.block) and _is_few(weight):
+        elif target.vendor and site.node.op_type in PRODUCTS and is_packable(weight.block) and _is_integer(weight):
             old = site.node.inputs[site.index]
             assert old is not None and site.sum_axis is not None
             write_product(writer, site.node, weight, site.sum_axis, str(old.name))
@@ -143,9 +143,9 @@ def is_dynamic(site: WeightSite) -> bool:
     return site.node.op_type in PRODUCTS
 
 
-def _is_few(weight: QuantizedWeight) -> bool:
+def _is_integer(weight: QuantizedWeight) -> bool:
     return ir.DataType.from_numpy(weight.values.dtype) in (
-        ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT2, ir.DataType.UINT2,
+        ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT2, ir.DataType.UINT2,
     )  # fmt: skip
 
 

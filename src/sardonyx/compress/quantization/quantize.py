@@ -234,6 +234,7 @@ class Draft:
         form: The form of quantized nodes.
         target: The target.
         opset: The operator set of the result; None for the model's own, or the one that the types need.
+        optimized: If False, the nodes of the model stay as they are, and their names.
 
     Attributes:
         source: The float model.
@@ -250,12 +251,12 @@ class Draft:
     def __init__(
         self, source: ir.Model, scheme: Scheme, mode: Mode, method: Method, exclude: Collection[str] = (),
         bias_correction: bool = True, form: Form = "qdq", target: QuantizationTarget = TARGETS["portable"],
-        opset: int | None = None,
+        opset: int | None = None, optimized: bool = True,
     ) -> None:  # fmt: skip
         self.source, self.scheme, self.mode, self.method, self.exclude = source, scheme, mode, method, exclude
         self._corrects, self._form, self._target = bias_correction, form, target
         self.notes: list[str] = []
-        self.prepared = _prepared(source, scheme, mode, target, opset, self.notes)
+        self.prepared = _prepared(source, scheme, mode, target, opset, self.notes, optimized=optimized)
         require_accepted(target, scheme, mode, _opset(self.prepared))
         self._known = [str(node.name) for node in self.prepared.graph.all_nodes()]
         self.placement = find_placement(self.prepared, exclude)
@@ -425,12 +426,16 @@ def _require_possible(
 
 
 def _prepared(
-    source: ir.Model, scheme: Scheme, mode: Mode, target: QuantizationTarget, opset: int | None, notes: list[str]
-) -> ir.Model:
+    source: ir.Model, scheme: Scheme, mode: Mode, target: QuantizationTarget, opset: int | None, notes: list[str],
+    *, optimized: bool,
+) -> ir.Model:  # fmt: skip
     """Return the model optimized, with inferred shapes, in the operator set that the scheme needs."""
-    if source.functions:
-        source = optimize(source, verify=False, passes=["inline_functions"]).model
-    prepared = optimize(source, verify=False).model
+    if optimized:
+        if source.functions:
+            source = optimize(source, verify=False, passes=["inline_functions"]).model
+        prepared = optimize(source, verify=False).model
+    else:
+        prepared = copy_model(source)
     needed = max(scheme.opset if mode != "dynamic" else 11, scheme.activation_opset if mode == "static" else 0)
     if target.vendor and mode == "weights" and scheme.granularity == "block":
         needed = max(needed, QDQ_OPSET)
