@@ -55,7 +55,8 @@ def command(
         bool, typer.Option("--allow-slower", help="Accept a result that is slower than the original.")
     ] = False,
     preprocess: Annotated[
-        Path | None, typer.Option(help="A model that computes inputs from items of --data.", show_default=False)
+        Path | None,
+        typer.Option(help="A model that computes inputs from items.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the intervals.")] = 0,
     trials: Annotated[int, typer.Option(help="Most plans to try.")] = 40,
@@ -85,7 +86,7 @@ def command(
         result = compress(
             source,
             data,
-            evaluate=None if evaluation is None else stored_metric(metric, evaluation, source),
+            evaluate=None if evaluation is None else stored_metric(metric, evaluation, source, preprocess),
             budget=budget,
             preprocess=preprocess,
             seed=seed,

@@ -34,7 +34,7 @@ from sardonyx.compress.search.search import Search, metric_comparisons
 from sardonyx.compress.search.trial import State, Trial, front
 from sardonyx.compress.search.workbench import Workbench
 from sardonyx.errors import OptionError
-from sardonyx.model import Loadable, load, save, to_proto
+from sardonyx.model import Loadable, load, save
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.names import node_label
@@ -193,8 +193,9 @@ def compress(
         energy="energy" in budget.limits and measured is not False,
     )  # fmt: skip
     least = budget.sqnr if budget.sqnr is not None or budget.drop is not None else LEAST_SQNR
+    outcomes = State(state, "" if state is None else _identity(source, target, seed, data, bench.measured))
     search = Search(
-        bench, budget, least, State(state, _identity(source, target, seed, data, bench.measured)), allow_slower, trials,
+        bench, budget, least, outcomes, allow_slower, trials,
         lambda: deadline is not None and clock.monotonic() > deadline, progress or (lambda label: None),
     )  # fmt: skip
     reference = search.trial(())
@@ -238,7 +239,8 @@ def _require_reachable(budget: Budget, source: ir.Model) -> None:
     limit = budget.limits.get("size")
     if limit is None:
         return
-    weights = sum(value.const_value.nbytes for value in source.graph.initializers.values() if value.const_value)
+    tensors = [value.const_value for value in source.graph.initializers.values()]
+    weights = sum(tensor.nbytes for tensor in tensors if tensor is not None)
     inputs = [*source.graph.inputs, *source.graph.outputs]
     least = 16 * sum(1 for _ in source.graph.inputs) + sum(len(str(value.name)) for value in inputs)
     if limit < least or (not weights and limit < file_bytes(source) / 4):
@@ -270,9 +272,15 @@ def _feeds(source: ir.Model, samples: SampleSource | None) -> Mapping[str, Any]:
 
 def _identity(source: ir.Model, target: str, seed: int, data: Data | None, measured: bool) -> str:
     """Return a text that identifies a search: the model, the options, and the data as far as they are a file."""
-    digest = hashlib.sha256(to_proto(source).SerializeToString(deterministic=True)).hexdigest()
+    digest = hashlib.sha256()
+    for node in source.graph:
+        digest.update(ir.serde.serialize_node(node).SerializeToString(deterministic=True))
+    for name, value in source.graph.initializers.items():
+        digest.update(str(name).encode())
+        if value.const_value is not None:
+            digest.update(value.const_value.tobytes())
     path = os.fspath(data) if isinstance(data, (str, os.PathLike)) else ""
-    return repr((digest, target, seed, str(path), measured, [move.name for move in MOVES]))
+    return repr((digest.hexdigest(), target, seed, str(path), measured, [move.name for move in MOVES]))
 
 
 class _Choice:
@@ -289,6 +297,7 @@ class _Choice:
             if not trial.plan:
                 self._notes.append("No result that keeps the budget is smaller or faster than the original.")
                 return self._compressed(trial, [])
+            trial = search.polished(trial)
             model = self._final(trial.plan)
             figures = self._gated(trial, model)
             if figures is None:

@@ -83,6 +83,15 @@ class Search:
                 if not self._ends():
                     self.trial((*trial.plan, Step(lossless)))
 
+    def polished(self, trial: Trial) -> Trial:
+        """Return a trial with the lossless moves that it lacks, if the result is better."""
+        for move in MOVES:
+            if move.is_lossless and all(step.move != move.name for step in trial.plan):
+                further = self.trial((*trial.plan, Step(move.name)))
+                if not self.broken(further) and self.objective(further) < self.objective(trial):
+                    trial = further
+        return trial
+
     @property
     def original(self) -> Trial:
         """The trial of the original."""
