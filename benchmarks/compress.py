@@ -1,21 +1,22 @@
-"""Measure what quantization costs, as the metric of trained models, beside ONNX Runtime's quantizer.
+"""Measure what quantization costs, as the metric of trained models, beside other quantizers.
 
-    SARDONYX_SUITES=… python benchmarks/compress.py --tasks kws resnet8 --json compress.json --plot compress.png
+    SARDONYX_SUITES=… python benchmarks/compress.py --tasks kws resnet8 --sections static --json out.json --plot out.png
 
-The trained models with their data are in the folder ``compress`` beside the suites. Each model is quantized by Sardonyx
-(static int8, int8 and int4 weights) and by ONNX Runtime (static int8, ranges by extremes and by percentile) on the same
-calibration samples; the metric is that of the test samples, which no quantizer sees, computed by ONNX Runtime and by
-Sardonyx's compiled code. Times are the processor time of the quantizers.
+The trained models with their data are in the folder ``compress`` beside the suites. Sections: ``static`` (int8 by ours
+and the peers), ``methods`` (int8 by each of our methods), ``int4`` (weights in blocks of 32). Each quantizer runs in a
+process of its own on the same calibration samples; processor time and peak memory are those of the process. Metric and
+SQNR are those of the test samples, which no quantizer sees, computed by ONNX Runtime for all files alike. The interval
+is that of the loss against float32, paired, at 95 %.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
+import math
+import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,155 +24,130 @@ import numpy as np
 import onnxruntime
 import rich.console
 import rich.table
-from onnxruntime import quantization
-from onnxruntime.quantization.shape_inference import quant_pre_process
 
-import sardonyx
-import suites
+from compress_quantizers import SECTIONS
+from compress_tasks import TASKS, TRANSFORMERS, Task, load_task
+from sardonyx.compress.evidence import metric_change
 
-TASKS = ("kws", "vww", "resnet8", "resnet20", "mobilenetv2", "lm", "fastestdet")
-OURS: dict[str, dict[str, Any]] = {
-    "sardonyx int8": {},
-    "sardonyx int8 weights": {"mode": "weights"},
-    "sardonyx int4 weights": {"weights": "int4"},
-}
-PEERS = {
-    "onnxruntime int8, extremes": quantization.CalibrationMethod.MinMax,
-    "onnxruntime int8, percentile": quantization.CalibrationMethod.Percentile,
-}
+QUANTIZERS = Path(__file__).with_name("compress_quantizers.py")
 
 
-class Reader(quantization.CalibrationDataReader):
-    """Samples for ONNX Runtime's calibration."""
-
-    def __init__(self, samples: Any) -> None:
-        self._samples: Iterator[Any] = iter(samples)
-
-    def get_next(self) -> Any:
-        return next(self._samples, None)
+def outputs_of(path: str, task: Task) -> list[list[Any]]:
+    """Return the outputs of a model on the test samples, by ONNX Runtime."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return [session.run(None, feeds) for feeds in task.test]
 
 
-def load_tasks() -> Any:
-    """Return the module that describes models, data and metrics.
-
-    Raises:
-        SystemExit: The folder is missing.
-    """
-    path = suites.suites_folder().parent / "compress" / "tasks.py"
-    if not path.is_file():
-        raise SystemExit(f"the trained models with labelled data are missing: {path}")
-    spec = importlib.util.spec_from_file_location("compress_tasks", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def metric_on(engine: str, path: Path, task: Any) -> float:
-    """Return the metric of a model on the test samples."""
-    run: Callable[[None, Mapping[str, Any]], Any]
-    if engine == "sardonyx":
-        run = sardonyx.Session(path, compile="wait").run
-    else:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        run = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run
-    return float(task.metric([run(None, feeds) for feeds in task.test])[0])
-
-
-def quantize_with_onnxruntime(task: Any, path: Path, method: Any) -> None:
-    prepared = path.with_suffix(".prepared.onnx")
-    quant_pre_process(task.model, str(prepared), skip_symbolic_shape=True)
-    quantization.quantize_static(
-        str(prepared), str(path), Reader(task.calib), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
-        calibrate_method=method,
-    )  # fmt: skip
-
-
-def quantizers(task: Any) -> dict[str, Callable[[Path], None]]:
-    ways: dict[str, Callable[[Path], None]] = {}
-    for name, options in OURS.items():
-        ways[name] = lambda path, options=options: sardonyx.quantize(task.model, task.calib, **options).save(path)
-    for name, method in PEERS.items():
-        ways[name] = lambda path, method=method: quantize_with_onnxruntime(task, path, method)
-    return ways
-
-
-def measure(task: Any, folder: Path) -> list[dict[str, Any]]:
-    """Return the metrics of one model, by quantizer."""
-    source = Path(task.model)
-    rows = [row_of("float32", task, source, source.stat().st_size, 0.0)]
-    for name, quantize in quantizers(task).items():
-        path = folder / f"{name.replace(' ', '_').replace(',', '')}.onnx"
-        start = time.process_time()
-        try:
-            quantize(path)
-        except Exception as error:  # the quantizers' errors have no base class of their own
-            rows.append({"way": name, "failure": f"{type(error).__name__}: {error}"[:200]})
+def sqnr(expected: list[list[Any]], actual: list[list[Any]]) -> float:
+    """Return the mean signal-to-noise ratio of the float outputs in dB; infinite ones count as 100."""
+    ratios = []
+    for index in range(len(expected[0])):
+        pairs = [(x[index], y[index]) for x, y in zip(expected, actual, strict=True)]
+        if pairs[0][0].dtype.kind != "f":
             continue
-        rows.append(row_of(name, task, path, path.stat().st_size, time.process_time() - start))
+        signal = sum(float(np.square(x, dtype=np.float64).sum()) for x, _ in pairs)
+        noise = sum(float(np.square(x.astype(np.float64) - y).sum()) for x, y in pairs)
+        ratios.append(min(10 * math.log10(max(signal, 1e-300) / max(noise, 1e-300)), 100.0))
+    return float(np.mean(ratios))
+
+
+def quantize_apart(task: Task, way: str, path: Path) -> dict[str, Any]:
+    """Return the figures of a quantizer in a process of its own, or its failure."""
+    command = [sys.executable, str(QUANTIZERS), task.name, way, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines or not path.exists():
+        reasons = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
+        return {"way": way, "failure": reasons[-1][:200]}
+    return {"way": way, **json.loads(lines[-1])}
+
+
+def measure(task: Task, ways: list[str], folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of one task."""
+    reference = outputs_of(task.model, task)
+    before = None if task.judge is None else task.judge(reference)
+    rows: list[dict[str, Any]] = [{"way": "float32", "bytes": Path(task.model).stat().st_size}]
+    if before is not None:
+        rows[0]["metric"] = before.shown
+    for way in ways:
+        path = folder / f"{way.replace(' ', '_')}.onnx"
+        row = quantize_apart(task, way, path)
+        rows.append(row)
+        if "failure" in row:
+            continue
+        try:
+            outputs = outputs_of(str(path), task)
+        except Exception as error:  # ONNX Runtime's errors have no base class of their own
+            row["failure"] = f"{type(error).__name__}: {error}"[:200]
+            continue
+        row["bytes"] = path.stat().st_size
+        row["sqnr"] = sqnr(reference, outputs)
+        if before is not None:
+            change = metric_change(before, task.judge(outputs))
+            row["metric"], row["loss"], row["interval"] = change.after, change.loss, change.interval
     return rows
 
 
-def row_of(name: str, task: Any, path: Path, size: int, seconds: float) -> dict[str, Any]:
-    metrics = {engine: metric_on(engine, path, task) for engine in ("onnxruntime", "sardonyx")}
-    return {"way": name, "metrics": metrics, "bytes": size, "seconds": seconds}
-
-
-def show(task: Any, rows: list[dict[str, Any]]) -> None:
-    table = rich.table.Table(
-        "quantizer", "on ONNX Runtime", "on Sardonyx", "KiB", "seconds", title=f"{task.name}: {task.unit}, n = {task.n}"
-    )
+def show(task: Task, rows: list[dict[str, Any]]) -> None:
+    columns = ("quantizer", task.unit or "metric", "loss (95 %)", "SQNR", "KiB", "CPU s", "peak MiB")
+    table = rich.table.Table(*columns, title=f"{task.name}: {len(task.test)} test feeds")
     for row in rows:
         if "failure" in row:
             table.add_row(row["way"], row["failure"])
-        else:
-            metrics = row["metrics"]
-            table.add_row(
-                row["way"], f"{metrics['onnxruntime']:.2f}", f"{metrics['sardonyx']:.2f}", f"{row['bytes'] / 1024:.0f}",
-                f"{row['seconds']:.1f}",
-            )  # fmt: skip
-    rich.console.Console().print(table)
+            continue
+        interval = row.get("interval")
+        loss = f"{row['loss']:.2f}" if "loss" in row else ""
+        table.add_row(
+            row["way"], f"{row['metric']:.2f}" if "metric" in row else "–",
+            loss + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""),
+            f"{row['sqnr']:.1f}" if "sqnr" in row else "", f"{row['bytes'] / 1024:.0f}",
+            f"{row['seconds']:.1f}" if "seconds" in row else "", f"{row['peak']:.0f}" if "peak" in row else "",
+        )  # fmt: skip
+    rich.console.Console(width=150).print(table)
 
 
 def plot(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """Draw the difference of each quantizer's metric from float32, on ONNX Runtime."""
+    """Draw the SQNR of the outputs and the loss of the metric, by task and quantizer."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    ways = [*OURS, *PEERS]
-    figure, axes = pyplot.subplots(figsize=(9, 4.5))
-    for number, way in enumerate(ways):
-        heights = []
-        for rows in results.values():
-            metrics = {row["way"]: row.get("metrics", {}).get("onnxruntime", np.nan) for row in rows}
-            heights.append(metrics.get(way, np.nan) - metrics["float32"])
-        axes.bar(np.arange(len(results)) + number / (len(ways) + 1), heights, 1 / (len(ways) + 1), label=way)
-    axes.set_xticks(np.arange(len(results)) + 0.3, list(results))
-    axes.set_ylabel("metric minus float32")
-    axes.axhline(0, color="black", linewidth=0.8)
-    axes.legend(fontsize=7)
+    ways = list(dict.fromkeys(row["way"] for rows in results.values() for row in rows[1:]))
+    figure, axes = pyplot.subplots(2, figsize=(10, 8), sharex=True)
+    for axis, key, label in zip(axes, ("sqnr", "loss"), ("SQNR of outputs, dB", "loss of the metric"), strict=True):
+        for number, way in enumerate(ways):
+            heights = [
+                next((row.get(key, np.nan) for row in rows if row["way"] == way), np.nan) for rows in results.values()
+            ]
+            axis.bar(np.arange(len(results)) + number / (len(ways) + 1), heights, 1 / (len(ways) + 1), label=way)
+        axis.set_ylabel(label)
+    axes[1].set_xticks(np.arange(len(results)) + 0.4, list(results))
+    axes[0].legend(fontsize=6, ncols=3)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure what quantization costs, beside ONNX Runtime's quantizer.")
-    parser.add_argument("--tasks", nargs="*", default=TASKS, help=f"some of {', '.join(TASKS)}")
-    parser.add_argument("--json", type=Path, help="write every figure here")
+    parser = argparse.ArgumentParser(description="Measure what quantization costs, beside other quantizers.")
+    parser.add_argument("--tasks", nargs="*", default=TASKS, help=f"some of {', '.join((*TASKS, *TRANSFORMERS))}")
+    parser.add_argument("--sections", nargs="*", default=["static"], choices=list(SECTIONS), help="the comparisons")
+    parser.add_argument("--only", nargs="*", default=[], help="quantizers of the sections whose names have these words")
+    parser.add_argument("--json", type=Path, help="write every figure here, task by task")
     parser.add_argument("--plot", type=Path, help="write a plot here")
     options = parser.parse_args()
-    tasks = load_tasks()
     results: dict[str, list[dict[str, Any]]] = {}
+    ways = [way for section in options.sections for way in SECTIONS[section]]
+    ways = [way for way in ways if not options.only or any(word in way for word in options.only)]
     for name in options.tasks:
-        task = getattr(tasks, name)()
+        task = load_task(name)
         with tempfile.TemporaryDirectory() as folder:
-            results[name] = measure(task, Path(folder))
+            results[name] = measure(task, ways, Path(folder))
         show(task, results[name])
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+        if options.json:
+            options.json.write_text(json.dumps(results, indent=1))
     if options.plot:
         plot(results, options.plot)
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, report_written
 from sardonyx.compress.evidence import METRICS, Evaluate, metric, plain, read_labels
 from sardonyx.compress.quantization import QuantizationReport, quantize
+from sardonyx.compress.quantization.methods.table import METHODS
 from sardonyx.compress.samples import read_samples
 from sardonyx.errors import OptionError
 from sardonyx.model import load
@@ -57,7 +58,7 @@ def command(
     calibration: Annotated[
         str, typer.Option(help="Ranges: auto, minmax, moving-average, percentile, mse or entropy.")
     ] = "auto",
-    method: Annotated[str, typer.Option(help="Method of rounding, or auto.")] = "auto",
+    method: Annotated[str, typer.Option(help=f"auto, or one of {', '.join(METHODS)}.")] = "auto",
     preprocess: Annotated[
         Path | None, typer.Option(help="Model that computes inputs from the items of --data.", show_default=False)
     ] = None,

@@ -95,5 +95,5 @@ def test_the_permitted_work_limits_the_return(probe: Probe) -> None:
     everything = give_back(probe, SAMPLES, references, errors, target=200.0, most_cost=1.0)
     assert set(everything.nodes) == set(probe.nodes) and everything.after > 100
     assert everything == give_back(probe, SAMPLES, references, errors, target=200.0, most_cost=1.0)
-    few = give_back(probe, SAMPLES, references, errors, target=200.0, most_cost=1.0, least_share=0.5)
+    few = give_back(probe, SAMPLES, references, errors, target=200.0, most_cost=0.9, least_share=0.5)
     assert few.nodes == ("product3",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,13 +23,24 @@ from sardonyx.compress.evidence import (
     output_errors,
     store,
 )
+from sardonyx.compress.evidence.change import MetricChange, metric_change
+from sardonyx.compress.evidence.measurement import measure
+from sardonyx.compress.quantization.automatic import (
+    MOST_CANDIDATES,
+    MOST_ELEMENTS,
+    Selection,
+    automatic_method,
+    samples_to_probe,
+)
 from sardonyx.compress.quantization.calibration import Observation
 from sardonyx.compress.quantization.forms.integer_operators import write_integer_operators
 from sardonyx.compress.quantization.insertion import is_dynamic, write_bounds, write_static, write_without_ranges
+from sardonyx.compress.quantization.methods.sequential import reconstruct
 from sardonyx.compress.quantization.methods.table import METHODS as ROUNDING
-from sardonyx.compress.quantization.placement import FloatNode, Placement, find_placement
+from sardonyx.compress.quantization.placement import FloatNode, Placement, WeightSite, find_placement
 from sardonyx.compress.quantization.ranges import METHODS
 from sardonyx.compress.quantization.scheme import QDQ_OPSET, Affine, Granularity, Scheme
+from sardonyx.compress.quantization.sensitivity import Probe
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.compress.quantization.steps import Method, Preview
 from sardonyx.compress.quantization.targets import (
@@ -40,10 +52,12 @@ from sardonyx.compress.quantization.targets import (
     refused_nodes,
     require_accepted,
 )
+from sardonyx.compress.quantization.weights import QuantizedWeight
 from sardonyx.compress.samples import Data, Feeds, Preprocess, Split, read_samples, split_samples
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load, save
 from sardonyx.model.copying import copy_model
+from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
@@ -192,11 +206,18 @@ def quantize(
     without_data: Mode = "dynamic" if "dynamic" in engine.modes else "weights"
     mode = mode or default_mode or (without_data if data is None else "static")
     _require_possible(mode, chosen, form, data, calibration, evaluate, drop)
-    draft = Draft(load(model), chosen, mode, _method(method), exclude, bias_correction, form, engine, opset)
+    source = load(model)
+    rounding = _method(method, chosen, mode, _weight_elements(source), has_data=data is not None)
+    draft = Draft(source, chosen, mode, rounding, exclude, bias_correction, form, engine, opset)
     split = None if data is None else split_samples(read_samples(data, draft.source, preprocess))
     draft.learn(split)
-    best, result, outputs = _best(draft, calibration)
-    change = None if evaluate is None else compare_metrics(draft.source, result, evaluate, drop)
+    if method == "auto" and mode == "static":
+        best, result, outputs, change = _best_nodes(
+            draft, "mse" if calibration == "auto" else calibration, evaluate, drop
+        )
+    else:
+        best, result, outputs = _best(draft, calibration)
+        change = None if evaluate is None else compare_metrics(draft.source, result, evaluate, drop)
     judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
     evidence = Evidence(0 if split is None else split.count, judged, outputs, change)
     report = draft.report(result, best, evidence)
@@ -219,6 +240,34 @@ def _best(draft: Draft, calibration: str) -> tuple[str, ir.Model, tuple[OutputEr
         trials.append((min((error.sqnr for error in errors), default=math.inf), one, result, errors))
     _, best, result, errors = max(trials, key=lambda trial: trial[0])
     return best, result, errors
+
+
+def _best_nodes(
+    draft: Draft, calibration: str, evaluate: Evaluate | None, drop: float | None
+) -> tuple[str, ir.Model, tuple[OutputError, ...], MetricChange | None]:
+    """Return the calibration and the model with the nodes in float that measured errors, and a budget, ask for.
+
+    Without an `evaluate` function one model is written. With a budget, models with less noise follow until the loss is
+    within the budget.
+    """
+    original = Session(draft.source, compile="wait")
+    before = None if evaluate is None else measure(original, evaluate)
+    selection = draft.selection(calibration)
+    choice = None if selection is None else selection.choose()
+    for count in range(1, MOST_CANDIDATES + 1):
+        result = draft.write(calibration, None if choice is None else dict.fromkeys(choice.floats))
+        session = Session(result, compile="wait")
+        change = None
+        if before is not None and evaluate is not None:
+            change = metric_change(before, measure(session, evaluate), drop, comparisons=count)
+        if change is None or drop is None or change.loss <= drop or selection is None or choice is None:
+            break
+        if count < MOST_CANDIDATES and len(choice.floats) < len(selection.nodes):
+            draft.notes.append(f"With {choice.after:.1f} dB the loss is {change.loss:.4g}, above {drop:g}.")
+            choice = selection.choose(selection.next_level(choice))
+    if choice is not None:
+        draft.notes.append(choice.note)
+    return calibration, result, output_errors(original, session, draft.judged), change
 
 
 class Draft:
@@ -263,6 +312,8 @@ class Draft:
         self.observation: Observation | None = None
         self.judged: Sequence[Feeds] = ()
         self._unseen: frozenset[str] = frozenset()
+        self._preview: Sequence[Feeds] = ()
+        self._rounded: dict[tuple[str, Scheme], QuantizedWeight] = {}
         if not self.placement.all_sites and not (mode == "weights" and self.placement.tables):
             floats = self.placement.floats
             reasons = "; ".join(f"{node.name}: {node.reason}" for node in floats[:3]) or "no node has a weight"
@@ -271,19 +322,18 @@ class Draft:
     def learn(self, split: Split | None) -> None:
         """Rescale the model, then read all samples once and collect the statistics that the method needs."""
         stream: Iterator[Feeds] = iter(()) if split is None else split.fitting()
-        preview: list[Feeds] = []
+        head = Preview(stream)
         if self.method.rescale is not None:
-            head = Preview(stream)
-            preview = head.samples
             self.notes += self.method.rescale(self.prepared, head)
             self.placement = find_placement(self.prepared, self.exclude)
+        self._preview = head.samples
         if split is None:
             return
         needs = self.method.needs
         if self.mode == "static" and self._corrects:
             needs = replace(needs, means=True)
         names = [str(value.name) for value in self.placement.reads] if self.mode == "static" else []
-        samples = _chained(preview, stream)
+        samples = itertools.chain(self._preview, stream)
         self.observation = Observation(self.prepared, names, samples, self.placement.sites, needs)
         self.judged = split.judged
         self._leave_out_unusable()
@@ -323,11 +373,14 @@ class Draft:
         exclude = [*self.exclude, *(label for label, scheme in schemes.items() if scheme is None)]
         placement = find_placement(result, exclude)
         own = {label: scheme for label, scheme in schemes.items() if scheme is not None}
-        weights = {}
-        for site in placement.all_sites:
-            if self.mode != "dynamic" or not is_dynamic(site):
-                scheme = own.get(site.label, self.scheme).of_weight(site.sum_axis)
-                weights[site] = self.method.round(site, scheme, self._input(site.label))
+        chosen = {
+            site: own.get(site.label, self.scheme).of_weight(site.sum_axis)
+            for site in placement.all_sites
+            if self.mode != "dynamic" or not is_dynamic(site)
+        }
+        weights = {site: self._round(site, scheme) for site, scheme in chosen.items()}
+        if self.method.is_sequential and self._preview:
+            weights = self._sequential(placement, calibration, exclude, chosen, weights)
         if self.mode == "static":
             maps = self._maps(placement, calibration)
             self.notes += write_static(result, placement, self._target, maps, weights, self._means())
@@ -351,6 +404,49 @@ class Draft:
                 remedy="Choose other types, or another target.",
             )
         return result
+
+    def selection(self, calibration: str) -> Selection | None:
+        """Return the search for nodes that return to float; None, and a note, if probing them is too much work."""
+        sites = self.placement.sites
+        if self.scheme.activation_type.is_float or not self._preview:
+            return None
+        if not samples_to_probe(sites, len(sites), len(self._preview)):
+            self.notes.append("Single nodes were not measured: the model is too large for a run per node.")
+            return None
+        weights = {site.label: self._round(site, self.scheme.of_weight(site.sum_axis)).dequantized() for site in sites}
+        maps = self._named_maps(self.placement, calibration)
+        return Selection(self.prepared, self.placement, maps, weights, self._preview, self.exclude)
+
+    def _round(self, site: WeightSite, scheme: Scheme) -> QuantizedWeight:
+        """Return a rounded weight; static models are written several times from the same weights."""
+        if self.mode != "static":
+            return self.method.round(site, scheme, self._input(site.label))
+        key = site.label, scheme
+        if key not in self._rounded:
+            self._rounded[key] = self.method.round(site, scheme, self._input(site.label))
+        return self._rounded[key]
+
+    def _named_maps(self, placement: Placement, calibration: str) -> dict[str, Affine]:
+        if self.mode != "static":
+            return {}
+        return {str(value.name): affine for value, affine in self._maps(placement, calibration).items()}
+
+    def _sequential(
+        self, placement: Placement, calibration: str, exclude: Sequence[str], schemes: Mapping[WeightSite, Scheme],
+        weights: Mapping[WeightSite, QuantizedWeight],
+    ) -> dict[WeightSite, QuantizedWeight]:  # fmt: skip
+        """Return weights that are rounded in the order of execution, on the inputs of the quantized model."""
+        if sum(math.prod(site.shape) for site in placement.sites) > MOST_ELEMENTS:
+            self.notes.append("Weights were not rounded again in the order of execution: the model is too large.")
+            return dict(weights)
+        own = {site.label: site for site in placement.sites if site in weights}
+        maps = self._named_maps(placement, calibration)
+        probe = Probe(self.prepared, maps, {label: weights[site].dequantized() for label, site in own.items()}, exclude)
+        changed = reconstruct(
+            probe, list(own.values()), {label: weights[site] for label, site in own.items()},
+            {label: schemes[site] for label, site in own.items()}, self._preview,
+        )  # fmt: skip
+        return {**weights, **{own[label]: weight for label, weight in changed.items()}}
 
     def report(self, result: ir.Model, calibration: str, evidence: Evidence) -> QuantizationReport:
         """Return the report of a written model."""
@@ -382,16 +478,11 @@ class Draft:
         return maps
 
 
-def _chained(head: Sequence[Feeds], rest: Iterator[Feeds]) -> Iterator[Feeds]:
-    yield from head
-    yield from rest
-
-
-def _method(method: str | Method) -> Method:
+def _method(method: str | Method, scheme: Scheme, mode: Mode, elements: int, *, has_data: bool) -> Method:
     if isinstance(method, Method):
         return method
     if method == "auto":
-        return ROUNDING["nearest"]
+        return automatic_method(scheme, mode, elements, has_data=has_data)
     if method not in ROUNDING:
         raise OptionError(f"expected 'auto' or one of {', '.join(ROUNDING)}, got {method!r}.", where="method")
     return ROUNDING[method]
@@ -455,6 +546,11 @@ def _prepared(
 def _weight_bytes(model: ir.Model) -> int:
     tensors: list[Any] = [value.const_value for value in model.graph.initializers.values()]
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+def _weight_elements(model: ir.Model) -> int:
+    tensors: list[Any] = [value.const_value for value in model.graph.initializers.values()]
+    return sum(facts.count(tensor) for tensor in tensors if tensor is not None)
 
 
 def _opset(model: ir.Model) -> int:

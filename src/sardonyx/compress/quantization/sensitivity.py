@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.evidence.outputs import is_float
-from sardonyx.compress.quantization.placement import Placement, find_placement
+from sardonyx.compress.quantization.placement import Placement, WeightSite, find_placement
 from sardonyx.compress.quantization.scheme import Affine
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.names import Names, node_label, node_names, value_names
@@ -24,6 +24,9 @@ from sardonyx.runtime.session import Session
 
 _LEAST_COST = 2e-3
 """The share of the work below which nodes count as equally cheap."""
+
+_LEAST_SHARE_BETWEEN = 0.1
+"""The least share of the noise for which a sum, pool or concatenation returns: its neighbours lose integers too."""
 
 _MARGIN = 0.8
 """The share of the permitted noise that a prediction may reach before it is measured."""
@@ -74,18 +77,31 @@ class Probe:
         self._switches: dict[str, str] = {}
         self._weights: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
         _Switches(switched, placement).write(maps, weights, self._fixed, self._switches, self._weights)
+        self._read = {site.label: str(site.node.inputs[0].name) for site in placement.sites if site.node.inputs[0]}
         self._session = Session(switched, compile="wait")
-        self._names = [info.name for info in self._session.get_outputs()]
 
     def run(self, feeds: Mapping[str, Any], quantized: Collection[str]) -> list[np.ndarray]:
         """Return the float outputs for a sample, with integers in some nodes alone."""
+        return [result for result in self._session.run(None, self._fed(feeds, quantized)) if is_float(result)]
+
+    def site_inputs(self, feeds: Mapping[str, Any], quantized: Collection[str]) -> dict[str, np.ndarray]:
+        """Return the inputs of all sites for a sample, by label, with integers in some nodes alone."""
+        names = list(dict.fromkeys(self._read.values()))
+        arrays = dict(zip(names, self._session.run(names, self._fed(feeds, quantized)), strict=True))
+        return {label: np.asarray(arrays[name]) for label, name in self._read.items()}
+
+    def replace_weight(self, label: str, weight: np.ndarray) -> None:
+        """Replace the dequantized weight of a site."""
+        name, floats, _ = self._weights[label]
+        self._weights[label] = name, floats, np.ascontiguousarray(weight, np.float32)
+
+    def _fed(self, feeds: Mapping[str, Any], quantized: Collection[str]) -> dict[str, Any]:
         switches = {name: np.array(label in quantized) for label, name in self._switches.items()}
         weights = {
             name: integers if label in quantized else floats
             for label, (name, floats, integers) in self._weights.items()
         }
-        results = self._session.run(None, {**feeds, **self._fixed, **switches, **weights})
-        return [result for result in results if is_float(result)]
+        return {**feeds, **self._fixed, **switches, **weights}
 
     def noise(
         self, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]],
@@ -112,6 +128,10 @@ class Probe:
     def cost(self, node: str) -> float:
         """Return a node's share of the work of all nodes with switches."""
         return self._costs[node]
+
+    def has_weight(self, node: str) -> bool:
+        """Return True if a node has a weight of integers."""
+        return node in self._weights
 
     def ranking(self, errors: Mapping[str, np.ndarray]) -> tuple[NodeError, ...]:
         """Return the errors of single nodes, the worst first."""
@@ -153,7 +173,7 @@ def give_back(
         errors: The noise of single nodes, from :meth:`Probe.errors`.
         target: The signal-to-noise ratio in dB.
         most_cost: The most share of the work that may return to float.
-        least_share: The least share of all noise for which a node returns.
+        least_share: The least share of all noise for which a node returns, unless all work may return.
     """
     quantized = set(probe.nodes)
     whole = probe.noise(samples, references, quantized)
@@ -169,7 +189,8 @@ def give_back(
         left = total
         for node in order:
             noise = float(errors[node][output])
-            if noise <= least_share * total or noise <= 0 or cost + probe.cost(node) > most_cost:
+            least = least_share if probe.has_weight(node) else max(least_share, _LEAST_SHARE_BETWEEN)
+            if noise <= (least * total if most_cost < 1 else 0) or cost + probe.cost(node) > most_cost + 1e-9:
                 continue
             step.append(node)
             cost += probe.cost(node)
@@ -206,7 +227,7 @@ def _costs(placement: Placement) -> tuple[dict[str, float], dict[str, str]]:
     work: dict[str, float] = {}
     types: dict[str, str] = {}
     for site in placement.sites:
-        work[site.label] = _elements(site.node.outputs[0]) * math.prod(site.shape) / max(site.channels, 1)
+        work[site.label] = multiplications([site])
         types[site.label] = site.node.op_type
     for readers in placement.reads.values():
         for node, _ in readers:
@@ -216,6 +237,11 @@ def _costs(placement: Placement) -> tuple[dict[str, float], dict[str, str]]:
                 types[label] = node.op_type
     total = sum(work.values()) or 1.0
     return {label: amount / total for label, amount in work.items()}, types
+
+
+def multiplications(sites: Sequence[WeightSite]) -> float:
+    """Return the multiplications of one run of some sites; unknown sizes count as 1."""
+    return sum(_elements(site.node.outputs[0]) * math.prod(site.shape) / max(site.channels, 1) for site in sites)
 
 
 def _unambiguous(placement: Placement, model: ir.Model) -> Placement:

@@ -77,6 +77,7 @@ class Method:
         rescale: The step before observation; None for none.
         round: The numbers of weights.
         reconstruct: The step after writing; None for none.
+        is_sequential: If True, weights are then rounded again in the order of execution; see ``methods.sequential``.
     """
 
     name: str
@@ -85,3 +86,4 @@ class Method:
     rescale: Rescale | None = None
     round: Round = round_to_nearest
     reconstruct: Reconstruct | None = None
+    is_sequential: bool = False

@@ -137,7 +137,10 @@ def descend(
     return np.ascontiguousarray(moved.T)
 
 
-def refit_scales(rows: np.ndarray, hessian: np.ndarray, grid: Grid, integers: np.ndarray, block: int) -> Grid:
+def refit_scales(
+    rows: np.ndarray, hessian: np.ndarray, grid: Grid, integers: np.ndarray, block: int, *,
+    target: np.ndarray | None = None,
+) -> Grid:  # fmt: skip
     """Return the grid with the scales of the least error of the products, block by block, for fixed integers.
 
     Args:
@@ -146,12 +149,13 @@ def refit_scales(rows: np.ndarray, hessian: np.ndarray, grid: Grid, integers: np
         grid: The scales and limits; elements of a block have one scale.
         integers: The integers, [rows, k].
         block: Elements of a row with one scale.
+        target: See :func:`descend`.
     """
     require_hessian(rows, hessian)
     hessian = hessian.astype(np.float32, copy=False)
     scales = np.array(np.broadcast_to(grid.scales, rows.shape), np.float32)
     centred = integers - np.broadcast_to(grid.zeros, rows.shape)
-    gradient = (rows - centred * scales) @ hessian
+    gradient = (rows @ hessian if target is None else target.astype(np.float32)) - (centred * scales) @ hessian
     for first in range(0, rows.shape[1], block):
         part = slice(first, min(first + block, rows.shape[1]))
         levels = centred[:, part]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,26 +61,41 @@ def _chosen(site: WeightSite, scheme: Scheme, inputs: SiteInput | None, choose: 
     hessians = None if inputs is None else inputs.second_moment
     if hessians is None or scheme.weight_type.is_float:
         return start
-    matrices = site.matrix()
-    scales, zeros = (site.matrix(np.broadcast_to(array, site.shape)) for array in start.expanded())
-    width = 0 if start.axis is None or site.node.op_type == "ConvTranspose" else start.block or matrices.shape[2]
-    integers, fitted = np.empty(matrices.shape, np.float32), np.array(scales, np.float32)
-    for number, (rows, hessian) in enumerate(zip(matrices, hessians, strict=True)):
-        grid = Grid(scales[number], zeros[number], int(scheme.lowest), int(scheme.limit))
-        chosen, refitted = choose(rows, hessian, grid, width)
-        plain = site.matrix(start.values.astype(np.float32))[number]
-        before = hessian_error(rows - grid.values(plain), hessian).sum()
-        if hessian_error(rows - refitted.values(chosen), hessian).sum() <= before:
-            integers[number], fitted[number] = chosen, refitted.scales
-        else:
-            integers[number] = plain
+    matrices, grids = rows_of(site, scheme, start)
+    width = scale_width(site, start)
+    plain = site.matrix(start.values.astype(np.float32))
+    integers, scales = np.empty(matrices.shape, np.float32), np.empty(matrices.shape, np.float32)
+    for number, (rows, hessian, grid) in enumerate(zip(matrices, hessians, grids, strict=True)):
+        chosen, fitted = choose(rows, hessian, grid, width)
+        before = hessian_error(rows - grid.values(plain[number]), hessian).sum()
+        is_better = hessian_error(rows - fitted.values(chosen), hessian).sum() <= before
+        integers[number], scales[number] = (chosen, fitted.scales) if is_better else (plain[number], grid.scales)
+    return replace_integers(site, scheme, start, integers, scales_of(site, start, scales, width) if width else None)
+
+
+def rows_of(site: WeightSite, scheme: Scheme, weight: QuantizedWeight) -> tuple[np.ndarray, list[Grid]]:
+    """Return the matrices of a site, [groups, outputs, depth], and the grid of each from a quantized weight."""
+    scales, zeros = (site.matrix(np.broadcast_to(array, site.shape)) for array in weight.expanded())
+    limits = int(scheme.lowest), int(scheme.limit)
+    return site.matrix(), [Grid(*arrays, *limits) for arrays in zip(scales, zeros, strict=True)]
+
+
+def replace_integers(
+    site: WeightSite, scheme: Scheme, weight: QuantizedWeight, integers: np.ndarray, scales: np.ndarray | None = None
+) -> QuantizedWeight:
+    """Return a quantized weight with other integers, [groups, outputs, depth], and perhaps other scales."""
     values = site.from_matrix(integers).astype(scheme.weight_type.numpy)
-    if width:
-        return QuantizedWeight(values, _scales(site, start, fitted, width), start.zeros, start.axis, start.block)
-    return QuantizedWeight(values, start.scales, start.zeros, start.axis, start.block)
+    return replace(weight, values=values, scales=weight.scales if scales is None else scales)
 
 
-def _scales(site: WeightSite, start: QuantizedWeight, scales: np.ndarray, width: int) -> np.ndarray:
+def scale_width(site: WeightSite, weight: QuantizedWeight) -> int:
+    """Return the elements of a row with one scale; 0 if several rows share a scale, which is then not refitted."""
+    if weight.axis is None or site.node.op_type == "ConvTranspose":
+        return 0
+    return weight.block or site.matrix().shape[2]
+
+
+def scales_of(site: WeightSite, start: QuantizedWeight, scales: np.ndarray, width: int) -> np.ndarray:
     """Return the scales of rows, [groups, outputs, depth], in the shape of a weight's scales."""
     firsts = scales[:, :, ::width]
     if not start.block:

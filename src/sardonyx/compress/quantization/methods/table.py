@@ -34,6 +34,8 @@ METHODS: Mapping[str, Method] = {
                rounding.round_by_second_order),
         Method("smooth-gptq", "SmoothQuant's factors, then GPTQ's integers", _MOMENTS, smooth,
                rounding.round_by_second_order),
+        Method("sequential", "AWQ's factors, GPTQ, then integers that correct the errors of earlier nodes", _MOMENTS,
+               scale_by_activation, rounding.round_by_second_order, is_sequential=True),
     )
 }  # fmt: skip
 """The methods of ``quantize(method=…)``, by name."""

@@ -1,0 +1,127 @@
+"""Sequential reconstruction: weights are rounded in the order of execution, on the inputs of the quantized model.
+
+A site reads rows x' of the model whose earlier sites are quantized, and its products should be those of the float
+model's rows x: integers minimize ``|W x - Q x'|`` over Q, so that a site corrects the errors of the sites before.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compress.quantization.methods.gptq import descend, gptq, refit_scales
+from sardonyx.compress.quantization.methods.grids import Grid
+from sardonyx.compress.quantization.methods.rounding import replace_integers, rows_of, scale_width, scales_of
+from sardonyx.compress.quantization.placement import WeightSite
+from sardonyx.compress.quantization.scheme import Scheme
+from sardonyx.compress.quantization.sensitivity import Probe
+from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
+from sardonyx.compress.quantization.weights import QuantizedWeight
+
+MOST_STAGES = 32
+"""Stages of sites that are rounded on the same inputs: a stage costs two passes over the samples."""
+
+_DAMPING = 0.01
+_ALTERNATIONS = 2
+_MOST_DEPTH = 4096
+"""Elements of a row above which a site keeps its integers: the moments would need too much memory."""
+
+
+def reconstruct(
+    probe: Probe, sites: Sequence[WeightSite], weights: Mapping[str, QuantizedWeight],
+    schemes: Mapping[str, Scheme], samples: Sequence[Mapping[str, Any]], *, rows: int = 4096, seed: int = 0,
+) -> dict[str, QuantizedWeight]:  # fmt: skip
+    """Return weights whose integers and scales correct the errors of earlier sites.
+
+    Args:
+        probe: The model with switches, and the dequantized weights; replaced as sites are rounded.
+        sites: The sites, in the order of execution.
+        weights: The weights to begin with, by label.
+        schemes: The schemes of the weights, by label.
+        samples: Samples to learn from.
+        rows: Rows of the input of a site that enter its moments at most.
+        seed: The seed of the draw of rows.
+    """
+    result = dict(weights)
+    done: set[str] = set()
+    for stage in _stages(probe, [site for site in sites if site.label in weights]):
+        moments = _rows(probe, stage, samples, done, rows, seed)
+        for site in stage:
+            x, changed = moments[site.label]
+            if x is not None and changed is not None and x.shape[2] <= _MOST_DEPTH:
+                result[site.label] = _rounded(site, schemes[site.label], result[site.label], x, changed)
+                probe.replace_weight(site.label, result[site.label].dequantized())
+            done.add(site.label)
+    return result
+
+
+def _stages(probe: Probe, sites: Sequence[WeightSite]) -> list[list[WeightSite]]:
+    """Return the sites by the activation that they read, in at most ``MOST_STAGES`` stages."""
+    by_input: dict[object, list[WeightSite]] = {}
+    for site in sites:
+        if site.label in probe.nodes:
+            by_input.setdefault(site.node.inputs[0], []).append(site)
+    groups = list(by_input.values())
+    count = min(len(groups), MOST_STAGES)
+    bounds = [len(groups) * number // count for number in range(count + 1)] if count else []
+    return [list(itertools.chain(*groups[first:last])) for first, last in itertools.pairwise(bounds)]
+
+
+def _rows(
+    probe: Probe, stage: Sequence[WeightSite], samples: Sequence[Mapping[str, Any]], done: set[str], rows: int,
+    seed: int,
+) -> dict[str, tuple[np.ndarray | None, np.ndarray | None]]:  # fmt: skip
+    """Return the rows that each site reads in the float model and in the quantized one: the same draw of both."""
+    needs = Needs(rows=rows)
+    # A site quantizes its own input too: its switch is on, while the weights of the stage are still float.
+    own = {site.label for site in stage}
+    pairs = {site.label: (SiteInput(site, needs, False, seed), SiteInput(site, needs, False, seed)) for site in stage}
+    for sample in samples:
+        floats, integers = probe.site_inputs(sample, ()), probe.site_inputs(sample, done | own)
+        for label, (before, after) in pairs.items():
+            before.add(floats[label])
+            after.add(integers[label])
+    return {label: (before.rows, after.rows) for label, (before, after) in pairs.items()}
+
+
+def _rounded(
+    site: WeightSite, scheme: Scheme, start: QuantizedWeight, x: np.ndarray, changed: np.ndarray
+) -> QuantizedWeight:
+    matrices, grids = rows_of(site, scheme, start)
+    plain = site.matrix(start.values.astype(np.float32))
+    width = scale_width(site, start)
+    integers, scales = np.empty(matrices.shape, np.float32), np.empty(matrices.shape, np.float32)
+    for number, (rows, grid) in enumerate(zip(matrices, grids, strict=True)):
+        hessian = changed[number].T @ changed[number]
+        target = rows @ (x[number].T @ changed[number])
+        ideal = _solution(target, hessian, rows)
+        candidates = [
+            descend(rows, hessian, grid, first, target=target) for first in (plain[number], gptq(ideal, hessian, grid))
+        ]
+        chosen = _best(candidates, grid, hessian, target)
+        for _ in range(_ALTERNATIONS if width else 0):
+            grid = refit_scales(rows, hessian, grid, chosen, width, target=target)
+            chosen = descend(rows, hessian, grid, chosen, sweeps=1, target=target)
+        integers[number], scales[number] = chosen, grid.scales
+    return replace_integers(site, scheme, start, integers, scales_of(site, start, scales, width) if width else None)
+
+
+def _solution(target: np.ndarray, hessian: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the float weights of the least error, drawn to the original weights by the damping."""
+    k = len(hessian)
+    damping = _DAMPING * float(np.trace(hessian)) / max(k, 1) + 1e-12
+    wide = hessian.astype(np.float64) + damping * np.eye(k)
+    return np.asarray(np.linalg.solve(wide, (target + damping * rows).T.astype(np.float64)).T, np.float32)
+
+
+def _best(candidates: Sequence[np.ndarray], grid: Grid, hessian: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return, row by row, the integers of the least ``q H q - 2 q t``: the error up to a constant."""
+    losses = []
+    for integers in candidates:
+        values = grid.values(integers)
+        losses.append(np.einsum("rk,rk->r", values @ hessian - 2 * target, values))
+    choice = np.argmin(losses, 0)
+    return np.asarray(np.choose(choice[:, None], candidates))
