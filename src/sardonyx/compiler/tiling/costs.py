@@ -70,6 +70,12 @@ Trades scratch memory and balance of threads for fewer conversions.
 Provenance: Sapphire Rapids, `python benchmarks/low_bits.py`.
 """
 
+LOW_BIT_PREFETCH_BYTES = 8192
+"""Distance of prefetches of weights of few bits, into L2: the line fill buffers of L1 are too few for memory's latency.
+
+Provenance: Sapphire Rapids, `python benchmarks/low_bits.py --rows 1`.
+"""
+
 EXPANDED_SHARE_OF_L2 = 1 / 8
 """Weights of few bits that take a smaller share of L2 as float32 are expanded when a program is compiled.
 

@@ -198,7 +198,7 @@ class LowBitPanel:
         def add_word(row: str | int, count: int) -> None:
             words = [self._word(block, row, number) for number in numbers]
             if numbers.start == 0:
-                self._prefetch(block, row, costs.STREAM_PREFETCH_BYTES)
+                self._prefetch(block, row, costs.LOW_BIT_PREFETCH_BYTES)
             current = [[[variable.get() for variable in line] for line in chain] for chain in partial]
             inputs = [variable.get() for variable in totals]
             for step in range(count):
@@ -238,7 +238,7 @@ class LowBitPanel:
         e, columns = self.e, self.tile.columns
         line = e.address(block, "i8", e.add(e.mul(row, 4 * columns), ahead))
         for offset in range(0, 4 * columns, costs.CACHE_LINE):
-            e.prefetch(e.address(line, "i8", offset))
+            e.prefetch(e.address(line, "i8", offset), level=2)
 
     def has_infinite(self, rows: str | int, sums: str) -> str:
         """Return an ``i1``: true if a sum of some rows is infinite or NaN."""
