@@ -12,7 +12,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 
-WRITERS: tuple[tuple[str, ...], ...] = (("tools/make_operator_index.py",), ("-m", "tests.compat.reference_pages"))
+WRITERS: tuple[tuple[str, ...], ...] = (
+    ("tools/make_operator_index.py",),
+    ("tools/make_attribute_table.py",),
+    ("-m", "tests.compat.reference_pages"),
+)
 """Programs that write their files themselves, as arguments of the interpreter."""
 
 PRINTERS = {"cli.md": "sardonyx.cli.reference", "check.md": "sardonyx.model.check.reference"}

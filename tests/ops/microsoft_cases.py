@@ -84,6 +84,11 @@ def fusions() -> list[Case]:
     return [
         *(Case("FusedConv", [x, w, f(4)], {**a, "pads": [1, 1, 1, 1]}, tolerance=1e-4) for a in activations),
         Case("FusedConv", [x, w, f(4), f(B, 4, 6, 6)], {"activation": "Relu"}, tolerance=1e-4),
+        *(
+            Case("MurmurHash3", [values], {"positive": positive, "seed": 7})
+            for values in (np.array([["a", "bc"], ["é", "hello"]], object), i32(3, -4), np.arange(3), f(2, 3))
+            for positive in (0, 1)
+        ),
         Case("FusedMatMul", [f(2, B, 4, S), f(2, B, 4, 6)], {"transA": 1, "alpha": 0.5}),
         Case("FusedMatMul", [f(2, B, 4, 9), f(2, B, 6, 9)], {"transB": 1}),
         Case("FusedMatMul", [f(4, B, S, 9), f(9, B, S, 6)], {"transBatchA": 1, "transBatchB": 1}),

@@ -11,7 +11,9 @@ from onnx import helper
 
 from sardonyx import Session, check
 from sardonyx.errors import InvalidModelError
+from sardonyx.model.contributed_attributes import CONTRIBUTED_ATTRIBUTES
 from sardonyx.model.unchecked_attributes import UNCHECKED
+from sardonyx.ops.registry import all_operators, load
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -65,3 +67,28 @@ def test_onnx_ignores_unknown_attributes_of_the_listed_operators_only() -> None:
             continue
         ignoring.add(schema.name)
     assert ignoring == set(UNCHECKED) - {"SimplifiedLayerNormalization"}
+
+
+@pytest.mark.parametrize("op_type", sorted(CONTRIBUTED_ATTRIBUTES))
+def test_check_refuses_an_unknown_attribute_of_a_contributed_operator_as_sessions_do(op_type: str) -> None:
+    value = helper.make_tensor_value_info("x", 1, [2, 4])
+    node = helper.make_node(op_type, ["x"], ["y"], domain="com.microsoft", bogus=1)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "net", [value], [helper.make_tensor_value_info("y", 1, [2, 4])])
+    model = helper.make_model(graph, ir_version=8, opset_imports=imports)
+    findings = [(entry.code, entry.severity) for entry in check(model) if "bogus" in entry.reason]
+    assert findings == [("attribute-unknown", "error")]
+    definition = next(entry for entry in all_operators() if (entry.domain, entry.name) == ("com.microsoft", op_type))
+    with pytest.raises(InvalidModelError, match="bogus"):
+        definition.check_attributes({"bogus": 1})
+
+
+def test_the_table_of_attributes_is_current() -> None:
+    load()
+    known: dict[str, set[str]] = {}
+    for entry in all_operators():
+        if entry.domain == "com.microsoft" and not entry.is_user_defined:
+            known.setdefault(entry.name, set()).update(entry.attributes)
+    assert {name: set(words.split()) for name, words in CONTRIBUTED_ATTRIBUTES.items()} == known, (
+        "run python tools/generate.py"
+    )

@@ -192,3 +192,10 @@ def test_tensors_in_unknown_memory_are_refused(ort: Any) -> None:
     )
     with pytest.raises(RuntimeError, match="No shared allocator found"):
         ort.OrtValue.ortvalue_from_shape_and_type([2], np.float32, memory_info=memory)
+
+
+def test_objects_that_are_no_strings_are_converted_for_inputs_of_strings() -> None:
+    model = parsed("net (string[N] x) => (string[N] y) { y = Identity(x) }").SerializeToString()
+    feeds = {"x": np.array(["a", float("nan"), 3, None], object)}
+    expected, actual = (ort.InferenceSession(model, providers=CPU).run(None, feeds)[0] for ort in (real, ours))
+    assert actual.tolist() == expected.tolist()

@@ -339,7 +339,7 @@ class InferenceSession(Edits):
             if unknown := next((name for name in names if name not in known), None):
                 raise InvalidArgument(f"Invalid output name:{unknown}")
         feeds = input_feed
-        if any(type(value) is not np.ndarray or value.dtype.kind == "V" for value in input_feed.values()):
+        if any(type(value) is not np.ndarray or value.dtype.kind in "VO" for value in input_feed.values()):
             feeds = {name: self._array(name, value) for name, value in input_feed.items()}
         with translate_run_errors():
             return self._session.run(names, feeds, None if run_options is None else run_options._runtime_options)
@@ -351,6 +351,12 @@ class InferenceSession(Edits):
         declared = next((info.type for info in self._inputs if info.name == name), "")
         if declared == "tensor(string)" and isinstance(value, np.ndarray) and value.dtype.kind == "V":
             return np.array([item.tobytes().decode() for item in value.ravel()], object).reshape(value.shape)
+        if declared == "tensor(string)" and isinstance(value, np.ndarray) and value.dtype == object:
+            # ONNX Runtime converts each element that is not a string by `str`.
+            words = [item if isinstance(item, (str, bytes)) else str(item) for item in value.ravel().tolist()]
+            strings = np.empty(len(words), object)
+            strings[:] = words
+            return strings.reshape(value.shape)
         if not declared.startswith("tensor(") or isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
             return value
         if declared == "tensor(string)":

@@ -20,6 +20,11 @@ _ERRORS = [
         "Flatten the nesting in the exporter.",
     ),
     ("text-encoding", "A name is not UTF-8 text; nothing else was checked.", "Rename it in the exporter."),
+    (
+        "attribute-unknown",
+        "The operator of com.microsoft has no such attribute; sessions and ONNX Runtime refuse the model.",
+        "Correct the name, or remove the attribute.",
+    ),
     ("metadata-duplicate", "A metadata key occurs twice.", "Keep one entry of the key."),
     # Functions.
     ("function-duplicate", "Two functions have the same domain, name and overload.", "Rename or remove one of them."),

@@ -12,6 +12,7 @@ from sardonyx.model.check.commands import Commands
 from sardonyx.model.check.findings import Finding
 from sardonyx.model.check.scopes import Scope, scopes
 from sardonyx.model.check.tensors import content_bytes, elements, type_name
+from sardonyx.model.contributed_attributes import CONTRIBUTED_ATTRIBUTES
 from sardonyx.model.unchecked_attributes import UNCHECKED
 
 _TERABYTE = 2**40
@@ -51,6 +52,7 @@ def _check_nodes(scope: Scope) -> Iterator[Finding]:
             reported.add(node.name)
             yield finding("node-duplicate", "another node of the graph has this name.", scope.at(node))
         yield from _ignored_attributes(scope, node)
+        yield from _unknown_attributes(scope, node)
         if node.name:
             seen.add(node.name)
 
@@ -61,6 +63,15 @@ def _ignored_attributes(scope: Scope, node: onnx.NodeProto) -> Iterator[Finding]
         if known and item.name not in known:
             problem = f"engines ignore the attribute {item.name!r}; known are {', '.join(sorted(known))}."
             yield finding("attribute-ignored", problem, scope.at(node))
+
+
+def _unknown_attributes(scope: Scope, node: onnx.NodeProto) -> Iterator[Finding]:
+    listed = CONTRIBUTED_ATTRIBUTES.get(node.op_type) if node.domain == "com.microsoft" else None
+    known = None if listed is None else listed.split()
+    for item in node.attribute if known is not None else ():
+        if known is not None and item.name not in known:
+            problem = f"{node.op_type} has no attribute {item.name!r}; known are {', '.join(known) or 'none'}."
+            yield finding("attribute-unknown", problem, scope.at(node))
 
 
 def _check_value(scope: Scope, value: onnx.ValueInfoProto, commands: Commands | None) -> Iterator[Finding]:

@@ -85,6 +85,7 @@ _FAMILIES: dict[str, dict[str, str]] = {
             "BiasGelu BiasSoftmax BiasSplitGelu FastGelu FusedConv FusedGemm FusedMatMul Gelu QuickGelu"
         ),
         "microsoft.grouped_queries": "GroupQueryAttention",
+        "microsoft.hashes": "MurmurHash3",
         "microsoft.normalization": (
             "EmbedLayerNormalization GroupNorm SkipLayerNormalization SkipSimplifiedLayerNormalization"
         ),
