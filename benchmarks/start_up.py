@@ -7,8 +7,8 @@ Section `start`: for each model, processes alternate: Sardonyx with its compiled
 with an empty cache (with --cold), and ONNX Runtime; each imports the engine, loads the model and answers once. Section
 `commands`: commands of the command line. Section `cold`: the creation of a session that waits for compiled code, with
 an empty cache, in processes that have imported what compilation imports; processor time includes the processes that
-compile. Processes of this tree, of the tree of --before and of ONNX Runtime alternate. Figures are medians over the
-rounds, with the median of the paired ratios.
+compile and the writing of the cache, which elapsed time excludes. Processes of this tree, of the tree of --before and
+of ONNX Runtime alternate. Figures are medians over the rounds, with the median of the paired ratios.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ session.run(None, dict(np.load(sys.argv[2])))
 """
 
 COLD = """
-import json, os, resource, sys, time
+import json, resource, sys, threading, time
 import onnx
 from sardonyx import Session
 def spent():
@@ -64,9 +64,16 @@ graph = onnx.parser.parse_model(sys.argv[2])
 Session(graph.SerializeToString(), compile="wait", threads=2)
 before, begin = spent(), time.perf_counter()
 session = Session(sys.argv[1], compile="wait", threads=2)
-print(json.dumps({"elapsed": time.perf_counter() - begin, "cpu": spent() - before}))
+elapsed = time.perf_counter() - begin
+for thread in threading.enumerate():
+    if thread.name == "sardonyx-store":
+        thread.join()
+print(json.dumps({"elapsed": elapsed, "cpu": spent() - before}))
 """
-"""Prints the time of creating a session; a session of another model imports what compilation needs."""
+"""Prints the time of creating a session, with the processor time of writing the cache.
+
+A session of another model imports what compilation needs.
+"""
 PEER_COLD = """
 import json, sys, time
 import onnx
@@ -113,24 +120,36 @@ def spent(command: list[str], cache: Path, bytecode: Path) -> dict[str, float]:
     return {"cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, "elapsed": elapsed}
 
 
+def cold_run(engine: str, path: Path, work: Path, before: Path | None) -> dict[str, float]:
+    """Return the processor time and elapsed time of the creation of a session in a new process with an empty cache.
+
+    Args:
+        engine: `now`, `before` or `onnxruntime`.
+        path: The model.
+        work: A folder for caches.
+        before: The folder from which `before` imports the package.
+    """
+    command = [sys.executable, "-c", PEER_COLD if engine == "onnxruntime" else COLD, str(path), FIRST]
+    with tempfile.TemporaryDirectory(dir=work) as cache:
+        tree = before if engine == "before" else None
+        return dict(json.loads(run(command, Path(cache), work / f"bytecode of {engine}", tree)))
+
+
 def measure_cold(case: suites.Case, work: Path, rounds: int, before: Path | None) -> dict[str, Any]:
     """Return the medians of the creation of a session of one model, by engine."""
-    trees = {"now": None} if before is None else {"now": None, "before": before}
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*trees, "onnxruntime")}
-    for round in range(rounds + 1):
-        for name in runs:
-            code = PEER_COLD if name == "onnxruntime" else COLD
-            with tempfile.TemporaryDirectory(dir=work) as cache:
-                bytecode = work / f"bytecode of {name}"
-                command = [sys.executable, "-c", code, str(case.path), FIRST]
-                figures = json.loads(run(command, Path(cache), bytecode, trees.get(name)))
-            if round:  # The first writes bytecode.
-                runs[name].append(figures)
+    engines = ("now", "onnxruntime") if before is None else ("now", "before", "onnxruntime")
+    runs: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
+    for engine in engines:
+        if not (work / f"bytecode of {engine}").exists():
+            cold_run(engine, case.path, work, before)
+    for _ in range(rounds):
+        for engine in engines:
+            runs[engine].append(cold_run(engine, case.path, work, before))
     result: dict[str, Any] = {"name": case.name, "suite": case.suite}
-    for name, samples in runs.items():
+    for engine, samples in runs.items():
         pairs = list(zip(runs["now"], samples, strict=True))
-        result[name] = {figure: statistics.median(sample[figure] for sample in samples) for figure in samples[0]}
-        result[name]["ratio"] = statistics.median(ours["cpu"] / theirs["cpu"] for ours, theirs in pairs)
+        result[engine] = {figure: statistics.median(sample[figure] for sample in samples) for figure in samples[0]}
+        result[engine]["ratio"] = statistics.median(ours["cpu"] / theirs["cpu"] for ours, theirs in pairs)
     return result
 
 

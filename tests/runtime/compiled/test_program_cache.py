@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -404,3 +405,18 @@ def test_the_sources_that_name_a_program_are_all_that_sessions_stand_on() -> Non
     below = {name.strip() for layer in layers[layers.index("runtime") :] for name in layer.split("|")}
     assert below - set(program_cache.COMPILING) == {"demo", "errors"}, "of these no program is made"
     assert set(program_cache.COMPILING) <= below
+
+
+def test_a_large_file_is_not_read_for_its_digest_if_no_program_has_its_size(
+    path: Path, compilations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_cache, "_SOON_BYTES", 16)
+    source = program_cache.ModelSource(path)
+    assert not source.may_be_stored(2)
+    session(path, threads=2)
+    copy = path.with_name("copy.onnx")
+    shutil.copy(path, copy)
+    # Reading the store waits for the writing of the program.
+    session(copy, threads=2)
+    assert program_cache.ModelSource(copy).may_be_stored(2)
+    assert len(compilations) == 1

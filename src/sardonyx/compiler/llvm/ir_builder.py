@@ -9,6 +9,7 @@ same addresses many times, and LLVM's own search for duplicates would dominate t
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ _PURE = {
 """Instructions whose result depends on the operands alone."""
 
 
+@functools.cache
 def vector(lanes: int, element: str) -> str:
     """Return the type of a vector of so many elements; the element type for 1."""
     return f"<{lanes} x {element}>" if lanes > 1 else element
@@ -344,6 +346,7 @@ class Emitter:
         self.call("void", "llvm.prefetch.p0", [("ptr", pointer), ("i32", "0"), ("i32", str(4 - level)), ("i32", "1")])
 
 
+@functools.cache
 def suffix(type: str) -> str:
     """Return the suffix of intrinsics for a type: ``<8 x float>`` gives ``v8f32``."""
     names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}

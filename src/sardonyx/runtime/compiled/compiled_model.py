@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx.base.gc_pause import collector_paused
 from sardonyx.compiler.direct_call import binding, direct
 from sardonyx.compiler.program import Program
 from sardonyx.core.ir.types import STRING, TensorType
@@ -76,8 +77,9 @@ class NativeModel:
         """
         from sardonyx.runtime.compiled.frontend import lower_model
 
-        function, inputs, source = lower_model(model, optimization)
-        program = Program.compile(function, threads=threads, denormals=denormals)
+        with collector_paused():  # Traversals of the graphs under construction would take a third of the time.
+            function, inputs, source = lower_model(model, optimization)
+            program = Program.compile(function, threads=threads, denormals=denormals)
         return cls(program, inputs, [str(value.name) for value in model.graph.outputs], source)
 
     def reweighted(self, model: ir.Model, optimization: OptimizationLevel = "all") -> NativeModel | None:

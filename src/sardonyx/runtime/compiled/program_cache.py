@@ -100,6 +100,11 @@ class ModelSource:
         return (isinstance(self._source, bytes) or self._state is not None) and _is_standard()
 
     @property
+    def is_large_file(self) -> bool:
+        """True if the model is in a file whose digest takes long."""
+        return self._state is not None and self._state[2] > _SOON_BYTES
+
+    @property
     def is_named_soon(self) -> bool:
         """True if :meth:`name` takes milliseconds, because little has to be read or the digest is known."""
         if isinstance(self._source, bytes):
@@ -141,6 +146,21 @@ class ModelSource:
         schedules = overrides.fingerprint() if schedules is None else schedules
         sum = _sum([self._source]) if isinstance(self._source, bytes) else contents(self._path)
         return digest("model", sum, str(thread_count(threads)), _build(), *([schedules] if schedules else []))
+
+    def size_key(self, threads: int | None) -> str:
+        """Return the name of the entry that exists if the store has, or had, a program of a large file of this size."""
+        assert self._state is not None
+        return digest("size", str(self._state[2]), str(thread_count(threads)), _build())
+
+    def may_be_stored(self, threads: int | None) -> bool:
+        """Return False if the store has no program of this model, as far as can be known without a long reading.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        return (
+            not self.is_large_file or self.is_named_soon or store().get("program", self.size_key(threads)) is not None
+        )
 
     def name(self, threads: int | None) -> str | None:
         """Return :meth:`key`, or None if the model has no name."""
@@ -201,7 +221,7 @@ def restored(source: ModelSource, threads: int | None, denormals: Denormals) -> 
     for writer in list(_writing):
         writer.join()
     try:
-        return _restored(source, threads, denormals, cache)
+        return _restored(source, threads, denormals, cache) if source.may_be_stored(threads) else None
     except OSError as error:  # Loading says what is wrong with the model's files.
         _log.info("the program cache is not read: %s", error)
         return None
@@ -278,6 +298,8 @@ def _keep(program: Program, source: ModelSource, threads: int | None, metadata: 
     name = digest(*weights)
     cache.put("weights", name, *weights)
     cache.put("program", key, name.encode() + image.texts())
+    if source.is_large_file:
+        cache.put("program", source.size_key(threads), b"")
 
 
 _mapped: weakref.WeakValueDictionary[tuple[Path | None, str], np.ndarray] = weakref.WeakValueDictionary()
