@@ -24,7 +24,7 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import DType
 
 _FEW_ELEMENTS = 64
-"""Largest number of elements of an integer constant whose elements are part of a form; larger ones are by identity."""
+"""Largest number of elements of an integer constant whose elements are part of a form."""
 
 
 class SharedKernels:
@@ -110,7 +110,7 @@ class CanonicalForm(NamedTuple):
 
 
 class _Other(Exception):
-    """A parameter whose meaning for emission is unknown."""
+    """A parameter or constant on which emission may depend in unknown ways."""
 
 
 def canonical_form(context: FunctionContext, group: Group) -> CanonicalForm | None:
@@ -135,9 +135,12 @@ def canonical_form(context: FunctionContext, group: Group) -> CanonicalForm | No
                 entries.append((operation, value in group.members, *_facts(context, value)))
     except _Other:
         return None
+    constants = tuple(value for value in numbers if value.is_constant)
+    # Emission may read indices and integer weights, with the scales and zero points that belong to them.
+    same = constants if any(_is_table(value) for value in constants) else ()
     gates = tuple(_gates(context, value, numbers) for value in numbers if value in context.grouping.gate_choices)
     rows = None if group.rows is None else (group.rows.shape, group.rows.axes)
-    key = (tuple(numbers[value] for value in ends), group.kind, rows, tuple(entries), gates)
+    key = (tuple(numbers[value] for value in ends), group.kind, rows, tuple(entries), gates, same)
     return CanonicalForm(key, tuple(numbers))
 
 
@@ -154,10 +157,13 @@ def _elements(value: Value) -> Hashable:
         raise _Other
     if is_splat(value):
         return array.ravel()[:1].tobytes()
-    if array.dtype.kind == "f":
-        return None
-    # Emission may read indices and integer weights.
-    return array.tobytes() if array.size <= _FEW_ELEMENTS else value
+    return None if array.dtype.kind == "f" or _is_table(value) else array.tobytes()
+
+
+def _is_table(constant: Value) -> bool:
+    """Return True for many elements of another type than a floating-point one."""
+    array = constant.known
+    return array.dtype.kind != "f" and array.size > _FEW_ELEMENTS and not is_splat(constant)
 
 
 def _plain(part: Any) -> Hashable:
@@ -174,7 +180,9 @@ def _facts(context: FunctionContext, value: Value) -> tuple[Hashable, ...]:
     """Return the layout of a value, its copies in memory, and the pattern of which it is the result."""
     copies = frozenset((copy.block, copy.dtype) for copy in context.relaid if copy.source is value)
     convolution = context.grouping.convolutions.get(value)
-    pattern = value in context.grouping.attentions if convolution is None else (convolution.groups, convolution.ends)
+    pattern: Hashable = value in context.grouping.attentions
+    if convolution is not None:
+        pattern = convolution.groups, convolution.ends, convolution.margins, convolution.filling
     return context.blocks.get(value, 0), copies, pattern
 
 
