@@ -121,7 +121,7 @@ def spent(command: list[str], cache: Path, bytecode: Path) -> dict[str, float]:
 
 
 def cold_run(engine: str, path: Path, work: Path, before: Path | None) -> dict[str, float]:
-    """Return the processor time and elapsed time of the creation of a session in a new process with an empty cache.
+    """Return the times of creating a session in a new process with an empty cache, in seconds.
 
     Args:
         engine: `now`, `before` or `onnxruntime`.
