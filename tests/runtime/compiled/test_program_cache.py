@@ -410,7 +410,7 @@ def test_the_sources_that_name_a_program_are_all_that_sessions_stand_on() -> Non
 def test_a_large_file_is_not_read_for_its_digest_if_no_program_has_its_size(
     path: Path, compilations: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program_cache, "_SOON_BYTES", 16)
+    monkeypatch.setattr(program_cache, "SOON_BYTES", 16)
     source = program_cache.ModelSource(path)
     assert not source.may_be_stored(2)
     session(path, threads=2)

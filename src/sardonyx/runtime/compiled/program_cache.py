@@ -52,7 +52,7 @@ COMPILING = ("base", "compiler", "core", "model", "ops", "rewrite", "runtime")
 _BLOCK = 1 << 18
 """Bytes to read at a time, so that the block stays in the cache."""
 
-_SOON_BYTES = 4 << 20
+SOON_BYTES = 4 << 20
 """Bytes that are read and digested in a few milliseconds."""
 
 _DIGITS = len(digest())
@@ -102,14 +102,14 @@ class ModelSource:
     @property
     def is_large_file(self) -> bool:
         """True if the model is in a file whose digest takes long."""
-        return self._state is not None and self._state[2] > _SOON_BYTES
+        return self._state is not None and self._state[2] > SOON_BYTES
 
     @property
     def is_named_soon(self) -> bool:
         """True if :meth:`name` takes milliseconds, because little has to be read or the digest is known."""
         if isinstance(self._source, bytes):
-            return len(self._source) <= _SOON_BYTES
-        if self._state is None or self._state[2] <= _SOON_BYTES:
+            return len(self._source) <= SOON_BYTES
+        if self._state is None or self._state[2] <= SOON_BYTES:
             return True
         try:
             return known_contents(self._path) is not None
@@ -262,7 +262,7 @@ def keep(program: Program, source: ModelSource, threads: int | None, metadata: d
     cache = store()
     if not source.has_name or cache.folder is None or program.overrides is None:
         return
-    if sum(array.nbytes for array in program.weights) <= _SOON_BYTES:
+    if sum(array.nbytes for array in program.weights) <= SOON_BYTES:
         _keep(program, source, threads, metadata, cache)
     else:
         _writing.add(background_threads.start("sardonyx-store", _keep_later, program, source, threads, metadata, cache))
