@@ -58,6 +58,7 @@ from sardonyx.compiler.pass_dumps import (
 )
 from sardonyx.compiler.pass_runner import Pass
 from sardonyx.compiler.passes.canonicalize import canonicalize
+from sardonyx.compiler.passes.code_movements import move_codes
 from sardonyx.compiler.passes.inline_calls import inline_calls
 from sardonyx.compiler.passes.loop_slices import replace_loop_slices
 from sardonyx.compiler.passes.merge_matmuls import merge_matmuls
@@ -151,6 +152,9 @@ REPLACE_LOOP_SLICES = Pass(
 )
 """Replace slices at the iteration number of a loop by elements, so that sizes in the loop are known before."""
 
+MOVE_CODES = Pass("move codes", move_codes, requires=(LEGAL_CORE,), ensures=(LEGAL_CORE, NO_OPEN_CALLS), dump=dump_core)
+"""Move 8-bit codes instead of dequantized values, and drop quantizations that undo a dequantization."""
+
 CANONICALIZE = Pass(
     "canonicalize",
     canonicalize,
@@ -202,6 +206,7 @@ ASSEMBLE = Pass("assemble", CompiledFunction, ensures=(RUNNABLE,))
 PASSES = (
     INLINE_CALLS,
     REPLACE_LOOP_SLICES,
+    MOVE_CODES,
     CANONICALIZE,
     MERGE_MATMULS,
     FUSE,
@@ -299,6 +304,7 @@ def rewrite_core(function: Function, target: Target) -> Function:
     with tracing():
         function = INLINE_CALLS(function)
         function = REPLACE_LOOP_SLICES(function)
+        function = MOVE_CODES(function)
         function = CANONICALIZE(function, target)
         return MERGE_MATMULS(function)
 

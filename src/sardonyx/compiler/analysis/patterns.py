@@ -32,6 +32,8 @@ class Convolution:
         absorbed: The movements between the images and the ``convolve``.
         margins: Elements that the kernel puts around the image along each spatial axis, before and after.
         filling: The value of these elements.
+        shift: Integer that the kernel subtracts from each element of the image.
+        flips: True if the kernel reads int8 as uint8, greater by 128.
     """
 
     core: Value
@@ -43,6 +45,30 @@ class Convolution:
     absorbed: tuple[Value, ...]
     margins: tuple[tuple[int, int], ...] = ()
     filling: int = 0
+    shift: int = 0
+    flips: bool = False
+
+    def absorb_flip(self) -> Convolution | None:
+        """Return the convolution of the int8 image of which the uint8 image is greater by 128, or None."""
+        if self.image.op != "xor" or self.flips:
+            return None
+        narrow, sign = self.image.operands
+        sign = skip_broadcasts(sign)
+        if narrow.op != "bitcast" or not sign.is_constant or np.any(np.asarray(sign.known) != 128):
+            return None
+        absorbed = (narrow, self.image, *self.absorbed)
+        return replace(self, image=narrow.operands[0], absorbed=absorbed, flips=True)
+
+    def absorb_shift(self) -> Convolution | None:
+        """Return the convolution of 8-bit integers less a constant, of which the image is the difference, or None."""
+        if self.image.op != "sub" or self.image.operands[0].op != "convert":
+            return None
+        wide, zero = self.image.operands
+        zero = skip_broadcasts(zero)
+        if dtype_of(wide.operands[0]) not in (t.UINT8, t.INT8) or not zero.is_constant or np.size(zero.known) != 1:
+            return None
+        (number,) = np.asarray(zero.known).reshape(-1)
+        return replace(self, image=wide.operands[0], absorbed=(wide, self.image, *self.absorbed), shift=int(number))
 
     def absorb_pad(self) -> Convolution | None:
         """Return the convolution of the image before a constant ``pad`` of spatial axes; None without such a pad."""

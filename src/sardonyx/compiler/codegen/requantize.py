@@ -17,6 +17,7 @@ from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import DType
 
 PACKED = 4
 """Maximum number of vectors that are packed at once."""
@@ -40,6 +41,7 @@ class Codes:
 
     Attributes:
         source: The floats.
+        rounding: The rounded floats.
         zero: Zero point, added after rounding.
         low: The least integer.
         high: The greatest integer.
@@ -48,6 +50,7 @@ class Codes:
     """
 
     source: Value
+    rounding: Value
     zero: int
     low: int
     high: int
@@ -121,18 +124,25 @@ def codes(value: Value, inside: Collection[Value]) -> Codes | None:
         return result and replace(
             result, zero=result.zero + 128, low=result.low + 128, high=result.high + 128, signed=False, none=128
         )
-    dtype = dtype_of(value)
-    if value.op != "convert" or dtype not in _LIMITS or dtype_of(value.operands[0]) != t.FLOAT:
+    if value.op != "convert":
+        return None
+    result = quantization(value.operands[0], dtype_of(value))
+    return result if result is not None and result.rounding in inside else None
+
+
+def quantization(x: Value, dtype: DType) -> Codes | None:
+    """Return the requantization that computes ``x`` as an 8-bit type; None if ``x`` is no rounded and limited float."""
+    if dtype not in _LIMITS or dtype_of(x) != t.FLOAT:
         return None
     least, greatest = _LIMITS[dtype]
-    high, inner = _with_number("min", value.operands[0])
+    high, inner = _with_number("min", x)
     low, inner = _with_number("max", inner)
     zero, inner = _with_number("add", inner) if inner.op == "add" else (0, inner)
-    if inner.op != "round" or high is None or low is None or zero is None or inner not in inside:
+    if inner.op != "round" or high is None or low is None or zero is None:
         return None
     if not least <= low <= high <= greatest or not least <= zero <= greatest:
         return None
-    return Codes(inner.operands[0], zero, low, high, dtype == t.INT8)
+    return Codes(inner.operands[0], inner, zero, low, high, dtype == t.INT8)
 
 
 def _signed_source(value: Value) -> Value | None:

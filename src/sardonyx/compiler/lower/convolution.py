@@ -131,6 +131,7 @@ class ImageKernel:
                 windows=windows,
                 out=out_sizes,
                 outputs=schedule.outputs,
+                shift=conv.shift,
                 epilogue=self._epilogue(conv.result, wide, result_type=t.FLOAT if t.is_integer(dtype) else None),
             )
         elif schedule.algorithm == "planar":
@@ -219,7 +220,7 @@ class ImageKernel:
             source = w.pointer(self.context.image(conv.image, schedule.blocked, dtype_of(conv.image)))
             x = Image(source, geometry.channels, geometry.image, schedule.blocked, dtype_of(conv.image))
             lines = w.pointer(_lines_stage(conv, geometry))
-            return matrix.interleave(w.kernel, geometry, x, lines, shape[0], conv.filling)
+            return matrix.interleave(w.kernel, geometry, x, lines, shape[0], filling=conv.filling, flips=conv.flips)
         plan = self.plan(conv, schedule)
         image = Image(w.pointer(self.context.image(conv.image, True, t.FLOAT)), plan.channels, shape[2:], True)
         return winograd.transform(w.kernel, plan, image, w.pointer(Stage(conv.image, plan.transformed)))

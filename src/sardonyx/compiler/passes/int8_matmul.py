@@ -302,6 +302,7 @@ def image_operands(
     constant_weights = _constant_weights(weights, summed) if source is not None else None
     if source is None or constant_weights is None:
         return None
+    source, params = _without_pad(source, params)
     groups, filters, channels, *_ = constant_weights.numbers.shape
     depth = math.prod(constant_weights.numbers.shape[2:])
     corrected = _CORRECTED_CONVOLUTION if groups == 1 and set(params["base_dilation"]) == {1} else 0.0
@@ -328,6 +329,24 @@ def image_operands(
     sums = constant_weights.numbers.sum(summed, dtype=np.int32) if zero is not None else None
     finish = Finish(params["dtype"], zero, sums, source.scale, constant_weights.scale)
     return codes, packed, {**params, "dtype": t.INT32}, finish
+
+
+def _without_pad(source: Quantized, params: Mapping[str, Any]) -> tuple[Quantized, Mapping[str, Any]]:
+    """Return the image before a ``pad`` of spatial axes with the zero point, and a convolution that pads."""
+    pad = source.codes
+    if pad.op != "pad" or set(params["base_dilation"]) != {1}:
+        return source, params
+    low, high, filling = pad.params["low"], pad.params["high"], pad.operands[1]
+    known = all(isinstance(size, int) and size >= 0 for size in (*low, *high))
+    if not known or any((*low[:2], *high[:2], *pad.params["interior"])) or not filling.is_constant:
+        return source, params
+    zero = None if source.zero is None or not source.zero.is_constant else source.zero.known
+    if (source.zero is not None and zero is None) or np.any(np.asarray(filling.known) != (0 if zero is None else zero)):
+        return source, params
+    pairs = zip(params["padding"], low[2:], high[2:], strict=True)
+    padding = tuple((first + before, last + after) for (first, last), before, after in pairs)
+    inner: Tensor = pad.operands[0]  # type: ignore[assignment]
+    return replace(source, codes=inner), {**params, "padding": padding}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ sources join their readers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from sardonyx.compiler.analysis.bounded_output import has_kernel
 from sardonyx.compiler.analysis.constant_values import is_closed
@@ -28,6 +28,7 @@ from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.compiler.tiling.convolution import ConvolutionSchedule
 from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm, gated_columns
+from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
 from sardonyx.errors import UnsupportedError
 
@@ -82,6 +83,9 @@ class Grouping:
         self._by_value: dict[Value, Group] = {}
         self._consumers: dict[Value, dict[Group | str, None]] = {}
         self._rows_of: dict[Value, Rows] = {}
+        self._anchors: dict[Value, Value | None] = {}
+        self._claims: dict[Group, Value] = {}
+        self._recomputed: set[Value] = set()
         self._gates_of: dict[Value, Gates] = {}
         self._match_patterns()
         for value in reversed(self.order):
@@ -111,7 +115,9 @@ class Grouping:
                 self._match_convolution(value)
             elif value.op == "contract" and value not in self.host:
                 self._match_attention(value)
-        self._absorb_pads()
+        self._absorb_copies(Convolution.absorb_pad)
+        self._absorb_copies(Convolution.absorb_flip)
+        self._absorb_shifts()
         for number, value in enumerate(self.order):
             if value.op == "contract" and value not in self.host and value not in self.attentions:
                 self._match_gates(value, number)
@@ -126,22 +132,35 @@ class Grouping:
             self.convolutions[match.result] = match
             self._absorbed.update(match.absorbed)
 
-    def _absorb_pads(self) -> None:
-        """Let convolutions on the matrix unit, which copy the image, pad the image if nothing else reads the result."""
+    def _absorb_copies(self, absorb: Callable[[Convolution], Convolution | None]) -> None:
+        """Let convolutions on the matrix unit, which copy the image, compute the image if nothing else reads it."""
         readers: dict[Value, list[Convolution]] = {}
         for match in self.convolutions.values():
             readers.setdefault(match.image, []).append(match)
         for image, matches in readers.items():
-            if image.op != "pad" or image in self._stored or len(self.users[image]) != len(matches):
+            wholes = [absorb(match) for match in matches if self._uses(match, "matrix")]
+            if len(wholes) < len(matches) or len(self.users[image]) != len(matches) or image in self._stored:
                 continue
-            wholes = [match.absorb_pad() for match in matches if self._uses_matrix_unit(match)]
-            if len(wholes) == len(matches) and None not in wholes:
-                self.convolutions |= {whole.result: whole for whole in wholes if whole is not None}
-                self._absorbed.add(image)
+            for match, whole in zip(matches, wholes, strict=True):
+                inner = () if whole is None else {*whole.absorbed} - {*match.absorbed, image}
+                if whole is not None and not any(v in self._stored or len(self.users[v]) != 1 for v in inner):
+                    self.convolutions[whole.result] = whole
+                    self._absorbed.update(whole.absorbed)
 
-    def _uses_matrix_unit(self, match: Convolution) -> bool:
+    def _absorb_shifts(self) -> None:
+        """Let depthwise convolutions subtract the zero point of their image, if nothing else reads the difference."""
+        for match in [*self.convolutions.values()]:
+            whole = match.absorb_shift() if self._uses(match, "depthwise") else None
+            if whole is not None:
+                new = whole.absorbed[:2]
+                if not any(value in self._stored or len(self.users[value]) != 1 for value in new):
+                    self.convolutions[match.result] = whole
+                    self._absorbed.update(new)
+
+    def _uses(self, match: Convolution, algorithm: str) -> bool:
+        """Return True if a convolution has a kernel, of an algorithm."""
         try:
-            return self.choose_convolution(match).schedule.algorithm == "matrix"
+            return self.choose_convolution(match).schedule.algorithm == algorithm
         except UnsupportedError:
             return False
 
@@ -213,7 +232,7 @@ class Grouping:
 
     def _transparent(self, value: Value) -> bool:
         moves = value.op in MOVEMENTS or value.op in SOURCES or _is_entry(value) or self.recomputation.is_index(value)
-        return moves and value not in self.convolutions
+        return (moves or value in self._recomputed) and value not in self.convolutions
 
     def consumers(self, value: Value) -> dict[Group | str, None]:
         """Return the groups that read a value, and the reasons to store the value in memory."""
@@ -291,6 +310,10 @@ class Grouping:
         if not consumers:
             return
         only = consumers[0]
+        if len(consumers) > 1 and _is_dequantized(value) and all(isinstance(reader, Group) for reader in consumers):
+            # The codes take a quarter of the memory, and each reader computes the floats in a few operations.
+            self._recomputed.add(value)
+            return
         if len(consumers) == 1 and isinstance(only, Group):
             reason = self._refusal(value, only)
             if reason is None:
@@ -301,6 +324,26 @@ class Grouping:
                 (consumer for consumer in consumers if isinstance(consumer, str)), f"{len(consumers)} groups read it"
             )
         self._begin_group(value, reason)
+
+    def _anchor_of(self, value: Value) -> Value | None:
+        """Return the contraction or reduction of which a value is an elementwise function, or None."""
+        if value not in self._anchors:
+            self._anchors[value] = None
+            for operand in value.operands:
+                if operand.op in ANCHORS or operand.op == "reduce" or operand in self.convolutions:
+                    source: Value | None = operand
+                elif (is_elementwise(operand) or operand.op == "stop_gradient") and not self._is_written(operand):
+                    source = self._anchor_of(operand)
+                else:
+                    continue
+                if source is not None and has_same_count(shape_of(source), shape_of(value)):
+                    self._anchors[value] = source
+                    break
+        return self._anchors[value]
+
+    def _is_written(self, value: Value) -> bool:
+        """Return True if a value is already known to be in memory."""
+        return value in self._stored or value in self.host or is_narrowing(value)
 
     def _begin_group(self, value: Value, reason: str) -> None:
         group = Group(value, reason)
@@ -337,6 +380,13 @@ class Grouping:
         if value.op in REGIONS:
             return f"{value.op} is written part by part"
         domain = shape_of(group.root)
+        if is_narrowing(value) and (anchor := self._anchor_of(value)) is not None:
+            # The contraction could not join the group, and would be stored in 32 bits.
+            reason = self._refusal(anchor, group)
+            if self._claims.setdefault(group, anchor) is not anchor:
+                reason = "a kernel is built around one contraction"
+            if reason is not None:
+                return f"8-bit results are stored: {reason}"
         if value.op in ANCHORS or value in self.convolutions:
             if group.anchor is not None:
                 return "a kernel is built around one contraction"
@@ -364,6 +414,18 @@ class Grouping:
         if has_fewer(shape_of(value), full):
             return "recomputing for each element of the reader costs more than storing"
         return None
+
+
+def is_narrowing(value: Value) -> bool:
+    """Return True for floats that are converted to 8-bit integers."""
+    return value.op == "convert" and dtype_of(value) in (t.UINT8, t.INT8) and dtype_of(value.operands[0]) == t.FLOAT
+
+
+def _is_dequantized(value: Value) -> bool:
+    """Return True for 8-bit integers as numbers, less a constant and times a constant."""
+    while value.op in ("mul", "sub") and any(map(is_closed, value.operands)):
+        value = value.operands[0] if is_closed(value.operands[1]) else value.operands[1]
+    return value.op == "convert" and dtype_of(value.operands[0]) in (t.UINT8, t.INT8)
 
 
 def _is_entry(value: Value) -> bool:

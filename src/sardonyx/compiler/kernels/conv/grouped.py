@@ -16,7 +16,7 @@ from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.conv.channelwise import Channelwise
 from sardonyx.compiler.kernels.conv.weight_layouts import grouped_weights
 from sardonyx.compiler.kernels.conv.window_sweep import Image, Row, Sweep
-from sardonyx.compiler.llvm.ir_builder import vector
+from sardonyx.compiler.llvm.ir_builder import splat, vector
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.windows import Number, Windows, block_count
 from sardonyx.core.dim import Size
@@ -47,6 +47,7 @@ def depthwise(
     out: tuple[Size, ...],
     outputs: int,
     epilogue: Epilogue,
+    shift: int = 0,
 ) -> Size:
     """Write a depthwise convolution of a blocked image.
 
@@ -62,12 +63,14 @@ def depthwise(
         out: The spatial sizes of the output.
         outputs: Outputs of a register tile.
         epilogue: Consumes the results.
+        shift: Integer that is subtracted from each integer of the image.
 
     Returns:
         The number of work items.
     """
     return grouped(
-        kernel, x=x, weights=weights, batch=batch, windows=windows, out=out, outputs=outputs, epilogue=epilogue, size=1
+        kernel, x=x, weights=weights, batch=batch, windows=windows, out=out, outputs=outputs, epilogue=epilogue, size=1,
+        shift=shift,
     )  # fmt: skip
 
 
@@ -82,6 +85,7 @@ def grouped(
     outputs: int,
     epilogue: Epilogue,
     size: int,
+    shift: int = 0,
 ) -> Size:
     """Write a convolution of groups of ``size`` channels and ``size`` filters; ``size`` divides the lanes.
 
@@ -90,18 +94,18 @@ def grouped(
     """
     target = kernel.target
     sweep = Sweep(kernel, x, windows, out, batch, block_count(x.channels, target.lanes(32)), outputs=outputs)
-    _Grouped(sweep, x, weights, epilogue, size).write()
+    _Grouped(sweep, x, weights, epilogue, size, shift).write()
     return sweep.items
 
 
 class _Grouped(Channelwise):
-    def __init__(self, sweep: Sweep, x: Image, weights: str, epilogue: Epilogue, size: int) -> None:
+    def __init__(self, sweep: Sweep, x: Image, weights: str, epilogue: Epilogue, size: int, shift: int) -> None:
         self.dtype = x.dtype
         super().__init__(sweep, x, "float", sweep.kernel.target.lanes(32), epilogue, memory_type(x.dtype))
-        self.weights, self.size = weights, size
+        self.weights, self.size, self.shift = weights, size, shift
 
     def outside(self) -> str:
-        return "0" if t.is_integer(self.dtype) else self.identity()
+        return str(self.shift) if t.is_integer(self.dtype) else self.identity()
 
     def load(self, address: str) -> str:
         if not t.is_integer(self.dtype):
@@ -109,6 +113,8 @@ class _Grouped(Channelwise):
         e, narrow, wide = self.emitter, vector(self.lanes, self.stored), vector(self.lanes, "i32")
         extend = "zext" if t.kind(self.dtype) == "uint" else "sext"
         number = e.let(f"{extend} {narrow} {e.load(narrow, address, self.lanes * self.dtype.bitwidth // 8)} to {wide}")
+        if self.shift:
+            number = e.let(f"sub {wide} {number}, {splat(str(self.shift), self.lanes, 'i32')}")
         return e.let(f"sitofp {wide} {number} to {self.type}")
 
     def identity(self) -> str:

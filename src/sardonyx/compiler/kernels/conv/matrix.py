@@ -39,8 +39,27 @@ def pack_matrix_weights(weights: np.ndarray, plan: MatrixConvolution) -> np.ndar
     return packed
 
 
-def interleave(kernel: Kernel, plan: MatrixConvolution, x: Image, lines: str, batch: Size, filling: int = 0) -> Size:
-    """Write the copy of an image to lines, with ``filling`` around it; return the work items, a line each."""
+def interleave(
+    kernel: Kernel,
+    plan: MatrixConvolution,
+    x: Image,
+    lines: str,
+    batch: Size,
+    *,
+    filling: int = 0,
+    flips: bool = False,
+) -> Size:
+    """Write the copy of an image to lines; return the work items, a line each.
+
+    Args:
+        kernel: The kernel.
+        plan: The geometry.
+        x: The image.
+        lines: The lines.
+        batch: Number of images.
+        filling: The byte around the image.
+        flips: True if the signs of the image's bytes are flipped: int8 becomes uint8, greater by 128.
+    """
     e = kernel.emitter
     height, width = plan.image
     above, left = plan.padding
@@ -56,7 +75,7 @@ def interleave(kernel: Kernel, plan: MatrixConvolution, x: Image, lines: str, ba
             begin = max(-left, 0)
             inside = e.address(target, "i8", (begin + left) * plan.pixel)
             copy = _copy_planes if plan.planes else _copy_blocks
-            copy(e, plan, x.pointer, image, y, begin, last, inside)
+            copy(e, plan, x.pointer, image, y, begin, last, inside, flips)
             _fill(e, plan, target, max(last + left, 0), plan.columns, filling)
             next(branches)
             _fill(e, plan, target, 0, plan.columns, filling)
@@ -72,7 +91,15 @@ def _fill(e: Emitter, plan: MatrixConvolution, line: str, first: int, end: int, 
 
 
 def _copy_planes(
-    e: Emitter, plan: MatrixConvolution, source: str, image: Number, y: Number, begin: int, end: int, target: str
+    e: Emitter,
+    plan: MatrixConvolution,
+    source: str,
+    image: Number,
+    y: Number,
+    begin: int,
+    end: int,
+    target: str,
+    flips: bool,
 ) -> None:
     """Interleave the planes of a row, 16 pixels at a time."""
     height, width = plan.image
@@ -88,7 +115,7 @@ def _copy_planes(
             at = e.address(source, "i8", e.add(e.add(plane, channel * height * width), x))
             rows.append(e.load(bytes, at, 1) if mask is None else e.masked_load(bytes, at, 1, mask, TILE_ROWS))
         pairs = [e.let(f"bitcast <32 x i8> {_interleave(e, 'i8', *rows[i : i + 2])} to <16 x i16>") for i in (0, 2)]
-        pixels = e.let(f"bitcast <32 x i16> {_interleave(e, 'i16', *pairs)} to <16 x i32>")
+        pixels = _flipped(e, e.let(f"bitcast <32 x i16> {_interleave(e, 'i16', *pairs)} to <16 x i32>"), flips)
         there = e.address(target, "i8", e.mul(e.sub(x, begin), plan.pixel))
         if mask is None:
             e.store("<16 x i32>", pixels, there, 4)
@@ -110,7 +137,15 @@ def _interleave(e: Emitter, element: str, first: str, second: str) -> str:
 
 
 def _copy_blocks(
-    e: Emitter, plan: MatrixConvolution, source: str, image: Number, y: Number, begin: int, end: int, target: str
+    e: Emitter,
+    plan: MatrixConvolution,
+    source: str,
+    image: Number,
+    y: Number,
+    begin: int,
+    end: int,
+    target: str,
+    flips: bool,
 ) -> None:
     """Join the blocks of a row: 4 pixels of 4 blocks at a time are a transposition of 16 bytes each."""
     height, width = plan.image
@@ -127,13 +162,19 @@ def _copy_blocks(
             square = [e.load("<16 x i32>", e.address(start, "i8", i * block_step), 16) for i in range(4)]
             goal = e.address(there, "i8", e.mul(e.sub(x, begin), plan.pixel))
             for i, pixel in enumerate(_transpose_quarters(e, square)):
-                e.store("<16 x i32>", pixel, e.address(goal, "i8", i * plan.pixel), 16)
+                e.store("<16 x i32>", _flipped(e, pixel, flips), e.address(goal, "i8", i * plan.pixel), 16)
         with e.loop(whole, end) as x:
             start = e.address(of_block, "i8", e.mul(x, _BLOCK))
             goal = e.address(there, "i8", e.mul(e.sub(x, begin), plan.pixel))
             for i in range(some):
                 part = e.load("<16 x i8>", e.address(start, "i8", i * block_step), 16)
+                part = e.let(f"xor <16 x i8> {part}, {splat('-128', 16, 'i8')}") if flips else part
                 e.store("<16 x i8>", part, e.address(goal, "i8", i * _BLOCK), 16)
+
+
+def _flipped(e: Emitter, words: str, flips: bool) -> str:
+    """Return words of bytes, with flipped signs if ``flips``."""
+    return e.let(f"xor <16 x i32> {words}, {splat('-2139062144', 16, 'i32')}") if flips else words
 
 
 def _transpose_quarters(e: Emitter, rows: list[str]) -> list[str]:

@@ -1,0 +1,136 @@
+"""Movements of dequantized values are movements of their 8-bit codes.
+
+A quantizer writes a pair of ``QuantizeLinear`` and ``DequantizeLinear`` around every operator: paddings, slices,
+concatenations and maxima work on floats between two pairs. Dequantization maps each element alone, and preserves order:
+these operators give the same floats if the codes are moved and dequantized afterwards. A quantization that undoes the
+dequantization before it is then the identity on codes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.codegen.requantize import quantization
+from sardonyx.compiler.passes.int8_matmul import Quantized, match_quantized
+from sardonyx.core.eval.tensor import Tensor, apply, constant
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Function, Value
+from sardonyx.core.transform.rewriting import Match, RuleSet
+
+CODE_MOVEMENTS = RuleSet("move codes")
+
+_LIMITS = {t.UINT8: (0, 255), t.INT8: (-128, 127)}
+
+
+def move_codes(inner: Function) -> Function:
+    """Return the function with movements of codes in place of movements of dequantized values."""
+    return CODE_MOVEMENTS.apply(inner)
+
+
+@CODE_MOVEMENTS.rule("slice", "reverse")
+def moved_codes(m: Match, x: Tensor, **params: Any) -> Value | None:
+    """A part of dequantized values is the dequantized part of the codes."""
+    source = _dequantized(x)
+    return None if source is None else _dequantize(source, apply(m.op, source.codes, **params))
+
+
+@CODE_MOVEMENTS.rule("pad")
+def padded_codes(m: Match, x: Tensor, filling: Tensor, **params: Any) -> Value | None:
+    """Padded dequantized values are dequantized padded codes, if the filling has a code."""
+    source = _dequantized(x)
+    code = None if source is None else _code_of(source, filling)
+    if source is None or code is None:
+        return None
+    return _dequantize(source, apply("pad", source.codes, code, **params))
+
+
+@CODE_MOVEMENTS.rule("concat")
+def joined_codes(m: Match, *parts: Tensor, axis: int) -> Value | None:
+    """Joined dequantized values of one scale and zero point are the dequantized joined codes."""
+    sources = [_dequantized(part) for part in parts]
+    first = sources[0] if sources else None
+    if first is None or any(other is None or not _has_same_scale(first, other) for other in sources):
+        return None
+    return _dequantize(first, apply("concat", *[source.codes for source in sources if source is not None], axis=axis))
+
+
+@CODE_MOVEMENTS.rule("reduce_window")
+def extreme_codes(m: Match, x: Tensor, **params: Any) -> Value | None:
+    """The extreme of dequantized values is the dequantized extreme code: every window has an element."""
+    source = _dequantized(x)
+    if source is None or params["kind"] not in ("max", "min") or set(params["dilation"]) != {1}:
+        return None
+    if any(size >= taps for taps, pair in zip(params["window"], params["padding"], strict=True) for size in pair):
+        return None
+    return _dequantize(source, apply("reduce_window", source.codes, **params))
+
+
+@CODE_MOVEMENTS.rule("convert")
+def same_codes(m: Match, x: Tensor, *, dtype: t.DType, **params: Any) -> Value | None:
+    """Codes that are dequantized and quantized again with the same scale and zero point are unchanged."""
+    goal = quantization(x, dtype)
+    if goal is None or (goal.low, goal.high) != _LIMITS[dtype] or goal.source.op not in ("mul", "div"):
+        return None
+    values, factor = goal.source.operands
+    source = match_quantized(values)
+    if source is None or source.scale is None or source.codes.dtype != dtype:
+        return None
+    number, scale = _number(factor), _number(source.scale)
+    zero = 0 if source.zero is None else _number(source.zero)
+    if number is None or scale is None or not scale or zero != goal.zero:
+        return None
+    # The quotient of a difference of codes is off by less than 1e-4, and rounds to the difference.
+    units = scale / number if goal.source.op == "div" else scale * number
+    return source.codes if abs(units - 1) < 1e-7 * 4 else None
+
+
+def _dequantized(value: Value) -> Quantized | None:
+    """Return dequantized values with a known scale and zero point; None for other values."""
+    source = match_quantized(value)
+    if source is None or source.scale is None or (_number(source.scale) or 0) <= 0:
+        return None
+    return source if source.zero is None or _number(source.zero) is not None else None
+
+
+def _number(value: Value) -> float | None:
+    """Return the number in all elements of a constant; None for other values."""
+    while value.op in ("broadcast", "reshape"):
+        value = value.operands[0]
+    if not value.is_constant:
+        return None
+    numbers = np.unique(np.asarray(value.known))
+    return float(numbers[0]) if len(numbers) == 1 and np.isfinite(numbers[0]) else None
+
+
+def _has_same_scale(first: Quantized, second: Quantized) -> bool:
+    same_zero = (0 if first.zero is None else _number(first.zero)) == (
+        0 if second.zero is None else _number(second.zero)
+    )
+    assert first.scale is not None
+    assert second.scale is not None
+    return first.codes.dtype == second.codes.dtype and same_zero and _number(first.scale) == _number(second.scale)
+
+
+def _code_of(source: Quantized, filling: Value) -> Tensor | None:
+    """Return the code that is dequantized to a number, or None."""
+    number = _number(filling)
+    if number is None or source.scale is None:
+        return None
+    scale = np.float32(_number(source.scale) or 0.0)
+    zero = 0 if source.zero is None else int(_number(source.zero) or 0)
+    code = round(number / float(scale)) + zero
+    low, high = _LIMITS[source.codes.dtype]
+    if not low <= code <= high or np.float32(code - zero) * scale != np.float32(number):
+        return None
+    return constant(np.array(code, t.numpy_dtype(source.codes.dtype)), source.codes.dtype)
+
+
+def _dequantize(source: Quantized, codes: Tensor) -> Tensor:
+    """Return codes as numbers, by the scale and zero point of others."""
+    floats = apply("convert", codes, dtype=t.FLOAT, saturate=True, rounding="up")
+    if source.zero is not None:
+        floats = floats - constant(np.float32(_number(source.zero)), t.FLOAT)
+    assert source.scale is not None
+    return floats * source.scale
