@@ -8,7 +8,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from sardonyx import Session
+from sardonyx import Session, optimize
 from sardonyx.errors import ExecutionError, InvalidModelError, ResourceError, SardonyxError, ShapeError
 
 F = np.float32
@@ -172,6 +172,33 @@ def test_both_engines_answer_alike(case: str) -> None:
     assert expected[0].shape == shape
     for x, y in zip(expected, actual, strict=True):
         np.testing.assert_array_equal(x, y, strict=True)
+
+
+def test_a_body_that_does_not_run_may_have_other_types() -> None:
+    model = model_of(
+        """g (int64 n, bool c, float[A] x) => (y) { y = Loop (n, c, x) <body = body (int64 i, bool go, float[?] s)
+        => (bool again, int64 t) { again = Identity (go)  t = Identity (i) }> }"""
+    )
+    expected, actual = outcomes(model, {"n": np.int64(0), "c": np.array(True), "x": np.ones(3, F)})
+    assert np.array_equal(expected, actual)
+
+
+@pytest.mark.parametrize("target", ["portable", "native", "onnxruntime"])
+def test_a_constant_that_is_not_utf8_is_refused_by_name(target: str) -> None:
+    node = onnx.helper.make_node("Constant", [], ["y"], value_string=b"\xff\xfe")
+    y = onnx.helper.make_tensor_value_info("y", 8, [])
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "g", [], [y]), ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 13)]
+    )
+    with pytest.raises(InvalidModelError, match="not valid UTF-8"):
+        optimize(model, target=target, verify=False)
+    assert outcomes(model, {}) == [InvalidModelError, InvalidModelError]
+
+
+def test_sizes_of_two_axes_are_refused() -> None:
+    model = model_of("g (float[A] x, int64[B, C] shape) => (y) { y = Expand (x, shape) }")
+    feeds = {"x": np.ones(3, F), "shape": np.ones((1, 1), np.int64)}
+    assert outcomes(model, feeds) == [ShapeError, ShapeError]
 
 
 def test_too_little_memory_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

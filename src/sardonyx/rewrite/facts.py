@@ -42,12 +42,25 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     return _constant_node_tensor(node)
 
 
+_CONSTANT_KINDS = {
+    "value": ir.AttributeType.TENSOR, "value_int": ir.AttributeType.INT, "value_ints": ir.AttributeType.INTS,
+    "value_float": ir.AttributeType.FLOAT, "value_floats": ir.AttributeType.FLOATS,
+    "value_string": ir.AttributeType.STRING, "value_strings": ir.AttributeType.STRINGS,
+}  # fmt: skip
+"""The kinds of the attributes of ``Constant``."""
+
+
+def _encoded(text: str | bytes) -> bytes:
+    """Return a string of an attribute, which is bytes if the string is not UTF-8."""
+    return text if isinstance(text, bytes) else text.encode()
+
+
 def _constant_node_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     cached: ir.TensorProtocol | None = node.outputs[0].const_value
     if cached is not None:
         return cached
     attribute = next(iter(node.attributes.values()), None)
-    if attribute is None or attribute.is_ref():
+    if attribute is None or attribute.is_ref() or attribute.type is not _CONSTANT_KINDS.get(attribute.name):
         return None
     match attribute.name:
         case "value":
@@ -58,9 +71,9 @@ def _constant_node_tensor(node: ir.Node) -> ir.TensorProtocol | None:
         case "value_float" | "value_floats":
             tensor = ir.Tensor(np.array(attribute.value, np.float32))
         case "value_string":
-            tensor = ir.StringTensor([attribute.as_string().encode()], shape=ir.Shape([]))
+            tensor = ir.StringTensor([_encoded(attribute.value)], shape=ir.Shape([]))
         case "value_strings":
-            strings = [s.encode() for s in attribute.as_strings()]
+            strings = [_encoded(text) for text in attribute.value]
             tensor = ir.StringTensor(strings, shape=ir.Shape([len(strings)]))
         case _:
             return None

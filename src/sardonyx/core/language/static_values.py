@@ -54,8 +54,10 @@ def sizes(x: Tensor, name: str = "a size") -> tuple[Size, ...]:
 
     Raises:
         NeedsValueError: The number of elements is only known at run time.
-        ShapeError: An element is negative.
+        ShapeError: The rank exceeds 1, or an element is negative.
     """
+    if x.rank > 1:
+        raise ShapeError(f"expected a tensor of one axis for {name}, got {x.type}.")
     values = sizes_of(x)
     if values is None:
         count = static_size(x, 0, f"the number of elements of {name}") if x.rank else 1

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
+from sardonyx.core.dim import equal
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import OptionalType, TensorType, Type
 from sardonyx.core.language import Tensor
-from sardonyx.errors import InvalidModelError
+from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions.sequences import as_optional, optional_element
 from sardonyx.ops.graph import Body
 from sardonyx.ops.registry import operator
@@ -139,6 +140,9 @@ def _fill(values: Sequence[int], count: int) -> Sequence[int]:
 def _scan(
     state: Sequence[Tensor], rows: Sequence[Tensor], backward: Sequence[int], count: Tensor, body: Body
 ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    for other in rows:
+        if equal(other.shape[0], rows[0].shape[0]) is False:
+            raise ShapeError(f"expected scanned sequences of one length, got {rows[0].shape[0]} and {other.shape[0]}.")
     rows = [rows[0], *(L.of_size(x, 0, rows[0].shape[0], "a scanned sequence") for x in rows[1:])]
 
     def iterate(i: Tensor, *carried: Tensor) -> tuple[None, Sequence[Value], Sequence[Value]]:

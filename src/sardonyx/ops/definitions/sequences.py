@@ -18,7 +18,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import DEFINED, Value
 from sardonyx.core.ir.types import OptionalType, SequenceType, TensorType, Type
 from sardonyx.core.language import Tensor
-from sardonyx.errors import ExecutionError, InvalidModelError, TypeMismatchError
+from sardonyx.errors import ExecutionError, InvalidModelError, ShapeError, TypeMismatchError
 from sardonyx.ops.graph import Body
 from sardonyx.ops.registry import host_operator, operator
 
@@ -46,6 +46,8 @@ def _element_type(sequence: SequenceType) -> TensorType:
 
 def _index(position: Array | None, default: int, least: int, limit: int) -> int:
     """Return a checked position, or the default for an omitted one."""
+    if position is not None and position.size != 1:
+        raise ShapeError(f"expected one position of a sequence, got {position.size}.")
     index = default if position is None else int(position.reshape(()))
     if not least <= index < limit:
         raise ExecutionError(
