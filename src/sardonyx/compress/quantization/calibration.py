@@ -69,6 +69,10 @@ class Observation:
             self._observe({**values, **{name: np.asarray(sample[name]) for name in self._fed}}, self.count)
             self.count += 1
 
+    def close(self) -> None:
+        """Release the compiled model; no more samples can be added."""
+        self._session = None
+
     def _place_inputs(self, model: ir.Model, sites: Sequence[WeightSite], needs: Needs) -> None:
         """Let sites that read the same rows share statistics."""
         within = moments_within(sites, needs)

@@ -233,13 +233,15 @@ def _best(draft: Draft, calibration: str) -> tuple[str, ir.Model, tuple[OutputEr
     if draft.mode != "static":
         result = draft.write("")
         return "", result, output_errors(original, result, draft.judged)
-    trials: list[tuple[float, str, ir.Model, tuple[OutputError, ...]]] = []
+    best: tuple[float, str, ir.Model, tuple[OutputError, ...]] | None = None
     for one in draft.calibrations(calibration):
         result = draft.write(one)
         errors = output_errors(original, result, draft.judged)
-        trials.append((min((error.sqnr for error in errors), default=math.inf), one, result, errors))
-    _, best, result, errors = max(trials, key=lambda trial: trial[0])
-    return best, result, errors
+        worst = min((error.sqnr for error in errors), default=math.inf)
+        if best is None or worst > best[0]:
+            best = worst, one, result, errors
+    assert best is not None
+    return best[1:]
 
 
 def _best_nodes(
@@ -335,6 +337,7 @@ class Draft:
         names = [str(value.name) for value in self.placement.reads] if self.mode == "static" else []
         samples = itertools.chain(self._preview, stream)
         self.observation = Observation(self.prepared, names, samples, self.placement.sites, needs)
+        self.observation.close()
         self.judged = split.judged
         self._leave_out_unusable()
 

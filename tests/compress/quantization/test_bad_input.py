@@ -1,0 +1,155 @@
+"""Bad input of every kind ends in a named error or a stated fallback, and large models stream."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import sardonyx
+from sardonyx.compress.quantization import quantize
+from sardonyx.errors import EvaluationError
+from tests.compress.quantization.networks import decibels, detector, images, transformer
+
+
+def parsed(text: str, **arrays: np.ndarray) -> bytes:
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    return model.SerializeToString()
+
+
+def weight(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_one_sample_judges_itself_and_the_report_says_so() -> None:
+    report = quantize(detector(), images(1)).report
+    assert (report.samples, report.judged) == (1, "calibration samples")
+
+
+def test_an_evaluate_function_that_raises_is_named_and_the_file_is_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(detector())
+
+    def evaluate(session: sardonyx.Session) -> float:
+        raise ZeroDivisionError("no labels")
+
+    with pytest.raises(EvaluationError, match="no labels"):
+        quantize(path, images(4), evaluate=evaluate, calibration="minmax")
+    assert path.read_bytes() == detector() and [item.name for item in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_the_metric_and_its_verdict_are_in_the_report() -> None:
+    sample = images(1, 5)[0]
+    expected = sardonyx.Session(detector(), compile="wait").run(None, sample)[0]
+
+    def evaluate(session: sardonyx.Session) -> tuple[float, np.ndarray]:
+        scores = -np.abs(session.run(None, sample)[0] - expected).reshape(-1, 6).mean(1)
+        return float(scores.mean()), scores
+
+    report = quantize(detector(), images(6), evaluate=evaluate, drop=100.0, calibration="minmax").report
+    assert report.evidence.metric is not None and report.evidence.verdict == "kept"
+
+
+def test_activations_with_elements_for_infinity_stay_in_float() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]> n (float[N, 8] x, float[N, 8] mask) => (float[N, 4] y)
+        { s = Max(x, mask) h = MatMul(s, w) r = Relu(h) y = MatMul(r, v) }"""
+    model = parsed(text, w=weight(8, 6), v=weight(6, 4))
+    rng = np.random.default_rng(1)
+    feeds = [
+        {
+            "x": rng.standard_normal((3, 8)).astype(np.float32),
+            "mask": np.where(rng.random((3, 8)) < 0.3, np.float32(-1e9), 0),
+        }
+        for _ in range(6)
+    ]
+    masked = parsed(text.replace("Max(x, mask)", "Add(x, mask)"), w=np.abs(weight(8, 6)) * 1e-9, v=weight(6, 4))
+    assert not any("infinity" in note for note in quantize(model, feeds).report.notes)
+    result = quantize(masked, feeds)
+    assert any("stand for infinity" in note and "stay in float" in note for note in result.report.notes)
+    (y,) = sardonyx.Session(result.model, compile="wait").run(None, feeds[0])
+    assert np.isfinite(y).all()
+
+
+def test_an_activation_without_elements_stays_in_float() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]> n (float[N, 8] x, float[M, 8] e) => (float[N, 4] y, float[M, 4] z)
+        { y = MatMul(x, w) z = MatMul(e, v) }"""
+    model = parsed(text, w=weight(8, 4), v=weight(8, 4))
+    feeds = [{"x": weight(2, 8, seed=i), "e": np.zeros((0, 8), np.float32)} for i in range(5)]
+    result = quantize(model, feeds)
+    assert any("no elements of e" in note for note in result.report.notes)
+    assert result.report.quantized == 2
+
+
+def test_bodies_and_recurrent_layers_have_integer_weights() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]> n (float[T, N, 8] x, bool c) => (float[T, N, 4] y)
+        {
+            h, last = LSTM<hidden_size = 6>(x, W, R)
+            s = Squeeze(h, one)
+            y = If(c) <then_branch = t () => (float[T, N, 4] a) { a = MatMul(s, v) },
+                       else_branch = f () => (float[T, N, 4] b) { b = MatMul(s, u) }>
+        }"""
+    arrays = {"W": weight(1, 24, 8) / 3, "R": weight(1, 24, 6) / 3, "v": weight(6, 4), "u": weight(6, 4, seed=2)}
+    model = parsed(text, one=np.array([1]), **arrays)
+    feeds = [{"x": weight(3, 2, 8, seed=i), "c": np.array(i % 2 == 0)} for i in range(6)]
+    original = sardonyx.Session(model, compile="off")
+    options: dict[str, Any]
+    for options in ({"mode": "weights"}, {"mode": "dynamic"}):
+        result = quantize(model, **options)
+        assert result.report.quantized == 4 and not result.report.floats
+        onnx.checker.check_model(sardonyx.to_proto(result.model), full_check=True)
+        session = sardonyx.Session(result.model, compile="off")
+        for sample in feeds[:2]:
+            expected, actual = original.run(None, sample)[0], session.run(None, sample)[0]
+            assert np.abs(expected - actual).max() < 0.05 * np.abs(expected).max()
+
+
+def test_functions_are_inlined() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17, "own": 1]> n (float[N, 8] x) => (float[N, 4] y)
+        { h = own.block(x, w) y = own.block(h, v) }
+        <domain: "own", opset_import: ["": 17]> block (a, b) => (c) { m = MatMul(a, b) c = Relu(m) }"""
+    model = parsed(text, w=weight(8, 6), v=weight(6, 4))
+    result = quantize(model, [{"x": weight(4, 8, seed=i)} for i in range(8)])
+    assert result.report.quantized == 2 and not result.model.functions
+    assert decibels(model, result, [{"x": weight(4, 8, seed=20)}], "native") > 20
+
+
+def test_sizes_change_from_sample_to_sample() -> None:
+    feeds = [{"tokens": np.arange(length, dtype=np.int64)[None]} for length in (3, 11, 5, 7, 4)]
+    assert quantize(transformer(), feeds, calibration="mse").report.samples == 5
+
+
+STREAM = """
+import json, resource, sys
+import numpy as np
+from sardonyx.compress.quantization import quantize
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak()
+quantize(sys.argv[1], mode=sys.argv[2]).save(sys.argv[3])
+print(json.dumps([before, peak()]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["dynamic", "weights"])
+def test_large_models_stream(tmp_path: Path, mode: str) -> None:
+    size, count = 2048, 16  # 256 MiB
+    lines = [f"h{i} = MatMul({'x' if i == 0 else f'r{i - 1}'}, w{i}) r{i} = Relu(h{i})" for i in range(count)]
+    text = f"""<ir_version: 9, opset_import: ["": 17]> n (float[N, {size}] x) => (float[N, {size}] y)
+        {{ {" ".join(lines)} y = Identity(r{count - 1}) }}"""
+    path = tmp_path / "large.onnx"
+    path.write_bytes(parsed(text, **{f"w{i}": weight(size, size, seed=i) for i in range(count)}))
+    outcome = subprocess.run(
+        [sys.executable, "-c", STREAM, str(path), mode, str(tmp_path / "small.onnx")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    before, after = json.loads(outcome.stdout)
+    # The compiler and the rules are imported after the first measurement: 64 MiB.
+    assert after - before <= 1.3 * path.stat().st_size + (64 << 20)
