@@ -120,3 +120,12 @@ def test_types_that_numpy_lacks_are_written_as_float32(run: Run, tmp_path: Path)
     with np.load(outputs) as stored:
         assert stored["y"].dtype == np.float32 and stored["y"].tolist() == [1, 2.5]
     assert run("run", tmp_path / "half.onnx", "--inputs", inputs, "--expect", outputs).code == 0
+
+
+def test_a_model_without_operator_sets_runs_as_in_a_session(run: Run, two_layers: Path) -> None:
+    model = onnx.load(two_layers)
+    model.ClearField("opset_import")
+    onnx.save(model, two_layers)
+    outcome = run("run", two_layers, "--json")
+    assert outcome.code == 0, outcome.err
+    assert [row["name"] for row in outcome.json["outputs"]] == ["y"]

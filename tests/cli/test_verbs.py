@@ -5,6 +5,7 @@ import importlib
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx import demo
+from sardonyx import Session, demo
 from sardonyx.rewrite.evaluate import evaluate
 from tests.cli.conftest import Run
 
@@ -166,8 +167,47 @@ def test_view_refuses_a_missing_file(run: Run, tmp_path: Path) -> None:
     assert run("view", tmp_path / "absent.onnx").code == 2
 
 
-def test_progress_is_shown_on_terminals_only(run: Run, two_layers: Path) -> None:
+def test_progress_of_short_work_is_shown_on_terminals_only(run: Run, two_layers: Path) -> None:
     assert run("info", two_layers).err == ""
+
+
+@pytest.mark.parametrize(("options", "notices"), [([], 1), (["--json"], 0)])
+def test_long_compilation_is_reported_once_without_a_terminal(
+    run: Run, two_layers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], notices: int
+) -> None:
+    monkeypatch.setattr("sardonyx.cli.output.SECONDS_BEFORE_NOTICE", 0.01)
+
+    def compile_slowly(*arguments: object, **options: object) -> Session:
+        time.sleep(0.3)
+        return Session(two_layers, compile="wait")
+
+    monkeypatch.setattr("sardonyx.cli.compile.Session", compile_slowly)
+    outcome = run("compile", two_layers, "-o", tmp_path / "layers.sdx", *options)
+    assert outcome.code == 0
+    assert outcome.err == "compiling: in progress after 0.01 s\n" * notices
+    assert "in progress" not in outcome.out
+
+
+def test_a_lowered_ir_version_is_explained(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    newer, output = tmp_path / "newer.onnx", tmp_path / "out.onnx"
+    assert run("convert-opset", two_layers, "--ir", "10", "-o", newer).code == 0
+    reason = "the lowest with all features of the"
+    optimized = run("optimize", newer, "--no-measure", "-o", output).out
+    assert f"IR version 10 → 8: {reason} result" in optimized
+    assert f"IR version: 10 → 8, {reason} second model" in run("diff", newer, output).out
+    assert reason not in run("diff", output, newer).out
+    assert "IR version" not in run("optimize", output, "--no-measure").out
+
+
+def test_a_node_with_the_name_of_its_operator_is_named_once(run: Run, tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2] x) => (float[2] y) { [Cast] d = Cast<to=11>(x) [Cast_1] f = Cast<to=1>(d) [Relu] y = Relu(f) }"""
+    model, output = tmp_path / "casts.onnx", tmp_path / "out.onnx"
+    onnx.save(onnx.parser.parse_model(text), model)
+    assert run("info", model).out.count("weights       none") == 1
+    assert run("optimize", model, "--no-measure", "-o", output).code == 0
+    lines = run("diff", model, output).out.splitlines()
+    assert {"- Cast", "- Cast_1"} <= set(lines)
 
 
 def test_explain_lists_kernels_and_operations(run: Run, two_layers: Path) -> None:

@@ -118,6 +118,7 @@ def command(
         tables.passes_table(result.report),
         *([tables.explanation(result.report)] if explain else []),
         *tables.opset_hints(result.report),
+        *tables.ir_version_line(figures.before, figures.after),
         tables.verdict_line(result.report),
     )
     for path in (output, report):

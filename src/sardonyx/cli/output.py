@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,9 @@ from sardonyx.errors import ModelFileError, OptionError, SardonyxError
 
 MODEL_SUFFIXES = ("", ".onnx", ".pb", ".onnxtxt", ".onnxtext", ".textproto", ".pbtxt", ".prototxt")
 """Suffixes of model files; the text forms have their own, all others are binary."""
+
+SECONDS_BEFORE_NOTICE = 5.0
+"""Seconds of work after which a verb without a terminal reports, once, that the work goes on."""
 
 WIDTH_OF_FILES = 120
 """Columns of output to files and pipes."""
@@ -106,9 +110,13 @@ def _plain(data: Any) -> Any:
 
 @contextmanager
 def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show a progress indicator, on a terminal only."""
-    if quiet or not errors.is_terminal:
+    """Show a progress indicator on a terminal; elsewhere, write one line to standard error if the work takes long."""
+    if quiet:
         yield
+        return
+    if not errors.is_terminal:
+        with _notice_of_long_work(text):
+            yield
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -116,6 +124,20 @@ def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
     with Progress(*columns, console=errors, transient=True) as bar:
         bar.add_task(text)
         yield
+
+
+@contextmanager
+def _notice_of_long_work(text: str) -> Iterator[None]:
+    message = f"{text}: in progress after {SECONDS_BEFORE_NOTICE:g} s"
+    notice = threading.Timer(SECONDS_BEFORE_NOTICE, errors.print, [message], {"markup": False})
+    notice.daemon = True
+    notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
+        # A notice that has begun is completed before the verb writes its results.
+        notice.join()
 
 
 def report_written(path: Path, *, as_json: bool, **more: Any) -> None:

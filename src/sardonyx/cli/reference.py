@@ -18,7 +18,7 @@ _HEAD = f"""# The command line
 
 `sardonyx VERB --help` prints the same text. {EXIT_CODES} Errors go to standard error, results to
 standard output; with `--json` the output is one JSON value, and an error is `{{"error": …}}`. Long operations show
-progress on terminals only.
+progress on terminals; elsewhere one line on standard error, after 5 s, says that the work goes on.
 """
 
 

@@ -294,7 +294,9 @@ def _format_type(value: ir.Value) -> str:
 
 def _model(a: ir.Model, b: ir.Model) -> Iterator[str]:
     if a.ir_version != b.ir_version:
-        yield f"IR version: {a.ir_version} → {b.ir_version}"
+        lowest = a.ir_version > b.ir_version >= model_io.lowest_ir_version(b)
+        reason = ", the lowest with all features of the second model" if lowest else ""
+        yield f"IR version: {a.ir_version} → {b.ir_version}{reason}"
     for label, left, right in (
         ("graph name", a.graph.name, b.graph.name),
         ("model version", a.model_version, b.model_version),

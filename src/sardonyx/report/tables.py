@@ -145,6 +145,14 @@ def verdict_line(report: Report) -> Text:
     return text
 
 
+def ir_version_line(before: Summary, after: Summary) -> Sequence[RenderableType]:
+    """Return a line with the reason if the result has a lower IR version than the model, else nothing."""
+    if after.ir_version >= before.ir_version:
+        return []
+    versions = f"IR version {before.ir_version} → {after.ir_version}"
+    return [Text(f"{versions}: the lowest with all features of the result, which more engines read", style="dim")]
+
+
 def opset_hints(report: Report) -> Sequence[RenderableType]:
     """Return a line for each newer operator set that would allow more fusions."""
     return [

@@ -238,8 +238,7 @@ def draw(path: str | os.PathLike[str] | ir.Model, run: Run) -> tuple[Feeds, dict
     Raises:
         EvaluationError: the model runs on none of the drawn inputs.
     """
-    model = model_io.load(path)
-    inference.infer_shapes(model, strict=False)
+    model = _load_with_shapes(path)
     names = inputs.open_sizes(model)
     for size in TYPICAL_SIZES if names else ():
         sizes = {name: 1 if first else size for name, first in names.items()}
@@ -273,6 +272,14 @@ def sizes_remedy(names: Iterable[str]) -> str:
     return f"Give real inputs (--inputs), or values of its open sizes (--sizes): {', '.join(listed[:8])}."
 
 
+def _load_with_shapes(path: str | os.PathLike[str] | ir.Model) -> ir.Model:
+    """Load a model, with inferred shapes unless it imports no operator set; sessions run such a model too."""
+    model = model_io.load(path)
+    if model.graph.opset_imports:
+        inference.infer_shapes(model, strict=False)
+    return model
+
+
 def draw_at(path: str | os.PathLike[str] | ir.Model, sizes: Mapping[str, int]) -> tuple[Feeds, dict[str, int]]:
     """Draw inputs at some sizes and return them with the values of all open sizes, 1 for each unnamed one.
 
@@ -284,8 +291,7 @@ def draw_at(path: str | os.PathLike[str] | ir.Model, sizes: Mapping[str, int]) -
         OptionError: A name is not an open size of the model.
         EvaluationError: No inputs can be drawn.
     """
-    model = model_io.load(path)
-    inference.infer_shapes(model, strict=False)
+    model = _load_with_shapes(path)
     names = inputs.open_sizes(model)
     if unknown := sorted(set(sizes) - set(names)):
         raise OptionError(

@@ -84,7 +84,11 @@ class ModelSource:
             UnsupportedError: The source is a compiled file.
         """
         if is_compiled_file(self._source):
-            raise UnsupportedError("expected a model, got a compiled file.", where=self._path)
+            raise UnsupportedError(
+                "expected a model, got a compiled file.",
+                where=self._path,
+                remedy="Give the model from which the file was compiled.",
+            )
         if self._model is None:
             from sardonyx.model.node_order import load_sorted
 
