@@ -64,6 +64,7 @@ def test_convert_writes_any_name_in_a_named_format(run: Run, two_layers: Path, t
     "arguments",
     [
         ["set-shape", "--input", "nope:3"],
+        ["set-shape", "--input", "x:3"],
         ["set-shape", "--batch", "-2"],
         ["extract", "--outputs", "nope"],
         ["rename", "nope=a"],
