@@ -21,6 +21,7 @@ register_hook("compress_at_load", "sardonyx.compress.at_load", "compress_at_load
 PUBLIC_NAMES = {
     "sardonyx.compress.evidence": ["metric"],
     "sardonyx.compress.float16": ["auto_mixed_precision", "convert_bfloat16", "convert_float16"],
+    "sardonyx.compress.pruning": ["prune"],
     "sardonyx.compress.quantization": ["quantize"],
     "sardonyx.compress.search": ["Budget", "compress"],
     "sardonyx.errors": ["SardonyxError"],

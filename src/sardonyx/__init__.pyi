@@ -4,6 +4,7 @@ from sardonyx.compress.evidence import metric as metric
 from sardonyx.compress.float16 import auto_mixed_precision as auto_mixed_precision
 from sardonyx.compress.float16 import convert_bfloat16 as convert_bfloat16
 from sardonyx.compress.float16 import convert_float16 as convert_float16
+from sardonyx.compress.pruning import prune as prune
 from sardonyx.compress.quantization import quantize as quantize
 from sardonyx.compress.search import Budget as Budget
 from sardonyx.compress.search import compress as compress

@@ -1,0 +1,286 @@
+"""Rules of operators: the channels of a node's results, and the constants that belong to these channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.compress.pruning.channels import UNNUMBERED, Axis, ChannelGraph, Cut, is_constant
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.names import node_label
+
+Rule = Callable[[ChannelGraph, ir.Node, int], bool]
+"""A function of the graph, a node and the operator set; False if the channels of the inputs must stay."""
+
+
+def find_channels(model: ir.Model, exclude: Collection[str] = ()) -> ChannelGraph:
+    """Return the channels of the main graph.
+
+    Args:
+        model: The model, with inferred shapes and no model functions.
+        exclude: Names of nodes, or operators, whose channels stay.
+    """
+    graph = ChannelGraph()
+    for node in model.graph:
+        follow(graph, node, model.opset_imports.get("", 1))
+        if node.name in exclude or node.op_type in exclude:
+            for value in (*node.inputs, *node.outputs):
+                if value is not None and value in graph.axes:
+                    graph.fix(graph.axes[value].ids, f"'{node.name or node.op_type}' is excluded")
+    for value in model.graph.outputs:
+        if value in graph.axes:
+            graph.fix(graph.axes[value].ids, f"'{value.name}' is an output of the model")
+    return graph
+
+
+def follow(graph: ChannelGraph, node: ir.Node, opset: int) -> None:
+    """Continue the channels of the inputs of a node to the results, or fix these channels."""
+    rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    used = [value for value in node.outputs[1:] if value.uses() or value.is_graph_output()]
+    if rule is not None and not used and rule(graph, node, opset):
+        return
+    values = [value for value in node.inputs if value is not None]
+    values += [value for body in facts.bodies(node) for value in facts.captured_values(body)]
+    for value in values:
+        if value in graph.axes:
+            graph.fix(graph.axes[value].ids, f"read by {node.op_type} '{node_label(node)}'")
+    for output in node.outputs:  # A rule may have numbered a result before a later input refused.
+        if output in graph.axes:
+            graph.fix(graph.axes[output].ids, f"computed by {node.op_type} '{node_label(node)}'")
+
+
+def _axis(graph: ChannelGraph, node: ir.Node, index: int = 0) -> Axis | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return None if value is None else graph.axes.get(value)
+
+
+def _consume(graph: ChannelGraph, node: ir.Node, input_axis: int, weight_axis: int, weight: tuple[int, ...]) -> bool:
+    """Record the weight's slices of the input's channels; False if the input has channels on another axis."""
+    axis = _axis(graph, node)
+    if axis is None:
+        return True
+    if axis.index != input_axis or len(axis.ids) != weight[weight_axis]:
+        return False
+    graph.cuts.append(Cut(node, 1, weight_axis, axis.ids, "consumer"))
+    return True
+
+
+def _produce(graph: ChannelGraph, node: ir.Node, index: int, weight_axis: int, count: int) -> np.ndarray:
+    """Number the channels that a weight computes."""
+    ids = graph.new(count)
+    graph.cuts.append(Cut(node, 1, weight_axis, ids, "producer"))
+    graph.axes[node.outputs[0]] = Axis(index, ids)
+    return ids
+
+
+def _convolution(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    shape = facts.static_shape(node.inputs[1])
+    has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
+    if not is_constant(node, 1) or shape is None or (has_bias and not is_constant(node, 2)):
+        return False
+    groups = int(facts.attribute(node, "group", opset, 1))
+    transposed = node.op_type == "ConvTranspose"
+    if groups == 1:
+        if not _consume(graph, node, 1, 0 if transposed else 1, shape):
+            return False
+        ids = _produce(graph, node, 1, 1 if transposed else 0, shape[1 if transposed else 0])
+    else:
+        axis = _axis(graph, node)
+        if axis is None or axis.index != 1 or len(axis.ids) != groups or transposed or shape[0] % groups:
+            return False
+        ids = np.repeat(axis.ids, shape[0] // groups)
+        graph.cuts.append(Cut(node, 1, 0, ids, "parameter"))
+        graph.groups.append((node, axis.ids))
+        graph.axes[node.outputs[0]] = Axis(1, ids)
+    if has_bias:
+        graph.cuts.append(Cut(node, 2, 0, ids, "parameter"))
+    return True
+
+
+def _gemm(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    shape = facts.static_shape(node.inputs[1])
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if not is_constant(node, 1) or shape is None or (bias is not None and not is_constant(node, 2)):
+        return False
+    if _axis(graph, node) is not None and facts.attribute(node, "transA", opset, 0):
+        return False
+    rows = 1 if facts.attribute(node, "transB", opset, 0) else 0
+    if not _consume(graph, node, 1, rows, shape):
+        return False
+    ids = _produce(graph, node, 1, 1 - rows, shape[1 - rows])
+    sizes = () if bias is None else facts.static_shape(bias) or ()
+    if sizes and sizes[-1] == len(ids):
+        graph.cuts.append(Cut(node, 2, len(sizes) - 1, ids, "parameter"))
+    return True
+
+
+def _matmul(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    shape, rank = facts.static_shape(node.inputs[1]), facts.rank(node.inputs[0])
+    if not is_constant(node, 1) or shape is None or len(shape) != 2 or rank is None or rank < 2:
+        return False
+    if not _consume(graph, node, rank - 1, 0, shape):
+        return False
+    _produce(graph, node, rank - 1, 1, shape[1])
+    return True
+
+
+def _normalization(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    axis = _axis(graph, node)
+    if axis is None:
+        return True
+    indices = range(1, len(node.inputs))
+    if axis.index != 1 or not all(is_constant(node, index) for index in indices):
+        return False
+    if facts.attribute(node, "training_mode", opset, 0):
+        return False
+    graph.cuts += [Cut(node, index, 0, axis.ids, "parameter") for index in indices]
+    graph.axes[node.outputs[0]] = axis
+    return True
+
+
+def _elementwise(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    axis = _axis(graph, node)
+    if axis is not None:
+        graph.axes[node.outputs[0]] = axis
+    return True
+
+
+def _pool(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    axis = _axis(graph, node)
+    return axis is None or (axis.index == 1 and _elementwise(graph, node, opset))
+
+
+def _binary(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    """Unite the channels of all operands, and cut constants with an element per channel."""
+    axes = [_axis(graph, node, index) for index in range(len(node.inputs))]
+    if not any(axes):
+        return True
+    ranks = [facts.rank(value) for value in node.inputs]
+    known = [rank for rank in ranks if rank is not None]
+    if len(known) != len(ranks):
+        return False
+    ends = {rank - axis.index for rank, axis in zip(known, axes, strict=True) if axis is not None}
+    numbered = [axis for axis in axes if axis is not None]
+    lengths = {len(axis.ids) for axis in numbered}
+    if len(ends) != 1 or len(lengths) != 1:
+        return False
+    end, length = ends.pop(), lengths.pop()
+    cuts = []
+    for index, (value, rank, axis) in enumerate(zip(node.inputs, known, axes, strict=True)):
+        if axis is not None or rank < end:
+            continue
+        size = facts.dim_at(value, rank - end)
+        if size == length and is_constant(node, index) and length > 1:
+            cuts.append(Cut(node, index, rank - end, numbered[0].ids, "parameter"))
+        elif size != 1:
+            return False
+    for axis in numbered[1:]:
+        graph.unite(numbered[0].ids, axis.ids, f"added to elements that stay by {node.op_type} '{node_label(node)}'")
+    graph.cuts += cuts
+    graph.axes[node.outputs[0]] = Axis(max(known) - end, numbered[0].ids)
+    return True
+
+
+def _concat(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    axes = [_axis(graph, node, index) for index in range(len(node.inputs))]
+    rank = facts.rank(node.inputs[0])
+    if not any(axes):
+        return True
+    if rank is None:
+        return False
+    position = int(facts.attribute(node, "axis", opset, 1)) % rank
+    numbers = []
+    for value, axis in zip(node.inputs, axes, strict=True):
+        size = facts.dim_at(value, position)
+        if (axis is not None and axis.index != position) or size is None:
+            return False
+        numbers.append(np.full(size, UNNUMBERED) if axis is None else axis.ids)
+    graph.axes[node.outputs[0]] = Axis(position, np.concatenate(numbers))
+    return True
+
+
+def _flatten(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    """Number the elements of `[batch, channels × positions]`, for Flatten and Reshape."""
+    axis = _axis(graph, node)
+    if axis is None:
+        return True
+    shape, rank = node.inputs[0].shape if node.inputs[0] is not None else None, facts.rank(node.outputs[0])
+    if axis.index != 1 or shape is None or rank != 2 or not all(isinstance(size, int) for size in shape[2:]):
+        return False
+    width = math.prod(size for size in shape[2:] if isinstance(size, int))
+    if facts.dim_at(node.outputs[0], 1) != width * len(axis.ids) or width == 0:
+        return False
+    if node.op_type == "Flatten":
+        if int(facts.attribute(node, "axis", opset, 1)) % len(shape) != 1:
+            return False
+    else:
+        if not is_constant(node, 1) or facts.attribute(node, "allowzero", opset, 0):
+            return False
+        graph.flattened.append(node)
+    graph.axes[node.outputs[0]] = Axis(1, np.repeat(axis.ids, width))
+    return True
+
+
+def _reduction(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    """Continue channels over removed or reduced other axes, for ReduceMean and such, and Squeeze."""
+    axis, rank = _axis(graph, node), facts.rank(node.inputs[0])
+    if axis is None:
+        return True
+    axes = facts.attribute(node, "axes", opset, None)
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        axes = facts.constant_ints(node.inputs[1])
+    if axes is None or rank is None:
+        return False
+    positions = {int(one) % rank for one in axes}
+    if not positions or axis.index in positions:
+        return False
+    stays = node.op_type != "Squeeze" and facts.attribute(node, "keepdims", opset, 1)
+    shift = 0 if stays else sum(one < axis.index for one in positions)
+    graph.axes[node.outputs[0]] = Axis(axis.index - shift, axis.ids)
+    return True
+
+
+def _transpose(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    axis, rank = _axis(graph, node), facts.rank(node.inputs[0])
+    if axis is None:
+        return True
+    if rank is None:
+        return False
+    order = list(facts.attribute(node, "perm", opset, None) or range(rank)[::-1])
+    graph.axes[node.outputs[0]] = Axis(order.index(axis.index), axis.ids)
+    return True
+
+
+def _resize(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
+    axis = _axis(graph, node)
+    if axis is None:
+        return True
+    index = 2 if opset >= 11 else 1
+    scales = facts.constant(node.inputs[index]) if index < len(node.inputs) else None
+    if scales is None or "axes" in node.attributes or scales.size <= axis.index or scales[axis.index] != 1:
+        return False
+    return _elementwise(graph, node, opset)
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("Conv", "ConvTranspose"), _convolution),
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), _normalization),
+    **dict.fromkeys(
+        ("Relu", "LeakyRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Swish",
+         "Mish", "Tanh", "Softplus", "Softsign", "Gelu", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg",
+         "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Clip", "Cast", "Identity", "Dropout"), _elementwise
+    ),
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), _pool),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "PRelu"), _binary),
+    "Concat": _concat,
+    **dict.fromkeys(("Flatten", "Reshape"), _flatten),
+    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceSum", "ReduceMin", "Squeeze"), _reduction),
+    "Transpose": _transpose,
+    "Resize": _resize,
+}  # fmt: skip
+"""The rules by operator; channels that another operator reads stay."""
