@@ -134,6 +134,21 @@ def test_excluded_nodes_keep_their_channels() -> None:
         sardonyx.prune(flattened(False), channels=0.5, exclude=["Conv", "hidden"])
 
 
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(OptionError, match="no node and no operator conv9"):
+        sardonyx.prune(flattened(False), channels=0.5, exclude=["conv9"])
+
+
+def test_float16_weights_are_cut_in_float16() -> None:
+    half = sardonyx.convert_float16(flattened(False)).model
+    result = sardonyx.prune(half, channels=0.5)
+    types = {
+        name: value.dtype for name, value in result.model.graph.initializers.items() if name.startswith(("w", "b"))
+    }
+    assert types and all(str(dtype) == "FLOAT16" for dtype in types.values())
+    onnx.checker.check_model(sardonyx.to_proto(result.model), full_check=True)
+
+
 @pytest.mark.parametrize(
     "options, text",
     [

@@ -82,7 +82,7 @@ def mask_weights(
     layers = []
     masked: set[ir.Value] = set()
     nodes = weighted_nodes(model)
-    maskable = {node for node in nodes if node.name not in exclude and node.op_type not in exclude}
+    maskable = {node for node in nodes if node_label(node) not in exclude and node.op_type not in exclude}
     for node in nodes:
         source, old = node.inputs[0], node.inputs[1]
         weight = facts.constant(old)

@@ -26,10 +26,10 @@ def find_channels(model: ir.Model, exclude: Collection[str] = ()) -> ChannelGrap
     graph = ChannelGraph()
     for node in model.graph:
         follow(graph, node, model.opset_imports.get("", 1))
-        if node.name in exclude or node.op_type in exclude:
+        if node_label(node) in exclude or node.op_type in exclude:
             for value in (*node.inputs, *node.outputs):
                 if value is not None and value in graph.axes:
-                    graph.fix(graph.axes[value].ids, f"'{node.name or node.op_type}' is excluded")
+                    graph.fix(graph.axes[value].ids, f"'{node_label(node)}' is excluded")
     for value in model.graph.outputs:
         if value in graph.axes:
             graph.fix(graph.axes[value].ids, f"'{value.name}' is an output of the model")

@@ -36,7 +36,9 @@ from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samp
 from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
 from sardonyx.model import Loadable, load, save
 from sardonyx.model.copying import copy_model
+from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes
 from sardonyx.runtime.session import Session
@@ -122,7 +124,8 @@ def prune(
         The model and the evidence.
 
     Raises:
-        OptionError: An option is impossible, or the data hold no sample or samples that do not fit.
+        OptionError: An option is impossible, a name in `exclude` is unknown, or the data hold no sample or
+            samples that do not fit.
         UnsupportedError: No channel or weight of the model can be pruned; the message has the reasons.
         EvaluationError: A weight or an activation is not finite, or the evaluate function raised.
         SardonyxError: The model cannot be read or run.
@@ -138,6 +141,7 @@ def prune(
     source = load(model)
     result = copy_model(optimize(source, verify=False, passes=[*exact_passes(), "inline_functions"]).model)
     infer_shapes(result)
+    _require_known(exclude, source, result)
     before = _weight_bytes(result)
     split = None if data is None else split_samples(read_samples(data, result, preprocess))
     graph = find_channels(result, exclude) if channels is not None else None
@@ -231,6 +235,15 @@ def _criterion(criterion: str, *, has_data: bool) -> str:
     if criterion == "activation" and not has_data:
         raise OptionError("scores of activations need data.", where="criterion", remedy="Give samples of real inputs.")
     return criterion if criterion != "auto" else "activation" if has_data else "magnitude"
+
+
+def _require_known(exclude: Collection[str], *models: ir.Model) -> None:
+    """Raise OptionError for a name that is neither a node nor an operator of the models."""
+    nodes = [node for model in models for graph in facts.graphs_of(model.graph) for node in graph]
+    labels = {label for node in nodes for label in (node_label(node), node.op_type)}
+    unknown = [name for name in exclude if name not in labels]
+    if unknown:
+        raise OptionError(f"the model has no node and no operator {', '.join(unknown)}.", where="exclude")
 
 
 def _channel_axis(node: ir.Node) -> int:
