@@ -37,10 +37,16 @@ def sizes(result: Pruned) -> dict[str, tuple[int, int]]:
     return {layer.name: (layer.before, layer.after) for layer in result.report.layers}
 
 
-@pytest.mark.parametrize("data", [None, SAMPLES], ids=["magnitude", "activation"])
+@pytest.mark.parametrize(
+    "data, criterion",
+    [(None, "auto"), (SAMPLES, "auto"), (SAMPLES, "activation")],
+    ids=["no data", "data", "activation"],
+)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_channels_of_zeros_are_removed_and_outputs_stay(network: Callable[[], bytes], data: object) -> None:
-    result = sardonyx.prune(network(), data, channels=0.5)
+def test_channels_of_zeros_are_removed_and_outputs_stay(
+    network: Callable[[], bytes], data: object, criterion: str
+) -> None:
+    result = sardonyx.prune(network(), data, channels=0.5, criterion=criterion)
     for expected, actual in zip(answers(network()), answers(result), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
     after = sizes(result)
@@ -200,7 +206,8 @@ def test_the_metric_has_a_verdict(tmp_path: Path) -> None:
 def test_masks_have_the_share_of_zeros_and_claim_no_gain(data: object) -> None:
     result = sardonyx.prune(residual(False), data, sparsity=0.5)
     assert all(layer.zeros == layer.weights // 2 for layer in result.report.layers if layer.weights % 2 == 0)
-    assert result.report.weight_bytes[0] == result.report.weight_bytes[1]
+    before, after = result.report.weight_bytes
+    assert after - before == (0 if data is None else 8 * 4)  # The bias that conv1 gets from data.
     assert any("neither bytes nor time" in note for note in result.report.notes)
     answers(result)
 
@@ -222,3 +229,31 @@ def test_a_2_4_pattern_has_two_zeros_of_four_input_channels() -> None:
     layers = {layer.name: layer for layer in result.report.layers}
     assert "multiple of 4" in layers["conv1"].fixed and not layers["conv1"].zeros
     answers(result)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_constant_channels_move_into_the_bias_of_the_reader(has_bias: bool) -> None:
+    b = Builder(3)
+    bias = [b.weight("b2", 5)] if has_bias else []
+    nodes = [
+        helper.make_node("Conv", ["x", b.weight("w1", 8, 3, 1, 1, zero=[0]), b.weight("b1", 8)], ["c"], "conv"),
+        helper.make_node("Conv", ["c", b.weight("w2", 5, 8, 3, 3), *bias], ["d"], "reader"),
+        helper.make_node("ReduceMean", ["d"], ["y"], axes=[2, 3], keepdims=0),
+    ]
+    model = b.model(nodes, 5)
+    result = sardonyx.prune(model, SAMPLES, channels=0.5, criterion="magnitude")
+    assert sizes(result)["conv"] == (8, 4)
+    for expected, actual in zip(answers(model), answers(result), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+    assert any("biases of 1 layers" in note for note in result.report.notes)
+
+
+def test_corrected_masks_have_a_smaller_error() -> None:
+    shifted = [{"x": one["x"] + 3} for one in SAMPLES]
+    plain = sardonyx.prune(residual(False), sparsity=0.5)
+    corrected = sardonyx.prune(residual(False), shifted, sparsity=0.5, criterion="magnitude")
+    noise = []
+    for result in (plain, corrected):
+        before, after = (sardonyx.Session(one, compile="wait") for one in (residual(False), result.model))
+        noise.append(sum(np.square(before.run(None, s)[0] - after.run(None, s)[0]).sum() for s in shifted))
+    assert noise[1] < 0.5 * noise[0]

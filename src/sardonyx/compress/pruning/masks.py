@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compress.pruning.compensation import correct_bias
 from sardonyx.compress.pruning.shrink import replace_constant, write_constant
 from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import facts
@@ -62,8 +63,9 @@ def mask_weights(
     share: float,
     pattern: str | None,
     activations: Mapping[ir.Value, np.ndarray] | None,
+    means: Mapping[ir.Value, np.ndarray],
     exclude: Collection[str] = (),
-) -> tuple[MaskedLayer, ...]:
+) -> tuple[tuple[MaskedLayer, ...], int]:
     """Set the least important weights of every layer to zero, in place.
 
     The importance is the magnitude, times the mean absolute activation of the input channel if there are activations.
@@ -73,14 +75,19 @@ def mask_weights(
         share: The share of zeros per layer.
         pattern: ``"2:4"`` for two zeros of four consecutive input channels; None for any weights.
         activations: The mean absolute activation per input channel by input of the nodes; None for magnitudes alone.
+        means: The mean of the input per channel, for the correction of biases; empty without data.
         exclude: Names of nodes, or operators, whose weights stay.
+
+    Returns:
+        The layers, and the number of corrected biases.
 
     Raises:
         EvaluationError: A weight or an activation is not finite.
     """
     names = Names(value_names(model))
     layers = []
-    masked: set[ir.Value] = set()
+    corrected = 0
+    losses: dict[ir.Value | None, np.ndarray] = {}
     nodes = weighted_nodes(model)
     maskable = {node for node in nodes if node_label(node) not in exclude and node.op_type not in exclude}
     for node in nodes:
@@ -91,8 +98,10 @@ def mask_weights(
         fixed = ""
         if node not in maskable:
             fixed = "excluded"
-        elif old in masked:
+        elif old in losses:
             fixed = "the weight is shared with a layer that is masked already"
+        elif node.op_type == "Conv" and facts.attribute(node, "group", 11, 1) > 1 and weight.shape[1] == 1:
+            fixed = "a depthwise convolution has few weights, and each matters"
         elif pattern is not None and weight.shape[axis] % PATTERN:
             fixed = f"{weight.shape[axis]} input channels are not a multiple of {PATTERN}"
         result = weight
@@ -112,10 +121,12 @@ def mask_weights(
             for use in list(old.uses()):  # Other products by the same weight read the masked one too.
                 if use.node in maskable and use.idx == 1:
                     replace_constant(model, use.node, 1, value)
-            masked.add(value)
+            losses[value] = np.where(stays, np.zeros((), weight.dtype), weight)
+        if source is not None and source in means and (loss := losses.get(node.inputs[1])) is not None:
+            corrected += correct_bias(model, node, loss, means[source])
         zeros = int(result.size - np.count_nonzero(result))
         layers.append(MaskedLayer(node_label(node), node.op_type, int(result.size), zeros, fixed))
-    return tuple(layers)
+    return tuple(layers), corrected
 
 
 def _mask(rows: np.ndarray, share: float, pattern: str | None) -> np.ndarray:

@@ -22,6 +22,8 @@ from sardonyx.compress.evidence import (
     output_errors,
     store,
 )
+from sardonyx.compress.pruning.channels import ChannelGraph, Cut
+from sardonyx.compress.pruning.compensation import correct_bias
 from sardonyx.compress.pruning.masks import MaskedLayer, mask_weights, weighted_nodes
 from sardonyx.compress.pruning.operators import find_channels
 from sardonyx.compress.pruning.shrink import (
@@ -31,6 +33,7 @@ from sardonyx.compress.pruning.shrink import (
     layer_channels,
     remove_channels,
     score_channels,
+    stays_after,
 )
 from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
 from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
@@ -109,12 +112,13 @@ def prune(
 
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``, which is not changed.
-        data: Samples of real inputs, as for :func:`sardonyx.quantize`; every fourth one judges the result.
+        data: Samples of real inputs, as for :func:`sardonyx.quantize`. Biases are corrected by the mean of
+            the removed products; every fourth sample judges the result.
         channels: The share of channels to remove, of the channels that can be removed; above 0 and below 1.
         sparsity: The share of weights to set to zero in every layer, in place of `channels`.
         pattern: ``"2:4"`` for two zeros of four consecutive input channels; needs a sparsity of 0.5.
         criterion: The importance: ``"magnitude"`` of weights, ``"activation"`` (mean absolute activation times the norm
-            of the weight, needs data), or ``"auto"``: ``"activation"`` with data.
+            of the weight, needs data), or ``"auto"``: ``"activation"`` for zeros with data, else ``"magnitude"``.
         preprocess: A function or a model that computes feeds from the items of the data.
         evaluate: A function of a session that returns the metric, higher is better; see ``compress.evidence``.
         drop: The largest permitted loss of the metric, for the verdict.
@@ -135,7 +139,7 @@ def prune(
         >>> result.save("small.onnx")
     """
     share = _share(channels, sparsity, pattern)
-    criterion = _criterion(criterion, has_data=data is not None)
+    criterion = _criterion(criterion, has_data=data is not None, masks=sparsity is not None)
     if drop is not None and evaluate is None:
         raise OptionError("a permitted loss needs an evaluate function.", where="drop", remedy="Give `evaluate`.")
     source = load(model)
@@ -152,7 +156,8 @@ def prune(
             raise UnsupportedError(f"no channel can be removed: {reasons}.", where=str(source.graph.name or "model"))
     elif not weighted_nodes(result):
         raise UnsupportedError("no layer has a constant weight.", where=str(source.graph.name or "model"))
-    activations = None
+    activations: dict[ir.Value, np.ndarray] | None = None
+    means: dict[ir.Value, np.ndarray] = {}
     if split is not None:
         readers: dict[ir.Value, int]
         if graph is not None:
@@ -164,16 +169,14 @@ def prune(
         else:
             readers = {v: _channel_axis(n) for n in weighted_nodes(result) if (v := n.inputs[0]) is not None}
         stream = split.fitting()
-        if criterion == "activation":
-            activations = _activations(result, readers, stream)
-        else:
-            for _ in stream:
-                pass
+        magnitudes, means = _activations(result, readers, stream)
+        activations = magnitudes if criterion == "activation" else None
     layers: tuple[LayerChannels | MaskedLayer, ...]
     notes: list[str] = []
     if graph is not None:
         removed_roots, candidates = choose_channels(graph, score_channels(graph, activations), share)
         layers = layer_channels(graph, removed_roots)
+        corrected = _correct_readers(result, graph, removed_roots, means)
         remove_channels(result, graph, removed_roots)
         infer_shapes(result)
         removed = len(removed_roots)
@@ -182,7 +185,7 @@ def prune(
         elif not removed:
             notes.append(f"No channel was removed: the share {share:g} of {candidates} is less than one.")
     else:
-        masks = mask_weights(result, share, pattern, activations, exclude)
+        masks, corrected = mask_weights(result, share, pattern, activations, means, exclude)
         if all(layer.fixed for layer in masks):
             reasons = "; ".join(f"{layer.name}: {layer.fixed}" for layer in masks[:3])
             raise UnsupportedError(f"no weight can be masked ({reasons}).", where=str(source.graph.name or "model"))
@@ -190,6 +193,8 @@ def prune(
         removed, candidates = sum(layer.zeros for layer in masks), sum(layer.weights for layer in masks)
         notes.append("Zeros save neither bytes nor time here: weights are stored and multiplied densely. A compressed "
                      "file is smaller, and engines with sparse kernels may be faster.")  # fmt: skip
+    if corrected:
+        notes.append(f"The biases of {corrected} layers are corrected by the mean of the removed products.")
     outputs: tuple[OutputError, ...] = ()
     if split is not None:
         outputs = output_errors(source, result, split.judged)
@@ -224,7 +229,7 @@ def _share(channels: float | None, sparsity: float | None, pattern: str | None) 
     return float(share)
 
 
-def _criterion(criterion: str, *, has_data: bool) -> str:
+def _criterion(criterion: str, *, has_data: bool, masks: bool) -> str:
     if criterion == "taylor":
         raise OptionError(
             "scores by Taylor expansion need gradients of a loss on labelled data, which pruning does not compute.",
@@ -234,7 +239,7 @@ def _criterion(criterion: str, *, has_data: bool) -> str:
         raise OptionError(f"expected one of {', '.join(CRITERIA)}, got {criterion!r}.", where="criterion")
     if criterion == "activation" and not has_data:
         raise OptionError("scores of activations need data.", where="criterion", remedy="Give samples of real inputs.")
-    return criterion if criterion != "auto" else "activation" if has_data else "magnitude"
+    return criterion if criterion != "auto" else "activation" if has_data and masks else "magnitude"
 
 
 def _require_known(exclude: Collection[str], *models: ir.Model) -> None:
@@ -255,27 +260,51 @@ def _channel_axis(node: ir.Node) -> int:
 
 def _activations(
     model: ir.Model, readers: Mapping[ir.Value, int], samples: Iterable[Mapping[str, Any]]
-) -> dict[ir.Value, np.ndarray]:
-    """Return the mean absolute activation per channel, over samples, by value."""
+) -> tuple[dict[ir.Value, np.ndarray], dict[ir.Value, np.ndarray]]:
+    """Return the mean absolute activation, and the mean, per channel over samples, by value."""
     inputs = set(model.graph.inputs)
     inner = [value for value in readers if value not in inputs and not value.is_initializer()]
     session = Session(model, compile="wait") if inner else None
     sums: dict[ir.Value, Any] = {}
+    signed: dict[ir.Value, Any] = {}
     count = 0
     for count, sample in enumerate(samples, 1):
         results = [] if session is None else session.run([str(value.name) for value in inner], sample)
         arrays = dict(zip(inner, results, strict=True))
         arrays |= {value: np.asarray(sample[str(value.name)]) for value in readers if value in inputs}
         for value, array in arrays.items():
-            rows = np.moveaxis(np.abs(np.asarray(array, np.float32)), readers[value], 0)
-            means = rows.reshape(rows.shape[0], -1).mean(axis=1, dtype=np.float64)
+            rows = np.moveaxis(np.asarray(array, np.float32), readers[value], 0)
+            rows = rows.reshape(rows.shape[0], -1)
+            means = np.abs(rows).mean(axis=1, dtype=np.float64)
             if not np.isfinite(means).all():
                 raise EvaluationError(
                     "the activation holds NaN or infinity, or is empty.", where=f"{value.name}, sample {count - 1}",
                     remedy="Remove the sample.",
                 )  # fmt: skip
             sums[value] = sums.get(value, 0.0) + means
-    return {value: total / count for value, total in sums.items()}
+            signed[value] = signed.get(value, 0.0) + rows.mean(axis=1, dtype=np.float64)
+    return {v: total / count for v, total in sums.items()}, {v: total / count for v, total in signed.items()}
+
+
+def _correct_readers(
+    model: ir.Model, graph: ChannelGraph, removed: set[int], means: Mapping[ir.Value, np.ndarray]
+) -> int:
+    """Add the mean of removed channels to the biases of layers that read these; return the number of layers."""
+    corrected = 0
+    for cut in list(graph.cuts):
+        value, weight = cut.node.inputs[0], facts.constant(cut.node.inputs[cut.index])
+        stays = stays_after(graph, cut.ids, removed)
+        if cut.role != "consumer" or value is None or value not in means or weight is None or stays.all():
+            continue
+        shape = [1] * weight.ndim
+        shape[cut.axis] = len(stays)
+        had_bias = len(cut.node.inputs) > 2 and cut.node.inputs[2] is not None
+        if correct_bias(model, cut.node, np.where(stays.reshape(shape), 0, weight), means[value]):
+            corrected += 1
+            if not had_bias:
+                ids = graph.axes[cut.node.outputs[0]].ids
+                graph.cuts.append(Cut(cut.node, 2, 0, ids, "parameter"))
+    return corrected
 
 
 def _weight_bytes(model: ir.Model) -> int:

@@ -123,7 +123,7 @@ def remove_channels(model: ir.Model, graph: ChannelGraph, removed: set[int]) -> 
     names = Names(value_names(model))
     masks: dict[tuple[ir.Node, int], list[tuple[int, np.ndarray]]] = {}
     for cut in graph.cuts:
-        stays = _stays(graph, cut.ids, removed)
+        stays = stays_after(graph, cut.ids, removed)
         if not stays.all():
             masks.setdefault((cut.node, cut.index), []).append((cut.axis, stays))
     written: dict[tuple[object, ...], ir.Value] = {}
@@ -140,9 +140,9 @@ def remove_channels(model: ir.Model, graph: ChannelGraph, removed: set[int]) -> 
         else:
             replace_constant(model, node, index, written[key])
     for node, ids in graph.groups:
-        node.attributes["group"] = ir.AttrInt64("group", int(_stays(graph, ids, removed).sum()))
+        node.attributes["group"] = ir.AttrInt64("group", int(stays_after(graph, ids, removed).sum()))
     for node in graph.flattened:
-        if not _stays(graph, graph.axes[node.outputs[0]].ids, removed).all():
+        if not stays_after(graph, graph.axes[node.outputs[0]].ids, removed).all():
             write_constant(model, names, node, 1, np.array([0, -1], np.int64))
     outputs = set(model.graph.outputs)
     for node in model.graph:
@@ -185,5 +185,6 @@ def replace_constant(model: ir.Model, node: ir.Node, index: int, value: ir.Value
         del model.graph.initializers[str(old.name)]
 
 
-def _stays(graph: ChannelGraph, ids: np.ndarray, removed: set[int]) -> np.ndarray:
+def stays_after(graph: ChannelGraph, ids: np.ndarray, removed: set[int]) -> np.ndarray:
+    """Return True for the elements of an axis that stay, of shape [elements]."""
     return np.array([root not in removed for root in graph.roots(ids).tolist()], bool)
