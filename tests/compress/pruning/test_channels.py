@@ -145,13 +145,15 @@ def test_an_unknown_name_is_refused() -> None:
         sardonyx.prune(flattened(False), channels=0.5, exclude=["conv9"])
 
 
-def test_float16_weights_are_cut_in_float16() -> None:
-    half = sardonyx.convert_float16(flattened(False)).model
-    result = sardonyx.prune(half, channels=0.5)
-    types = {
-        name: value.dtype for name, value in result.model.graph.initializers.items() if name.startswith(("w", "b"))
-    }
-    assert types and all(str(dtype) == "FLOAT16" for dtype in types.values())
+@pytest.mark.parametrize("options", [{"channels": 0.5}, {"sparsity": 0.5}], ids=["channels", "sparsity"])
+@pytest.mark.parametrize("precision", ["FLOAT16", "BFLOAT16"])
+def test_half_precision_weights_and_corrected_biases_keep_their_type(precision: str, options: dict[str, float]) -> None:
+    convert = sardonyx.convert_float16 if precision == "FLOAT16" else sardonyx.convert_bfloat16
+    half = convert(flattened(False)).model
+    dtype = half.graph.inputs[0].dtype.numpy()
+    result = sardonyx.prune(half, [{"x": one["x"].astype(dtype)} for one in SAMPLES], **options)
+    types = {value.dtype.name for value in result.model.graph.initializers.values() if value.dtype.name != "INT64"}
+    assert types == {precision}
     onnx.checker.check_model(sardonyx.to_proto(result.model), full_check=True)
 
 

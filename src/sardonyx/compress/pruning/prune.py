@@ -299,7 +299,9 @@ def _correct_readers(
         shape = [1] * weight.ndim
         shape[cut.axis] = len(stays)
         had_bias = len(cut.node.inputs) > 2 and cut.node.inputs[2] is not None
-        if correct_bias(model, cut.node, np.where(stays.reshape(shape), 0, weight), means[value]):
+        if correct_bias(
+            model, cut.node, np.where(stays.reshape(shape), np.zeros((), weight.dtype), weight), means[value]
+        ):
             corrected += 1
             if not had_bias:
                 ids = graph.axes[cut.node.outputs[0]].ids
