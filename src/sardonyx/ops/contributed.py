@@ -51,7 +51,7 @@ CONTRIBUTED = {
             "T1 T2 T1 T3 T4 T1; T1: bfloat16 float float16; T2: uint8; T3: bfloat16 float float16 uint8; T4: int32"
         ),
         "MoE": "T T T T T T T T; T: bfloat16 float float16",
-        "MurmurHash3": "T; T: double float int32 int64 string uint32 uint64",
+        "MurmurHash3": "T1; T1: double float int32 int64 string uint32 uint64",
         "MultiHeadAttention": "T T T T M T T T M M; T: bfloat16 float float16; M: int32",
         "NGramRepeatBlock": "Tid T; Tid: int64; T: float",
         "NhwcMaxPool": "T; T: int8 uint8",

@@ -101,4 +101,3 @@ def test_no_rule_removes_a_node_that_cannot_run() -> None:
     )
     result = optimize(model, passes=[], rules=[drop], verify=False)
     assert [node.op_type for node in result.model.graph] == ["Add", "Exp"]
-    assert any("does not accept its inputs" in reason for _, _, reason in result.report.refused)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sardonyx.compiler.analysis.element_types import MOVED_DTYPES
-from sardonyx.core.eval.interpreter import Sizes, call_host_function, compute, match_type
+from sardonyx.core.eval.interpreter import Body, Sizes, call_host_function, compute, match_type
 from sardonyx.core.eval.tensor import constant, known
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType, TupleType
@@ -19,7 +19,6 @@ Values = dict[Value, Any]
 
 _T = TypeVar("_T")
 
-Body = Callable[[Sequence[Value]], Sequence[Value]]
 """A function that computes the results of a loop's body or of a branch."""
 
 

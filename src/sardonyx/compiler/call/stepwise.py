@@ -29,7 +29,7 @@ from sardonyx.compiler.plan.segments import Segment, Step
 from sardonyx.compiler.plan.stored_shapes import stored_shape
 from sardonyx.compiler.plan.tape import UNLIMITED
 from sardonyx.core.dim import evaluate
-from sardonyx.core.eval.interpreter import Sizes
+from sardonyx.core.eval.interpreter import Body, Sizes
 from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.eval.tensor import constant
 from sardonyx.core.ir.graph import Function, Value
@@ -130,18 +130,18 @@ class Call:
         if isinstance(array, np.ndarray) and value.op != "bind":
             self._store(value, array)
 
-    def _body(self, program: Callee) -> interpreted.Body:
+    def _body(self, program: Callee) -> Body:
         """Return a compiled body of control flow that the interpreter executes."""
         around = {symbol: self._sizes[symbol] for symbol in sorted(program.around & self._sizes.keys())}
         dtypes = [dtype_of(result) for result in program.function.results]
 
-        def body(arguments: Sequence[Value]) -> Sequence[Value]:
+        def compute(arguments: Sequence[Value]) -> Sequence[Value]:
             arrays = [argument.known for argument in arguments]
             ordered = [array if array.flags.c_contiguous else np.array(array, order="C") for array in arrays]
             outputs = program.run(ordered, self._run, around)
             return [constant(array, dtype) for array, dtype in zip(outputs, dtypes, strict=True)]
 
-        return body
+        return Body(program.function, compute)
 
     def _store(self, value: Value, array: np.ndarray) -> None:
         """Store an array outside of the arena; between several native calls, arrays count as memory in use."""

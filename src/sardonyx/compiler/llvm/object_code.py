@@ -100,8 +100,8 @@ def _verified(text: str) -> llvm.ModuleRef:
 def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     """Promote stack slots to registers and simplify address arithmetic; kernels are vectorized and tiled already.
 
-    Global value numbering and a second combination of instructions would take a fifth of the time of compilation: the
-    builder of the IR does not write an available result again.
+    Global value numbering would find nothing: the builder of the IR does not write an available result again. Without
+    the second combination of instructions, products of Winograd spill a vector.
     """
     import llvmlite.binding as llvm
 
@@ -117,6 +117,7 @@ def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     passes.add_instruction_combine_pass()
     passes.add_loop_rotate_pass()
     passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
     passes.add_dead_code_elimination_pass()
     passes.run(module, builder)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -24,7 +24,18 @@ from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.errors import ExecutionError, FeedError, SardonyxError, ShapeError
 
 Sizes = dict[str, int]
-Body = Callable[[Sequence[Value]], Sequence[Value]]
+
+
+class Body(NamedTuple):
+    """A body of control flow.
+
+    Attributes:
+        function: The function, of which the types of inputs and results are read.
+        compute: Computes the results from arguments.
+    """
+
+    function: Function
+    compute: Callable[[Sequence[Value]], Sequence[Value]]
 
 
 class _Step:
@@ -97,8 +108,8 @@ def compute(value: Value, operands: list[Any], sizes: Sizes, bodies: Sequence[Bo
         value: The value to compute.
         operands: Its known operands.
         sizes: Numbers for the symbols.
-        bodies: Of a loop or a ``cond``: each computes the results of one of :func:`.bodies_of` from arguments; by
-            default the interpreter does.
+        bodies: The bodies of a loop or a ``cond``, in the order of :func:`.bodies_of`; computed by the interpreter by
+            default.
 
     Returns:
         A known value; a tuple if the primitive has several results.
@@ -122,7 +133,9 @@ def _compute(value: Value, operands: list[Any], sized: tuple[str, ...], sizes: S
         case "call":
             return tuple(evaluate(params["function"], operands, sizes))
         case "cond" | "loop":
-            bodies = [functools.partial(evaluate, function, sizes=sizes) for function in bodies_of(value)]
+            bodies = [
+                Body(function, functools.partial(evaluate, function, sizes=sizes)) for function in bodies_of(value)
+            ]
             return _controlled(value, operands, sizes, bodies)
         case "host":
             return _host(value, operands, sizes)
@@ -162,7 +175,7 @@ def _controlled(value: Value, operands: list[Any], sizes: Sizes, bodies: Sequenc
         return _loop(value, operands, sizes, *bodies)
     then, otherwise = bodies
     chosen = then if bool(operands[0].known) else otherwise
-    return _checked(value, tuple(chosen(operands[1:])), sizes)
+    return _checked(value, tuple(chosen.compute(operands[1:])), sizes)
 
 
 def _loop(value: Value, operands: list[Any], sizes: Sizes, body: Body) -> tuple[Value, ...]:
@@ -170,27 +183,26 @@ def _loop(value: Value, operands: list[Any], sizes: Sizes, body: Body) -> tuple[
     captured = operands[2 + carried :]
 
     def once(i: Tensor, *state: Value) -> Any:
-        going, *rest = body([i, constant(True, t.BOOL), *state, *captured])
+        going, *rest = body.compute([i, constant(True, t.BOOL), *state, *captured])
         return going, rest[:carried], rest[carried:]
 
     if int(operands[0].known) > 0 and bool(operands[1].known):
         state, scanned = loop(operands[0], operands[1], operands[2 : 2 + carried], once)
     else:
         state = tuple(operands[2 : 2 + carried])
-        scanned = _no_rows(value, operands, sizes)
+        scanned = _no_rows(value, body.function, operands, sizes)
     return _checked(value, (*state, *scanned), sizes)
 
 
-def _no_rows(loop: Value, operands: Sequence[Value], sizes: Sizes) -> tuple[Tensor, ...]:
+def _no_rows(loop: Value, body: Function, operands: Sequence[Value], sizes: Sizes) -> tuple[Tensor, ...]:
     """Return the empty stacks of a loop without iterations, with the sizes that the rows of iteration 0 would have.
 
     Sizes known only in iterations are 0.
     """
-    body, carried = loop.params["body"], loop.params["carried"]
-    first = dict(sizes)
+    carried, first = loop.params["carried"], dict(sizes)
     for declared, operand in zip(body.inputs[2:], operands[2:], strict=True):
         match_type(declared.type, operand.type, first, loop.op)
-    return tuple(_nothing(row.type, first) for row in body.results[1 + carried :])
+    return tuple(_nothing(cast(TensorType, row.type), first) for row in body.results[1 + carried :])
 
 
 def _nothing(row: TensorType, sizes: Sizes) -> Tensor:
