@@ -145,6 +145,12 @@ class _Trial:
                 node_block_list=_others(self.source), max_trials=_TRIALS,
             )  # fmt: skip
             model = mixed.model
+            if not _has_bfloat16(model):
+                raise EvaluationError(
+                    "every product in bfloat16 has an error above the tolerance.",
+                    where="precision",
+                    remedy='Raise precision_tolerance, or use precision="auto".',
+                )
             error, session = self._error(model)
         seconds = self._seconds({"float32": self.session, name: session})
         self.forms[0] = replace(self.forms[0], seconds=min(self.forms[0].seconds or 0.0, seconds["float32"]))
@@ -157,6 +163,11 @@ class _Trial:
 
     def _bfloat16(self) -> ir.Model:
         return convert_bfloat16(self.source, keep_io_types=True, node_block_list=_others(self.source)).model
+
+
+def _has_bfloat16(model: ir.Model) -> bool:
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return any(tensor is not None and tensor.dtype == ir.DataType.BFLOAT16 for tensor in tensors)
 
 
 def _others(model: ir.Model) -> list[str]:
