@@ -60,8 +60,8 @@ class Steps(Schedule):
 
 
 @dataclass(frozen=True)
-class CosineDecay(Schedule):
-    """A warm-up from 0, then half a cosine down to a share of the rate.
+class _Decay(Schedule):
+    """A warm-up from 0, then a decay to a share of the rate.
 
     Attributes:
         steps: Number of steps; that of the training by default.
@@ -78,29 +78,22 @@ class CosineDecay(Schedule):
             return self.rate * step / max(self.warmup, 1)
         length = _length(self.steps or total)
         share = min(1.0, (step - self.warmup) / max(1, length - self.warmup))
-        return self.rate * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * share)))
+        return self.rate * (self.final + (1 - self.final) * self._remaining(share))
+
+    def _remaining(self, share: float) -> float:
+        """Return the part of the decay that remains, from 1 to 0, after a share of the steps."""
+        return 1 - share
 
 
-@dataclass(frozen=True)
-class Linear(Schedule):
-    """A warm-up from 0, then a line down to a share of the rate.
+class Linear(_Decay):
+    """A warm-up from 0, then a line down to a share of the rate."""
 
-    Attributes:
-        steps: Number of steps; that of the training by default.
-        warmup: Steps of the linear warm-up.
-        final: The last rate, as a share of the largest.
-    """
 
-    steps: int | None = None
-    warmup: int = 0
-    final: float = 0.0
+class CosineDecay(_Decay):
+    """A warm-up from 0, then half a cosine down to a share of the rate."""
 
-    def at(self, step: int, total: int | None = None) -> float:
-        if step <= self.warmup:
-            return self.rate * step / max(self.warmup, 1)
-        length = _length(self.steps or total)
-        share = min(1.0, (step - self.warmup) / max(1, length - self.warmup))
-        return self.rate * (1 - (1 - self.final) * share)
+    def _remaining(self, share: float) -> float:
+        return 0.5 * (1 + math.cos(math.pi * share))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -33,7 +34,7 @@ class Terms(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Loss:
+class Loss(ABC):
     """Base class of losses.
 
     Attributes:
@@ -46,6 +47,7 @@ class Loss:
     label: str = "labels"
     undone: ClassVar[str] = ""
 
+    @abstractmethod
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
         """Return the types of the labels by name.
 
@@ -55,13 +57,12 @@ class Loss:
         Raises:
             OptionError: The model has no such output, or an output of an unsuitable type.
         """
-        raise NotImplementedError  # pragma: no cover - every loss defines its labels
 
+    @abstractmethod
     def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
         """Return the loss of a batch, traced over Core."""
-        raise NotImplementedError  # pragma: no cover - every loss defines its terms
 
-    def check(self, labels: Mapping[str, np.ndarray], outputs: OutputTypes) -> None:
+    def check(self, labels: Mapping[str, np.ndarray], outputs: OutputTypes) -> None:  # noqa: B027 - any label by default
         """Check the values of labels.
 
         Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,7 +31,7 @@ class Slot(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(ABC):
     """Base class of optimizers; formulas are those of ``torch.optim`` unless the class states otherwise.
 
     Attributes:
@@ -60,6 +61,7 @@ class Optimizer:
         """
         return {"rate": rate}
 
+    @abstractmethod
     def update(self, p: Tensor, g: Tensor, state: Mapping[str, Tensor], s: Scalars) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the new parameter and the new state, traced over Core.
 
@@ -69,7 +71,6 @@ class Optimizer:
             state: The slots by name.
             s: The scalars of the step.
         """
-        raise NotImplementedError  # pragma: no cover - every optimizer defines its update
 
     def decayed(self, p: Tensor, g: Tensor) -> Tensor:
         """Return the gradient with the decay of the parameter."""
