@@ -124,6 +124,9 @@ EARLIER = {
 def test_the_example_of_every_verb_runs(verb: str, folder: Path) -> None:
     if verb in EARLIER:
         run(EARLIER[verb])
+    if verb == "convert-from":
+        torch = pytest.importorskip("torch", reason="torch is not installed (extra: torch)")
+        torch.export.save(torch.export.export(torch.nn.Linear(4, 3), (torch.randn(2, 4),)), "program.pt2")
     example = importlib.import_module(f"sardonyx.cli.{verb.replace('-', '_')}").EXAMPLE
     run(example, allowed=(0, 1) if verb == "check" else (0,))
 

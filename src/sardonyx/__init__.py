@@ -24,6 +24,7 @@ PUBLIC_NAMES = {
     "sardonyx.compress.pruning": ["prune"],
     "sardonyx.compress.quantization": ["quantize"],
     "sardonyx.compress.search": ["Budget", "compress"],
+    "sardonyx.convert.conversion": ["Converted", "convert"],
     "sardonyx.errors": ["SardonyxError"],
     "sardonyx.model": ["load", "save", "to_proto"],
     "sardonyx.model.check": ["check"],

@@ -115,6 +115,10 @@ class EvaluationError(SardonyxError):
     """No evaluator can run the model, or the run failed; the message contains each evaluator's reason."""
 
 
+class ConversionError(SardonyxError):
+    """A program of another framework has no model; the message names the operators and the user's source lines."""
+
+
 class VerificationError(SardonyxError):
     """The result was not proved equal to the original (``--strict``)."""
 

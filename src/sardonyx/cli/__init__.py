@@ -40,6 +40,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "convert-opset": "Convert to another operator set, newer or older, or to another IR version.",
         "convert": "Write a model in another format: binary, ONNX text, protobuf text; with or without external data.",
     },
+    "Other frameworks": {
+        "convert-from": "Convert a program of another framework, and prove the model equal to the program.",
+    },
     "Train": {
         "train": "Train a model on labelled data, and write an inference model with the trained weights.",
         "finetune": "Train low-rank adapters of the weights, and write the model with merged adapters.",

@@ -1,0 +1,304 @@
+"""``convert``: import a source, simplify, prove against the source, and report."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from sardonyx import model as model_io
+from sardonyx.convert.imported import Call, Options, Way, summarized
+from sardonyx.convert.importers import importer_of, ways_of
+from sardonyx.convert.proof import Proof, Witness
+from sardonyx.errors import ConversionError, ModelFileError, OptionError, SardonyxError, VerificationError
+from sardonyx.rewrite.optimize import optimize
+from sardonyx.rewrite.record import Count
+from sardonyx.rewrite.structure import require_valid
+from sardonyx.rewrite.verify import Verdict
+
+UNPROVED = Verdict("not proved", reason="verification was switched off")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One way that was tried.
+
+    Attributes:
+        way: Name of the way.
+        outcome: ``"proved"``, ``"different"``, ``"not proved"``, or ``"refused"`` if no model resulted.
+        reason: The reason unless proved.
+        where: The first layer that differs, or the source line of the refused call.
+    """
+
+    way: str
+    outcome: str
+    reason: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """The record of a conversion.
+
+    Attributes:
+        framework: The source's framework.
+        way: The way that made the model.
+        verdict: The comparison of model and source.
+        sizes: The open sizes, each with the values at which model and source agreed.
+        calls: The calls of the source with their results, calls of one operator as one.
+        attempts: Every way tried, in order.
+        nodes: Number of nodes of the model.
+        simplified: Remarks of the simplification: dropped patches, or the reason why it was left out.
+        notes: Remarks of the importer.
+        seconds: Time of import, simplification and proof.
+    """
+
+    framework: str
+    way: str
+    verdict: Verdict
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    calls: tuple[Call, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    nodes: int = 0
+    simplified: str = ""
+    notes: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Result of ``convert``.
+
+    Attributes:
+        model: The model.
+        report: The result of every call, the open sizes, and the proof.
+    """
+
+    model: ir.Model
+    report: ConversionReport
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The model as a protobuf message.
+
+        Raises:
+            ModelTooLargeError: the message would exceed 2 GB; ``save`` has no such bound.
+        """
+        return model_io.to_proto(self.model)
+
+    def save(self, path: str | os.PathLike[str], *, unproved: bool = False, **options: Any) -> None:
+        """Write the model to a file; see ``sardonyx.save``.
+
+        Args:
+            path: The file.
+            unproved: Write a model that is not proved equal to its source.
+            **options: Options of ``sardonyx.save``.
+
+        Raises:
+            VerificationError: The model is not proved; nothing is written.
+            InvalidModelError: The full check of the model finds errors; nothing is written.
+        """
+        verdict = self.report.verdict
+        if verdict.status != "proved" and not unproved:
+            first = self.report.attempts[-1].where if self.report.attempts else ""
+            raise VerificationError(
+                f"the model is not proved equal to its source ({verdict.status}: {verdict.reason})",
+                where=first,
+                remedy="Write it nevertheless with `unproved=True` (`--unproved`).",
+            )
+        require_valid(self.model)
+        model_io.save(self.model, path, **options)
+
+
+def convert(
+    source: Any,
+    example_inputs: Any = None,
+    *,
+    sample: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    dynamic: Literal["auto"] | bool | Mapping[str, Mapping[int, str]] = "auto",
+    exporter: str = "auto",
+    framework: str | None = None,
+    simplify: bool = True,
+    verify: bool = True,
+    trust: bool = False,
+    opset: int | None = None,
+    seed: int = 0,
+) -> Converted:
+    """Return the model of a program of another framework, proved against the program.
+
+    Args:
+        source: An object of a framework (``torch.nn.Module``, ``torch.export.ExportedProgram``, …), the path of a file,
+            or ``"file.py:function"``, whose result is converted.
+        example_inputs: Inputs of the program: one value, a sequence of positional values, or a mapping of named ones.
+            Programs that declare their inputs need none.
+        sample: The same as a ``.npz`` file or a mapping of arrays, by input name.
+        dynamic: ``"auto"``: the sizes that may vary follow from the program, and the proof confirms them at other
+            values. False: all sizes are those of the examples. ``{"x": {0: "batch"}}``: exactly these are open.
+        exporter: ``"auto"``: the first way that proves, the own importer first. A name selects one way.
+        framework: The framework, where the source does not tell.
+        simplify: Simplify the model by rewrite rules.
+        verify: Compare with the source on drawn inputs, at several sizes.
+        trust: Load files that may execute code (pickles).
+        opset: Version of ``ai.onnx``; chosen by the importer when None.
+        seed: Seed of the drawn inputs.
+
+    Returns:
+        The model and the report. ``Converted.save`` refuses a model that is not proved.
+
+    Raises:
+        ConversionError: No way makes a model; names the operators and the user's source lines.
+        OptionError: The source, an option, or the example inputs are not accepted.
+        MissingDependencyError: A package is not installed.
+    """
+    source = called_source(source)
+    importer = importer_of(source, framework)
+    examples = _examples(example_inputs, sample)
+    options = Options(examples, dynamic, exporter, trust, opset)
+    attempts: list[Attempt] = []
+    best: Converted | None = None
+    refusals: list[SardonyxError] = []
+    for way in ways_of(importer, source, options):
+        try:
+            converted = _tried(way, importer.name, attempts, simplify=simplify, verify=verify, seed=seed)
+        except (OptionError, ModelFileError):
+            raise
+        except SardonyxError as error:
+            attempts.append(Attempt(way.name, "refused", error.problem, error.where))
+            refusals.append(error)
+            continue
+        if best is None or _rank(converted) < _rank(best):
+            best = converted
+        if converted.report.verdict.status == "proved" or not verify:
+            break
+    if best is None:
+        raise _no_way(importer.name, attempts, refusals)
+    return best
+
+
+_RANKS = {"proved": 0, "not proved": 1}
+
+
+def _rank(converted: Converted) -> int:
+    return _RANKS.get(converted.report.verdict.status, 2)
+
+
+def _tried(way: Way, framework: str, attempts: list[Attempt], *, simplify: bool, verify: bool, seed: int) -> Converted:
+    began = time.perf_counter()
+    imported = way.read()
+    seconds = {"import": time.perf_counter() - began}
+    began = time.perf_counter()
+    model, simplified = _simplified(imported.model, verify=False) if simplify else (imported.model, "not requested")
+    seconds["simplify"] = time.perf_counter() - began
+    began = time.perf_counter()
+    proof = Proof(UNPROVED)
+    if verify:
+        witness = Witness(imported, seed)
+        proof = witness.judge(model)
+        if proof.verdict.status == "different" and model is not imported.model:
+            plain = witness.judge(imported.model)
+            if plain.verdict.status == "proved":
+                # The simplification changed a result: its own proof finds the patch.
+                model, simplified = _simplified(imported.model, verify=True)
+                proof = witness.judge(model)
+                if proof.verdict.status != "proved":
+                    model, proof, simplified = imported.model, plain, "left out: it changes an output"
+    seconds["proof"] = time.perf_counter() - began
+    attempts.append(Attempt(way.name, proof.verdict.status, proof.verdict.reason, proof.guilty))
+    report = ConversionReport(
+        framework,
+        way.name,
+        proof.verdict,
+        proof.confirmed,
+        summarized(imported.calls),
+        tuple(attempts),
+        Count.of(model).nodes,
+        simplified,
+        tuple(imported.notes),
+        {name: round(time_, 3) for name, time_ in seconds.items()},
+    )
+    return Converted(model, report)
+
+
+def _simplified(model: ir.Model, *, verify: bool) -> tuple[ir.Model, str]:
+    """Return a model simplified by rewrite rules, with remarks."""
+    try:
+        result = optimize(model, verify=verify)
+    except SardonyxError as error:
+        return model, f"left out: {error}"
+    dropped = result.report.dropped
+    return result.model, f"{len(dropped)} patches dropped" if dropped else ""
+
+
+def _no_way(framework: str, attempts: Sequence[Attempt], refusals: Sequence[SardonyxError]) -> SardonyxError:
+    if len(refusals) == 1:
+        return refusals[0]
+    listed = "; ".join(f"{attempt.way}: {attempt.reason}" for attempt in attempts) or "no way exists"
+    first = refusals[0] if refusals else None
+    return ConversionError(
+        f"no way converts this {framework} program ({listed})",
+        where=first.where if first else "",
+        remedy=first.remedy if first else "",
+    )
+
+
+def called_source(source: Any) -> Any:
+    """Return the result of the function that ``file.py:function`` names; any other source as it is.
+
+    Raises:
+        ModelFileError: The file does not exist or fails.
+        OptionError: The file has no such function.
+    """
+    if not isinstance(source, str):
+        return source
+    file, colon, name = source.rpartition(":")
+    if not (colon and file.endswith(".py") and name.isidentifier()):
+        return source
+    path = Path(file)
+    if not path.is_file():
+        raise ModelFileError("no such file.", where=file, remedy="Check the path.")
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+        function = getattr(module, name, None)
+        if callable(function):
+            return function()
+    except SardonyxError:
+        raise
+    except Exception as error:
+        raise ModelFileError(f"{type(error).__name__}: {error}", where=source, remedy="Mend the program.") from error
+    functions = ", ".join(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
+    raise OptionError(f"the file has no function '{name}'", where=file, remedy=f"It has: {functions or 'none'}.")
+
+
+def _examples(example_inputs: Any, sample: Any) -> Sequence[Any] | Mapping[str, Any]:
+    if example_inputs is not None and sample is not None:
+        raise OptionError("expected example inputs or a sample, got both", where="sample", remedy="Give one of them.")
+    if isinstance(sample, (str, os.PathLike)):
+        return _stored_sample(Path(sample))
+    chosen = example_inputs if sample is None else sample
+    if chosen is None:
+        return ()
+    return chosen if isinstance(chosen, (tuple, list, Mapping)) else (chosen,)
+
+
+def _stored_sample(path: Path) -> Mapping[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        problem = f"cannot be read as named arrays: {error}"
+        raise ModelFileError(problem, where=str(path), remedy="Write the file with numpy.savez.") from error

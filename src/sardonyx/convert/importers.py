@@ -1,0 +1,113 @@
+"""The table of importers, and the detection of a source's importer.
+
+Detection reads names alone: suffixes of paths, files in folders, modules of classes. No framework is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sardonyx.convert.imported import Options, Way
+from sardonyx.errors import MissingDependencyError, ModelFileError, OptionError
+
+
+@dataclass(frozen=True)
+class Importer:
+    """An importer.
+
+    Attributes:
+        name: The framework, as ``--from`` names it.
+        module: The package with the function ``ways``.
+        requires: Packages that reading needs, by import name.
+        extra: The extra of ``pip install sardonyx[…]`` that installs them.
+        suffixes: Suffixes of files.
+        files: Files that identify a folder, by their names.
+        classes: First parts of the modules of classes, of which a source object or an ancestor of its class is.
+    """
+
+    name: str
+    module: str
+    requires: tuple[str, ...] = ()
+    extra: str = ""
+    suffixes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+
+IMPORTERS: tuple[Importer, ...] = (
+    Importer(
+        "torch",
+        "sardonyx.convert.torch",
+        requires=("torch",),
+        extra="torch",
+        suffixes=(".pt2", ".pt", ".pth", ".torchscript"),
+        classes=("torch",),
+    ),
+)
+"""All importers; the first that accepts a source reads it."""
+
+
+def importer_of(source: Any, name: str | None = None) -> Importer:
+    """Return the importer of a source.
+
+    Args:
+        source: A path, or an object of a framework.
+        name: The framework, if the caller names one.
+
+    Raises:
+        OptionError: No importer accepts the source, or no importer has this name.
+        ModelFileError: The file does not exist.
+    """
+    if name is not None:
+        chosen = next((importer for importer in IMPORTERS if importer.name == name), None)
+        if chosen is None:
+            names = ", ".join(importer.name for importer in IMPORTERS)
+            raise OptionError(f"unknown framework '{name}'", where="--from", remedy=f"Known are: {names}.")
+        return chosen
+    if isinstance(source, (str, os.PathLike)):
+        return _importer_of_path(os.fspath(source))
+    modules = {base.__module__.partition(".")[0] for base in type(source).__mro__}
+    for importer in IMPORTERS:
+        if not modules.isdisjoint(importer.classes):
+            return importer
+    kind = f"{type(source).__module__}.{type(source).__qualname__}"
+    raise OptionError(f"no importer reads a {kind}", where="source", remedy=_accepted())
+
+
+def _importer_of_path(path: str) -> Importer:
+    location = Path(path)
+    if not location.exists():
+        raise ModelFileError("no such file.", where=path, remedy="Check the path.")
+    for importer in IMPORTERS:
+        if location.is_dir() and any((location / name).exists() for name in importer.files):
+            return importer
+        if not location.is_dir() and location.name.lower().endswith(importer.suffixes or ("\0",)):
+            return importer
+    raise OptionError("no importer reads this file", where=path, remedy=_accepted())
+
+
+def _accepted() -> str:
+    forms = "; ".join(f"{one.name}: {', '.join((*one.suffixes, *one.files)) or 'objects'}" for one in IMPORTERS)
+    return f"Name the framework with `--from`, or give one of: {forms}."
+
+
+def ways_of(importer: Importer, source: Any, options: Options) -> Sequence[Way]:
+    """Return the ways of an importer to read a source.
+
+    Raises:
+        MissingDependencyError: A package is not installed; names the extra.
+    """
+    missing = [package for package in importer.requires if importlib.util.find_spec(package) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"reading {importer.name} needs {', '.join(missing)}, which is not installed",
+            remedy=f"pip install sardonyx[{importer.extra}]",
+        )
+    ways: Callable[[Any, Options], Sequence[Way]] = importlib.import_module(importer.module).ways
+    return ways(source, options)

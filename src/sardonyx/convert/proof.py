@@ -1,0 +1,283 @@
+"""The proof of a conversion: the source and its model answer the same inputs, at several sizes.
+
+An integer or float that differs is judged by the source's own noise: the source is run again on inputs that differ in
+the last bits, and a sample at which its answers change as much decides nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import model as model_io
+from sardonyx.convert import drawing
+from sardonyx.convert.imported import Answers, Feeds, Imported, Size
+from sardonyx.errors import EvaluationError, SardonyxError
+from sardonyx.model.copying import copy_model
+from sardonyx.rewrite import evaluate, inference
+from sardonyx.rewrite.verify import Verdict, parts
+from sardonyx.rewrite.verify.compare import difference, is_informative, tolerance, varies
+from sardonyx.rewrite.verify.inputs import open_sizes
+
+SAMPLES = 4
+"""Number of samples to compare: the example's, others of its sizes, batch 1, other sizes."""
+
+MOST_ATTEMPTS = 60
+"""Maximum number of drawn input sets."""
+
+SECONDS = 60.0
+"""Time after which no further sample is drawn."""
+
+NOISE = 8.0
+"""A difference up to this multiple of the source's own noise is no difference."""
+
+PERTURBATIONS = 2
+"""Number of runs of the source on inputs that differ in the last bits."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The verdict about a model, with the evidence.
+
+    Attributes:
+        verdict: See :class:`Verdict`.
+        confirmed: The values of each open size at which both agreed.
+        guilty: The first layer whose result differs, with its source line; empty if all agree or none is known.
+    """
+
+    verdict: Verdict
+    confirmed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    guilty: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Feeds on which the source ran, and its answers."""
+
+    sizes: Mapping[str, int]
+    feeds: Feeds
+    answers: Answers
+
+
+class Witness:
+    """The source's answers, computed once, against which any number of models is judged.
+
+    Args:
+        imported: The source as a model.
+        seed: Seed of the drawn inputs.
+    """
+
+    def __init__(self, imported: Imported, seed: int = 0) -> None:
+        self._imported = imported
+        self._seed = seed
+        self._worst = 0.0
+        self._noises: dict[int, dict[str, float]] = {}
+        self.reasons: dict[str, None] = {}
+        self.samples: list[Sample] = [] if imported.run is None else self._find_samples()
+
+    def _find_samples(self) -> list[Sample]:
+        model = copy_model(self._imported.model)
+        inference.infer_shapes(model, strict=False)
+        leading = open_sizes(model)
+        sizes = {name: self._imported.sizes.get(name, Size()) for name in leading}
+        samples: list[Sample] = []
+        began = time.monotonic()
+        for feeds in self._imported.examples:
+            self._try(samples, _sizes_in(model, feeds), feeds)
+        example = self._imported.examples[0] if self._imported.examples else None
+        unseen = set(sizes)
+        target = SAMPLES + len(samples)
+        for number, assignment in enumerate(drawing.assignments(sizes, leading)):
+            if number >= MOST_ATTEMPTS or (samples and time.monotonic() - began > SECONDS):
+                break
+            changed = {name for name, size in assignment.items() if size != sizes[name].example}
+            if len(samples) >= target and not changed & unseen:
+                continue
+            if self._draw(samples, model, assignment, example, self._seed + number):
+                unseen -= changed
+        base = {name: size.example or 2 for name, size in sizes.items()}
+        for number in range(SAMPLES):
+            if len(samples) >= max(2, target - 2):
+                break
+            self._draw(samples, model, base, example, self._seed + MOST_ATTEMPTS + number)
+        return samples
+
+    def _draw(
+        self, samples: list[Sample], model: ir.Model, sizes: Mapping[str, int], example: Feeds | None, seed: int
+    ) -> bool:
+        try:
+            feeds = drawing.draw(model, sizes, example, seed)
+        except EvaluationError as error:
+            self.reasons[str(error)[:300]] = None
+            return False
+        return self._try(samples, sizes, feeds)
+
+    def _try(self, samples: list[Sample], sizes: Mapping[str, int], feeds: Feeds) -> bool:
+        assert self._imported.run is not None
+        try:
+            samples.append(Sample(dict(sizes), feeds, self._imported.run(feeds)))
+        except EvaluationError as error:
+            self.reasons[str(error).splitlines()[0][:300]] = None
+            return False
+        return True
+
+    def judge(self, model: ir.Model) -> Proof:
+        """Compare a model with the source."""
+        if self._imported.run is None:
+            return Proof(Verdict("not proved", reason=self._imported.reason or "the source cannot be run here"))
+        if not self.samples:
+            reason = "; ".join(self.reasons) or "no inputs could be drawn"
+            return Proof(Verdict("not proved", reason=f"the source ran on no sample: {reason}"))
+        answers = [sample.answers for sample in self.samples]
+        if not any(map(is_informative, answers)) and not varies(answers):
+            return Proof(Verdict("not proved", reason="every output is empty, NaN or one repeated number"))
+        self._worst = 0.0
+        with tempfile.TemporaryDirectory(prefix="sardonyx-proof-") as folder:
+            path = Path(folder) / "model.onnx"
+            model_io.save(model, path)
+            return self._judge_file(path)
+
+    def _judge_file(self, path: Path) -> Proof:
+        decided: list[Sample] = []
+        notes: list[str] = []
+        try:
+            runners = [evaluate.runner(path)]
+        except EvaluationError as error:
+            return Proof(
+                Verdict("different", reason=f"the model cannot be loaded: {error}", worst=float("inf"), exact=False)
+            )
+        for number, sample in enumerate(self.samples):
+            fault = self._fault(runners[0], sample)
+            if fault is not None and runners[0].name != "reference":
+                if len(runners) == 1:
+                    runners.append(evaluate.ReferenceRunner(path))
+                second = self._fault(runners[1], sample)
+                if second is None:
+                    notes.append(f"{runners[0].name} differs from the operators' definitions: {fault[0]}")
+                    fault = None
+            if fault is None:
+                decided.append(sample)
+                continue
+            text, gap = fault
+            if gap > self._noise(number):
+                sizes = f" at sizes {dict(sample.sizes)}" if sample.sizes else ""
+                verdict = Verdict("different", reason=text + sizes, worst=gap, exact=False, samples=len(decided))
+                return Proof(verdict, guilty=self._guilty(sample))
+            notes.append(f"{text}, as the source does for inputs that differ in the last bits")
+        if not decided:
+            return Proof(
+                Verdict("not proved", reason="the answers change with the last bits of the inputs", notes=tuple(notes))
+            )
+        verdict = Verdict(
+            "proved",
+            samples=len(decided),
+            sizes=tuple(dict(sample.sizes) for sample in decided),
+            worst=self._worst,
+            exact=self._worst == 0,
+            notes=tuple(dict.fromkeys(notes)),
+        )
+        return Proof(verdict, _values(decided))
+
+    def _fault(self, runner: evaluate.Runner, sample: Sample) -> tuple[str, float] | None:
+        """Return the first difference in words, and its size."""
+        try:
+            actual = runner.run(sample.feeds)
+        except EvaluationError as error:
+            return f"the model does not run: {error}", float("inf")
+        for name, expected in sample.answers.items():
+            if name not in actual:
+                return f"the model has no output '{name}'", float("inf")
+            deviation = difference(name, expected, actual[name])
+            if deviation.error <= tolerance(expected):
+                self._worst = max(self._worst, deviation.error)
+            else:
+                detail = f" ({deviation.detail})" if deviation.detail else ""
+                return (
+                    f"output '{name}' differs by {deviation.error:.2e} of its largest element{detail}",
+                    deviation.error,
+                )
+        return None
+
+    def _noise(self, number: int) -> float:
+        """Return the multiple of the source's own noise at a sample, below which nothing is decided."""
+        if number not in self._noises:
+            self._noises[number] = self._measured_noise(self.samples[number])
+        return NOISE * max(self._noises[number].values(), default=0.0)
+
+    def _measured_noise(self, sample: Sample) -> dict[str, float]:
+        assert self._imported.run is not None
+        noise: dict[str, float] = {}
+        for seed in range(PERTURBATIONS):
+            try:
+                answers = self._imported.run(perturbed(sample.feeds, seed))
+            except EvaluationError:
+                continue
+            for name, expected in sample.answers.items():
+                noise[name] = max(noise.get(name, 0.0), difference(name, expected, answers[name]).error)
+        return noise
+
+    def _guilty(self, sample: Sample) -> str:
+        """Return the first layer of the imported model whose result differs from the source's."""
+        if self._imported.inner is None:
+            return ""
+        known = {str(output.name) for node in self._imported.model.graph for output in node.outputs}
+        model = copy_model(self._imported.model)
+        inference.infer_shapes(model, strict=False)
+        try:
+            expected = [entry for entry in self._imported.inner(sample.feeds) if entry[0] in known]
+            outputs = {str(output.name) for output in model.graph.outputs}
+            names = list(dict.fromkeys(name for name, _, _ in expected))
+            parts.expose(model, [name for name in names if name not in outputs])
+            with tempfile.TemporaryDirectory(prefix="sardonyx-proof-") as folder:
+                path = Path(folder) / "exposed.onnx"
+                model_io.save(model, path)
+                actual = evaluate.evaluate(path, sample.feeds)
+        except SardonyxError as error:
+            return f"not located: {str(error)[:200]}"
+        for name, where, array in expected:
+            result = actual.get(name, actual.get(f"compared:{name}"))
+            if result is None:
+                continue
+            deviation = difference(name, array, result)
+            if deviation.error > tolerance(array):
+                return f"{where}: '{name}' differs by {deviation.error:.2e} {deviation.detail}".rstrip()
+        return ""
+
+
+def perturbed(feeds: Feeds, seed: int) -> dict[str, Any]:
+    """Return feeds with floats changed in their last bits."""
+    generator = np.random.default_rng(seed)
+    result: dict[str, Any] = {}
+    for name, array in feeds.items():
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f":
+            step = float(np.finfo(array.dtype).eps)
+            factors = 1 + step * generator.integers(-2, 3, array.shape)
+            result[name] = (array * factors).astype(array.dtype)
+        else:
+            result[name] = array
+    return result
+
+
+def _sizes_in(model: ir.Model, feeds: Feeds) -> dict[str, int]:
+    """Return the open sizes that feeds have, for dimensions that are a single name."""
+    sizes: dict[str, int] = {}
+    for value in model.graph.inputs:
+        array = feeds.get(str(value.name))
+        if isinstance(array, np.ndarray) and value.shape is not None and len(value.shape) == array.ndim:
+            for size, number in zip(value.shape, array.shape, strict=True):
+                name = None if isinstance(size, int) else size.value
+                if name is not None and name.isidentifier():
+                    sizes.setdefault(name, int(number))
+    return sizes
+
+
+def _values(samples: list[Sample]) -> dict[str, tuple[int, ...]]:
+    names = dict.fromkeys(name for sample in samples for name in sample.sizes)
+    return {name: tuple(sorted({sample.sizes[name] for sample in samples if name in sample.sizes})) for name in names}

@@ -1,0 +1,400 @@
+"""Capture of programs by ``torch.export``, with all sizes open that may be.
+
+Every axis of every tensor is first declared as one that may vary (``Dim.AUTO``); torch fixes the axes that the program
+itself requires. Where torch refuses, fewer axes are open: the first ones, then none. An example of batch 1 would fix
+the batch, so it is doubled where the program accepts that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from sardonyx.convert.imported import Options, Size
+from sardonyx.convert.torch.loading import load_file
+from sardonyx.errors import ConversionError, EvaluationError, OptionError
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A program captured with one choice of open axes.
+
+    Attributes:
+        exported: The program.
+        openness: ``"all"``, ``"first"``, ``"named"`` or ``"none"``: the axes declared as open.
+        sizes: The open sizes, by symbol.
+    """
+
+    exported: torch.export.ExportedProgram
+    openness: str
+    sizes: Mapping[str, Size]
+
+
+@dataclass
+class Program:
+    """A source of PyTorch with its example inputs.
+
+    Attributes:
+        module: Answers in the proof: the caller's module, or that of an exported program.
+        args: Positional examples.
+        kwargs: Named examples.
+        exported: The program, if the source is one.
+        options: The caller's options.
+        notes: Remarks for the report.
+    """
+
+    module: torch.nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    exported: torch.export.ExportedProgram | None
+    options: Options
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def captured(self) -> Captured:
+        """The program with the most open sizes that torch captures.
+
+        Raises:
+            ConversionError: torch.export refuses the program; names the user's line.
+        """
+        if self.exported is not None:
+            return Captured(self.exported, "named", open_sizes(self.exported))
+        failures: list[Exception] = []
+        for openness in self._choices():
+            try:
+                exported = self._export(openness)
+            except Exception as error:  # torch.export raises exceptions of a dozen unrelated classes.
+                failures.append(error)
+                continue
+            return Captured(exported, openness, open_sizes(exported))
+        raise refusal(failures[-1], failures[0])
+
+    def _choices(self) -> tuple[str, ...]:
+        if self.options.dynamic == "auto" or self.options.dynamic is True:
+            return ("all", "first", "none")
+        return ("named",) if self.options.dynamic else ("none",)
+
+    def _export(self, openness: str) -> torch.export.ExportedProgram:
+        with quiet(), evaluating(self.module):
+            return torch.export.export(
+                self.module, self.args, self.kwargs, dynamic_shapes=self._dynamic_shapes(openness), strict=False
+            )
+
+    def _dynamic_shapes(self, openness: str) -> Any:
+        if openness == "none":
+            return None
+        if openness == "named":
+            assert isinstance(self.options.dynamic, Mapping)
+            return self._named_shapes(self.options.dynamic)
+        automatic = torch.export.Dim.AUTO
+
+        def axes(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return (
+                    automatic if isinstance(leaf, int) and not isinstance(leaf, bool) and openness == "none" else None
+                )
+            return dict.fromkeys(range(leaf.dim() if openness == "all" else min(leaf.dim(), 1)), automatic)
+
+        return {name: pytree.tree_map(axes, value) for name, value in self.arguments.items()}
+
+    def _named_shapes(self, dynamic: Mapping[str, Mapping[int, str]]) -> Any:
+        unknown = [name for name in dynamic if name not in self.arguments]
+        if unknown:
+            known = ", ".join(self.arguments)
+            raise OptionError(f"unknown input {', '.join(unknown)}", where="dynamic", remedy=f"Inputs are: {known}.")
+        dims: dict[str, Any] = {}
+        shapes: dict[str, Any] = {}
+        for name, value in self.arguments.items():
+            axes = dynamic.get(name, {})
+            named = {axis: dims.setdefault(size, torch.export.Dim(size)) for axis, size in axes.items()}
+            shapes[name] = named if isinstance(value, torch.Tensor) else pytree.tree_map(lambda _: None, value)
+        return shapes
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """The example inputs by the parameter of ``forward``; surplus positional ones under the variadic name."""
+        import inspect
+
+        bound = inspect.signature(self.module.forward).bind(*self.args, **self.kwargs)
+        return dict(bound.arguments)
+
+    @cached_property
+    def runner(self) -> Runner:
+        """The source in PyTorch, for feeds by input name."""
+        return Runner(self)
+
+
+class Runner:
+    """The source in PyTorch: answers feeds by the names of the captured program's inputs.
+
+    Args:
+        program: The source.
+    """
+
+    def __init__(self, program: Program) -> None:
+        exported = program.captured.exported
+        self._module = program.module
+        self.names = input_names(exported)
+        self.outputs = output_names(exported)
+        self.leaves, self._spec = pytree.tree_flatten((program.args, program.kwargs))
+        self._constants = _constant_inputs(exported)
+        self._state = {name: value.clone() for name, value in _state(self._module).items()} if mutates(exported) else {}
+
+    def tensors(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """Return the leaves of the source's arguments for feeds."""
+        return [
+            _as_torch(feeds[name], leaf) if name in feeds else leaf
+            for name, leaf in zip(self.names, self.leaves, strict=True)
+        ]
+
+    def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the source's answers.
+
+        Raises:
+            EvaluationError: The source refuses these feeds.
+        """
+        args, kwargs = pytree.tree_unflatten(self.tensors(feeds), self._spec)
+        for name, value in _state(self._module).items():
+            if name in self._state:
+                value.data.copy_(self._state[name])
+        try:
+            with torch.no_grad(), quiet(), evaluating(self._module):
+                results = self._module(*args, **kwargs)
+        except Exception as error:  # The user's program raises any exception.
+            raise EvaluationError(f"{type(error).__name__}: {str(error)[:300]}", where="the source") from error
+        flat = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+        if len(flat) != len(self.outputs):
+            raise EvaluationError(f"the source returned {len(flat)} tensors, expected {len(self.outputs)}")
+        return {name: as_array(value) for name, value in zip(self.outputs, flat, strict=True)}
+
+
+def program_of(source: Any, options: Options) -> Program:
+    """Return the program of a source with its example inputs.
+
+    Raises:
+        OptionError: The example inputs are missing or do not fit, or the source is of another kind.
+        ModelFileError: The file cannot be read.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        source = load_file(source)
+    if isinstance(source, torch.export.ExportedProgram):
+        args, kwargs = source.example_inputs or ((), {})
+        return Program(source.module(), tuple(args), dict(kwargs or {}), source, options)
+    if not isinstance(source, torch.nn.Module):
+        kind = type(source).__name__
+        raise OptionError(f"expected a module or an exported program, got {kind}", where="source", remedy="Pass one.")
+    args, kwargs = _examples(source, options)
+    _require_one_device(source, args, kwargs)
+    program = Program(source, args, kwargs, None, options)
+    if any(module.training for module in source.modules()):
+        program.notes.append("the module was in training mode; the model is that of `module.eval()`")
+    _require_running(program)
+    return program
+
+
+def _examples(module: torch.nn.Module, options: Options) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    examples = pytree.tree_map(
+        lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, options.examples
+    )
+    if not examples:
+        import inspect
+
+        needed = [p for p in inspect.signature(module.forward).parameters.values() if p.default is p.empty]
+        if needed:
+            names = ", ".join(parameter.name for parameter in needed)
+            raise OptionError(
+                f"the module needs example inputs for {names}",
+                where="example_inputs",
+                remedy="Pass example inputs (`--sample x.npz`).",
+            )
+        return (), {}
+    if isinstance(examples, Mapping):
+        if all(str(name).startswith("arr_") for name in examples):
+            return tuple(examples.values()), {}
+        return (), dict(examples)
+    examples = tuple(examples)
+    if len(examples) > 1 and isinstance(examples[-1], dict) and _takes_keywords(module, examples):
+        return examples[:-1], dict(examples[-1])
+    return examples, {}
+
+
+def _as_tensor(leaf: Any) -> Any:
+    return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _takes_keywords(module: torch.nn.Module, examples: Sequence[Any]) -> bool:
+    """Return True if the last example, a dict, names parameters that the others leave free."""
+    import inspect
+
+    parameters = list(inspect.signature(module.forward).parameters)
+    return all(isinstance(name, str) and name in parameters[len(examples) - 1 :] for name in examples[-1])
+
+
+def _require_one_device(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    devices = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
+    devices |= {str(leaf.device) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+    if devices - {"cpu"}:
+        raise OptionError(
+            f"expected tensors on the CPU, got {', '.join(sorted(devices))}",
+            where="source",
+            remedy="Move module and examples there: `module.cpu()`.",
+        )
+
+
+def _require_running(program: Program) -> None:
+    try:
+        with torch.no_grad(), quiet(), evaluating(program.module):
+            copy_of_arguments = pytree.tree_map(
+                lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, (program.args, program.kwargs)
+            )
+            module = copy.deepcopy(program.module) if any(True for _ in program.module.buffers()) else program.module
+            module(*copy_of_arguments[0], **copy_of_arguments[1])
+    except Exception as error:  # The user's program raises any exception.
+        shapes = pytree.tree_leaves(
+            pytree.tree_map(
+                lambda x: list(x.shape) if isinstance(x, torch.Tensor) else x, (program.args, program.kwargs)
+            )
+        )
+        raise OptionError(
+            f"the module refuses the example inputs {shapes[:8]}: {type(error).__name__}: {str(error)[:200]}",
+            where="example_inputs",
+            remedy="Pass inputs that the module accepts.",
+        ) from error
+
+
+@contextlib.contextmanager
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Put all parts of a module into evaluation mode, and restore their modes."""
+    modes = [(part, part.training) for part in module.modules() if part.training]
+    for part, _ in modes:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the warnings of torch; errors remain exceptions."""
+    import logging
+
+    loggers = [logging.getLogger(name) for name in ("torch.export", "torch.fx", "torch._dynamo", "torch.onnx")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def refusal(error: Exception, first: Exception | None = None) -> ConversionError:
+    """Return torch's refusal of a program, with the user's line if the message names one."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    user = next((line for line in reversed(lines) if line.startswith('File "') and "/torch/" not in line), "")
+    problem = f"torch.export refuses the program: {type(error).__name__}: {lines[0][:300] if lines else ''}"
+    return ConversionError(problem, where=user, remedy="Rewrite the branch or loop on data with `torch.cond` or masks.")
+
+
+def input_names(exported: torch.export.ExportedProgram) -> list[str]:
+    """Return the names of the user's inputs, in order, constants included."""
+    kinds = torch.export.graph_signature.InputKind
+    return [spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == kinds.USER_INPUT]
+
+
+def output_names(exported: torch.export.ExportedProgram) -> list[str]:
+    """Return names for the user's tensor outputs, in order: distinct, and distinct from the inputs."""
+    kinds = torch.export.graph_signature.OutputKind
+    names: list[str] = []
+    inputs = set(input_names(exported))
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind != kinds.USER_OUTPUT or not isinstance(spec.arg, torch.export.graph_signature.TensorArgument):
+            continue
+        base = spec.arg.name
+        name, number = base, 1
+        while name in names or name in inputs:
+            number += 1
+            name = f"{base}_{number}"
+        names.append(name)
+    return names
+
+
+def mutates(exported: torch.export.ExportedProgram) -> bool:
+    """Return True if the program writes to its buffers or inputs."""
+    return bool(exported.graph_signature.buffers)
+
+
+def open_sizes(exported: torch.export.ExportedProgram) -> dict[str, Size]:
+    """Return the symbols among the sizes of the inputs, with examples and bounds."""
+    sizes: dict[str, Size] = {}
+    names = set(input_names(exported))
+    for node in exported.graph.nodes:
+        if node.op != "placeholder" or node.name not in names:
+            continue
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if not isinstance(size, torch.SymInt):
+                continue
+            for symbol in size.node.expr.free_symbols:
+                bounds = exported.range_constraints.get(symbol)
+                low = _bound(bounds.lower) or 1 if bounds is not None else 1
+                high = _bound(bounds.upper) if bounds is not None else None
+                hint = size.node.shape_env.backed_var_to_val.get(symbol, 0) if size.node.shape_env else 0
+                # torch assumes that an open size is neither 0 nor 1; the model makes no such assumption.
+                sizes[str(symbol)] = Size(int(hint), low if low > 2 else 1, high)
+    return sizes
+
+
+def _bound(bound: Any) -> int | None:
+    """Return a bound of a size as a number; None for one that is no smaller than any memory."""
+    return int(bound) if bound.is_Integer and abs(int(bound)) < 1 << 30 else None
+
+
+def _constant_inputs(exported: torch.export.ExportedProgram) -> set[str]:
+    kinds = torch.export.graph_signature
+    return {
+        spec.arg.name
+        for spec in exported.graph_signature.input_specs
+        if spec.kind == kinds.InputKind.USER_INPUT and isinstance(spec.arg, kinds.ConstantArgument)
+    }
+
+
+def _state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in module.named_buffers() if isinstance(value, torch.Tensor)}
+
+
+def _as_torch(array: Any, like: Any) -> Any:
+    if isinstance(like, torch.Tensor):
+        value = torch.from_numpy(np.array(array, copy=True)) if array.dtype.name != "bfloat16" else None
+        if value is None:
+            value = torch.from_numpy(np.array(array).view(np.int16).copy()).view(torch.bfloat16)
+        return value.to(like.dtype)
+    return type(like)(array.item()) if isinstance(like, (int, float, bool)) else array
+
+
+def as_array(tensor: torch.Tensor) -> Any:
+    """Return a tensor as an array; complex numbers as pairs of real ones on a last axis."""
+    value = tensor.detach().cpu()
+    if value.is_complex():
+        value = torch.view_as_real(value.resolve_conj())
+    if value.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return value.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return value.resolve_neg().contiguous().numpy()

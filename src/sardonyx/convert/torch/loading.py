@@ -1,0 +1,50 @@
+"""Files of PyTorch: exported programs and TorchScript. Pickled modules are never loaded."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sardonyx.errors import ModelFileError
+
+PICKLED = "a pickle of a module or of weights, which may execute any code when loaded"
+
+
+def load_file(path: str | os.PathLike[str]) -> Any:
+    """Return the exported program or the TorchScript module of a file.
+
+    Raises:
+        ModelFileError: The file is a pickle, damaged, or of another kind.
+    """
+    kind = _kind_of(Path(path))
+    where = os.fspath(path)
+    if kind == "pickle":
+        raise ModelFileError(
+            f"expected an exported program or TorchScript, got {PICKLED}.",
+            where=where,
+            remedy="Build the module in a file.py:function that loads its weights with `weights_only=True`.",
+        )
+    try:
+        return torch.export.load(where) if kind == "program" else torch.jit.load(where, map_location="cpu")
+    except Exception as error:
+        problem = f"cannot be read: {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+        raise ModelFileError(problem, where=where, remedy="Save it again with this version of torch.") from error
+
+
+def _kind_of(path: Path) -> str:
+    """Return ``program``, ``script`` or ``pickle`` by the members of the archive."""
+    if not zipfile.is_zipfile(path):
+        if path.read_bytes()[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+            return "pickle"
+        raise ModelFileError("expected an archive of torch (.pt2, TorchScript).", where=str(path))
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    if any(name.endswith("constants.pkl") for name in names) and any("/code/" in name for name in names):
+        return "script"
+    if any(name.endswith("data.pkl") for name in names) and not any("models/" in name for name in names):
+        return "pickle"
+    return "program"
