@@ -143,6 +143,10 @@ EXAMPLES: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
         lambda: function("y = LeakyRelu <alpha: float = @slope> (x)"),
         "function l::F, node LeakyRelu(y)",
     ),
+    "attribute-range": (
+        lambda: text("g (float[2, 3] x, int64[2, 1] i) => (y) { y = GatherND <batch_dims = -2> (x, i) }"),
+        "node GatherND(y)",
+    ),
     "graph-cycle": (
         lambda: text("g (float[2] x) => (float[2] y) { a = Add (x, b) b = Relu (a) y = Abs (b) }"),
         "Add(a)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sardonyx.model.check.attribute_ranges import check_attribute_ranges
 from sardonyx.model.check.commands import Commands
 from sardonyx.model.check.encoding import check_encoding
 from sardonyx.model.check.findings import Finding
@@ -22,7 +23,13 @@ from sardonyx.model.check.values import check_declarations
 from sardonyx.model.load import Loadable
 
 _UNSAFE_FOR_CPP = frozenset({"nesting-too-deep", "function-recursive", "function-depth", "function-expansion"})
-_NOT_INFERABLE = _UNSAFE_FOR_CPP | {"graph-cycle", "graph-unsorted", "value-undefined", "function-duplicate"}
+_NOT_INFERABLE = _UNSAFE_FOR_CPP | {
+    "graph-cycle",
+    "graph-unsorted",
+    "value-undefined",
+    "function-duplicate",
+    "attribute-range",
+}
 _UNREADABLE = frozenset(
     {
         "dimension-invalid",
@@ -80,6 +87,7 @@ def _findings(source: Source, target: Target | None, lint: bool) -> Iterator[Fin
     findings += check_values(model)
     findings += check_declarations(model, commands)
     findings += check_tensors(source)
+    findings += check_attribute_ranges(model)
     codes = frozenset(item.code for item in findings if item.severity == "error")
     if not codes & _UNSAFE_FOR_CPP:
         findings += check_with_onnx(model, codes)

@@ -78,6 +78,11 @@ _ERRORS = [
         "An attribute's type differs from the operator's.",
         "Write the attribute with the operator's type.",
     ),
+    (
+        "attribute-range",
+        "An attribute has a value for which onnx's inference fails without an error; types were not inferred.",
+        "Correct the value.",
+    ),
     ("attribute-missing", "A required attribute is missing.", "Add the attribute."),
     ("attribute-duplicate", "An attribute occurs twice.", "Keep one of them."),
     ("type-mismatch", "A declared or actual element type contradicts the inferred one.", "Correct the type."),

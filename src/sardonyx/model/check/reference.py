@@ -20,8 +20,9 @@ the command line. In Python: `sardonyx.check(model, target=None, version=None, l
 `Finding.as_dict()` has the fields that `--json` prints.
 
 Structure is checked first and without recursion: cycles, recursive functions, calls or bodies nested too deep. After
-one of the last three, the C++ checks do not run at all; after undefined names or unsorted nodes, types are not
-inferred. A first finding may therefore hide later ones: repair the model and check again.
+one of the last three, the C++ checks do not run at all; after undefined names, unsorted nodes or attributes that
+inference does not survive, types are not inferred. A first finding may therefore hide later ones: repair the model and
+check again.
 
 An **error** means that the model breaks the ONNX specification, or that the named target cannot run the model (exit
 code 1). A **warning** is legal and likely to be refused or misread by some tools. **Lint** (`--lint`) is legal, but
