@@ -199,7 +199,7 @@ def _resized(draw: Draw, x: np.ndarray) -> np.ndarray:
     axis = draw.integer(0, x.ndim - 1)
     shape[axis] = max(draw.pick(0, 1, shape[axis] - 1, shape[axis] + 1, 2 * shape[axis], 17), 0)
     if not x.size:
-        return np.ones(shape, x.dtype)
+        return np.full(shape, "" if x.dtype == object else 1, x.dtype)
     return np.resize(x, shape)
 
 

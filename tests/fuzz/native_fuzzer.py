@@ -2,7 +2,8 @@
 
 Children run the variants of :mod:`.hostile_cases`. An access outside of a buffer ends the child by a signal; the parent
 reports the case from a shared page that the child updates before each run. A run is also a finding if compiled code
-and the interpreter neither give equal answers nor raise the same class of :class:`.SardonyxError`.
+and the interpreter neither give equal answers nor raise the same class of :class:`.SardonyxError`. A group that the
+compiler leaves to the interpreter because of an internal error is a finding too.
 """
 
 from __future__ import annotations
@@ -209,6 +210,7 @@ def _run_variant(name: str, seed: int, feeds_per_model: int, store_position: Sto
     limit_time()
     variant = variant_of(name, seed)
     pair = _Pair(variant, edge, unlimited=seed % 4 > 1)
+    tally.findings += [Finding(f"{variant.label} while compiling", reason) for reason in pair.defects]
     for run, feeds in enumerate(variant.feeds(feeds_per_model)):
         limit_time()
         store_position(run, tally.runs)
@@ -258,6 +260,11 @@ class _Pair:
             if unlimited and not self._unlimited:
                 self._native = _session(variant, compile="wait", threads=1, **limits)
 
+    @property
+    def defects(self) -> list[str]:
+        """The internal errors of the compiler, which left groups to the interpreter."""
+        return compiler_defects(self._native) if isinstance(self._native, Session) else []
+
     def compare(self, feeds: dict[str, Any]) -> tuple[str, str]:
         """Return the outcome of a run, and the difference between compiled code and interpreter, or nothing."""
         expected = _answer(self._reference, feeds)
@@ -284,6 +291,12 @@ class _Pair:
         if name in _COUNTED_BY_SUMS and has_extreme(feeds):
             return ""
         return difference(feeds, actual, expected, nearby_integers=name in _INTERPOLATED)
+
+
+def compiler_defects(session: Session) -> list[str]:
+    """Return the internal errors of the compiler that a session reports instead of raising."""
+    reasons = [node.reason for node in session.placement] if session.native is not None else []
+    return [reason for reason in dict.fromkeys(reasons) if "internal error" in reason]
 
 
 def _is_one_call(session: Session, variant: Variant) -> bool:

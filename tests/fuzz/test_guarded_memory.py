@@ -9,12 +9,14 @@ import signal
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import pytest
 
+from sardonyx import Session
 from sardonyx.compiler import pipeline
 from tests.fuzz.guarded_memory import Edge, guarded
 from tests.fuzz.hostile_cases import CASES, Variant, variant_of
-from tests.fuzz.native_fuzzer import fuzz, run_in_child
+from tests.fuzz.native_fuzzer import compiler_defects, fuzz, run_in_child
 
 RUNS = 6
 """Feeds of a model in the default run, which draws one model of every second generator."""
@@ -78,6 +80,32 @@ def test_hostile_values_change_neither_memory_nor_errors(part: int) -> None:
     assert tally.runs >= RUNS * len(names)
     assert tally.outcomes["compiled"] > tally.runs // 5
     assert [str(finding) for finding in tally.findings] == []
+
+
+def test_indices_into_an_axis_without_entries_read_nothing() -> None:
+    assert [str(finding) for finding in fuzz(["MaxRoiPool"], 120, 200010, 120).findings] == []
+
+
+EMPTY = {
+    "scan": "g (float[N, 0, 1] x) => (float y) <int64 axis = {0}> { y = CumSum (x, axis) }",
+    "reshape": "g (int32[A, 0, B] x) => (int32 y) <int64[3] r = {1, 1, 3}> { z = Tile (x, r)  y = Add (z, z) }",
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_groups_without_elements_compile(name: str) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {EMPTY[name]}')
+    session = Session(model, compile="wait", threads=1)
+    assert isinstance(session, Session) and compiler_defects(session) == []
+
+
+def test_an_endless_number_of_empty_rows_is_no_work() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[N] x, int64[1] n) => (float y) { y = Tile (x, n) }'
+    )
+    session = Session(model, compile="wait", threads=1, timeout=20)
+    (y,) = session.run(None, {"x": np.zeros(0, np.float32), "n": np.array([2**62])})
+    assert y.shape == (0,)
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from sardonyx.ops.inference import infer
 from tests.fuzz.answers import difference
 from tests.fuzz.hostile_cases import declared_model
 from tests.fuzz.hostile_nodes import draw_node, sources
-from tests.fuzz.native_fuzzer import Finding, StorePosition, Tally, limit_time
+from tests.fuzz.native_fuzzer import Finding, StorePosition, Tally, compiler_defects, limit_time
 from tests.ops.generators.draw import Draw
 
 TARGETS = ("portable", "onnxruntime", "native", "openvino", "tensorrt")
@@ -82,7 +82,7 @@ def model_problems(model: onnx.ModelProto, feeds: dict[str, Any], target: str) -
         yield from (f"the rule {drop.rule} failed: {drop.reason}" for drop in optimized.report.dropped)
     native = results["native"]
     if isinstance(native, Session):
-        yield from _defects(native)
+        yield from (f"native: {reason}" for reason in compiler_defects(native))
     answers = {stage: _answer(results[stage], feeds) for stage in ("reference", "native")}
     if not isinstance(optimized, Exception):
         session = _outcome(lambda: Session(optimized.proto, compile="off", log_severity=4, **LIMITS))
@@ -106,14 +106,6 @@ def _outcome(compute: Callable[[], Any]) -> Any:
 
 def _answer(session: Any, feeds: dict[str, Any]) -> Any:
     return session if isinstance(session, Exception) else _outcome(lambda: session.run(None, feeds))
-
-
-def _defects(session: Session) -> Iterator[str]:
-    """Yield the defects that a session reports in store_position of raising."""
-    reasons = [node.reason for node in session.placement] if session.native is not None else []
-    for reason in dict.fromkeys(reasons):
-        if "internal error" in reason:
-            yield f"native: {reason}"
 
 
 def _is_unforeseen(error: Exception) -> bool:

@@ -401,6 +401,8 @@ class Reader:
         ):  # fmt: skip
             # A block has as many rows as lanes.
             return Index(e.div(index.base, size)), Index(e.rem(index.base, size), 0, self.lanes, row=1)
+        if size == 0:
+            return ORIGIN, ORIGIN  # An empty axis has no position.
         index = self.in_row(index)
         if index.is_uniform:
             return Index(e.div(index.base, size)), Index(e.rem(index.base, size))

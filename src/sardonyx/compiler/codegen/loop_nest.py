@@ -18,7 +18,7 @@ from sardonyx.compiler.codegen.arg_reduction import Extremum
 from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Position, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.llvm.ir_builder import vector
-from sardonyx.core.dim import Size, ceil_div, dim_max, floor_div
+from sardonyx.core.dim import Size, ceil_div, dim_max, dim_min, floor_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
@@ -157,6 +157,8 @@ def work_items(
                 _innermost(reader, inner, start, end, known, lane, [ORIGIN] * rank, body, again, before)
         return ceil_div(inner.size, step)
     count = math.prod(axis.size for axis in outer)
+    if not isinstance(inner.size, int):
+        count = count * dim_min(1, inner.size)  # A huge number of empty rows is no work.
     rows = dim_max(floor_div(chunk, dim_max(inner.size * work, 1)), 1)
     total, per_item = kernel.size(count), kernel.size(rows)
     with e.loop("%first", "%last") as item:

@@ -57,6 +57,8 @@ def _scan(w: KernelWriter, value: Value) -> Size:
     source, axis, kind = value.operands[0], value.params["axis"], value.params["kind"]
     reader, e, dtype = w.reader, w.kernel.emitter, dtype_of(value)
     memory = w.located(w.group.root)
+    if 0 in shape_of(value):
+        return 0
     count = w.kernel.size(shape_of(value)[axis])
 
     def row(position: list[Index]) -> None:

@@ -435,10 +435,12 @@ def _index_vectors(x: Shape, indices: Type, batch: int) -> tuple[Shape, int]:
 def _gather(x: Type, indices: Type, *, batch: int) -> Type:
     dtype, shape = _tensor(x)
     at, depth = _index_vectors(shape, indices, batch)
-    if _assumed_pairs.get() is not None:
+    if (pairs := _assumed_pairs.get()) is not None:
         # Compiled code reads position 0 in place of an index out of range: an axis that is read has a position 0.
+        least = dim_min(1, product(at[:-1]))
         for size in shape[batch : batch + depth]:
-            _exceeds(dim_min(1, product(at[:-1])), size)
+            if _exceeds(least, size):
+                pairs[size, least] = None  # Sizes that are proven to differ: no run is valid.
     return TensorType(dtype, (*at[:-1], *shape[batch + depth :]))
 
 
