@@ -59,6 +59,11 @@ REGIONS = (
 )
 INFERRED = "g (int64[2] shape) => (float y) <float[0, 3] x = {}> { y = Reshape <allowzero = 1> (x, shape) }"
 
+IMAGELESS = "g (float[0, 1, 8, 7] x, float[2, 5] r) => (float y) { y = MaxRoiPool <pooled_shape = [3, 2]> (x, r) }"
+PADDED = "g (float[2] x, int64[1] axes) => (float y) <int64[2] p = {0, 0}> { y = Pad (x, p, , axes) }"
+PARTS = "g (int64[N] parts) => (float y) <float[2, 0, 1] x = {}> { y = Split <axis = -1> (x, parts) }"
+NUMBERS = "g (string[N] x) => (uint64 y) { y = Cast <to = 13> (x) }"
+
 UNREAD = "g (float[A] x, int64[1] s, int64[1] e, int64[B] axes) => (float y) { y = Slice (x, s, e, axes) }"
 
 REFUSED = {
@@ -103,6 +108,12 @@ REFUSED = {
         {"x": np.ones(17, F), "s": np.array([1]), "e": np.array([2]), "axes": np.zeros(0, np.int64)},
         ShapeError,
     ),
+    "regions of images of which there are none": (
+        IMAGELESS, {"x": np.ones((0, 1, 8, 7), F), "r": np.ones((2, 5), F)}, ExecutionError,
+    ),
+    "paddings of 0 along an axis out of range": (PADDED, {"x": np.ones(2, F), "axes": np.array([1])}, ShapeError),
+    "parts of an empty constant": (PARTS, {"parts": np.array([2])}, ShapeError),
+    "a negative text as a natural number": (NUMBERS, {"x": np.array(["-12"], object)}, ExecutionError),
     "scanned sequences of two lengths": (SCANNED, {"x": np.ones(2, F), "z": np.ones(3, F)}, ShapeError),
 }  # fmt: skip
 

@@ -26,6 +26,9 @@ STANDARD = ("", "ai.onnx")
 SMALL = 4096
 """Elements up to which a constant is cheap to read."""
 
+TEXT_BYTES = 64
+"""Estimated bytes of a text in memory."""
+
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """Return the tensor of a non-overridable initializer or a ``Constant`` node, else None."""
@@ -157,6 +160,13 @@ def dim_at(value: ir.Value | None, axis: int) -> int | None:
         return None
     dim = shape[axis]
     return dim if isinstance(dim, int) else None
+
+
+def element_bytes(kind: ir.DataType | None) -> float:
+    """Return the bytes of an element; an estimate for texts, and 4 for an unknown type."""
+    if kind is None:
+        return 4
+    return TEXT_BYTES if kind == ir.DataType.STRING else kind.itemsize
 
 
 def dtype(value: ir.Value | None) -> ir.DataType | None:

@@ -216,7 +216,10 @@ def _parse_texts(x: Array, dtype: DType) -> Array:
         except (ValueError, OverflowError):
             raise ExecutionError(f"cannot convert the text {word!r} to {dtype.name.lower()}.") from None
     wide = {"int": np.int64, "uint": np.uint64, "complex": np.complex128}.get(kind, np.float64)
-    return np.array(values, wide).reshape(x.shape).astype(numpy_dtype(dtype))
+    try:
+        return np.array(values, wide).reshape(x.shape).astype(numpy_dtype(dtype))
+    except OverflowError as error:
+        raise ExecutionError(f"cannot convert a text to {dtype.name.lower()}: {error}.") from None
 
 
 def _number(word: str, kind: t.Kind) -> Any:

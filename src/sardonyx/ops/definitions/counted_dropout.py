@@ -10,6 +10,7 @@ from sardonyx.core import language as L
 from sardonyx.core.eval.tensor import apply
 from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
+from sardonyx.errors import InvalidModelError
 from sardonyx.ops.registry import operator
 
 DOMAIN = "sardonyx.train"
@@ -28,6 +29,8 @@ def counted_dropout(x: Tensor, key: Tensor, *, ratio: float, stream: int) -> tup
         ratio: The probability, in [0, 1).
         stream: Another number for each node.
     """
+    if not 0 <= ratio < 1:
+        raise InvalidModelError(f"expected a ratio in [0, 1), got {ratio}.")
     mask = random_bits(x, key, stream) >= L.constant(min(int(ratio * 2**32), 2**32 - 1), t.UINT32)
     return L.where(mask, x * (1 / (1 - ratio)), 0), mask
 

@@ -135,7 +135,7 @@ def split(
     x: Tensor, split: Tensor | None = None, *, axis: int = 0, num_outputs: int | None = None, outputs: int
 ) -> tuple[Tensor, ...]:
     if split is not None:
-        return _split_parts(x, L.sizes(split, "a size of Split"), axis)
+        return _split_parts(x, _part_sizes(x, split), axis)
     count = outputs if num_outputs is None else num_outputs
     if count != outputs:
         raise InvalidModelError(f"`num_outputs` of Split is {count}, and the node has {outputs} outputs.")
@@ -146,7 +146,7 @@ def split(
 
 @operator("Split", since=13)
 def split_evenly(x: Tensor, split: Tensor | None = None, *, axis: int = 0, outputs: int) -> tuple[Tensor, ...]:
-    return _split_parts(x, _even_sizes(x, axis, outputs) if split is None else L.sizes(split, "a size of Split"), axis)
+    return _split_parts(x, _even_sizes(x, axis, outputs) if split is None else _part_sizes(x, split), axis)
 
 
 @operator("Split", since=2)
@@ -161,12 +161,18 @@ def split_either_way(
     x: Tensor, sizes: Tensor | None = None, *, split: Sequence[int] | None = None, axis: int = 0, outputs: int
 ) -> tuple[Tensor, ...]:
     if sizes is not None:
-        return _split_parts(x, L.sizes(sizes, "a size of Split"), axis)
+        return _split_parts(x, _part_sizes(x, sizes), axis)
     return _split_parts(x, split or _even_sizes(x, axis, outputs), axis)
 
 
 def _even_sizes(x: Tensor, axis: int, count: int) -> list[Size]:
     return [floor_div(x.shape[L.normalized_axis(axis, x.rank)], count)] * count
+
+
+def _part_sizes(x: Tensor, split: Tensor) -> Sequence[Size]:
+    """Return the sizes of the parts; as numbers if ``x`` is empty, whose reshape cannot check them."""
+    name = "a size of Split"
+    return L.static(split, name) if 0 in x.shape else L.sizes(split, name)
 
 
 def _split_parts(x: Tensor, sizes: Sequence[Size], axis: int) -> tuple[Tensor, ...]:

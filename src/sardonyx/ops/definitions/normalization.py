@@ -164,6 +164,8 @@ def group_normalization_by_group(
 
 def _split_groups(x: Tensor, groups: int) -> Tensor:
     """Return the elements of each group, [N, groups, elements]."""
+    if x.rank < 2:
+        raise ShapeError(f"expected at least 2 axes, got {x.type}.")
     channels = x.shape[1]
     if groups < 1 or (isinstance(channels, int) and channels % groups):
         raise ShapeError(f"expected a number of channels that is a multiple of {groups} groups, got {channels}.")

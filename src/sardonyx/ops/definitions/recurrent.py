@@ -103,6 +103,9 @@ class Layer:
                 f"unknown direction {direction!r}.", remedy="Use 'forward', 'reverse' or 'bidirectional'."
             )
         self.backward = {"forward": (False,), "reverse": (True,)}.get(direction, (False, True))
+        for index, v in enumerate((x, *states)):
+            if v is not None:
+                L.of_rank(v, 3, "an initial state" if index else "X")
         self.gates, self.layout, self.dtype = gates, layout, x.dtype
         w, r, b = L.widened(w), L.widened(r), None if b is None else L.widened(b)
         wide = (None if v is None else L.widened(v) for v in (x, *states))

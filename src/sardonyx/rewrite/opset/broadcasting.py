@@ -19,6 +19,8 @@ def broadcast_by_shape(site: Site) -> None:
     if site.integer("broadcast") and site.has("axis"):
         axis, rank = site.integer("axis"), site.rank(b)
         axis = axis + site.rank(a) if axis < 0 else axis
+        if not 0 <= axis <= site.rank(a):
+            site.refuse(f"`axis` is {site.integer('axis')}, out of range for rank {site.rank(a)}")
         trailing = site.rank(a) - axis - rank
         if trailing > 0 and site.static_shape(b) not in ((), (1,)):
             b = unsqueeze(site, b, list(range(rank, rank + trailing)))

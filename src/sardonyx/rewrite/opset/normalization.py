@@ -189,8 +189,8 @@ def _repeat(site: Site, value: ir.Value, groups: int, count: int) -> ir.Value:
 
 def _trailing_axes(site: Site, x: ir.Value) -> list[int]:
     """Return the axes from the attribute ``axis`` to the last one, counted from the end."""
-    axis = site.integer("axis", -1)
-    return list(range(axis if axis < 0 else axis - site.rank(x), 0))
+    rank = site.rank(x)
+    return list(range(site.axis("axis", -1, rank) - rank, 0))
 
 
 @down("LayerNormalization", version=17)

@@ -142,8 +142,10 @@ class Site:
         return len(value.shape)
 
     def axis(self, name: str, default: int, rank: int) -> int:
-        """Return an axis attribute counted from the front."""
+        """Return an axis attribute counted from the front; refuse if out of range."""
         axis = self.integer(name, default)
+        if not -rank <= axis < rank:
+            self.refuse(f"`{name}` is {axis}, out of range for rank {rank}")
         return axis + rank if axis < 0 else axis
 
     def static_shape(self, value: ir.Value) -> tuple[int, ...] | None:

@@ -128,9 +128,9 @@ def _is_large_fill(node: ir.Node) -> bool:
 
 
 def _bytes_of(value: ir.Value) -> int:
-    """Return the bytes of a value of known shape and numeric type, else 0."""
+    """Return the bytes of a value of known shape and type, else 0."""
     shape, kind = facts.static_shape(value), facts.dtype(value)
-    return 0 if shape is None or kind is None else int(np.prod(shape, dtype=object) * kind.itemsize)
+    return 0 if shape is None or kind is None else int(np.prod(shape, dtype=object) * facts.element_bytes(kind))
 
 
 def _without_idle_fills(engine: Engine, group: list[ir.Node]) -> list[ir.Node]:
@@ -168,11 +168,7 @@ def _objection(engine: Engine, node: ir.Node, known: set[ir.Value]) -> str | Non
         if shape is None:
             source = facts.static_shape(node.inputs[0]) or (0,)
             shape = (len(source) + 1, int(np.prod(source, dtype=object)))
-        size += (
-            int(np.prod(shape, dtype=object) * kind.itemsize)
-            if kind != ir.DataType.STRING
-            else 64 * int(np.prod(shape, dtype=object))
-        )
+        size += int(np.prod(shape, dtype=object) * facts.element_bytes(kind))
     if _is_large_fill(node):
         return f"the node replaces {size} bytes by one number" if size > LARGEST_FILL else None
     freed = sum(_freed_bytes(value, node, known) for value in dict.fromkeys(node.inputs) if value is not None)

@@ -17,7 +17,8 @@ _IDENTITY_MODES = frozenset({"half_pixel", "half_pixel_symmetric", "pytorch_half
 def _pads_nothing(m: Match) -> bool:
     s = m.site
     pads = s.sizes.constant(s.input(1)) if s.opset >= 11 else s.attr("pads") or s.attr("paddings")
-    return pads is not None and not any(pads)
+    has_open_axes = s.input(3) is not None and facts.small_constant(s.input(3)) is None
+    return pads is not None and not any(pads) and not has_open_axes
 
 
 @rule("eliminate_nop_pad", exactness=EXACT)

@@ -35,6 +35,8 @@ def _fold_sizes(s: Site) -> Result:
     rank, elements = value
     if not all(isinstance(e, int) for e in elements):
         return None
+    if s.node.op_type in ("Shape", "Size") and kind != ir.DataType.INT64:
+        return Refusal(f"'{output.name}' is declared as {kind}")
     array = np.array(elements, np.int64).astype(kind.numpy())
     nodes: list[ir.Node] = []
     constant = s.workspace.new_constant(array if rank else array.reshape(()), s.graph, f"{output.name}_size", nodes)

@@ -157,8 +157,9 @@ def _bytes(engine: Engine, value: ir.Value, order: Order) -> int:
     """Return the bytes of a Transpose of the value; 0 if only axes of size 1 move."""
     sizes = [_evaluate_size(size) for size in engine.sizes.dims(value) or (ASSUMED_SIZE,) * len(order)]
     moved = [stored for axis, stored in enumerate(order) if sizes[axis] != 1]
-    kind = facts.dtype(value)
-    return 0 if moved == sorted(moved) else math.prod(sizes) * max(1, 4 if kind is None else kind.bitwidth // 8)
+    if moved == sorted(moved):
+        return 0
+    return math.prod(sizes) * max(1, int(facts.element_bytes(facts.dtype(value))))
 
 
 def _evaluate_size(size: algebra.Size) -> int:
