@@ -431,15 +431,9 @@ class Session(Edits):
         """
         version = self._live.version
         native = version.native
-        if (
-            native is not None
-            and output_names is None
-            and options is None
-            and self._unlimited
-            and (call := native.call) is not None
-        ):
+        if native is not None and options is None and self._unlimited and (call := native.call) is not None:
             try:
-                results = call(feeds)
+                results = call(feeds) if output_names is None else version.run_directly(output_names, feeds)
             except MemoryError as error:
                 raise ResourceError("the machine has too little memory for the call.") from error
             if results is not None:

@@ -65,12 +65,12 @@ def answering(session: sardonyx.Session) -> tuple[list[str], str]:
 
 
 def test_a_session_names_its_answerers() -> None:
-    assert answering(session_of(NET)) == (["native", "output variant", "interpreter"], "native")
+    assert answering(session_of(NET)) == (["output variant", "native", "interpreter"], "native")
     assert answering(session_of(NET, compile="off")) == (["interpreter"], "interpreter")
     assert answering(session_of(UNDECIDED)) == (["specialization", "interpreter"], "specialization")
     default = onnx.parser.parse_model(NET.replace("float[N] x", "float[N] x, float[1] w"))
     default.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float32), "w"))
-    names = ["native", "input variant", "output variant", "interpreter"]
+    names = ["output variant", "native", "input variant", "interpreter"]
     assert answering(sardonyx.Session(default, compile="wait")) == (names, "native")
     shared = session_of(NET, providers=["native", "reference"], pins=[("z", "reference")])
     assert answering(shared) == (["partition", "interpreter"], "partition")

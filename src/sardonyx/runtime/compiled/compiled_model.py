@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ class NativeModel:
         self._source = source
         self.input_names = list(input_names)
         self.output_names = list(output_names)
+        self._positions = {name: position for position, name in enumerate(self.output_names)}
         self._types = [value.type for value in program.function.inputs]
         self._entry: Entry | HostTailEntry | None = None
         # The elements of text tensors are checked too.
@@ -101,6 +103,18 @@ class NativeModel:
         return None if program is None else NativeModel(program, inputs, self.output_names, source)
 
     @property
+    def output_bytes(self) -> dict[str, int]:
+        """The bytes of each output by name; an open size counts as 1, and outputs that are no tensors as 0."""
+        sizes = {}
+        for name, value in zip(self.output_names, self.program.function.results, strict=True):
+            type = value.type
+            sizes[name] = 0
+            if isinstance(type, TensorType) and type.dtype != STRING:
+                elements = math.prod(size for size in type.shape or () if isinstance(size, int))
+                sizes[name] = elements * type.dtype.numpy().itemsize
+        return sizes
+
+    @property
     def _is_plain(self) -> bool:
         return all(dtype is not None for _, dtype in self._plain)
 
@@ -112,6 +126,17 @@ class NativeModel:
     def call(self) -> Callable[[Any], list[Any] | None] | None:
         """The generated function of feeds, from the second call on; a result of None requests :meth:`run`."""
         return None if self._entry is None else self._entry.call
+
+    def run_directly(self, output_names: Sequence[str], feeds: Any) -> list[Any] | None:
+        """Return some results by the generated function; None requests :meth:`run`."""
+        if self._entry is None:
+            return None
+        try:
+            positions = [self._positions[name] for name in output_names]
+        except KeyError:
+            return None
+        results = self._entry.call(feeds)
+        return None if results is None else [results[position] for position in positions]
 
     def shrink(self) -> None:
         """Free memory that no call uses."""

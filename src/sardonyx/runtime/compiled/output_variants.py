@@ -1,4 +1,4 @@
-"""Compiled variants of a model with other outputs, for calls that request inner tensors."""
+"""Compiled variants of a model with other outputs, for calls that request inner tensors, or few of the outputs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 _CAPACITY = 4
 """Variants per model; their common weights are in memory once."""
 
+LEFT_OUT_BYTES = 64 << 10
+"""Least bytes of outputs that are not requested, for a variant without them; an open size counts as 1."""
+
+SUBSET_CALLS = 2
+"""Calls for the same few outputs, after which a variant without the others is compiled."""
+
+_MOST_SUBSETS = 64
+"""Sets of requested outputs that are counted."""
+
 
 Compile: TypeAlias = "Callable[[Sequence[str]], NativeModel | None]"
 """Compiles the model with these outputs; None if the model with these outputs cannot be compiled."""
@@ -28,22 +37,59 @@ Compile: TypeAlias = "Callable[[Sequence[str]], NativeModel | None]"
 class OutputVariants:
     """The variants of a model that calls have requested, least recently used first.
 
+    Inner tensors need a variant. Calls for few of the outputs do not; a variant for these is compiled while the model
+    itself answers, if the outputs left out are large.
+
     Args:
-        output_names: The outputs of the model itself: calls for no others need no variant.
+        output_bytes: The outputs of the model itself, with their sizes in bytes.
         compile: Compiles a variant.
-        wait: If True, the first call that requests a variant waits for its compilation.
+        wait: If True, the first call that requests inner tensors waits for the compilation.
     """
 
-    def __init__(self, output_names: Sequence[str], compile: Compile, *, wait: bool) -> None:
-        self._output_names = frozenset(output_names)
+    def __init__(self, output_bytes: Mapping[str, int], compile: Compile, *, wait: bool) -> None:
+        self._output_names = frozenset(output_bytes)
+        self._output_bytes = output_bytes
+        self._subsets: dict[tuple[str, ...], NativeModel | int | None] = {}
         self._compile = compile
         self._wait = wait
         self._variants: OrderedDict[tuple[str, ...], NativeModel | None] = OrderedDict()
         self._lock = threading.Lock()
 
     def accepts(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> bool:
-        """Return True if a call requests other tensors than the outputs of the model."""
-        return bool(output_names) and not self._output_names.issuperset(output_names or ())
+        """Return True if a call requests inner tensors, or few outputs for which there is a variant."""
+        if not output_names:
+            return False
+        if not self._output_names.issuperset(output_names):
+            return True
+        subset = self.subset(output_names)
+        return subset is not None and subset.accepts(None, feeds)
+
+    def subset(self, output_names: Sequence[str]) -> NativeModel | None:
+        """Return the variant for few outputs of the model, if it is compiled; else count the call."""
+        key = tuple(output_names)
+        known = self._subsets.get(key, 0)
+        if not isinstance(known, int):
+            return known
+        with self._lock:
+            if not known and not self._is_worthwhile(key):
+                return None
+            self._subsets[key] = known + 1
+            starts = known + 1 == SUBSET_CALLS
+        if starts:
+            background_threads.start("sardonyx-compile", self._add_subset, key)
+        return None
+
+    def _is_worthwhile(self, names: tuple[str, ...]) -> bool:
+        if not names or len(self._subsets) >= _MOST_SUBSETS or len(set(names)) < len(names):
+            return False
+        return sum(size for name, size in self._output_bytes.items() if name not in names) >= LEFT_OUT_BYTES
+
+    def _add_subset(self, names: tuple[str, ...]) -> None:
+        compiled = sum(not isinstance(subset, int) for subset in self._subsets.values())
+        variant = self._compile(names) if compiled < _CAPACITY else None
+        with self._lock:
+            if names in self._subsets:
+                self._subsets[names] = variant
 
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], context: RunContext
@@ -59,6 +105,9 @@ class OutputVariants:
             Fault: Compiled code has no result for the data.
         """
         names = output_names or ()
+        if self._output_names.issuperset(names):
+            subset = self._subsets.get(tuple(names))
+            return None if subset is None or isinstance(subset, int) else subset.run(None, feeds, context)
         key = tuple(dict.fromkeys(names))
         with self._lock:
             is_requested = key in self._variants
@@ -81,13 +130,15 @@ class OutputVariants:
     def programs(self) -> list[tuple[str, Program, int]]:
         """Return the programs of all compiled variants; see :data:`.memory.Programs`."""
         with self._lock:
-            compiled = [(names, variant) for names, variant in self._variants.items() if variant is not None]
+            known = [*self._variants.items(), *self._subsets.items()]
+        compiled = [(names, x) for names, x in known if x is not None and not isinstance(x, int)]
         return [(f"with {', '.join(names)} as outputs", variant.program, 0) for names, variant in compiled]
 
     def release(self) -> None:
         """Forget all variants; later calls compile them again."""
         with self._lock:
             self._variants.clear()
+            self._subsets.clear()
 
     def _add(self, names: tuple[str, ...]) -> None:
         variant = self._compile(names)

@@ -124,11 +124,13 @@ def ordered(
         native: The compiled model.
         specialized: The programs of a model that is compiled for particular input values.
         input_variants: The compiled model with further inputs, for calls that feed inputs with a default value.
-        variants: The compiled model with other outputs, for calls that request inner tensors.
+        variants: The compiled model with other outputs, for calls that request inner tensors or few outputs.
         interpreter: The interpreter; None for a compiled file, which holds no model.
         defaults: The inputs with a default value.
     """
     answerers = []
+    if variants is not None:
+        answerers.append(Answerer("output variant", variants.accepts, variants.run))
     if partitioned is not None:
         answerers.append(Answerer("partition", partitioned.accepts, partitioned.run))
     if native is not None:
@@ -137,8 +139,6 @@ def ordered(
         answerers.append(Answerer("specialization", specialized.accepts, specialized.run))
     if input_variants is not None:
         answerers.append(Answerer("input variant", input_variants.accepts, input_variants.run))
-    if variants is not None:
-        answerers.append(Answerer("output variant", variants.accepts, variants.run))
     if interpreter is not None:
         answerers.append(Answerer("interpreter", _accept, interpreter.answer))
     elif native is not None:
@@ -168,7 +168,7 @@ def describe(
         "native": "all inputs without a default value are fed, outputs of the model are requested",
         "specialization": not_compiled,
         "input variant": "inputs with a default value are fed",
-        "output variant": "inner tensors are requested",
+        "output variant": "inner tensors are requested, or outputs without large other ones",
         "interpreter": interpreted,
         "refusal": "other calls fail: the compiled file holds no model",
     }

@@ -226,6 +226,15 @@ class ModelVersion:
         finally:
             self._peak = max(self._peak, context.peak)
 
+    def run_directly(self, output_names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any] | None:
+        """Compute some outputs by one generated function, without limits; None requests :meth:`run`."""
+        native = self.native
+        if native is None or native.call is None:
+            return None
+        if self._variants is not None:
+            native = self._variants.subset(output_names) or native
+        return native.run_directly(output_names, feeds)
+
     def bind(
         self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
     ) -> tuple[Entry, dict[str, np.ndarray]] | None:
@@ -288,7 +297,7 @@ class ModelVersion:
             interpreter = self._interpreter
             if self._variants is None:
                 compile = functools.partial(_compile_variant, self._source, self.options)
-                self._variants = OutputVariants(native.output_names, compile, wait=self.options.compile == "wait")
+                self._variants = OutputVariants(native.output_bytes, compile, wait=self.options.compile == "wait")
         self.native = native
         self._answerers = ordered(
             native=native,
