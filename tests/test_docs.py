@@ -91,17 +91,9 @@ def convolution(batch: str) -> onnx.ModelProto:
     "page", [p for p in PAGES if "```python" in p.read_text(encoding="utf-8")], ids=lambda p: p.stem
 )
 def test_python_in_the_documents_runs(page: Path, folder: Path) -> None:
-    require_extras(page)
     names: dict[str, object] = {"__name__": "document"}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         exec(compile(block, str(page), "exec"), names)
-
-
-def require_extras(page: Path) -> None:
-    """Skip a page about serving where the packages of the extra are missing."""
-    if "sardonyx.serve" in page.read_text(encoding="utf-8"):
-        for package in ("msgspec", "httptools"):
-            pytest.importorskip(package, reason=f"serving requires the extra serve: {package} is not installed")
 
 
 def commands(page: Path) -> list[str]:

@@ -81,6 +81,24 @@ def test_a_source_that_magnifies_rounding_errors_decides_nothing() -> None:
     assert verdict.status == "not proved" and "last bits" in verdict.reason
 
 
+def coarse(feeds: Mapping[str, Any], shift: float = 0.0) -> dict[str, Any]:
+    """Answer like a source that computes with 8-bit codes: one code is 1/40."""
+    exact = source(feeds)["y"] + shift
+    return {"y": (np.round(exact * 40) / 40).astype(np.float32)}
+
+
+def test_a_quantized_source_may_differ_by_a_code_of_its_inputs() -> None:
+    proof = Witness(imported(coarse, code_bits=8)).judge(net())
+    assert proof.verdict.status == "proved" and "8-bit" in " ".join(proof.verdict.notes)
+
+
+def test_a_wrong_model_of_a_quantized_source_is_detected() -> None:
+    def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        return coarse(feeds, shift=0.5)
+
+    assert Witness(imported(run, code_bits=8)).judge(net()).verdict.status == "different"
+
+
 def test_a_source_that_cannot_run_is_not_proved_with_its_reason() -> None:
     without = Imported(net(), None, reason="tensorflow is not installed")
     assert Witness(without).judge(net()).verdict.reason == "tensorflow is not installed"

@@ -89,6 +89,7 @@ class Imported:
         inner: Yields inner values of the source for feeds in the order of computation, as (name of the model's tensor,
             description of the layer with its source line, array): the proof finds the first that differs.
         notes: Remarks for the reader of the report.
+        code_bits: Width of the integers with which a quantized source computes; 0 for a source in floating point.
     """
 
     model: ir.Model
@@ -99,6 +100,7 @@ class Imported:
     calls: Sequence[Call] = ()
     inner: Callable[[Feeds], Iterator[tuple[str, str, Any]]] | None = None
     notes: Sequence[str] = ()
+    code_bits: int = 0
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ IMPORTERS: tuple[Importer, ...] = (
         suffixes=(".pt2", ".pt", ".pth", ".torchscript"),
         classes=("torch",),
     ),
+    Importer("tflite", "sardonyx.convert.tflite.importer", suffixes=(".tflite", ".lite")),
 )
 """All importers; the first that accepts a source reads it."""
 

@@ -79,6 +79,7 @@ class Witness:
         self._seed = seed
         self._worst = 0.0
         self._noises: dict[int, dict[str, float]] = {}
+        self._roundings: dict[int, float] = {}
         self.reasons: dict[str, None] = {}
         self.samples: list[Sample] = [] if imported.run is None else self._find_samples()
 
@@ -166,6 +167,11 @@ class Witness:
                 decided.append(sample)
                 continue
             text, gap = fault
+            if self._imported.code_bits and gap <= self._rounding(number):
+                notes.append(f"{text}, less than by a step of the {self._imported.code_bits}-bit inputs")
+                self._worst = max(self._worst, gap)
+                decided.append(sample)
+                continue
             if gap > self._noise(number):
                 sizes = f" at sizes {dict(sample.sizes)}" if sample.sizes else ""
                 verdict = Verdict("different", reason=text + sizes, worst=gap, exact=False, samples=len(decided))
@@ -194,8 +200,9 @@ class Witness:
         for name, expected in sample.answers.items():
             if name not in actual:
                 return f"the model has no output '{name}'", float("inf")
-            deviation = difference(name, expected, actual[name])
-            if deviation.error <= tolerance(expected):
+            reference = self._numbers(expected)
+            deviation = difference(name, reference, self._numbers(actual[name]))
+            if deviation.error <= tolerance(reference):
                 self._worst = max(self._worst, deviation.error)
             else:
                 detail = f" ({deviation.detail})" if deviation.detail else ""
@@ -211,16 +218,31 @@ class Witness:
             self._noises[number] = self._measured_noise(self.samples[number])
         return NOISE * max(self._noises[number].values(), default=0.0)
 
-    def _measured_noise(self, sample: Sample) -> dict[str, float]:
+    def _numbers(self, array: Any) -> Any:
+        """Return the codes of a quantized source as numbers, between which differences have a size."""
+        is_code = isinstance(array, np.ndarray) and array.dtype.kind in "iu"
+        if is_code and array.dtype.itemsize * 8 == self._imported.code_bits:
+            return array.astype(np.float32)
+        return array
+
+    def _rounding(self, number: int) -> float:
+        """Return the change of a quantized source's answers when its inputs change by a step of their codes."""
+        if number not in self._roundings:
+            changes = self._measured_noise(self.samples[number], self._imported.code_bits)
+            self._roundings[number] = max(changes.values(), default=0.0)
+        return self._roundings[number]
+
+    def _measured_noise(self, sample: Sample, bits: int = 0) -> dict[str, float]:
         assert self._imported.run is not None
         noise: dict[str, float] = {}
         for seed in range(PERTURBATIONS):
             try:
-                answers = self._imported.run(perturbed(sample.feeds, seed))
+                answers = self._imported.run(perturbed(sample.feeds, seed, bits))
             except EvaluationError:
                 continue
             for name, expected in sample.answers.items():
-                noise[name] = max(noise.get(name, 0.0), difference(name, expected, answers[name]).error)
+                change = difference(name, self._numbers(expected), self._numbers(answers[name]))
+                noise[name] = max(noise.get(name, 0.0), change.error)
         return noise
 
     def _guilty(self, sample: Sample) -> str:
@@ -251,17 +273,25 @@ class Witness:
         return ""
 
 
-def perturbed(feeds: Feeds, seed: int) -> dict[str, Any]:
-    """Return feeds with floats changed in their last bits."""
+def perturbed(feeds: Feeds, seed: int, bits: int = 0) -> dict[str, Any]:
+    """Return feeds with floats changed in their last bits, or numbers changed by up to one `bits`-bit code."""
     generator = np.random.default_rng(seed)
     result: dict[str, Any] = {}
     for name, array in feeds.items():
-        if isinstance(array, np.ndarray) and array.dtype.kind == "f":
+        result[name] = array
+        if not isinstance(array, np.ndarray) or not array.size:
+            continue
+        if bits and array.dtype.kind == "f":
+            step = float(np.ptp(array)) / (2**bits - 1)
+            result[name] = (array + generator.uniform(-step, step, array.shape)).astype(array.dtype)
+        elif bits and array.dtype.itemsize * 8 == bits and array.dtype.kind in "iu":
+            limits = np.iinfo(array.dtype)
+            moved = array.astype(np.int64) + generator.integers(-1, 2, array.shape)
+            result[name] = moved.clip(limits.min, limits.max).astype(array.dtype)
+        elif not bits and array.dtype.kind == "f":
             step = float(np.finfo(array.dtype).eps)
             factors = 1 + step * generator.integers(-2, 3, array.shape)
             result[name] = (array * factors).astype(array.dtype)
-        else:
-            result[name] = array
     return result
 
 

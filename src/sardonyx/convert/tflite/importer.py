@@ -1,0 +1,108 @@
+"""The importer of TensorFlow Lite files, and the source's own answers from the LiteRT interpreter."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.convert.imported import Answers, Feeds, Imported, Options, Size, Way
+from sardonyx.convert.tflite import Translation, translate
+from sardonyx.errors import EvaluationError, OptionError
+
+INTERPRETERS = ("ai_edge_litert.interpreter", "tflite_runtime.interpreter")
+"""Modules with a class ``Interpreter``, the preferred one first."""
+
+
+def ways(source: Any, options: Options) -> Sequence[Way]:
+    """Return the ways to read a TensorFlow Lite file.
+
+    Args:
+        source: Path of the file, or its bytes.
+        options: See :class:`Options`.
+
+    Raises:
+        OptionError: The source is neither a path nor bytes.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        data, where = bytes(source), "model.tflite"
+    elif isinstance(source, (str, os.PathLike)):
+        data, where = Path(source).read_bytes(), os.fspath(source)
+    else:
+        raise OptionError(f"expected a path or bytes, got {type(source).__name__}", where="source")
+    return (Way("sardonyx", lambda: _read(data, where, options)),)
+
+
+def _read(data: bytes, where: str, options: Options) -> Imported:
+    translation = translate(data, where)
+    model = translation.model()
+    if options.dynamic is False:
+        _fix_sizes(model, translation.file.subgraphs[0].inputs, translation.file.subgraphs[0].tensors)
+    names = [str(value.name) for value in model.graph.inputs]
+    outputs = [str(value.name) for value in model.graph.outputs]
+    run, reason = _interpreter(data, names, outputs)
+    sizes = {
+        str(size.value): Size()
+        for value in model.graph.inputs
+        for size in (value.shape or ())
+        if not isinstance(size, int) and size.value is not None
+    }
+    return Imported(
+        model,
+        run,
+        reason,
+        sizes=sizes,
+        calls=tuple(translation.results),
+        notes=tuple(translation.notes),
+        code_bits=_code_bits(translation),
+    )
+
+
+def _code_bits(translation: Translation) -> int:
+    """Return 16 or 8 if activations are rounded to integers of this width, else 0."""
+    tensors = [t for subgraph in translation.file.subgraphs for t in subgraph.tensors if t.quantization]
+    if any(t.type == "INT16" and t.data is None for t in tensors):
+        return 16
+    return 8 if any(t.type in ("INT8", "UINT8", "INT4") for t in tensors) else 0
+
+
+def _fix_sizes(model: ir.Model, inputs: Sequence[int], tensors: Sequence[Any]) -> None:
+    for value, index in zip(model.graph.inputs, inputs, strict=True):
+        value.shape = ir.Shape(tensors[index].shape)
+
+
+def _interpreter(
+    data: bytes, names: Sequence[str], outputs: Sequence[str]
+) -> tuple[Callable[[Feeds], Answers] | None, str]:
+    """Return a function that answers feeds with the installed interpreter, or None and the reason."""
+    module = next((name for name in INTERPRETERS if importlib.util.find_spec(name.partition(".")[0])), None)
+    if module is None:
+        return None, "no TensorFlow Lite interpreter is installed: pip install sardonyx[tflite]"
+    interpreters = importlib.import_module(module)
+
+    def run(feeds: Feeds) -> Answers:
+        resolver = interpreters.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        try:
+            interpreter = interpreters.Interpreter(model_content=data, experimental_op_resolver_type=resolver)
+            details = interpreter.get_input_details()
+            for name, detail in zip(names, details, strict=True):
+                if tuple(detail["shape"]) != np.shape(feeds[name]):
+                    interpreter.resize_tensor_input(detail["index"], np.shape(feeds[name]))
+            interpreter.allocate_tensors()
+            for name, detail in zip(names, details, strict=True):
+                interpreter.set_tensor(detail["index"], feeds[name])
+            interpreter.invoke()
+            return {
+                name: interpreter.get_tensor(detail["index"])
+                for name, detail in zip(outputs, interpreter.get_output_details(), strict=True)
+            }
+        except (RuntimeError, ValueError) as error:
+            raise EvaluationError(f"the interpreter refuses: {error}", where="model.tflite") from error
+
+    return run, ""

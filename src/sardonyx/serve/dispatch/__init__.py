@@ -1,1 +1,0 @@
-"""The dispatcher: queues, merging of requests, runs, sequences, remembered answers."""

@@ -1,1 +1,0 @@
-"""The protocol over HTTP/1.1."""

@@ -1,1 +1,0 @@
-"""Served models: sessions with their interface, their proof of batching, and the folder from which they come."""

@@ -1,1 +1,0 @@
-"""Counts, times, metrics, traces and the access log of a server."""

@@ -1,0 +1,210 @@
+"""TensorFlow Lite files become models with the same answers; malformed ones are refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sardonyx import model as model_io
+from sardonyx.convert.tflite import translate
+from sardonyx.errors import InvalidModelError, ModelFileError, SardonyxError, UnsupportedError
+from sardonyx.rewrite.evaluate import ReferenceRunner
+from tests.convert.tflite.tflite_files import File, convolution, quantized
+
+
+def answers(data: bytes, folder: Path, *arrays: Any) -> list[Any]:
+    model = translate(data).model()
+    model_io.save(model, folder / "model.onnx")
+    names = [str(value.name) for value in model.graph.inputs]
+    results = ReferenceRunner(folder / "model.onnx").run(dict(zip(names, arrays, strict=True)))
+    return [results[str(value.name)] for value in model.graph.outputs]
+
+
+def one_operator(
+    name: str,
+    shapes: list[list[int]],
+    result: list[int],
+    options: Any = None,
+    *,
+    constants: Any = (),
+    dtype: Any = np.float32,
+) -> bytes:
+    file = File()
+    main = file.subgraph()
+    inputs = [main.tensor(shape) for shape in shapes]
+    extra = [main.constant(constant) for constant in constants]
+    output = main.tensor(result, dtype)
+    main.operator(name, [*inputs, *extra], [output], options)
+    main.inputs, main.outputs = inputs, [output]
+    return file.data()
+
+
+def test_a_convolution_pads_as_the_source_does(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = convolution(np.random.default_rng(0))
+    w, b = rng.standard_normal((4, 3, 3, 3)).astype(np.float32), rng.standard_normal(4).astype(np.float32)
+    x = rng.standard_normal((2, 5, 6, 3)).astype(np.float32)
+    (result,) = answers(data, tmp_path, x)
+    padded = np.pad(x, [(0, 0), (1, 1), (0, 1), (0, 0)])
+    expected = np.zeros((2, 3, 3, 4))
+    for i in range(3):
+        for j in range(3):
+            window = padded[:, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3]
+            expected[:, i, j] = np.einsum("bhwc,ohwc->bo", window, w) + b
+    np.testing.assert_allclose(result, np.clip(expected, 0, 6), rtol=1e-5, atol=1e-5)
+
+
+def test_open_sizes_of_the_signature_are_named() -> None:
+    (value,) = translate(convolution(np.random.default_rng(0))).model().graph.inputs
+    assert value.shape is not None
+    assert [size if isinstance(size, int) else size.value for size in value.shape] == ["batch", 5, 6, 3]
+
+
+SLICES = [
+    ("begin", [1, 0], [3, 4], [1, 1], {}, np.s_[1:3, 0:4]),
+    ("negative step", [0, -1], [0, 0], [1, -2], {"begin_mask": 1, "end_mask": 3}, np.s_[:, -1::-2]),
+    ("removed axis", [2, 0], [3, 0], [1, 1], {"shrink_axis_mask": 1, "end_mask": 2}, np.s_[2]),
+    ("last of an axis", [-1, 0], [0, 0], [1, 1], {"shrink_axis_mask": 1, "end_mask": 2}, np.s_[-1]),
+    ("new axis", [0, 1], [0, 3], [1, 1], {"new_axis_mask": 1}, np.s_[np.newaxis, 1:3]),
+    ("ellipsis", [0, 2], [0, 4], [1, 1], {"ellipsis_mask": 1}, np.s_[..., 2:4]),
+]
+
+
+@pytest.mark.parametrize("_, begin, end, steps, masks, index", SLICES, ids=[row[0] for row in SLICES])
+def test_strided_slices_follow_numpy(
+    _: str, begin: list[int], end: list[int], steps: list[int], masks: dict[str, int], index: Any, tmp_path: Path
+) -> None:
+    x = np.arange(20, dtype=np.float32).reshape(4, 5)
+    constants = [np.array(part, np.int32) for part in (begin, end, steps)]
+    options = ("StridedSliceOptions", masks)
+    data = one_operator("STRIDED_SLICE", [[4, 5]], list(x[index].shape), options, constants=constants)
+    np.testing.assert_array_equal(answers(data, tmp_path, x)[0], x[index])
+
+
+def test_gather_has_batch_axes(tmp_path: Path) -> None:
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    indices = np.array([[3, 0], [1, 2]], np.int32)
+    options = ("GatherOptions", {"axis": 2, "batch_dims": 1})
+    data = one_operator("GATHER", [[2, 3, 4]], [2, 3, 2], options, constants=[indices])
+    expected = np.stack([x[i][:, indices[i]] for i in range(2)])
+    np.testing.assert_array_equal(answers(data, tmp_path, x)[0], expected)
+
+
+def test_quantized_tensors_stay_quantized(tmp_path: Path) -> None:
+    file = File()
+    main = file.subgraph()
+    x = main.tensor([1, 4], np.int8, **quantized(0.1, 3))
+    weights = np.array([[10, -20, 30, 40], [1, 2, 3, -4]], np.int8)
+    w = main.constant(weights, **quantized([0.5, 0.25], [0, 0]))
+    b = main.constant(np.array([7, -9], np.int32), **quantized([0.05, 0.025], [0, 0]))
+    y = main.tensor([1, 2], np.int8, **quantized(2.0, -5))
+    main.operator("FULLY_CONNECTED", [x, w, b], [y], ("FullyConnectedOptions", {}))
+    main.inputs, main.outputs = [x], [y]
+    data = file.data()
+    stored = np.array([[5, -3, 100, 8]], np.int8)
+    real = (stored.astype(np.float64) - 3) * 0.1 @ (weights * np.array([[0.5], [0.25]])).T + [7 * 0.05, -9 * 0.025]
+    (result,) = answers(data, tmp_path, stored)
+    assert result.dtype == np.int8
+    np.testing.assert_array_equal(result, np.clip(np.round(real / 2.0) - 5, -128, 127).astype(np.int8))
+    types = {node.op_type for node in translate(data).model().graph}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= types
+
+
+def test_loops_and_conditions_run(tmp_path: Path) -> None:
+    file = File()
+    main, condition, body = (file.subgraph() for _ in range(3))
+    i, x = main.constant(np.int32(0)), main.tensor([3])
+    end, y = main.tensor([], np.int32), main.tensor([3])
+    main.operator("WHILE", [i, x], [end, y], ("WhileOptions", {"cond_subgraph_index": 1, "body_subgraph_index": 2}))
+    main.inputs, main.outputs = [x], [end, y]
+    ci, cx = condition.tensor([], np.int32), condition.tensor([3])
+    limit, less = condition.constant(np.int32(5)), condition.tensor([], np.bool_)
+    condition.operator("LESS", [ci, limit], [less])
+    condition.inputs, condition.outputs = [ci, cx], [less]
+    bi, bx = body.tensor([], np.int32), body.tensor([3])
+    one, two = body.constant(np.int32(1)), body.constant(np.float32(2))
+    ni, nx = body.tensor([], np.int32), body.tensor([3])
+    body.operator("ADD", [bi, one], [ni], ("AddOptions", {}))
+    body.operator("MUL", [bx, two], [nx], ("MulOptions", {}))
+    body.inputs, body.outputs = [bi, bx], [ni, nx]
+    count, result = answers(file.data(), tmp_path, np.array([1, -2, 3], np.float32))
+    assert count == 5
+    np.testing.assert_array_equal(result, np.array([32, -64, 96], np.float32))
+
+
+def test_a_custom_operator_is_named() -> None:
+    translation = translate(one_operator("MyOperator", [[2]], [2]))
+    (node,) = translation.model().graph
+    assert (node.domain, node.op_type) == ("tflite", "MyOperator")
+    assert [call.outcome for call in translation.results] == ["opaque"]
+    assert "MyOperator" in next(iter(translation.notes))
+
+
+def test_an_operator_without_translation_is_named() -> None:
+    with pytest.raises(UnsupportedError, match=r"LSH_PROJECTION 't1': the operator has no translation"):
+        translate(one_operator("LSH_PROJECTION", [[2]], [2])).model()
+
+
+def test_a_cycle_of_subgraphs_is_refused() -> None:
+    file = File()
+    for _ in range(2):
+        subgraph = file.subgraph()
+        x, y = subgraph.tensor([2]), subgraph.tensor([2])
+        subgraph.operator("CALL", [x], [y], ("CallOptions", {"subgraph": 1}))
+        subgraph.inputs, subgraph.outputs = [x], [y]
+    with pytest.raises(InvalidModelError, match="nested at most"):
+        translate(file.data()).model()
+
+
+def test_a_tensor_that_is_not_computed_is_refused() -> None:
+    file = File()
+    main = file.subgraph()
+    x, y = main.tensor([2]), main.tensor([2])
+    main.operator("ABS", [x], [y])
+    main.outputs = [y]
+    with pytest.raises(InvalidModelError, match="tensor 't0' is read before it is computed"):
+        translate(file.data()).model()
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"", "expected identifier TFL3"),
+        (b"\0\0\0\0TFL2aaaa", "expected identifier TFL3 at offset 4"),
+        (b"\xff\xff\xff\x7fTFL3", "expected a scalar within 8 bytes"),
+    ],
+)
+def test_other_files_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ModelFileError, match=message):
+        translate(data)
+
+
+def test_a_constant_of_another_size_is_refused() -> None:
+    file = File()
+    main = file.subgraph()
+    x, y = main.tensor([2]), main.tensor([2])
+    w = main.constant(np.zeros(3, np.float32))
+    main.tensors[w]["shape"] = [2]
+    main.operator("ADD", [x, w], [y], ("AddOptions", {}))
+    main.inputs, main.outputs = [x], [y]
+    with pytest.raises(ModelFileError, match="tensor 't2' has 12 bytes, expected 8"):
+        translate(file.data()).model()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=4))
+def test_damaged_files_end_in_named_errors(damage: list[tuple[int, int]]) -> None:
+    data = bytearray(convolution(np.random.default_rng(0)))
+    for position, value in damage:
+        data[position % len(data)] = value
+    try:
+        model = translate(bytes(data)).model()
+    except SardonyxError:
+        return
+    assert isinstance(model, ir.Model)
