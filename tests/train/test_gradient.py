@@ -99,3 +99,31 @@ def test_the_operator_form_answers_as_the_portable_form() -> None:
 def test_impossible_derivatives_are_refused(arguments: dict[str, Any], match: str) -> None:
     with pytest.raises((OptionError, SardonyxError), match=match):
         sardonyx.gradient(classifier(), **arguments)
+
+
+def test_gradients_flow_through_sequences_of_known_tensors() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]> g (float[4] x) => (float y) {
+      i = Constant <value = int64 {1}> ()
+      squared = Mul (x, x)
+      parts = SequenceConstruct (x, squared)
+      one = SequenceAt (parts, i)
+      doubled = Add (one, one)
+      longer = SequenceInsert (parts, doubled)
+      all = ConcatFromSequence <axis = 0> (longer)
+      y = ReduceSum <keepdims = 0> (all)
+    }""")
+    x = np.array([1.0, -2.0, 3.0, 0.5], np.float32)
+    result = answers(sardonyx.gradient(model, wrt=["x"]), {"x": x})
+    np.testing.assert_allclose(result["x_gradient"], 1 + 6 * x)
+
+
+def test_a_sequence_of_unknown_content_is_refused_by_name() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]> g (float[N] x, int64 i) => (float y) {
+      k = Constant <value = int64 {2}> ()
+      parts = SplitToSequence (x, k)
+      fewer = SequenceErase (parts, i)
+      all = ConcatFromSequence <axis = 0> (fewer)
+      y = ReduceSum <keepdims = 0> (all)
+    }""")
+    with pytest.raises(SardonyxError, match="has no gradient"):
+        sardonyx.gradient(model, wrt=["x"])

@@ -20,6 +20,8 @@ from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.rewrite.names import Names, value_names
+from sardonyx.rewrite.optimize import optimize
+from sardonyx.rewrite.pipeline import exact_passes
 from sardonyx.train.forward import make_inputs, trace_graph
 from sardonyx.train.parameters import find_parameters, select_parameters, trainable_form
 
@@ -117,6 +119,8 @@ def _portable(model: ir.Model, parts: _Parts, kind: Kind) -> ir.Model:
         if value not in graph.outputs:
             graph.outputs.append(value)
     order = [str(value.name) for value in graph.outputs]
+    model = _without_known_sequences(model)
+    graph = model.graph
     forward = trace_graph(model)
     inputs = [str(value.name) for value in graph.inputs]
     of, wrt = str(parts.of.name), [str(value.name) for value in parts.wrt]
@@ -138,6 +142,14 @@ def _portable(model: ir.Model, parts: _Parts, kind: Kind) -> ir.Model:
         value.const_value = tensor
         result.graph.register_initializer(value)
     return result
+
+
+def _without_known_sequences(model: ir.Model) -> ir.Model:
+    """Return the model with tensors instead of sequences of known tensors, which have no gradient."""
+    nodes = model.graph.all_nodes()
+    if not any("Sequence" in node.op_type and not node.domain for node in nodes):
+        return model
+    return optimize(model, target="native", passes=exact_passes(), verify=False).model
 
 
 class _Derivation:

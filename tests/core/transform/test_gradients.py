@@ -22,7 +22,7 @@ from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.transform.differentiation import FLAT, GRADIENTS, apply_call, gradient, vjp
-from sardonyx.errors import RuleError, UnsupportedError
+from sardonyx.errors import RuleError, SardonyxError, UnsupportedError
 
 N, M, K = map(Dim.symbol, "NMK")
 STEP = 1e-6
@@ -121,6 +121,11 @@ def test_ties_go_to_the_first(kind: str) -> None:
     assert pulled(lambda x, u, at: L.scatter_nd(x, at, u, kind), x, updates, at) == [[1, 0, 1, 1], [0, 1, 0, 0]]
 
 
+def test_a_rectifier_has_the_gradient_0_at_0() -> None:
+    function = trace("relu", lambda x: [L.maximum(x, 0)], [TensorType(t.DOUBLE, (3,))])
+    assert computed(gradient(function), [np.array([-1.0, 0.0, 2.0])])[1].tolist() == [0, 0, 1]
+
+
 # Through what calls functions.
 
 
@@ -172,11 +177,20 @@ def test_the_forward_loop_is_run_once() -> None:
     assert sum(value.op == "loop" for value in actual.values) == 2
 
 
-def test_a_loop_whose_state_changes_its_sizes_is_refused() -> None:
+def test_a_loop_whose_state_changes_its_sizes_is_refused_when_they_change() -> None:
     function = traced(lambda x, n: list(L.loop(n, None, [x], lambda i, s: (None, [L.concat([L.sin(s), x], 0)], []))[0]),
                       "N", ":")  # fmt: skip
-    with pytest.raises(UnsupportedError, match="its sizes change"):
-        gradient(function)
+    assert_gradient(function, [numbers(3), np.int64(0)])
+    with pytest.raises(SardonyxError, match=r"\[6\] cannot be reshaped to \[3\]"):
+        computed(gradient(function), [numbers(3), np.int64(1)])
+
+
+def test_a_loop_whose_state_keeps_its_sizes_without_a_proof_has_a_gradient() -> None:
+    """The state has the sizes of `x`, and after an iteration those that `x` and `y` broadcast to."""
+    function = traced(lambda x, y, n: list(L.loop(n, None, [x], lambda i, s: (None, [L.sin(s) * y], [s * s]))[0]),
+                      "N", "M", ":")  # fmt: skip
+    assert_gradient(function, [numbers(3), numbers(3, seed=1), np.int64(3)])
+    assert_gradient(function, [numbers(3), numbers(1), np.int64(3)])
 
 
 def test_call() -> None:

@@ -37,7 +37,7 @@ def of_shape(x: Tensor, shape: Sequence[Size], name: str) -> Tensor:
     # The first slice tests that no size is too small, the second that none is too large.
     origin, steps = (0,) * x.rank, (1,) * x.rank
     most = apply("slice", x, starts=origin, limits=tuple(shape), strides=steps)
-    return apply("slice", most, starts=origin, limits=x.shape, strides=steps)
+    return reshape(apply("slice", most, starts=origin, limits=x.shape, strides=steps), shape)
 
 
 def of_size(x: Tensor, axis: int, size: Size, name: str) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sardonyx.core import language as L
-from sardonyx.core.dim import Dim, Size
+from sardonyx.core.dim import Dim, Size, equal
 from sardonyx.core.eval.substitution import substitute_values
 from sardonyx.core.eval.tensor import apply, get
 from sardonyx.core.eval.trace import inline, trace
@@ -254,7 +254,18 @@ def _scatter_cotangents(count: int, positions: Sequence[int], cotangents: Sequen
 
 
 def _positions(backward: _Pass, operands: Sequence[Value]) -> list[int]:
-    """Return the positions of the operands that need cotangents."""
+    """Return the positions of the operands that need cotangents.
+
+    Raises:
+        UnsupportedError: One of the operands is a sequence or an optional of values that need cotangents.
+    """
+    for x in operands:
+        if x in backward.active and not isinstance(x.type, TensorType):
+            raise UnsupportedError(
+                f"a value of type {x.type} has no gradient.",
+                where=x.origin or x.op,
+                remedy="Use tensors: sequences of known tensors are replaced by `sardonyx optimize`.",
+            )
     return [i for i, x in enumerate(operands) if x in backward.active and is_differentiable(x.type)]
 
 
@@ -311,7 +322,7 @@ def _loop(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) ->
         after: dict[int, Tensor] = dict(zip(states, state, strict=False))  # type: ignore[arg-type]
         after |= {i: apply("gather", dy, at, batch=0) for i, dy in rows.items()}
         after_cotangents = [
-            after[i] if i in after else _zeros_of(result.type, body)
+            after[i] if i in after else _zeros_of(result.type, body, arguments)
             for i, result in enumerate(body.results[1:])
             if is_differentiable(result.type)
         ]
@@ -329,14 +340,21 @@ def _loop(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) ->
     return [None, None, *_scatter_cotangents(len(operands), [*states, *others], gradients)]
 
 
-def _zeros_of(row: Type, body: Function) -> Tensor:
+def _zeros_of(row: Type, body: Function, arguments: Sequence[Value]) -> Tensor:
     """Return zeros for a collected value without cotangent."""
     assert isinstance(row, TensorType) and row.shape is not None
     if not body.defined_symbols.isdisjoint(symbols_in(row)):
         raise UnsupportedError(
             f"a loop collects {row}, whose size only the iteration tells: it has no gradient.", where=body.name
         )
-    return L.full(row.shape, 0, row.dtype)
+    sizes: dict[str, Size] = {}
+    for declared, argument in zip(body.inputs[2:], arguments, strict=True):
+        if isinstance(declared.type, TensorType) and isinstance(argument.type, TensorType):
+            for old, new in zip(declared.type.shape or (), argument.type.shape or (), strict=True):
+                if isinstance(old, Dim) and old.atom is not None and old.atom.kind == "symbol":
+                    sizes.setdefault(old.atom.name, new)
+    shape = [size.substitute(sizes) if isinstance(size, Dim) else size for size in row.shape]
+    return L.full(shape, 0, row.dtype)
 
 
 def _save_states(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
@@ -345,7 +363,7 @@ def _save_states(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Te
     count, go, *operands = value.operands
     for i in used:
         declared = body.inputs[2 + i].type
-        if not isinstance(declared, TensorType) or declared != operands[i].type:
+        if not isinstance(declared, TensorType) or _changes_sizes(body, i):
             raise UnsupportedError(
                 f"the gradient of a loop needs its state {i} of every iteration, and its sizes change ({declared}).",
                 where=value.origin or body.name,
@@ -354,7 +372,8 @@ def _save_states(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Te
 
     def once(i: Tensor, *state: Value) -> tuple[Tensor, Sequence[Value], Sequence[Value]]:
         again, *after = inline(body, [i, L.constant(True, t.BOOL), *state, *operands[carried:]])
-        return again, after[:carried], [*after[carried:], i, *(state[k] for k in used)]  # type: ignore[return-value]
+        saved = [_of_first_sizes(state[k], operands[k], k) for k in used]
+        return again, after[:carried], [*after[carried:], i, *saved]  # type: ignore[return-value]
 
     final, collected = L.loop(count, go, operands[:carried], once)  # type: ignore[arg-type]
     rows = len(value.type.results) - carried  # type: ignore[union-attr]
@@ -362,6 +381,22 @@ def _save_states(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Te
     backward.replaced.update(zip(_results_of(value), new, strict=True))
     backward.sizes.update(_sizes_of_symbols(value, new))
     return collected[rows], list(collected[rows + 1 :])
+
+
+def _changes_sizes(body: Function, i: int) -> bool:
+    """Return True if the state after an iteration is proven to have other sizes than before."""
+    before, after = body.inputs[2 + i].type, body.results[1 + i].type
+    if not isinstance(before, TensorType) or not isinstance(after, TensorType):
+        return before != after
+    pairs = zip(before.shape or (), after.shape or (), strict=False)
+    return len(before.shape or ()) != len(after.shape or ()) or any(equal(a, b) is False for a, b in pairs)
+
+
+def _of_first_sizes(state: Value, first: Value, i: int) -> Value:
+    """Return the state of an iteration after checking that its sizes are those of the first iteration."""
+    if not isinstance(state, Tensor) or not isinstance(first, Tensor) or state.type == first.type:
+        return state
+    return L.of_shape(state, first.shape, f"the state {i} of a loop, whose gradient needs one size for all iterations")
 
 
 def _sizes_of_symbols(value: Value, new: Sequence[Value]) -> Mapping[str, Size]:

@@ -14,8 +14,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from sardonyx.core import language as L
-from sardonyx.core.dim import Dim, Size, at_least, equal
+from sardonyx.core.dim import Dim, Size, at_least, dim_max, equal, floor_div
 from sardonyx.core.eval.tensor import apply
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import DType, Shape
@@ -139,8 +141,17 @@ def _pow(y: Tensor, dy: Tensor, a: Tensor, b: Tensor) -> Cotangents:
     return dy * by_base, dy * L.where(L.equal(a, 0) & (b >= 0), 0, y * L.log(a))
 
 
+def _is_zero(x: Tensor) -> bool:
+    while x.op in ("broadcast", "reshape"):
+        x = x.operands[0]  # type: ignore[assignment]
+    return x.is_constant and not np.any(np.asarray(x.known))
+
+
 @gradient_rule("max")
 def _max(y: Tensor, dy: Tensor, a: Tensor, b: Tensor) -> Cotangents:
+    """A tie with the constant 0 goes to the constant: rectifiers have the gradient 0 at 0, as in torch and JAX."""
+    if _is_zero(b):
+        return L.where(b < a, dy, 0), None
     second = a < b
     return L.where(second, 0, dy), L.where(second, dy, 0)
 
@@ -389,7 +400,7 @@ def _permute(y: Tensor, dy: Tensor, x: Tensor, *, axes: tuple[int, ...]) -> Cota
 
 @gradient_rule("broadcast")
 def _broadcast(y: Tensor, dy: Tensor, x: Tensor, *, shape: Shape) -> Cotangents:
-    """Summed where it was repeated; where only the run tells, a condition on the size decides."""
+    """Summed where it was repeated; where only the run tells, over as many repetitions as there are."""
     repeated = [a for a, size in enumerate(x.shape) if size == 1 and shape[a] != 1]
     dx = L.reduce_sum(dy, repeated, keepdims=True) if repeated else dy
     for axis, size in enumerate(x.shape):
@@ -399,14 +410,14 @@ def _broadcast(y: Tensor, dy: Tensor, x: Tensor, *, shape: Shape) -> Cotangents:
 
 
 def _summed_if_one(dx: Tensor, axis: int, size: Size) -> Tensor:
-    """Return the cotangent along an axis of ``size``: summed if the size is 1, else unchanged."""
-    shape = (*dx.shape[:axis], size, *dx.shape[axis + 1 :])
-    (cotangent,) = L.cond(
-        L.equal(L.size_tensor([size], ()), 1),
-        lambda: [L.broadcast_to(L.reduce_sum(dx, [axis], keepdims=True), shape)],
-        lambda: [L.reshape(dx, shape)],
-    )
-    return cotangent  # type: ignore[return-value]
+    """Return the cotangent along an axis of ``size``: summed if the size is 1, else unchanged.
+
+    The axis is split into repetitions and elements; a condition would copy all values that depend on sizes alone into
+    both branches, and a chain of conditions doubles with each.
+    """
+    repetitions = floor_div(dx.shape[axis], dim_max(size, 1))
+    split = L.reshape(dx, (*dx.shape[:axis], repetitions, size, *dx.shape[axis + 1 :]))
+    return L.reduce_sum(split, [axis])
 
 
 @gradient_rule("slice")
