@@ -125,6 +125,32 @@ class VerificationError(SardonyxError):
     exit_code = 3
 
 
+class RequestError(SardonyxError):
+    """A server does not answer a request as the request asks.
+
+    Args:
+        problem: See :class:`SardonyxError`.
+        kind: The kind of the refusal, a key of ``sardonyx.serve.protocol.refusals.REFUSALS``, which has the status of
+            every protocol.
+        where: See :class:`SardonyxError`.
+        remedy: See :class:`SardonyxError`.
+        retry_after: Seconds after which the client may repeat the request; None if repetition does not help.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        kind: str = "invalid",
+        where: str = "",
+        remedy: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        self.kind = kind
+        self.retry_after = retry_after
+        super().__init__(problem, where=where, remedy=remedy)
+
+
 class MissingDependencyError(SardonyxError):
     """A required optional package is not installed; the message names the extra."""
 

@@ -58,6 +58,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "compare": "Compare two models, or two providers on one, tensor by tensor.",
         "reduce": "Shrink a failing model to the smallest part that fails in the same way.",
     },
+    "Serve": {
+        "serve": "Serve models over HTTP and gRPC by the Open Inference Protocol.",
+        "call": "Send one request to a server, and show or write the outputs.",
+    },
     "Lists": {
         "passes": "List the passes of the optimizer: effect and exactness of each.",
         "ops": "List the operators that a session runs: versions, element types, definition and tests.",

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from sardonyx.runtime.profiling.profile import Nodes, Profile
     from sardonyx.runtime.profiling.timeline import Timeline
     from sardonyx.runtime.providers.protocol import OptimizationLevel
+    from sardonyx.runtime.snapshot import Snapshot
 
 
 class Session(Edits):
@@ -249,6 +250,17 @@ class Session(Edits):
 
     # Editing.
 
+    @property
+    def revision(self) -> int:
+        """The number of edits, reloads and undone edits so far."""
+        return self._live.version.revision
+
+    def snapshot(self) -> Snapshot:
+        """Return the current version of the model, whose calls see no later edit."""
+        from sardonyx.runtime.snapshot import Snapshot
+
+        return Snapshot(self._live.version, self._run_version)
+
     def edit(self, *, compile: EditCompile | None = None) -> Edit:
         """Begin an edit of the running model: a transaction, for a ``with`` statement.
 
@@ -426,6 +438,12 @@ class Session(Edits):
                 raise ResourceError("the machine has too little memory for the call.") from error
             if results is not None:
                 return results
+        return self._run_version(version, output_names, feeds, options)
+
+    def _run_version(
+        self, version: ModelVersion, output_names: Sequence[str] | None, feeds: Mapping[str, Any],
+        options: RunOptions | None,
+    ) -> list[Any]:  # fmt: skip
         limits = self._limits
         if options is not None and options.timeout is not None:
             limits = {**limits, "timeout": options.timeout}

@@ -106,7 +106,7 @@ class LiveModel:
             when = "wait" if self.options.compiles else self.options.compile
             options = dataclasses.replace(self.options, compile=when)
             version = run_after_calls(lambda: ModelVersion(loadable, options))
-            before, self.version = self.version, version
+            before = self._put(version)
             name = os.fspath(loadable) if isinstance(loadable, (str, os.PathLike)) else type(loadable).__name__
             self.history.add(_model_of(before), _model_of(version), (f"reload {name}",))
         finally:
@@ -163,9 +163,17 @@ class LiveModel:
         """Let the version of an edit answer from now on."""
         if self.options.compiles:
             self._compiled.add(self.version)
-        self.version = version = run_after_calls(make)
+        version = run_after_calls(make)
+        self._put(version)
         if not version.compiled:
             self._recompiler.start(lambda: self.version)
+
+    def _put(self, version: ModelVersion) -> ModelVersion:
+        """Let a version answer calls that begin from now on, and return the version before."""
+        before = self.version
+        version.revision = before.revision + 1
+        self.version = version
+        return before
 
     def _waits(self, compile: EditCompile | None) -> bool:
         """Return True if a model is compiled before it answers, so that calls never become slower."""

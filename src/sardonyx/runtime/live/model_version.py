@@ -55,6 +55,7 @@ class ModelVersion:
 
     Attributes:
         options: The options of the session.
+        revision: The number of versions of the live model before this one; no two versions share a number.
         inputs: The inputs that a call must feed.
         outputs: The outputs of the model.
         native: The compiled model; None while there is none.
@@ -110,6 +111,7 @@ class ModelVersion:
 
     def _begin(self, loadable: Loadable, options: SessionOptions) -> None:
         self.options = options
+        self.revision = 0
         self.native: NativeModel | None = None
         self.not_compiled = ""
         self.inputs: list[ValueInfo]

@@ -1,0 +1,162 @@
+"""``sardonyx serve``: models over the network."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sardonyx.cli.output import AsJson, console, print_json
+from sardonyx.errors import OptionError
+
+EXAMPLE = "sardonyx serve model.onnx --http 127.0.0.1:8000"
+
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1}
+
+
+def command(
+    models: Annotated[
+        Path | None, typer.Argument(help="A folder of models, or a model file.", show_default=False)
+    ] = None,
+    http: Annotated[str, typer.Option(help="Address of HTTP: host:port or unix:path.")] = "127.0.0.1:8000",
+    grpc: Annotated[str | None, typer.Option(help="Address of gRPC: host:port.", show_default=False)] = None,
+    workers: Annotated[int, typer.Option(help="Number of processes on the same port.")] = 1,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of a run; all processors by default.", show_default=False)
+    ] = None,
+    control: Annotated[str, typer.Option(help="Changes by clients: off, load, or edit.")] = "off",
+    poll: Annotated[float, typer.Option(help="Seconds between looks at the folder; 0 for none.")] = 0.0,
+    batch: Annotated[str, typer.Option(help="Merge requests: auto (if proved sound), off, or force.")] = "auto",
+    token_file: Annotated[
+        Path | None, typer.Option(help="Digests and scopes of accepted tokens.", show_default=False)
+    ] = None,
+    new_token: Annotated[
+        str | None, typer.Option(help="Print a token with these scopes, and its line for the file.", show_default=False)
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM).", show_default=False)] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key (PEM).", show_default=False)] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Authorities of required client certificates (PEM).", show_default=False)
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without tokens.")] = False,
+    max_body: Annotated[str, typer.Option(help="Largest body, e.g. 64MiB.")] = "64MiB",
+    max_queue: Annotated[int, typer.Option(help="Requests that may wait for a model.")] = 1024,
+    max_run: Annotated[float, typer.Option(help="Seconds of one run.")] = 60.0,
+    max_memory: Annotated[str, typer.Option(help="Memory of one run, e.g. 8GiB.")] = "8GiB",
+    drain: Annotated[float, typer.Option(help="Seconds for the last answers after SIGTERM.")] = 30.0,
+    cache_answers: Annotated[bool, typer.Option("--cache-answers", help="Remember answers to equal requests.")] = False,
+    allow_inner: Annotated[
+        bool, typer.Option("--allow-inner", help="Let requests name inner tensors as outputs.")
+    ] = False,
+    allow_client_shm: Annotated[
+        bool, typer.Option("--allow-client-shm", help="Let clients register shared memory.")
+    ] = False,
+    allow_compiled: Annotated[
+        bool, typer.Option("--allow-compiled", help="Load compiled files (.sdx), which are machine code.")
+    ] = False,
+    strict_json: Annotated[bool, typer.Option("--strict-json", help="Refuse NaN and Infinity in JSON.")] = False,
+    triton_metrics: Annotated[
+        bool, typer.Option("--triton-metrics", help="Write metrics with Triton's names too.")
+    ] = False,
+    access_log: Annotated[
+        Path | None, typer.Option(help="Append a line for each request to this file.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve models over HTTP and gRPC by the Open Inference Protocol; SIGTERM or Ctrl-C ends the server.
+
+    The server is safe by default: only this machine reaches it, and clients can change nothing.
+    """
+    from sardonyx.serve.models.repository import LoadOptions
+    from sardonyx.serve.protocol.limits import Limits
+    from sardonyx.serve.security.tls import Tls
+    from sardonyx.serve.security.tokens import SCOPES, Tokens, read_tokens
+    from sardonyx.serve.security.tokens import new_token as make_token
+
+    if new_token is not None:
+        scopes = new_token.split(",")
+        if not set(scopes) <= set(SCOPES):
+            raise OptionError(f"expected some of {', '.join(SCOPES)}, got {new_token!r}.", where="--new-token")
+        token, line = make_token(scopes)
+        if as_json:
+            print_json({"token": token, "line": line})
+        else:
+            console.print(f"Token for clients: {token}\nLine for --token-file: {line}", markup=False, soft_wrap=True)
+        return
+    if models is None:
+        raise OptionError("expected a folder of models, or a model file.", where="models")
+    if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
+        raise OptionError("expected a certificate and its key.", where="--tls-cert")
+    from sardonyx.serve.observation.access_log import AccessLogWriter
+    from sardonyx.serve.server import Server
+    from sardonyx.serve.workers import is_worker, stop_with_supervisor
+
+    limits = Limits(
+        body_bytes=_bytes(max_body, "--max-body"), queue_requests=max_queue, run_seconds=max_run,
+        run_bytes=_bytes(max_memory, "--max-memory"),
+    )  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        log = None
+        if access_log is not None:
+            log = AccessLogWriter(stack.enter_context(access_log.open("a", encoding="utf-8")))
+        options: dict[str, Any] = {
+            "http": http, "grpc": grpc, "limits": limits, "control": control, "insecure": insecure,
+            "tokens": Tokens() if token_file is None else read_tokens(token_file),
+            "tls": None if tls_cert is None or tls_key is None else Tls(tls_cert, tls_key, tls_client_ca),
+            "poll_seconds": poll, "drain_seconds": drain, "allow_inner": allow_inner,
+            "allow_shared_memory": allow_client_shm, "strict_json": strict_json, "triton_metrics": triton_metrics,
+            "access_log": log, "reuse_port": is_worker(),
+            "load": LoadOptions(threads, batch, allow_compiled, cache_answers),
+        }  # fmt: skip
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        server = Server(models, **options)
+        if workers > 1 and not is_worker():
+            raise typer.Exit(_supervise(http, grpc, workers, control, drain, as_json))
+        server.run(
+            lambda running: _announce(running, as_json and not is_worker()),
+            stop_with_supervisor if is_worker() else None,
+        )
+
+
+def _bytes(text: str, where: str) -> int:
+    for unit, size in _UNITS.items():
+        number = text.removesuffix(unit)
+        if number != text and number.isdecimal() and int(number) > 0:
+            return int(number) * size
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise OptionError(f"expected a size such as 64MiB, got {text!r}.", where=where)
+
+
+def _announce(server: Any, as_json: bool) -> None:
+    models = [f"{entry['name']}:{entry['version']}" for entry in server.service.index(ready_only=True)]
+    if as_json:
+        print_json({"http": server.url_or_path, "grpc": server.grpc_port or None, "models": models})
+        sys.stdout.flush()
+        return
+    console.print(f"Serving {', '.join(models) or 'no model'} at {server.url_or_path}", markup=False, soft_wrap=True)
+
+
+def _supervise(http: str, grpc: str | None, workers: int, control: str, drain: float, as_json: bool) -> int:
+    from sardonyx.serve.server import Address
+    from sardonyx.serve.workers import Supervisor, reserve_port
+
+    if control != "off":
+        raise OptionError(
+            "a change by a client would reach one worker of several.", where="--control",
+            remedy="Use one worker, or --poll, which all workers follow.",
+        )  # fmt: skip
+    address = Address.parse(http)
+    if address.path or (grpc is not None and Address.parse(grpc).port == 0):
+        raise OptionError("several workers share ports of TCP.", where="--workers", remedy="Name the ports.")
+    with reserve_port(address.host, address.port) as holder:
+        port = holder.getsockname()[1]
+        if as_json:
+            print_json({"http": f"http://{address.host}:{port}", "grpc": None, "models": []})
+            sys.stdout.flush()
+        words = sys.argv[1:]
+        return Supervisor([*words, "--http", f"{address.host}:{port}"], workers, drain).run()

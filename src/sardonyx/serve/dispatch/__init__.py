@@ -1,0 +1,1 @@
+"""The dispatcher: queues, merging of requests, runs, sequences, remembered answers."""

@@ -1,0 +1,124 @@
+"""One run for several requests: merging of inputs, division of results, repetition apart after a failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import RequestError
+from sardonyx.serve.models.model import Revision, ServedModel
+from sardonyx.serve.protocol.requests import Answer, InferRequest, Output
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The outcome of a run.
+
+    Attributes:
+        results: An answer or an error for each request of the batch, in order.
+        rows: Rows of the batch.
+        times: Nanoseconds of merging, running and dividing.
+    """
+
+    results: list[Answer | Exception]
+    rows: int
+    times: tuple[int, int, int] = field(default=(0, 0, 0))
+
+
+def batch_key(request: InferRequest) -> tuple[Any, int]:
+    """Return the key of requests that may be merged, and the rows of the request; None for no common rows.
+
+    Two keys are equal if types and all sizes but the first are equal.
+    """
+    rows = -1
+    key = []
+    for name, array in request.inputs.items():
+        shape = array.shape
+        if not shape or (rows >= 0 and shape[0] != rows):
+            return None, 1
+        rows = shape[0]
+        key.append((name, array.dtype.num, shape[1:]))
+    return (tuple(key), rows) if rows > 0 else (None, max(rows, 1))
+
+
+def execute(model: ServedModel, requests: Sequence[InferRequest], rows: int) -> Outcome:
+    """Compute requests of one batch key as one run; after a failure, every request apart.
+
+    All answers of a run are of one revision.
+
+    Args:
+        model: The model.
+        requests: The requests.
+        rows: The sum of their rows.
+    """
+    begin = time.perf_counter_ns()
+    try:
+        revision = model.revision
+    except Exception as error:  # An edit gave the model an interface that cannot be served.
+        return Outcome([error for _ in requests], rows)
+    if len(requests) == 1:
+        return _single(model, revision, requests[0], rows, begin)
+    try:
+        feeds = _merged(requests)
+        merged = time.perf_counter_ns()
+        results = revision.run(feeds)
+        ran = time.perf_counter_ns()
+        _require_rows(results, rows, revision)
+        answers: list[Answer | Exception] = []
+        offset = 0
+        for request in requests:
+            end = offset + next(iter(request.inputs.values())).shape[0]
+            answers.append(_answer(model, revision, request, [result[offset:end] for result in results]))
+            offset = end
+        return Outcome(answers, rows, (merged - begin, ran - merged, time.perf_counter_ns() - ran))
+    except Exception:  # One request may be at fault: the others must not fail with it.
+        apart = [execute(model, [request], 1) for request in requests]
+        return Outcome([outcome.results[0] for outcome in apart], rows, (0, time.perf_counter_ns() - begin, 0))
+
+
+def _single(model: ServedModel, revision: Revision, request: InferRequest, rows: int, begin: int) -> Outcome:
+    try:
+        if request.outputs and any(output.name not in revision.interface.outputs for output in request.outputs):
+            names = [output.name for output in request.outputs]
+            values = revision.snapshot.run(names, request.inputs)
+            ran = time.perf_counter_ns()
+            answer = _named(model, revision, request, dict(zip(names, values, strict=True)))
+        else:
+            results = revision.run(request.inputs)
+            ran = time.perf_counter_ns()
+            answer = _answer(model, revision, request, results)
+        return Outcome([answer], rows, (0, ran - begin, time.perf_counter_ns() - ran))
+    except Exception as error:
+        return Outcome([error], rows, (0, time.perf_counter_ns() - begin, 0))
+
+
+def _merged(requests: Sequence[InferRequest]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([request.inputs[name] for request in requests]) for name in requests[0].inputs}
+
+
+def _require_rows(results: Sequence[Any], rows: int, revision: Revision) -> None:
+    for name, result in zip(revision.interface.outputs, results, strict=True):
+        if not isinstance(result, np.ndarray) or result.ndim == 0 or result.shape[0] != rows:
+            raise RequestError(f"expected {rows} rows of output {name}.", kind="internal")
+
+
+def _answer(model: ServedModel, revision: Revision, request: InferRequest, results: Sequence[Any]) -> Answer:
+    names = revision.interface.outputs
+    if request.outputs:
+        return _named(model, revision, request, dict(zip(names, results, strict=True)))
+    outputs = [Output(name, result) for name, result in zip(names, results, strict=True)]
+    return Answer(model.name, model.version, request.id, outputs, revision.number)
+
+
+def _named(model: ServedModel, revision: Revision, request: InferRequest, values: Mapping[str, Any]) -> Answer:
+    outputs = []
+    for requested in request.outputs:
+        value = values.get(requested.name)
+        if not isinstance(value, np.ndarray):
+            raise RequestError("the value is not a tensor.", kind="unsupported", where=requested.name)
+        outputs.append(Output(requested.name, value, requested))
+    return Answer(model.name, model.version, request.id, outputs, revision.number)

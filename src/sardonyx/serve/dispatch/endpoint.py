@@ -1,0 +1,95 @@
+"""A version of a model as requests reach it: checks, sequences, remembered answers, queue."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from sardonyx.errors import RequestError
+from sardonyx.serve.dispatch.answer_cache import AnswerCache
+from sardonyx.serve.dispatch.queue import Entry, Queue
+from sardonyx.serve.dispatch.sequences import Sequences
+from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.protocol.datatypes import shortened
+from sardonyx.serve.protocol.limits import Limits
+from sardonyx.serve.protocol.requests import Answer, Done, InferRequest
+
+
+class Endpoint:
+    """A served version with its queue; used by the thread of the event loop alone.
+
+    Args:
+        model: The version.
+        limits: The limits of the server.
+        loop: The event loop.
+        allow_inner: True if requests may name inner tensors as outputs.
+
+    Attributes:
+        model: The version.
+        queue: Its queue.
+        sequences: Its open sequences; None for a model without state.
+        cache: Its remembered answers; None if answers are not remembered.
+    """
+
+    def __init__(self, model: ServedModel, limits: Limits, loop: asyncio.AbstractEventLoop, allow_inner: bool) -> None:
+        self.model = model
+        self.queue = Queue(model, limits, loop)
+        self.sequences = Sequences(model, limits, self.queue.submit) if model.is_stateful else None
+        self.cache = AnswerCache() if model.model.cached and not model.is_stateful else None
+        self._limits = limits
+        self._allow_inner = allow_inner
+
+    def infer(self, request: InferRequest, done: Done) -> Entry | None:
+        """Check a request and compute it; the request waits if the model is busy.
+
+        Args:
+            request: The request.
+            done: Receives the answer or the error, in the thread of the event loop.
+
+        Returns:
+            The waiting request, for cancellation; None if it is answered already, or belongs to a sequence.
+
+        Raises:
+            RequestError: The request does not fit the model, or the queue is full.
+        """
+        revision = self.model.revision
+        interface = revision.interface
+        if request.outputs:
+            self._check_outputs(request, interface.outputs)
+        if self.sequences is not None:
+            self.sequences.submit(request, interface, done)
+            return None
+        interface.check(request.inputs)
+        if self.cache is None:
+            return self.queue.submit(request, done)
+        return self._infer_cached(self.cache, request, revision.number, done)
+
+    def _check_outputs(self, request: InferRequest, known: object) -> None:
+        names = set()
+        for output in request.outputs:
+            if output.name in names:
+                raise RequestError("the output is requested twice.", where=output.name[:64])
+            names.add(output.name)
+            hidden = self.sequences is not None and output.name in self.sequences.hidden
+            if hidden or (output.name not in known and not self._allow_inner):  # type: ignore[operator]
+                raise RequestError(f"unknown output {shortened(output.name)}.", where=self.model.name)
+
+    def _infer_cached(self, cache: AnswerCache, request: InferRequest, revision: int, done: Done) -> Entry | None:
+        begin = time.monotonic_ns()
+        key = cache.key(request)
+        answer = cache.get(key, request, revision)
+        statistics = self.model.statistics
+        now = time.monotonic_ns()
+        if answer is not None:
+            statistics.cache_hit.add(now - begin)
+            statistics.answered(now - request.arrival, 0)
+            done(answer)
+            return None
+        statistics.cache_miss.add(now - begin)
+
+        def remember(result: Answer | Exception) -> None:
+            if isinstance(result, Answer):
+                cache.put(key, result)
+            done(result)
+
+        return self.queue.submit(request, remember)

@@ -1,0 +1,118 @@
+"""The host of all endpoints: look-up by name and version, replacement without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from sardonyx.errors import RequestError
+from sardonyx.serve.dispatch.endpoint import Endpoint
+from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.protocol.datatypes import shortened
+from sardonyx.serve.protocol.limits import Limits
+
+
+class Host:
+    """The endpoints of a server by name and version; used by the thread of the event loop alone.
+
+    Args:
+        limits: The limits of the server.
+        loop: The event loop.
+        allow_inner: True if requests may name inner tensors as outputs.
+
+    Attributes:
+        is_loading: True until the models of the start are loaded: unknown models may follow.
+    """
+
+    def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop, allow_inner: bool = False) -> None:
+        self._limits = limits
+        self._loop = loop
+        self._allow_inner = allow_inner
+        self._endpoints: dict[str, dict[str, Endpoint]] = {}
+        self._newest: dict[str, Endpoint] = {}
+        self._unloaded: set[str] = set()
+        self._retiring: set[Endpoint] = set()
+        self.is_loading = True
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return (endpoint for versions in self._endpoints.values() for endpoint in versions.values())
+
+    def get(self, name: str, version: str = "") -> Endpoint:
+        """Return an endpoint.
+
+        Args:
+            name: The name of the model.
+            version: The number of the version as text; empty for the newest.
+
+        Raises:
+            RequestError: The model or version is unknown or unloaded.
+        """
+        if not version:
+            endpoint = self._newest.get(name)
+            if endpoint is not None:
+                return endpoint
+            if name in self._unloaded or self.is_loading:
+                raise RequestError("the model is not loaded.", kind="unavailable", where=name, retry_after=1.0)
+            raise RequestError(f"unknown model {shortened(name)}.", kind="not_found")
+        endpoint = self._endpoints.get(name, {}).get(version)
+        if endpoint is None:
+            if name not in self._endpoints:
+                return self.get(name)
+            raise RequestError(f"unknown version {shortened(version)} of the model.", kind="not_found", where=name)
+        return endpoint
+
+    def versions(self, name: str) -> list[str]:
+        """Return the versions of a model, oldest first."""
+        return sorted(self._endpoints.get(name, {}), key=int)
+
+    def put(self, name: str, models: Sequence[ServedModel]) -> None:
+        """Let these versions of a model answer from now on; other versions finish their waiting requests."""
+        before = self._endpoints.get(name, {})
+        after = {}
+        for model in models:
+            same = before.get(model.version)
+            if same is None or same.model is not model:
+                same = Endpoint(model, self._limits, self._loop, self._allow_inner)
+            after[model.version] = same
+        self._replace(name, before, after)
+
+    def remove(self, name: str) -> None:
+        """Let no version of a model answer; waiting requests are still computed."""
+        self._replace(name, self._endpoints.get(name, {}), {})
+
+    def _replace(self, name: str, before: dict[str, Endpoint], after: dict[str, Endpoint]) -> None:
+        if after:
+            self._endpoints[name] = after
+            self._newest[name] = after[max(after, key=int)]
+            self._unloaded.discard(name)
+        else:
+            self._endpoints.pop(name, None)
+            self._newest.pop(name, None)
+            self._unloaded.add(name)
+        for endpoint in before.values():
+            if after.get(endpoint.model.version) is not endpoint:
+                self._retire(endpoint)
+
+    def _retire(self, endpoint: Endpoint) -> None:
+        endpoint.model.retired = True
+        self._retiring.add(endpoint)
+
+        def close() -> None:
+            endpoint.queue.close()
+            self._retiring.discard(endpoint)
+
+        if endpoint.queue.waiting or endpoint.queue.running:
+            endpoint.queue.on_idle = close
+        else:
+            close()
+
+    @property
+    def pending(self) -> int:
+        """The number of requests that wait or are being computed."""
+        queues = [endpoint.queue for endpoint in (*self, *self._retiring)]
+        return sum(queue.waiting + queue.running for queue in queues)
+
+    def close(self) -> None:
+        """End all threads; no request may wait."""
+        for endpoint in (*self, *list(self._retiring)):
+            endpoint.queue.close()

@@ -1,0 +1,278 @@
+"""The queue of a model: work-conserving batching with priorities, deadlines and limits."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from sardonyx.errors import RequestError
+from sardonyx.serve.dispatch.batch import Outcome, batch_key, execute
+from sardonyx.serve.dispatch.run_thread import RunThread
+from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.protocol.limits import Limits
+from sardonyx.serve.protocol.requests import Answer, Done, InferRequest
+
+_INLINE_NS = 100_000
+"""Nanoseconds of a run up to which the event loop runs the model itself: below the cost of two thread switches."""
+
+_MEASURED_RUNS = 8
+"""Runs of a key before its time is known."""
+
+_KEYS = 1024
+"""Limit of keys with known times."""
+
+_LAST_PRIORITY = 1 << 62
+
+
+class Entry:
+    """A request that waits.
+
+    Attributes:
+        request: The request.
+        done: Receives the answer.
+        key: The batch key; None for a request that is never merged.
+        rows: Rows of the request.
+        priority: Smaller numbers are computed first.
+        timer: Ends the wait when the time of the request is over.
+        is_waiting: True until the request is computed, cancelled or expired.
+        queue: The queue in which the request waits.
+    """
+
+    __slots__ = ("done", "is_waiting", "key", "priority", "queue", "request", "rows", "timer")
+
+    def __init__(self, queue: Queue, request: InferRequest, done: Done) -> None:
+        self.queue = queue
+        self.request = request
+        self.done = done
+        self.key: Any = None
+        self.rows = 1
+        self.priority = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_waiting = True
+
+    def cancel(self) -> None:
+        """Forget the request, because the client has gone; a request that still waits is never computed."""
+        self.request.cancelled = True
+        if self.is_waiting:
+            self.queue.remove(self)
+            self.queue.model.statistics.cancelled += 1
+
+
+class Queue:
+    """The requests of one version of a model; used by the thread of the event loop alone.
+
+    Args:
+        model: The model.
+        limits: The limits of the server.
+        loop: The event loop.
+
+    Attributes:
+        model: The model.
+        waiting: Number of requests that wait.
+        bytes: Bytes of requests that wait.
+        running: Number of requests that are being computed.
+        on_idle: Called when a retired queue has answered its last request.
+    """
+
+    def __init__(self, model: ServedModel, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+        self.model = model
+        self.waiting = 0
+        self.bytes = 0
+        self.running = 0
+        self.on_idle: Callable[[], None] | None = None
+        self._limits = limits
+        self._loop = loop
+        self._heap: list[tuple[int, int, Entry]] = []
+        self._groups: dict[Any, deque[Entry]] = {}
+        self._number = 0
+        self._is_scheduled = False
+        self._thread: RunThread | None = None
+        self._times: dict[Any, tuple[int, float]] = {}
+        self._drain_per_second = 0.0
+        self._delay: asyncio.TimerHandle | None = None
+
+    def submit(self, request: InferRequest, done: Done) -> Entry:
+        """Let a request wait for its computation.
+
+        Raises:
+            RequestError: The queue is full, or the priority is out of range.
+        """
+        batching = self.model.model.batching
+        most = batching.queue_requests or self._limits.queue_requests
+        if self.waiting >= most or self.bytes + request.size > self._limits.queue_bytes:
+            self.model.statistics.rejected += 1
+            raise RequestError(
+                f"{self.waiting} requests wait for the model.", kind="exhausted", where=self.model.name,
+                remedy="Repeat the request later.", retry_after=self._retry_after(),
+            )  # fmt: skip
+        priority = request.priority or batching.default_priority
+        if batching.priority_levels and request.priority > batching.priority_levels:
+            raise RequestError(
+                f"expected a priority from 0 to {batching.priority_levels}, got {request.priority}.", where="priority"
+            )
+        if len(self._heap) > 2 * self.waiting + _KEYS:
+            self._forget_removed()
+        entry = Entry(self, request, done)
+        entry.key, entry.rows = batch_key(request)
+        entry.priority = priority or _LAST_PRIORITY
+        timeout = batching.timeout_us
+        if request.timeout_us and batching.allows_timeout:
+            timeout = min(timeout, request.timeout_us) if timeout else request.timeout_us
+        if timeout:
+            entry.timer = self._loop.call_later(timeout * 1e-6, self._expire, entry)
+        self._number += 1
+        heapq.heappush(self._heap, (entry.priority, self._number, entry))
+        if entry.key is not None:
+            entry.key = (entry.priority, *entry.key)
+            group = self._groups.get(entry.key)
+            if group is None:
+                self._groups[entry.key] = deque((entry,))
+            else:
+                group.append(entry)
+        self.waiting += 1
+        self.bytes += request.size
+        if not self._is_scheduled and not self.running:
+            # The requests that this turn of the event loop brings become one batch.
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+        return entry
+
+    def remove(self, entry: Entry) -> None:
+        """Take a request out of the queue."""
+        entry.is_waiting = False
+        self.waiting -= 1
+        self.bytes -= entry.request.size
+        if entry.timer is not None:
+            entry.timer.cancel()
+
+    def _forget_removed(self) -> None:
+        """Drop cancelled and expired requests, which would grow without bound while a long run lasts."""
+        self._heap = [item for item in self._heap if item[2].is_waiting]
+        heapq.heapify(self._heap)
+        groups = {key: deque(e for e in group if e.is_waiting) for key, group in self._groups.items()}
+        self._groups = {key: group for key, group in groups.items() if group}
+
+    def _expire(self, entry: Entry) -> None:
+        if entry.is_waiting:
+            self.remove(entry)
+            self.model.statistics.expired += 1
+            self._fail(entry, RequestError("the time of the request was over before its computation.", kind="timeout"))
+
+    def _retry_after(self) -> float:
+        """Return the seconds after which half of the queue is computed, as far as known."""
+        return max(1.0, self.waiting / 2 / self._drain_per_second) if self._drain_per_second else 1.0
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        if self.running:
+            return
+        batch = self._take()
+        if batch is None:
+            if not self.waiting and self.on_idle is not None:
+                self.on_idle()
+            return
+        self.running = len(batch)
+        key = batch[0].key
+        rows = sum(entry.rows for entry in batch)
+        requests = [entry.request for entry in batch]
+        runs, mean = self._times.get(key, (0, 0.0))
+        begin = time.monotonic_ns()
+        if runs >= _MEASURED_RUNS and mean < _INLINE_NS:
+            self._finish(batch, begin, execute(self.model, requests, rows))
+            return
+        if self._thread is None:
+            self._thread = RunThread(f"sardonyx-serve-{self.model.name}")
+        self._thread.start(lambda: self._run(batch, requests, rows, begin))
+
+    def _run(self, batch: list[Entry], requests: list[InferRequest], rows: int, begin: int) -> None:
+        outcome = execute(self.model, requests, rows)
+        self._loop.call_soon_threadsafe(self._finish, batch, begin, outcome)
+
+    def _take(self) -> list[Entry] | None:
+        """Return the next batch: the first request by priority and arrival, and others of the same key."""
+        heap = self._heap
+        while heap and not heap[0][2].is_waiting:
+            heapq.heappop(heap)
+        if not heap:
+            self._groups.clear()
+            return None
+        leader = heap[0][2]
+        max_rows = self.model.max_rows if leader.key is not None else 1
+        if max_rows > 1 and self._waits_for_more(leader, max_rows):
+            return None
+        heapq.heappop(heap)
+        self.remove(leader)
+        batch, rows = [leader], leader.rows
+        group = self._groups.get(leader.key)
+        while group:
+            entry = group[0]
+            if entry.is_waiting:
+                if rows + entry.rows > max_rows:
+                    break
+                rows += entry.rows
+                self.remove(entry)
+                batch.append(entry)
+            group.popleft()
+        if group is not None and not group:
+            del self._groups[leader.key]
+        return batch
+
+    def _waits_for_more(self, leader: Entry, max_rows: int) -> bool:
+        """Return True if the batch waits by option: for more rows, until the delay of its oldest request is over."""
+        batching = self.model.model.batching
+        if not batching.max_delay_us:
+            return False
+        rows = sum(entry.rows for entry in self._groups[leader.key] if entry.is_waiting)
+        if rows >= max_rows or rows in batching.preferred_rows:
+            return False
+        rest = batching.max_delay_us * 1e-6 - (time.monotonic_ns() - leader.request.arrival) * 1e-9
+        if rest <= 0:
+            return False
+        if self._delay is not None:
+            self._delay.cancel()
+        self._delay = self._loop.call_later(rest, self._turn)
+        return True
+
+    def _finish(self, batch: list[Entry], begin: int, outcome: Outcome) -> None:
+        self.running = 0
+        now = time.monotonic_ns()
+        self._learn(batch[0].key, now - begin, len(batch))
+        statistics = self.model.statistics
+        statistics.run(outcome.rows, len(batch), outcome.times)
+        if self.waiting and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+        for entry, result in zip(batch, outcome.results, strict=True):
+            if entry.request.cancelled:
+                continue
+            if isinstance(result, Answer):
+                arrival = entry.request.arrival
+                statistics.answered(now - arrival, begin - arrival)
+                entry.done(result)
+            else:
+                self._fail(entry, result)
+        if not self.waiting and self.on_idle is not None:
+            self.on_idle()
+
+    def _learn(self, key: Any, ns: int, requests: int) -> None:
+        runs, mean = self._times.get(key, (0, 0.0))
+        if len(self._times) >= _KEYS and key not in self._times:
+            self._times.clear()
+        # The first run of a key prepares memory.
+        self._times[key] = (runs + 1, ns if runs < 2 else mean + (ns - mean) / min(runs, 32))
+        rate = requests / max(ns, 1) * 1e9
+        self._drain_per_second = rate if not self._drain_per_second else 0.9 * self._drain_per_second + 0.1 * rate
+
+    def _fail(self, entry: Entry, error: Exception) -> None:
+        self.model.statistics.fail.add(time.monotonic_ns() - entry.request.arrival)
+        entry.done(error)
+
+    def close(self) -> None:
+        """End the thread of the queue; the queue must be idle."""
+        if self._thread is not None:
+            self._thread.end()
+            self._thread = None

@@ -1,0 +1,185 @@
+"""The gRPC server: ``grpcio`` on the event loop of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from sardonyx.errors import MissingDependencyError, RequestError, ResourceError
+from sardonyx.serve.grpc.calls import CALLS, CallHandler
+from sardonyx.serve.grpc.conversion import answer_message, parsed_request
+from sardonyx.serve.operations.service import Service
+from sardonyx.serve.protocol.messages import SERVICE, message_class
+from sardonyx.serve.protocol.refusals import REFUSALS, refusal
+from sardonyx.serve.security.tls import Tls
+from sardonyx.serve.security.tokens import Tokens
+
+_log = logging.getLogger("sardonyx.serve")
+
+
+class GrpcListener:
+    """A running gRPC server.
+
+    Args:
+        server: The server of ``grpcio``.
+        port: Its port.
+
+    Attributes:
+        port: As passed.
+    """
+
+    def __init__(self, server: Any, port: int) -> None:
+        self._server = server
+        self.port = port
+
+    async def close(self, seconds: float) -> None:
+        """End after the calls that are being answered, or after some seconds."""
+        await self._server.stop(seconds)
+
+
+async def open_grpc(
+    service: Service, tokens: Tokens, host: str, port: int, tls: Tls | None = None, reuse_port: bool = False
+) -> GrpcListener:
+    """Start a gRPC server on the running event loop.
+
+    Args:
+        service: The operations of the server.
+        tokens: The accepted tokens.
+        host: The host to listen on.
+        port: The port; 0 for any free one.
+        tls: The certificates; None for plain connections.
+        reuse_port: True if several processes listen on the same port.
+
+    Raises:
+        MissingDependencyError: grpcio is not installed.
+        ResourceError: The address is in use.
+    """
+    try:
+        import grpc
+    except ImportError as error:
+        raise MissingDependencyError(
+            "serving over gRPC requires grpcio.", remedy='Install it: pip install "sardonyx[grpc]".'
+        ) from error
+    limits = service.limits
+    options = [
+        ("grpc.max_receive_message_length", limits.body_bytes),
+        ("grpc.max_send_message_length", limits.output_bytes),
+        ("grpc.max_concurrent_streams", limits.streams),
+        ("grpc.max_metadata_size", limits.head_bytes),
+        ("grpc.so_reuseport", int(reuse_port)),
+    ]
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, _handlers(service, tokens, grpc)),))
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        if tls is None:
+            bound = server.add_insecure_port(target)
+        else:
+            key, chain, authorities = tls.texts()
+            pairs = [(key, chain)]
+            credentials = grpc.ssl_server_credentials(pairs, authorities, authorities is not None)
+            bound = server.add_secure_port(target, credentials)
+    except RuntimeError as error:
+        raise ResourceError("the address cannot be used.", where=target) from error
+    if bound == 0:
+        raise ResourceError("the address cannot be used.", where=target)
+    await server.start()
+    return GrpcListener(server, bound)
+
+
+def _handlers(service: Service, tokens: Tokens, grpc: Any) -> dict[str, Any]:
+    serialize = _serialized
+    handlers = {
+        name: grpc.unary_unary_rpc_method_handler(
+            _unary(service, tokens, scope, handler, grpc), message_class(message).FromString, serialize
+        )
+        for name, (message, scope, handler) in CALLS.items()
+    }
+    request = message_class("ModelInferRequest")
+    handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
+        _unary(service, tokens, "infer", _infer, grpc), request.FromString, serialize
+    )
+    handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+        _stream(service, tokens, grpc), request.FromString, serialize
+    )
+    return handlers
+
+
+def _serialized(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+async def _infer(service: Service, message: Any) -> Any:
+    answer = await service.infer_async(parsed_request(service, message))
+    return answer_message(answer)
+
+
+def _authorization(context: Any) -> str:
+    return next((value for key, value in context.invocation_metadata() or () if key == "authorization"), "")
+
+
+def _unary(service: Service, tokens: Tokens, scope: str, handler: CallHandler, grpc: Any) -> Any:
+    async def call(message: Any, context: Any) -> Any:
+        try:
+            if tokens.is_required:
+                tokens.require(_authorization(context), scope)
+            result = handler(service, message)
+            return await result if inspect.isawaitable(result) else result
+        except Exception as error:
+            status, text = _status(error, grpc)
+        return await context.abort(status, text)
+
+    return call
+
+
+def _status(error: BaseException, grpc: Any) -> tuple[Any, str]:
+    refused, is_defect = refusal(error)
+    if is_defect:
+        _log.error("%s", refused, exc_info=error)
+    code = REFUSALS[refused.kind].grpc
+    return next(status for status in grpc.StatusCode if status.value[0] == code), str(refused)
+
+
+def _stream(service: Service, tokens: Tokens, grpc: Any) -> Any:
+    async def call(messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        try:
+            if tokens.is_required:
+                tokens.require(_authorization(context), "infer")
+        except RequestError as error:
+            await context.abort(*_status(error, grpc))
+        response = message_class("ModelStreamInferResponse")
+        # Requests of a stream are computed concurrently, at most a window of them; answers are in order.
+        waiting: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(service.limits.streams)
+
+        async def answered(message: Any) -> Any:
+            try:
+                answer = await service.infer_async(parsed_request(service, message))
+                return response(infer_response=answer_message(answer))
+            except Exception as error:
+                failed = response(error_message=_status(error, grpc)[1])
+                failed.infer_response.id = message.id
+                return failed
+
+        async def read() -> None:
+            try:
+                async for message in messages:
+                    await waiting.put(asyncio.create_task(answered(message)))
+            finally:
+                await waiting.put(None)
+
+        reader = asyncio.create_task(read())
+        try:
+            while (task := await waiting.get()) is not None:
+                yield await task
+        finally:
+            reader.cancel()
+            while not waiting.empty():
+                rest = waiting.get_nowait()
+                if rest is not None:
+                    rest.cancel()
+
+    return call

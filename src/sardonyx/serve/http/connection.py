@@ -1,0 +1,346 @@
+"""Connections of HTTP/1.1: bytes in, requests for the application, responses out, within the limits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from sardonyx.errors import MissingDependencyError, RequestError
+from sardonyx.serve.http.application import Application, compressed
+from sardonyx.serve.http.messages import PHRASES, Cancellable, HttpRequest, HttpResponse, error_response
+from sardonyx.serve.protocol.limits import Limits
+
+try:
+    import httptools
+except ImportError as error:
+    raise MissingDependencyError(
+        "serving over HTTP requires httptools.", remedy='Install it: pip install "sardonyx[serve]".'
+    ) from error
+
+_PIPELINED = 16
+"""Requests of a connection that wait for the response before them."""
+
+AccessLog = Callable[[HttpRequest, int, int, int], None]
+"""Receives a request, the status, the bytes of the response, and the nanoseconds since the request was complete."""
+
+
+class Connections:
+    """The open connections of a server, and the work that they share.
+
+    Args:
+        application: Answers requests.
+        limits: The limits of the server.
+        access_log: Receives every answered request; None for no log.
+
+    Attributes:
+        application: As passed.
+        limits: As passed.
+        access_log: As passed.
+        is_closing: True once connections end after their current request.
+    """
+
+    def __init__(self, application: Application, limits: Limits, access_log: AccessLog | None = None) -> None:
+        self.application = application
+        self.limits = limits
+        self.access_log = access_log
+        self.is_closing = False
+        self.open: set[Connection] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a request is being read or answered."""
+        return any(connection.is_busy for connection in self.open)
+
+    def protocol(self) -> Connection:
+        """Return the protocol of a new connection."""
+        return Connection(self)
+
+    def sweep(self) -> None:
+        """End connections whose time is over; called about once a second."""
+        now = time.monotonic()
+        for connection in list(self.open):
+            connection.end_if_late(now)
+
+    def close(self) -> None:
+        """End idle connections, and others after their current request."""
+        self.is_closing = True
+        for connection in list(self.open):
+            connection.close_when_idle()
+
+    def abort(self) -> None:
+        """End all connections at once."""
+        for connection in list(self.open):
+            connection.abort()
+
+
+class Connection(asyncio.Protocol):
+    """A connection.
+
+    Args:
+        connections: All connections of the server.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._limits = connections.limits
+        self._application = connections.application
+        self._transport: asyncio.Transport | None = None
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._requests: deque[tuple[HttpRequest, bool, int]] = deque()
+        self._work: Cancellable | None = None
+        self._is_answering = False
+        self._is_broken = False
+        self._is_full = False
+        self._peer = ""
+        self._begin_message()
+        self._deadline = 0.0
+        self._bytes_in = 0
+
+    def _begin_message(self) -> None:
+        self._target = b""
+        self._headers: dict[str, str] = {}
+        self._head_bytes = 0
+        self._has_head = False
+        self._is_reading = False
+        self._chunks: list[bytes] = []
+        self._body: bytearray | None = None
+        self._body_bytes = 0
+        self._body_begin = 0.0
+
+    # The transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept the connection, unless too many are open."""
+        self._transport = transport  # type: ignore[assignment]
+        peer = transport.get_extra_info("peername")
+        self._peer = peer[0] if isinstance(peer, tuple) else "unix"
+        self._deadline = time.monotonic() + self._limits.head_seconds
+        connections = self._connections
+        if len(connections.open) >= self._limits.connections or connections.is_closing:
+            self._refuse(RequestError("too many connections are open.", kind="unavailable", retry_after=1.0))
+            return
+        connections.open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the pending work of the client."""
+        self._connections.open.discard(self)
+        self._transport = None
+        self._requests.clear()
+        if self._work is not None:
+            self._work.cancel()
+            self._work = None
+
+    def data_received(self, data: bytes) -> None:
+        """Read bytes of requests."""
+        if self._is_broken or self._transport is None:
+            return
+        self._bytes_in += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(RequestError("expected HTTP/1.1 without an upgrade.", kind="unsupported"))
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            self._refuse(cause if isinstance(cause, RequestError) else RequestError("malformed HTTP request."))
+        except httptools.HttpParserError:
+            self._refuse(RequestError("malformed HTTP request."))
+        if self._is_reading and not self._has_head and self._bytes_in > self._limits.head_bytes:
+            self._refuse(_head_too_large(self._limits))
+
+    def eof_received(self) -> bool:
+        """Let a client that has ended its side read the answer to its last request."""
+        return self._is_answering
+
+    def pause_writing(self) -> None:
+        """Begin no further request while the client does not read."""
+        self._is_full = True
+        self._deadline = time.monotonic() + self._limits.idle_seconds
+
+    def resume_writing(self) -> None:
+        """Continue with the next request."""
+        self._is_full = False
+        self._next()
+
+    # The parser.
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._begin_message()
+        self._is_reading = True
+        self._bytes_in = 0
+        self._deadline = time.monotonic() + self._limits.head_seconds
+
+    def on_url(self, url: bytes) -> None:
+        """Read a part of the target."""
+        self._target += url
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Read a header field."""
+        self._count_head(len(name) + len(value) + 4)
+        headers = self._headers
+        if len(headers) >= self._limits.headers:
+            raise _head_too_large(self._limits)
+        key = name.decode("latin-1").lower()
+        if key in headers and key in ("authorization", "host", "content-type", "inference-header-content-length"):
+            raise RequestError(f"the field {key} is repeated.")
+        headers[key] = value.decode("latin-1")
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._limits.head_bytes:
+            raise _head_too_large(self._limits)
+
+    def on_headers_complete(self) -> None:
+        """Check the length of the body before it is read."""
+        self._has_head = True
+        length = self._headers.get("content-length")
+        if length is not None:
+            self._limits.body(int(length))
+        if self._headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._deadline = float("inf")
+        self._body_begin = time.monotonic()
+
+    def on_body(self, body: bytes) -> None:
+        """Read a part of the body."""
+        self._body_bytes += len(body)
+        self._limits.body(self._body_bytes)
+        if self._body is not None:
+            self._body += body
+            return
+        self._chunks.append(body)
+        if len(self._chunks) > 64:
+            # Many small chunks would take more memory as objects than as bytes.
+            self._body = bytearray(b"".join(self._chunks))
+            self._chunks = []
+
+    def on_message_complete(self) -> None:
+        """Answer the request, after the requests before it."""
+        self._is_reading = False
+        if self._body is not None:
+            body = bytes(self._body)
+        else:
+            body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        self._chunks, self._body = [], None
+        method = self._parser.get_method().decode("latin-1")
+        request = HttpRequest(method, self._target.decode("latin-1"), self._headers, body, self._peer)
+        self._requests.append((request, bool(self._parser.should_keep_alive()), time.monotonic_ns()))
+        if len(self._requests) > _PIPELINED:
+            raise RequestError(f"expected at most {_PIPELINED} requests before the first answer.", kind="unavailable")
+        if not self._is_answering:
+            self._next()
+        elif self._transport is not None and len(self._requests) > 1:
+            self._transport.pause_reading()
+
+    # Answers.
+
+    def _next(self) -> None:
+        while self._requests and not self._is_answering and not self._is_full and self._transport is not None:
+            request, keeps_alive, begin = self._requests.popleft()
+            self._is_answering = True
+            self._deadline = float("inf")
+
+            def respond(
+                response: HttpResponse, request: HttpRequest = request, keeps: bool = keeps_alive, begin: int = begin
+            ) -> None:
+                self._respond(request, response, keeps, begin)
+
+            work = self._application.handle(request, respond)
+            if self._is_answering:
+                self._work = work
+
+    def _respond(self, request: HttpRequest, response: HttpResponse, keeps_alive: bool, begin: int) -> None:
+        self._is_answering = False
+        self._work = None
+        if self._transport is None:
+            return
+        accept = request.headers.get("accept-encoding")
+        if accept is not None and response.body:
+            response = compressed(response, accept)
+        keeps_alive = keeps_alive and not self._connections.is_closing
+        size = self._write(response, keeps_alive, is_head=request.method == "HEAD")
+        if self._connections.access_log is not None:
+            self._connections.access_log(request, response.status, size, time.monotonic_ns() - begin)
+        if not keeps_alive:
+            self._transport.close()
+            return
+        self._deadline = time.monotonic() + self._limits.idle_seconds
+        if self._requests:
+            asyncio.get_running_loop().call_soon(self._next)
+        else:
+            self._transport.resume_reading()
+
+    def _write(self, response: HttpResponse, keeps_alive: bool, is_head: bool = False) -> int:
+        assert self._transport is not None
+        body = response.body
+        size = 0
+        for part in body:
+            size += len(part)
+        head = f"HTTP/1.1 {response.status} {PHRASES.get(response.status, '')}\r\ncontent-length: {size}\r\n"
+        if response.content_type:
+            head += f"content-type: {response.content_type}\r\n"
+        for name, value in response.headers.items():
+            head += f"{name}: {value}\r\n"
+        head += "\r\n" if keeps_alive else "connection: close\r\n\r\n"
+        if is_head or not body:
+            self._transport.write(head.encode("latin-1"))
+        elif len(body) == 1 and size < 65536:
+            self._transport.write(head.encode("latin-1") + body[0])
+        else:
+            self._transport.writelines([head.encode("latin-1"), *body])
+        return size
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer a request that cannot be read, and end the connection."""
+        if self._is_broken or self._transport is None:
+            return
+        self._is_broken = True
+        self._requests.clear()
+        if not self._is_answering:
+            self._write(error_response(error), keeps_alive=False)
+        self._transport.close()
+
+    # Time.
+
+    def end_if_late(self, now: float) -> None:
+        """End the connection if its time is over."""
+        if now < self._deadline or self._transport is None:
+            if self._is_reading and self._has_head and self._is_too_slow(now):
+                self._refuse(RequestError("the body arrives too slowly.", kind="timeout"))
+            return
+        if self._is_full:
+            self._transport.abort()
+        elif self._is_reading:
+            self._refuse(RequestError("the request took too long to arrive.", kind="timeout"))
+        else:
+            self._transport.close()
+
+    def _is_too_slow(self, now: float) -> bool:
+        """Return True if the body arrives with less than 1 KiB a second, after the time that every body has."""
+        seconds = now - self._body_begin - self._limits.body_seconds
+        return seconds > 0 and self._body_bytes < seconds * 1024
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a request is being read or answered."""
+        return self._is_answering or self._is_reading or bool(self._requests)
+
+    def close_when_idle(self) -> None:
+        """End the connection now if no request is being read or answered, else after the answer."""
+        if not self.is_busy and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _head_too_large(limits: Limits) -> RequestError:
+    return RequestError(
+        f"expected at most {limits.headers} header fields and {limits.head_bytes} bytes.", kind="head_too_large"
+    )

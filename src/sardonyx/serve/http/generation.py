@@ -1,0 +1,70 @@
+"""The generate extension: inputs and outputs as plain fields of a JSON object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import RequestError
+from sardonyx.serve.http.infer_requests import json_data
+from sardonyx.serve.http.messages import JSON, HttpResponse
+from sardonyx.serve.models.interface import Tensor
+from sardonyx.serve.operations.service import Service
+from sardonyx.serve.protocol import datatypes, json_codec
+from sardonyx.serve.protocol.requests import Answer, InferRequest
+
+
+def generate_request(service: Service, model: str, version: str, body: bytes) -> InferRequest:
+    """Return a request whose fields are inputs: a value, or a list, of one element type.
+
+    Raises:
+        RequestError: A field does not fit an input, or an input is missing.
+    """
+    value = json_codec.parse_json(body, service.limits.json_depth)
+    if not isinstance(value, dict):
+        raise RequestError("expected a JSON object of inputs.")
+    interface = service.host.get(model, version).model.revision.interface
+    request = InferRequest(model, version, size=len(body))
+    for name, tensor in interface.inputs.items():
+        if name in value:
+            request.inputs[name] = _tensor(value[name], tensor, service.options.strict_json)
+    identity = value.get("id", "")
+    request.id = identity if isinstance(identity, str) else ""
+    return request
+
+
+def _tensor(value: Any, tensor: Tensor, strict: bool) -> np.ndarray:
+    shape = []
+    inner = value
+    while isinstance(inner, list):
+        shape.append(len(inner))
+        inner = inner[0] if inner else None
+    text = json_codec.encode(value if isinstance(value, list) else [value])
+    array = json_codec.parse_data(text, tensor.datatype, shape or [1], tensor.name, strict)
+    rank = len(tensor.sizes)
+    if tensor.shape is not None and array.ndim < rank:
+        array = array.reshape((1,) * (rank - array.ndim) + array.shape)
+    elif tensor.shape is not None and array.ndim > rank and array.size == 1:
+        array = array.reshape((1,) * rank)
+    return array
+
+
+def generated(answer: Answer, is_stream: bool, strict: bool) -> HttpResponse:
+    """Return the outputs as fields of an object; as one event for a stream."""
+    value: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version}
+    if answer.id:
+        value["id"] = answer.id
+    value["sardonyx_revision"] = answer.revision
+    is_finite = True
+    for output in answer.outputs:
+        array = output.array
+        data = json_data(array, datatypes.of_array(array), output.name)
+        is_finite &= array.dtype.kind != "f" or bool(np.isfinite(array).all())
+        value[output.name] = data[0] if len(data) == 1 else data
+    if not is_finite and strict:
+        raise RequestError("an output has elements that are not finite, which JSON cannot express.", kind="no_result")
+    text = json_codec.encode(value) if is_finite else json_codec.encode_with_words(value)
+    if is_stream:
+        return HttpResponse(200, (b"data: ", text, b"\n\n"), "text/event-stream; charset=utf-8")
+    return HttpResponse(200, (text,), JSON)

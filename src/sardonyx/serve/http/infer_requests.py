@@ -1,0 +1,182 @@
+"""Requests and answers of inference over HTTP: JSON, and raw tensors after the JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import RequestError
+from sardonyx.serve.operations.parameters import set_parameters
+from sardonyx.serve.operations.service import Service
+from sardonyx.serve.operations.tensors import Buffer, binary_data, binary_tensor, requested_output
+from sardonyx.serve.protocol import datatypes, json_codec
+from sardonyx.serve.protocol.datatypes import Datatype, shortened
+from sardonyx.serve.protocol.limits import elements_of
+from sardonyx.serve.protocol.requests import Answer, InferRequest
+from sardonyx.serve.protocol.strings import decoded, string_array, write_strings
+
+_LARGEST_ID = 512
+
+
+def parse_request(service: Service, model: str, version: str, body: bytes, head_length: int | None) -> InferRequest:
+    """Return the request in a body.
+
+    Args:
+        service: The operations of the server.
+        model: The name of the model.
+        version: The number of the version as text; empty for the newest.
+        body: The body.
+        head_length: The length of the JSON part; None if the body is JSON alone.
+
+    Raises:
+        RequestError: The body is malformed, or exceeds a limit.
+    """
+    limits, strict = service.limits, service.options.strict_json
+    if head_length is None:
+        head, tail = json_codec.parse_head(body, strict), memoryview(b"")
+    else:
+        if not 0 <= head_length <= len(body):
+            raise RequestError(
+                f"expected a JSON part of 0 to {len(body)} bytes, got {head_length}.",
+                where="Inference-Header-Content-Length",
+            )
+        view = memoryview(body)
+        if head_length == 0:
+            return _raw_request(service, model, version, view)
+        head, tail = json_codec.parse_head(view[:head_length], strict), view[head_length:]
+    limits.count(len(head.inputs), "inputs")
+    limits.count(len(head.outputs), "outputs")
+    if len(head.id) > _LARGEST_ID:
+        raise RequestError(f"expected at most {_LARGEST_ID} characters.", where="id")
+    request = InferRequest(model, version, head.id, size=len(body))
+    offset = 0
+    for head_of_input in head.inputs:
+        name = head_of_input.name
+        if name in request.inputs:
+            raise RequestError("the request has the input twice.", where=name[:64])
+        request.inputs[name], offset = _input(service, head_of_input, tail, offset)
+    if offset != len(tail):
+        raise RequestError(f"{len(tail) - offset} bytes after the binary data of the inputs.")
+    if head.parameters:
+        set_parameters(request, head.parameters)
+    if head.outputs:
+        request.outputs = [requested_output(service, output.name, output.parameters) for output in head.outputs]
+    return request
+
+
+def _input(service: Service, head: Any, tail: memoryview, offset: int) -> tuple[np.ndarray, int]:
+    name, shape, parameters = head.name, head.shape, head.parameters
+    datatype = datatypes.named(head.datatype, name[:64])
+    if parameters:
+        size = parameters.get("binary_data_size")
+        if size is not None:
+            if len(memoryview(head.data)):
+                raise RequestError("the input has data and binary data.", where=name[:64])
+            if type(size) is not int or not 0 <= size <= len(tail) - offset:
+                raise RequestError(
+                    f"expected at most {len(tail) - offset} bytes of binary data, got {shortened(size)}.",
+                    where=name[:64],
+                )
+            return binary_tensor(tail[offset : offset + size], datatype, shape, name[:64]), offset + size
+        region = parameters.get("shared_memory_region")
+        if region is not None:
+            elements_of(shape, name[:64])
+            span = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")
+            return service.shared_memory.read(region, *span, datatype, shape), offset
+    if not len(memoryview(head.data)):
+        raise RequestError("the input has no data.", where=name[:64])
+    return json_codec.parse_data(head.data, datatype, shape, name[:64], service.options.strict_json), offset
+
+
+def _raw_request(service: Service, model: str, version: str, data: memoryview) -> InferRequest:
+    """Return a request whose body is the only input of the model, with one open size."""
+    inputs = list(service.host.get(model, version).model.revision.interface.inputs.values())
+    if len(inputs) != 1 or inputs[0].shape is None:
+        raise RequestError("expected a model with one input of known rank for a raw request.", where=model)
+    tensor = inputs[0]
+    shape = tensor.sizes
+    if tensor.datatype.size == 0:
+        shape = [1 if size < 0 else size for size in shape]
+        return InferRequest(model, version, "", {tensor.name: _one_string(data, shape, tensor.name)}, size=len(data))
+    elements, rest = divmod(len(data), tensor.datatype.size)
+    known = int(np.prod([size for size in shape if size >= 0], dtype=object)) if shape else 1
+    open_axes = [axis for axis, size in enumerate(shape) if size < 0]
+    for axis in open_axes[:-1]:
+        shape[axis] = 1
+    if open_axes and known and not rest and elements % known == 0:
+        if len(open_axes) > 1:
+            raise RequestError("expected at most one open size for a raw request.", where=tensor.name)
+        shape[open_axes[-1]] = elements // known
+    array = binary_tensor(data, tensor.datatype, [max(size, 0) for size in shape], tensor.name)
+    return InferRequest(model, version, "", {tensor.name: array}, binary_outputs=True, size=len(data))
+
+
+def _one_string(data: memoryview, shape: list[int], where: str) -> np.ndarray:
+    if elements_of(shape, where) != 1:
+        raise RequestError("expected a model whose input is one string for a raw request.", where=where)
+    return string_array([decoded(bytes(data), where)], shape)
+
+
+def encode_answer(answer: Answer, binary: bool, strict: bool) -> tuple[bytes, list[Buffer]]:
+    """Return the JSON part of an answer, and the raw tensors after the JSON.
+
+    Args:
+        answer: The answer.
+        binary: True if outputs are raw unless they were requested otherwise.
+        strict: True to refuse NaN and infinity in JSON.
+
+    Raises:
+        RequestError: An output has no JSON form.
+    """
+    buffers: list[Buffer] = []
+    outputs = []
+    write: Callable[[Any], bytes] = json_codec.encode
+    for output in answer.outputs:
+        array = output.array
+        datatype = datatypes.of_array(array)
+        described: dict[str, Any] = {"name": output.name, "datatype": datatype.name, "shape": array.shape}
+        requested = output.requested
+        is_binary = binary if requested is None or requested.is_binary is None else requested.is_binary
+        if requested is not None and requested.destination is not None:
+            size = len(write_strings(array)) if datatype.size == 0 else array.nbytes
+            described["parameters"] = {
+                "shared_memory_region": requested.destination.region, "shared_memory_byte_size": size,
+            }  # fmt: skip
+        elif is_binary:
+            data = binary_data(array, datatype)
+            described["parameters"] = {"binary_data_size": len(data)}
+            buffers.append(data)
+        else:
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                if strict:
+                    raise RequestError(
+                        "the output has elements that are not finite, which JSON cannot express.", kind="no_result",
+                        where=output.name, remedy="Request binary data.",
+                    )  # fmt: skip
+                write = json_codec.encode_with_words
+            described["data"] = json_data(array, datatype, output.name)
+        outputs.append(described)
+    head: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version}
+    if answer.id:
+        head["id"] = answer.id
+    head["parameters"] = {"sardonyx_revision": answer.revision}
+    head["outputs"] = outputs
+    return write(head), buffers
+
+
+def json_data(array: np.ndarray, datatype: Datatype, where: str) -> Sequence[Any]:
+    """Return the elements of an array as a flat list for JSON.
+
+    Raises:
+        RequestError: The element type has no JSON form.
+    """
+    if not datatype.has_json:
+        raise RequestError(
+            f"{datatype.name} has no JSON form.", where=where, remedy="Request binary data (binary_data_output)."
+        )
+    flat: list[Any] = array.ravel().tolist()
+    if datatype.size == 0:
+        return [decoded(item, where) if isinstance(item, bytes) else item for item in flat]
+    return flat

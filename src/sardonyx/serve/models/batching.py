@@ -1,0 +1,58 @@
+"""Options of batching and queueing of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sardonyx.errors import OptionError
+
+BatchMode = Literal["auto", "off", "force"]
+"""Merge requests if a proof holds, never, or without a proof."""
+
+Ragged = Literal["group", "pad", "concat"]
+"""Requests of other inner sizes: run apart, padded with zeros to the largest, or joined along the axis that differs."""
+
+
+@dataclass(frozen=True)
+class Batching:
+    """Options of batching and queueing.
+
+    Attributes:
+        mode: ``"auto"`` merges requests if merged rows are proved equal to rows computed apart; ``"off"`` never;
+            ``"force"`` without a proof.
+        max_rows: Largest number of rows of a batch.
+        preferred_rows: Numbers of rows at which a batch does not wait for more; only of use with `max_delay_us`.
+        max_delay_us: Microseconds that a batch waits for more requests while the model is idle; 0 never waits.
+        ragged: Treatment of requests with other inner sizes; ``"group"`` runs equal sizes together.
+        priority_levels: Number of priorities that requests may name; 0 for any.
+        default_priority: The priority of requests that name none.
+        timeout_us: Microseconds that a request may wait; 0 for no limit.
+        allows_timeout: True if requests may name a shorter time.
+        queue_requests: Requests that may wait for the model; 0 for the limit of the server.
+
+    Raises:
+        OptionError: A value is invalid.
+    """
+
+    mode: BatchMode = "auto"
+    max_rows: int = 64
+    preferred_rows: tuple[int, ...] = ()
+    max_delay_us: int = 0
+    ragged: Ragged = "group"
+    priority_levels: int = 0
+    default_priority: int = 0
+    timeout_us: int = 0
+    allows_timeout: bool = True
+    queue_requests: int = 0
+
+    def __post_init__(self) -> None:
+        for name, kind in (("mode", BatchMode), ("ragged", Ragged)):
+            if getattr(self, name) not in get_args(kind):
+                expected = ", ".join(map(repr, get_args(kind)))
+                raise OptionError(f"expected one of {expected}, got {getattr(self, name)!r}.", where=f"batching.{name}")
+        if self.max_rows < 1:
+            raise OptionError(f"expected at least 1 row, got {self.max_rows}.", where="batching.max_rows")
+        for name in ("max_delay_us", "priority_levels", "default_priority", "timeout_us", "queue_requests"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"expected at least 0, got {getattr(self, name)}.", where=f"batching.{name}")

@@ -1,0 +1,107 @@
+"""The interface of one revision of a model: inputs and outputs as the protocol describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import RequestError, UnsupportedError
+from sardonyx.runtime.model_info import ValueInfo
+from sardonyx.runtime.snapshot import Snapshot
+from sardonyx.serve.protocol import datatypes
+from sardonyx.serve.protocol.datatypes import Datatype, shortened
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output.
+
+    Attributes:
+        name: The name.
+        datatype: The element type.
+        shape: The sizes: a number, a text (symbol or expression) or None; None for an unknown rank.
+        is_optional: True for an input with a default value.
+    """
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int | str | None, ...] | None
+    is_optional: bool = False
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes as the protocol writes them: -1 for an open size."""
+        return [size if isinstance(size, int) else -1 for size in self.shape or ()]
+
+
+class Interface:
+    """The inputs and outputs of one revision.
+
+    Args:
+        snapshot: The revision.
+
+    Attributes:
+        revision: The number of the revision.
+        inputs: The inputs by name; inputs with a default value come last.
+        outputs: The outputs by name.
+
+    Raises:
+        UnsupportedError: An input or output is not a tensor.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.revision = snapshot.revision
+        self.inputs = {info.name: _tensor(info) for info in snapshot.inputs}
+        self.inputs |= {info.name: _tensor(info, True) for info in snapshot.defaults}
+        self.outputs = {info.name: _tensor(info) for info in snapshot.outputs}
+        self._required = [name for name, tensor in self.inputs.items() if not tensor.is_optional]
+
+    def check(self, feeds: Mapping[str, np.ndarray]) -> None:
+        """Check the inputs of a request: names, types, ranks, fixed sizes.
+
+        Raises:
+            RequestError: An input is missing, unknown or of another form.
+        """
+        for name, array in feeds.items():
+            tensor = self.inputs.get(name)
+            if tensor is None:
+                raise RequestError(
+                    f"unknown input {shortened(name)}.", where=name[:64], remedy=f"Inputs: {', '.join(self.inputs)}."
+                )
+            if array.dtype != tensor.datatype.dtype:
+                raise RequestError(
+                    f"expected datatype {tensor.datatype.name}, got {datatypes.of_array(array).name}.", where=name
+                )
+            shape = tensor.shape
+            if shape is None:
+                continue
+            if len(shape) != array.ndim:
+                raise RequestError(f"expected {len(shape)} sizes {tensor.sizes}, got {list(array.shape)}.", where=name)
+            for size, actual in zip(shape, array.shape, strict=True):
+                if size != actual and isinstance(size, int):
+                    raise RequestError(f"expected the shape {tensor.sizes}, got {list(array.shape)}.", where=name)
+        if len(feeds) < len(self._required) or not all(name in feeds for name in self._required):
+            missing = next(name for name in self._required if name not in feeds)
+            raise RequestError("the input is missing.", where=missing)
+
+    def datatype_of(self, output: str) -> Datatype | None:
+        """Return the element type of an output; None for an inner tensor."""
+        tensor = self.outputs.get(output)
+        return None if tensor is None else tensor.datatype
+
+    def described(self) -> dict[str, Any]:
+        """Return the inputs and outputs in the form of model metadata."""
+        return {
+            key: [{"name": t.name, "datatype": t.datatype.name, "shape": t.sizes} for t in tensors.values()]
+            for key, tensors in (("inputs", self.inputs), ("outputs", self.outputs))
+        }
+
+
+def _tensor(info: ValueInfo, is_optional: bool = False) -> Tensor:
+    datatype = datatypes.of_onnx(info.type)
+    if datatype is None:
+        raise UnsupportedError(f"expected a tensor, got {info.type or 'an unknown type'}.", where=info.name)
+    return Tensor(info.name, datatype, None if info.shape is None else tuple(info.shape), is_optional)

@@ -1,0 +1,189 @@
+"""Folders of models: Triton's layout, and plain files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sardonyx.errors import ModelFileError
+from sardonyx.serve.models.triton_config import Config, read_config
+from sardonyx.serve.protocol.limits import MODEL_NAME
+
+_FILES = 10_000
+"""Limit of the files of one model that polling looks at."""
+
+_SUFFIXES = (".onnx", ".sdx")
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of one model in a repository.
+
+    Attributes:
+        name: The name of the model.
+        versions: The model file of every version that the policy selects, by number.
+        config: The configuration; a default one without ``config.pbtxt``.
+        has_config: True if there is a ``config.pbtxt``.
+        folder: The folder of the model; the repository itself for a plain file.
+        signature: Identity, size and time of all files: equal as long as nothing changed.
+    """
+
+    name: str
+    versions: dict[int, Path]
+    config: Config = field(default_factory=Config)
+    has_config: bool = False
+    folder: Path = Path()
+    signature: tuple[Any, ...] = ()
+
+    @property
+    def newest(self) -> float:
+        """The time of the latest change of a file, in seconds since 1970."""
+        return max((entry[3] for entry in self.signature), default=0) * 1e-9
+
+
+def model_names(root: Path) -> list[str]:
+    """Return the names of the models in a repository; names that the protocol cannot express are left out."""
+    names = set()
+    with os.scandir(root) as entries:
+        for entry in entries:
+            name = entry.name
+            if entry.is_dir():
+                if MODEL_NAME.fullmatch(name) and _has_model(Path(entry.path)):
+                    names.add(name)
+            elif name.endswith(_SUFFIXES) and MODEL_NAME.fullmatch(Path(name).stem):
+                names.add(Path(name).stem)
+    return sorted(names)
+
+
+def model_files(root: Path, name: str) -> ModelFiles:
+    """Return the files of a model, by the listing of the repository: the name is compared, never joined to a path.
+
+    Args:
+        root: The repository, or one model file.
+        name: The name of the model.
+
+    Raises:
+        ModelFileError: The repository has no such model, its configuration is invalid, or a file is outside of it.
+    """
+    if root.is_file():
+        if name != root.stem:
+            raise _unknown(name)
+        return ModelFiles(name, {1: root}, folder=root.parent, signature=_signature([root]))
+    with os.scandir(root) as entries:
+        listed = {entry.name: Path(entry.path) for entry in entries}
+    folder = listed.get(name)
+    if folder is None or not folder.is_dir():
+        file = next((listed[name + end] for end in _SUFFIXES if name + end in listed), None)
+        if file is None or not MODEL_NAME.fullmatch(name):
+            raise _unknown(name)
+        _require_inside(file, root, name)
+        return ModelFiles(name, {1: file}, folder=root, signature=_signature([file]))
+    config_file = folder / "config.pbtxt"
+    _require_inside(folder, root, name)
+    has_config = config_file.is_file()
+    config = read_config(config_file, name) if has_config else Config(policy=("latest", 1))
+    versions = _selected(dict(_versions(folder, config)), config.policy)
+    if not versions:
+        raise ModelFileError("expected a numbered version with a model file.", where=name)
+    for path in versions.values():
+        _require_inside(path, root, name)
+    return ModelFiles(name, versions, config, has_config, folder, _signature(_walk(folder)))
+
+
+def read_labels(files: ModelFiles) -> dict[str, list[str]]:
+    """Return the names of classes by output.
+
+    Raises:
+        ModelFileError: A file of labels cannot be read.
+    """
+    labels = {}
+    for output, filename in files.config.label_files.items():
+        try:
+            text = (files.folder / filename).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelFileError(f"the labels cannot be read: {error}", where=f"{files.name}/{filename}") from error
+        labels[output] = text.splitlines()
+    return labels
+
+
+def _unknown(name: str) -> ModelFileError:
+    return ModelFileError("the repository has no such model.", where=name[:64])
+
+
+def _has_model(folder: Path) -> bool:
+    return any(True for _ in _versions(folder, Config())) or (folder / "config.pbtxt").is_file()
+
+
+def _versions(folder: Path, config: Config) -> Iterator[tuple[int, Path]]:
+    """Yield numbers and model files: ``1/model.onnx``, ``1.onnx``, ``model.onnx`` or a file of MLServer's settings."""
+    plain = None
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and path.name.isdecimal() and len(path.name) < 19 and int(path.name) > 0:
+            file = path / config.filename
+            if not file.is_file():
+                models = [inner for inner in sorted(path.iterdir()) if inner.suffix in _SUFFIXES]
+                if len(models) != 1:
+                    continue
+                file = models[0]
+            yield int(path.name), file
+        elif path.suffix in _SUFFIXES and path.is_file():
+            if path.stem.isdecimal() and len(path.stem) < 19 and int(path.stem) > 0:
+                yield int(path.stem), path
+            elif path.name == config.filename:
+                plain = path
+    if plain is None:
+        plain = _settings_file(folder)
+    if plain is not None:
+        yield 1, plain
+
+
+def _settings_file(folder: Path) -> Path | None:
+    """Return the model file that ``model-settings.json`` names; the file must be in the same folder."""
+    settings = folder / "model-settings.json"
+    if not settings.is_file():
+        return None
+    try:
+        uri = json.loads(settings.read_text(encoding="utf-8"))["parameters"]["uri"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    name = str(uri).removeprefix("./")
+    return folder / name if Path(name).name == name and name.endswith(_SUFFIXES) else None
+
+
+def _selected(versions: dict[int, Path], policy: tuple[Any, ...]) -> dict[int, Path]:
+    if policy[0] == "latest":
+        return {number: versions[number] for number in sorted(versions)[-policy[1] :]}
+    if policy[0] == "specific":
+        return {number: versions[number] for number in policy[1] if number in versions}
+    return versions
+
+
+def _require_inside(path: Path, root: Path, name: str) -> None:
+    """Refuse a link that leads out of the repository."""
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise ModelFileError("expected a file in the repository, got a link to a file outside of it.", where=name)
+
+
+def _walk(folder: Path) -> list[Path]:
+    paths: list[Path] = []
+    for current, folders, names in os.walk(folder):
+        folders.sort()
+        paths += [Path(current) / name for name in sorted(names)]
+        if len(paths) > _FILES:
+            raise ModelFileError(f"expected at most {_FILES} files.", where=folder.name)
+    return paths
+
+
+def _signature(paths: list[Path]) -> tuple[Any, ...]:
+    stats = []
+    for path in paths:
+        try:
+            stat = path.stat()
+        except OSError:  # Removed meanwhile: the next look differs.
+            continue
+        stats.append((str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return tuple(stats)

@@ -1,0 +1,231 @@
+"""Models as users hand them to a server, and as the server holds them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sardonyx.base import background_threads
+from sardonyx.base.thread_priority import lower_priority
+from sardonyx.errors import UnsupportedError
+from sardonyx.runtime.session import Session
+from sardonyx.runtime.snapshot import Snapshot
+from sardonyx.serve.models.batching import Batching
+from sardonyx.serve.models.interface import Interface
+from sardonyx.serve.models.soundness import PENDING, Verdict, batch_axis_refusal, prove
+from sardonyx.serve.observation.statistics import Statistics
+
+_SETTLE_SECONDS = 0.2
+"""Time without an edit before a revision is proved, so that a series of edits is proved once."""
+
+_ACCEPTED_SIZES = 4096
+"""Limit of remembered sizes of calls that ran within the limits."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A tensor that a sequence carries from one request to the next.
+
+    Attributes:
+        input: The input that receives the state.
+        output: The output that holds the next state; answers do not contain this output.
+        initial: The state of a new sequence, without the batch axis; None for zeros of the declared sizes.
+    """
+
+    input: str
+    output: str
+    initial: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Control:
+    """An input that tells the model the position of a request in its sequence.
+
+    Attributes:
+        input: The input.
+        kind: ``"start"``, ``"end"``, ``"ready"`` or ``"corrid"`` (the id of the sequence).
+        false: The value where the kind does not apply.
+        true: The value where it applies.
+    """
+
+    input: str
+    kind: str
+    false: float = 0
+    true: float = 1
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model for a server: a session and the options of serving.
+
+    Attributes:
+        session: The session; edits of the session answer from the next request on.
+        batching: Options of batching and queueing.
+        version: The number of the version.
+        labels: Names of classes, by output.
+        states: Tensors that sequences carry on.
+        controls: Inputs that tell the position in a sequence.
+        idle_seconds: Time after which an idle sequence ends.
+        cached: True if answers to equal requests are remembered.
+        warmup: Inputs of runs before the model is ready.
+        config: The parsed ``config.pbtxt``, as the protocol writes it; None without one.
+    """
+
+    session: Session
+    batching: Batching = field(default_factory=Batching)
+    version: int = 1
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    states: Sequence[State] = ()
+    controls: Sequence[Control] = ()
+    idle_seconds: float = 60.0
+    cached: bool = False
+    warmup: Sequence[Mapping[str, np.ndarray]] = ()
+    config: Mapping[str, Any] | None = None
+
+
+class Revision:
+    """The facts of one revision that requests need.
+
+    Args:
+        session: The session.
+        snapshot: The revision.
+
+    Attributes:
+        number: The number of the revision.
+        snapshot: The revision.
+        interface: Its inputs and outputs.
+        verdict: The verdict on batching.
+        has_loops: True if the time and memory of a run may depend on values.
+        accepted: The sizes of calls that ran within the limits.
+
+    Raises:
+        UnsupportedError: An input or output is not a tensor.
+    """
+
+    def __init__(self, session: Session, snapshot: Snapshot) -> None:
+        self.number = snapshot.revision
+        self.snapshot = snapshot
+        self.interface = Interface(snapshot)
+        self.has_loops = _has_loops(snapshot)
+        self.accepted: set[Any] = set()
+        refusal = batch_axis_refusal(self.interface)
+        self.verdict = Verdict(False, refusal) if refusal else PENDING
+
+    def prove(self, session: Session) -> None:
+        """Decide if requests of this revision may be merged."""
+        if self.verdict is PENDING:
+            self.verdict = prove(session, self.snapshot, self.interface)
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[Any]:
+        """Run once: within the limits of the session for sizes not seen before, else directly."""
+        if self.has_loops:
+            return self.snapshot.run(None, feeds)
+        key = tuple([array.shape for array in feeds.values()])
+        if key in self.accepted:
+            return self.snapshot.run_again(feeds)
+        results = self.snapshot.run(None, feeds)
+        if len(self.accepted) >= _ACCEPTED_SIZES:
+            self.accepted.clear()
+        self.accepted.add(key)
+        return results
+
+
+class ServedModel:
+    """A version of a model that a server answers from.
+
+    Args:
+        name: The name of the model.
+        model: The session and its options.
+
+    Attributes:
+        name: The name of the model.
+        version: The number of the version, as text.
+        model: As passed.
+        statistics: Counts and times of requests.
+        retired: True once the version is unloaded; requests that arrived before are still answered.
+    """
+
+    def __init__(self, name: str, model: Model) -> None:
+        self.name = name
+        self.version = str(model.version)
+        self.model = model
+        self.session = model.session
+        self.statistics = Statistics()
+        self.retired = False
+        self._lock = threading.Lock()
+        self._proving = False
+        self._revision = Revision(self.session, self.session.snapshot())
+        self._revision.prove(self.session)
+        for feeds in model.warmup:
+            self._revision.run(feeds)
+
+    @property
+    def revision(self) -> Revision:
+        """The revision that answers runs that begin now."""
+        current = self._revision
+        if current.number != self.session.revision:
+            return self._next_revision()
+        return current
+
+    def _next_revision(self) -> Revision:
+        with self._lock:
+            snapshot = self.session.snapshot()
+            if snapshot.revision > self._revision.number:
+                self._revision = Revision(self.session, snapshot)
+                if self._revision.verdict is PENDING and self.model.batching.mode == "auto" and not self._proving:
+                    self._proving = True
+                    background_threads.start("sardonyx-prove", self._prove)
+            return self._revision
+
+    def _prove(self) -> None:
+        lower_priority()
+        try:
+            while True:
+                revision = self._revision
+                background_threads.pause(_SETTLE_SECONDS)
+                with self._lock:
+                    if revision is self._revision and (self.retired or revision.verdict is not PENDING):
+                        self._proving = False
+                        return
+                if revision is self._revision:
+                    revision.prove(self.session)
+        except BaseException:
+            self._proving = False
+            raise
+
+    @property
+    def max_rows(self) -> int:
+        """The largest number of rows of a batch of the current revision; 1 if requests are not merged."""
+        batching = self.model.batching
+        if batching.mode == "off":
+            return 1
+        if batching.mode == "auto" and not self._revision.verdict.is_sound:
+            return 1
+        return batching.max_rows
+
+    @property
+    def is_stateful(self) -> bool:
+        """True if requests belong to sequences."""
+        return bool(self.model.states or self.model.controls)
+
+    def batching_note(self) -> str:
+        """Return ``"sound"``, ``"forced"``, or the reason why requests are not merged."""
+        if self.model.batching.mode == "off":
+            return "off: batching is disabled for the model"
+        if self.model.batching.mode == "force":
+            return "forced"
+        verdict = self._revision.verdict
+        return "sound" if verdict.is_sound else f"off: {verdict.reason}"
+
+
+def _has_loops(snapshot: Snapshot) -> bool:
+    """Return True if a model has loops or host code, or is a compiled file, whose graph is unknown."""
+    try:
+        model = snapshot.model
+    except UnsupportedError:
+        return True
+    return any(node.op_type in ("Loop", "Scan", "If") for node in model.graph.all_nodes())

@@ -1,0 +1,205 @@
+"""The repository: models on disk, loaded into sessions, replaced in place when their files change."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sardonyx.errors import ModelFileError, OptionError, SardonyxError, UnsupportedError
+from sardonyx.runtime.session import Session
+from sardonyx.serve.models.layout import ModelFiles, model_files, model_names, read_labels
+from sardonyx.serve.models.model import Model, ServedModel
+from sardonyx.serve.protocol.limits import Limits
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """Options of sessions that a repository makes.
+
+    Attributes:
+        threads: Number of threads of a session; None for all processors.
+        batch: ``"auto"``, ``"off"`` or ``"force"``, for models whose configuration does not say otherwise.
+        allow_compiled: True if compiled files (``.sdx``) are loaded, which contain machine code.
+        cached: True if answers of all models are remembered.
+        warmup: True if every model runs once before it is ready.
+    """
+
+    threads: int | None = None
+    batch: str = "auto"
+    allow_compiled: bool = False
+    cached: bool = False
+    warmup: bool = True
+
+
+@dataclass
+class IndexEntry:
+    """The state of a version in the repository.
+
+    Attributes:
+        name: The name of the model.
+        version: The number of the version; empty if no version is known.
+        state: ``READY``, ``UNAVAILABLE`` or ``LOADING``.
+        reason: The reason of the state; empty if ready.
+    """
+
+    name: str
+    version: str = ""
+    state: str = "UNAVAILABLE"
+    reason: str = ""
+
+
+class Repository:
+    """The models of a folder or of one file; loads run in threads of the caller, one at a time.
+
+    Args:
+        root: A folder of models, or a model file.
+        limits: The limits of runs.
+        options: The options of sessions.
+
+    Raises:
+        OptionError: The root does not exist.
+    """
+
+    def __init__(self, root: Path, limits: Limits, options: LoadOptions) -> None:
+        if not root.exists():
+            raise OptionError("expected a folder of models or a model file.", where=str(root))
+        self.root = root
+        self._limits = limits
+        self._options = options
+        self._lock = threading.Lock()
+        self._loaded: dict[str, tuple[ModelFiles, dict[int, ServedModel]]] = {}
+        self._candidates: dict[str, tuple[Any, ...]] = {}
+        self._refused: dict[str, tuple[Any, ...]] = {}
+        self._errors: dict[str, str] = {}
+
+    def names(self) -> list[str]:
+        """Return the names of the models in the repository."""
+        return [self.root.stem] if self.root.is_file() else model_names(self.root)
+
+    @property
+    def loaded(self) -> frozenset[str]:
+        """The names of the loaded models."""
+        return frozenset(self._loaded)
+
+    def load(self, name: str) -> list[ServedModel]:
+        """Load a model, or load the files of a loaded model anew; the loaded versions answer until all is ready.
+
+        Returns:
+            All served versions of the model.
+
+        Raises:
+            ModelFileError: The repository has no such model, or a file cannot be read.
+            SardonyxError: The model cannot be served.
+        """
+        with self._lock:
+            files = model_files(self.root, name)
+            try:
+                models = self._load(files)
+            except SardonyxError as error:
+                self._errors[name] = str(error)[:500]
+                self._refused[name] = files.signature
+                raise
+            self._errors.pop(name, None)
+            self._refused.pop(name, None)
+            self._loaded[name] = files, models
+            return list(models.values())
+
+    def _load(self, files: ModelFiles) -> dict[int, ServedModel]:
+        before, loaded = self._loaded.get(files.name, (None, {}))
+        models = {}
+        for number, path in files.versions.items():
+            served = loaded.get(number)
+            if served is not None and before is not None and before.config.message == files.config.message:
+                if before.signature != files.signature:
+                    served.session.reload(path)
+                models[number] = served
+            else:
+                models[number] = self._served(files, number, path)
+        return models
+
+    def reload(self, name: str) -> list[ServedModel]:
+        """Load the files of a model even if they did not change; raises like :meth:`load`."""
+        with self._lock:
+            if name in self._loaded:
+                files, models = self._loaded[name]
+                # Another signature: every version is read again.
+                self._loaded[name] = dataclasses.replace(files, signature=()), models
+        return self.load(name)
+
+    def _served(self, files: ModelFiles, number: int, path: Path) -> ServedModel:
+        if path.suffix == ".sdx" and not self._options.allow_compiled:
+            raise UnsupportedError(
+                "compiled files contain machine code.", where=files.name, remedy="Serve them with --allow-compiled."
+            )
+        limits, config = self._limits, files.config
+        try:
+            session = Session(
+                path, compile="wait", threads=self._options.threads, max_memory=limits.run_bytes,
+                timeout=limits.run_seconds, max_loop_iterations=limits.loop_iterations, log_severity=3,
+            )  # fmt: skip
+        except OSError as error:
+            raise ModelFileError(f"the file cannot be read: {error.strerror}.", where=files.name) from error
+        batching = config.batching
+        if not files.has_config and self._options.batch != "auto":
+            batching = type(batching)(mode=self._options.batch)  # type: ignore[arg-type]
+        model = Model(
+            session, batching, number, read_labels(files), config.states, config.controls, config.idle_seconds,
+            config.cached or self._options.cached, config.warmup, config.message if files.has_config else None,
+        )  # fmt: skip
+        return ServedModel(files.name, model)
+
+    def unload(self, name: str) -> list[ServedModel]:
+        """Forget a loaded model and return its versions; empty if it is not loaded."""
+        with self._lock:
+            self._errors.pop(name, None)
+            _, models = self._loaded.pop(name, (None, {}))
+            return list(models.values())
+
+    def poll(self, seconds: float) -> Iterable[tuple[str, Callable[[], list[ServedModel]]]]:
+        """Return what changed in the folder: names, each with the function that loads or unloads the model.
+
+        A change is taken once the files stood still for one interval; files that were refused are not tried again.
+
+        Args:
+            seconds: The interval between two calls.
+        """
+        changes: list[tuple[str, Callable[[], list[ServedModel]]]] = []
+        names = self.names()
+        for name in names:
+            try:
+                files = model_files(self.root, name)
+            except SardonyxError as error:
+                self._errors[name] = str(error)[:500]
+                continue
+            loaded = self._loaded.get(name)
+            if (loaded is not None and loaded[0].signature == files.signature) or (
+                self._refused.get(name) == files.signature
+            ):
+                self._candidates.pop(name, None)
+            elif self._candidates.get(name) == files.signature or time.time() - files.newest > seconds:
+                self._candidates.pop(name, None)
+                changes.append((name, functools.partial(self.load, name)))
+            else:
+                self._candidates[name] = files.signature
+        for name in set(self._loaded) - set(names):
+            changes.append((name, functools.partial(self.unload, name)))
+        return changes
+
+    def index(self) -> list[IndexEntry]:
+        """Return the state of every version of every model in the repository."""
+        entries = []
+        for name in sorted({*self.names(), *self._loaded}):
+            if name in self._loaded:
+                entries += [
+                    IndexEntry(name, str(number), "READY", self._errors.get(name, ""))
+                    for number in self._loaded[name][1]
+                ]
+            else:
+                entries.append(IndexEntry(name, "", "UNAVAILABLE", self._errors.get(name, "unloaded")))
+        return entries

@@ -1,0 +1,134 @@
+"""The proof that batching is sound: rows of a merged call equal the rows of calls apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sardonyx.errors import SardonyxError
+from sardonyx.runtime.profiling.profile import drawn_feeds
+from sardonyx.runtime.session import Session
+from sardonyx.runtime.snapshot import Snapshot
+from sardonyx.serve.models.interface import Interface
+
+BATCH_SIZES = (2, 3, 5)
+"""Numbers of rows of the merged calls of the proof."""
+
+_TOLERANCES = {"FP16": 2e-3, "BF16": 1.6e-2, "FP32": 1e-5, "FP64": 1e-10}
+"""Largest difference over the largest magnitude of an output; other types must be equal.
+
+Kernels for other numbers of rows add in another order, so that last bits may differ.
+"""
+
+Run = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on batching of one revision.
+
+    Attributes:
+        is_sound: True if requests may be merged.
+        reason: The reason why not; empty if sound.
+    """
+
+    is_sound: bool
+    reason: str = ""
+
+
+PENDING = Verdict(False, "the proof of this revision is not finished")
+"""The verdict on a revision before its proof has ended."""
+
+
+def batch_axis_refusal(interface: Interface) -> str:
+    """Return the reason why the declared sizes exclude a batch axis; empty if the first axis may be one."""
+    if not interface.outputs:
+        return "the model has no outputs"
+    symbols = set()
+    for kind, tensors in (("input", interface.inputs), ("output", interface.outputs)):
+        for tensor in tensors.values():
+            if tensor.is_optional:
+                continue
+            if not tensor.shape:
+                return f"{kind} {tensor.name} has no axes"
+            size = tensor.shape[0]
+            if isinstance(size, int):
+                return f"the first size of {kind} {tensor.name} is fixed: {size}"
+            symbols.add(size)
+    if not any(not tensor.is_optional for tensor in interface.inputs.values()):
+        return "the model has no inputs"
+    if len(symbols - {None}) > 1:
+        return f"the first sizes differ: {', '.join(sorted(map(str, symbols - {None})))}"
+    return ""
+
+
+def prove(session: Session, snapshot: Snapshot, interface: Interface) -> Verdict:
+    """Decide if requests of a revision may be merged.
+
+    Args:
+        session: The session, for the names of open sizes.
+        snapshot: The revision.
+        interface: Its inputs and outputs.
+    """
+    if refusal := batch_axis_refusal(interface):
+        return Verdict(False, refusal)
+    try:
+        rows = _rows(session, snapshot, interface)
+        return _compared(lambda feeds: snapshot.run(None, feeds), rows, interface)
+    except SardonyxError as error:
+        return Verdict(False, f"the proof failed: {error}"[:300])
+
+
+def _rows(session: Session, snapshot: Snapshot, interface: Interface) -> dict[str, np.ndarray]:
+    """Return random inputs with as many rows as the largest batch of the proof."""
+    count = max(BATCH_SIZES)
+    required = [tensor for tensor in interface.inputs.values() if not tensor.is_optional]
+    symbol = next((t.shape[0] for t in required if t.shape and isinstance(t.shape[0], str)), None)
+    base, sizes = drawn_feeds(snapshot.model, session)
+    if symbol is not None and symbol in sizes:
+        base, _ = drawn_feeds(snapshot.model, session, {**sizes, symbol: count})
+    rng = np.random.default_rng(0)
+    return {tensor.name: _resized(np.asarray(base[tensor.name]), count, rng) for tensor in required}
+
+
+def _resized(array: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return an array with a number of rows that differ."""
+    if array.shape[0] >= count:
+        return array[:count]
+    rows = np.repeat(array[:1], count, axis=0)
+    if array.dtype.kind == "f":
+        return (rows * rng.uniform(0.5, 1.5, rows.shape)).astype(array.dtype)
+    return rng.permuted(rows.reshape(count, -1), axis=1).reshape(rows.shape)
+
+
+def _compared(run: Run, rows: Mapping[str, np.ndarray], interface: Interface) -> Verdict:
+    def part(begin: int, end: int) -> list[np.ndarray]:
+        return run({name: np.ascontiguousarray(array[begin:end]) for name, array in rows.items()})
+
+    apart = [part(index, index + 1) for index in range(max(BATCH_SIZES))]
+    for count in BATCH_SIZES:
+        merged = part(0, count)
+        for index, tensor in enumerate(interface.outputs.values()):
+            result = merged[index]
+            where = f"output {tensor.name} of {count} rows"
+            if result.ndim == 0 or result.shape[0] != count:
+                return Verdict(False, f"{where} has the shape {list(result.shape)}")
+            expected = [answer[index] for answer in apart[:count]]
+            if any(row.shape != (1, *result.shape[1:]) for row in expected):
+                return Verdict(False, f"{where} has other inner sizes than its rows apart")
+            if not _equal(result, np.concatenate(expected), _TOLERANCES.get(tensor.datatype.name, 0.0)):
+                return Verdict(False, f"{where} differs from its rows computed apart")
+    return Verdict(True)
+
+
+def _equal(merged: np.ndarray, apart: np.ndarray, tolerance: float) -> bool:
+    if not tolerance or merged.size == 0:
+        return bool(np.array_equal(merged, apart))
+    wide, expected = merged.astype(np.float64), apart.astype(np.float64)
+    finite = np.isfinite(expected)
+    if not np.array_equal(wide[~finite], expected[~finite], equal_nan=True):
+        return False
+    largest = float(np.abs(expected[finite]).max(initial=0.0))
+    return bool(np.all(np.abs(wide[finite] - expected[finite]) <= tolerance * largest))

@@ -1,0 +1,199 @@
+"""Triton's model configuration: the text of ``config.pbtxt`` as options of serving."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import ModelFileError, UnsupportedError
+from sardonyx.serve.models.batching import Batching
+from sardonyx.serve.models.model import Control, State
+from sardonyx.serve.protocol.datatypes import DATATYPES
+from sardonyx.serve.protocol.messages import message_class
+
+MAX_BYTES = 1 << 20
+"""Limit of the size of a configuration file."""
+
+_CONTROL_KINDS = {0: "start", 1: "ready", 2: "end", 3: "corrid"}
+_BACKENDS = ("", "onnxruntime", "onnxruntime_onnx", "sardonyx", "sardonyx_onnx")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The options of a configuration that serving uses.
+
+    Attributes:
+        message: The whole configuration, with the names of its fields.
+        filename: The name of the model file in a version's folder.
+        policy: The served versions: ``("latest", n)``, ``("all",)`` or ``("specific", versions)``.
+        batching: Options of batching and queueing.
+        states: Tensors that sequences carry on.
+        controls: Inputs that tell the position in a sequence.
+        idle_seconds: Time after which an idle sequence ends.
+        is_stateful: True if requests belong to sequences.
+        label_files: The file of class names, by output.
+        cached: True if answers are remembered.
+        warmup: Descriptions of runs before the model is ready.
+    """
+
+    message: Mapping[str, Any] = field(default_factory=dict)
+    filename: str = "model.onnx"
+    policy: tuple[Any, ...] = ("latest", 1)
+    batching: Batching = field(default_factory=Batching)
+    states: Sequence[State] = ()
+    controls: Sequence[Control] = ()
+    idle_seconds: float = 60.0
+    is_stateful: bool = False
+    label_files: Mapping[str, str] = field(default_factory=dict)
+    cached: bool = False
+    warmup: Sequence[Mapping[str, np.ndarray]] = ()
+
+
+def read_config(path: Path, name: str) -> Config:
+    """Read a configuration file.
+
+    Args:
+        path: The file.
+        name: The name of the model's folder.
+
+    Raises:
+        ModelFileError: The file cannot be read, or contradicts itself or the folder.
+        UnsupportedError: The configuration asks for another kind of model.
+    """
+    from google.protobuf import text_format
+
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ModelFileError(f"expected at most {MAX_BYTES} bytes.", where=f"{name}/config.pbtxt")
+        text = path.read_text(encoding="utf-8")
+        config = text_format.Parse(text, message_class("ModelConfig")(), allow_unknown_field=True)
+    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+        raise ModelFileError(f"the configuration cannot be read: {error}", where=f"{name}/config.pbtxt") from error
+    return parsed_config(config, name)
+
+
+def parsed_config(config: Any, name: str) -> Config:
+    """Return the options of a ``ModelConfig`` message; raises like :func:`read_config`."""
+    where = f"{name}/config.pbtxt"
+    if config.name not in ("", name):
+        raise ModelFileError(f"expected the name of the folder, got {config.name!r}.", where=where)
+    if config.HasField("ensemble_scheduling") or (config.backend or config.platform) not in _BACKENDS:
+        kind = "ensemble" if config.HasField("ensemble_scheduling") else config.backend or config.platform
+        raise UnsupportedError(f"expected an ONNX model, got the backend {kind!r}.", where=where)
+    if config.model_transaction_policy.decoupled:
+        raise UnsupportedError("an ONNX model has one answer a request, not a decoupled number.", where=where)
+    config.name = name
+    sequence = config.sequence_batching if config.HasField("sequence_batching") else None
+    labels = {output.name: output.label_filename for output in config.output if output.label_filename}
+    return Config(
+        message=_described(config),
+        filename=_plain_name(config.default_model_filename or "model.onnx", where),
+        policy=_policy(config.version_policy),
+        batching=_batching(config),
+        states=() if sequence is None else [_state(state) for state in sequence.state],
+        controls=() if sequence is None else [_control(part) for part in sequence.control_input if part.control],
+        idle_seconds=(sequence.max_sequence_idle_microseconds * 1e-6 if sequence else 0) or 60.0,
+        is_stateful=sequence is not None,
+        label_files={output: _plain_name(file, where) for output, file in labels.items()},
+        cached=config.response_cache.enable,
+        warmup=[run for part in config.model_warmup for run in _warmup(part)],
+    )
+
+
+def _described(config: Any) -> dict[str, Any]:
+    from google.protobuf.json_format import MessageToDict
+
+    return dict(MessageToDict(config, preserving_proto_field_name=True))
+
+
+def _plain_name(name: str, where: str) -> str:
+    if Path(name).name != name or name in (".", ".."):
+        raise ModelFileError(f"expected a file name without a folder, got {name!r}.", where=where)
+    return name
+
+
+def _policy(policy: Any) -> tuple[Any, ...]:
+    kind = policy.WhichOneof("policy_choice")
+    if kind == "all":
+        return ("all",)
+    if kind == "specific":
+        return ("specific", tuple(policy.specific.versions))
+    return ("latest", policy.latest.num_versions or 1)
+
+
+def _batching(config: Any) -> Batching:
+    if config.max_batch_size < 0:
+        raise ModelFileError(f"expected max_batch_size of at least 0, got {config.max_batch_size}.", where=config.name)
+    if config.max_batch_size == 0 and not config.HasField("dynamic_batching"):
+        # The owner says that the first axis is none of the batch; a proof on samples does not overrule this.
+        return Batching(mode="off")
+    options = config.dynamic_batching
+    queue = options.default_queue_policy
+    return Batching(
+        max_rows=config.max_batch_size or 1,
+        preferred_rows=tuple(options.preferred_batch_size),
+        max_delay_us=options.max_queue_delay_microseconds,
+        priority_levels=options.priority_levels,
+        default_priority=options.default_priority_level,
+        timeout_us=queue.default_timeout_microseconds,
+        allows_timeout=queue.allow_timeout_override or not queue.default_timeout_microseconds,
+        queue_requests=queue.max_queue_size,
+    )
+
+
+_TYPES = [
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "FP32",
+    "FP64",
+    "BYTES",
+    "BF16",
+]
+"""Element types by their number in configurations, from 1."""
+
+
+def _dtype(number: int) -> np.dtype[Any]:
+    return DATATYPES[_TYPES[number - 1] if 1 <= number <= len(_TYPES) else "FP32"].dtype
+
+
+def _state(state: Any) -> State:
+    initial = None
+    if state.initial_state and not state.initial_state[0].zero_data:
+        raise UnsupportedError("expected zero_data as the initial state.", where=state.input_name)
+    if all(size >= 0 for size in state.dims):
+        initial = np.zeros(tuple(state.dims), _dtype(state.data_type))
+    return State(state.input_name, state.output_name, initial)
+
+
+def _control(part: Any) -> Control:
+    control = part.control[0]
+    pair = (*control.int32_false_true, *control.fp32_false_true, *map(float, control.bool_false_true))
+    false, true = pair[:2] if len(pair) >= 2 else (0, 1)
+    return Control(part.name, _CONTROL_KINDS[control.kind], false, true)
+
+
+def _warmup(part: Any) -> list[Mapping[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for name, spec in part.inputs.items():
+        if spec.WhichOneof("input_data_type") == "input_data_file":
+            raise UnsupportedError("expected zero_data or random_data for warm-up.", where=name)
+        shape = (*((part.batch_size,) if part.batch_size else ()), *(max(size, 1) for size in spec.dims))
+        dtype = _dtype(spec.data_type)
+        if spec.random_data and dtype.kind == "f":
+            feeds[name] = rng.random(shape).astype(dtype)
+        else:
+            feeds[name] = np.full(shape, "", object) if dtype.kind == "O" else np.zeros(shape, dtype)
+    return [feeds] * min(max(part.count, 1), 100)

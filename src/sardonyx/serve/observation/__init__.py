@@ -1,0 +1,1 @@
+"""Counts, times, metrics, traces and the access log of a server."""

@@ -1,0 +1,434 @@
+"""The operations of a server: inference, metadata, the repository, edits, settings."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+
+from sardonyx import __version__
+from sardonyx.errors import OptionError, RequestError, SardonyxError
+from sardonyx.runtime.session import Session
+from sardonyx.serve.dispatch.endpoint import Endpoint
+from sardonyx.serve.dispatch.host import Host
+from sardonyx.serve.dispatch.queue import Entry
+from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.models.repository import Repository
+from sardonyx.serve.operations import live_edits
+from sardonyx.serve.operations.classification import classified
+from sardonyx.serve.operations.shared_memory import SharedMemory
+from sardonyx.serve.protocol.datatypes import shortened
+from sardonyx.serve.protocol.limits import Limits
+from sardonyx.serve.protocol.requests import Answer, Done, InferRequest
+
+T = TypeVar("T")
+
+ControlMode = Literal["off", "load", "edit"]
+"""Changes that clients may make: none, loading and unloading of models, or edits of models too."""
+
+EXTENSIONS = (
+    "binary_tensor_data", "classification", "generate", "logging", "model_configuration", "model_repository",
+    "model_repository(unload_dependents)", "parameters", "schedule_policy", "sequence", "statistics",
+    "system_shared_memory", "trace", "sardonyx_live_edits",
+)  # fmt: skip
+"""The extensions of the protocol that the server has."""
+
+PLATFORM = "sardonyx_onnx"
+
+_log = logging.getLogger("sardonyx.serve")
+
+
+@dataclass(frozen=True)
+class ServiceOptions:
+    """Options of the operations.
+
+    Attributes:
+        limits: The limits of the server.
+        control: Changes that clients may make.
+        allow_inner: True if requests may name inner tensors as outputs.
+        allow_shared_memory: True if clients may register regions of shared memory.
+        strict_json: True if NaN and infinity, which JSON lacks, are refused in JSON.
+        triton_metrics: True if metrics have Triton's names too.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    control: ControlMode = "off"
+    allow_inner: bool = False
+    allow_shared_memory: bool = False
+    strict_json: bool = False
+    triton_metrics: bool = False
+
+    def __post_init__(self) -> None:
+        if self.control not in get_args(ControlMode):
+            expected = ", ".join(map(repr, get_args(ControlMode)))
+            raise OptionError(f"expected one of {expected}, got {self.control!r}.", where="control")
+
+
+class Service:
+    """The operations of a server; methods run in the thread of the event loop.
+
+    Args:
+        options: The options.
+        repository: The models on disk; None for models of the caller alone.
+        loop: The event loop.
+
+    Attributes:
+        options: As passed.
+        limits: The limits of the server.
+        host: The endpoints of all models.
+        shared_memory: The registered regions.
+        is_draining: True once the server stops: it answers what it has accepted.
+        start: The time of the start, in seconds since 1970.
+    """
+
+    def __init__(self, options: ServiceOptions, repository: Repository | None, loop: asyncio.AbstractEventLoop) -> None:
+        self.options = options
+        self.limits = options.limits
+        self.host = Host(options.limits, loop, options.allow_inner)
+        self.shared_memory = SharedMemory(options.allow_shared_memory, options.limits.shared_memory_regions)
+        self.is_draining = False
+        self.start = time.time()
+        self._repository = repository
+        self._loop = loop
+        self._workers = ThreadPoolExecutor(2, "sardonyx-serve-control")
+        self._trace_settings: dict[str, Any] = {
+            "trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0", "trace_file": "",
+            "trace_mode": "opentelemetry",
+        }  # fmt: skip
+        self._log_settings: dict[str, Any] = {
+            "log_file": "", "log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0,
+            "log_format": "default",
+        }  # fmt: skip
+
+    async def in_worker(self, work: Callable[[], T]) -> T:
+        """Do slow work in another thread, without blocking answers."""
+        return await self._loop.run_in_executor(self._workers, work)
+
+    def close(self) -> None:
+        """End all threads."""
+        self.host.close()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    # Health and metadata.
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the server has loaded its models, and is not stopping."""
+        return not (self.host.is_loading or self.is_draining)
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the name, version and extensions of the server."""
+        return {"name": "sardonyx", "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """Return the inputs, outputs and versions of a model, and its verdict on batching.
+
+        Raises:
+            RequestError: The model is unknown.
+        """
+        endpoint = self.host.get(name, version)
+        revision = endpoint.model.revision
+        described = revision.interface.described()
+        if endpoint.sequences is not None:
+            hidden = endpoint.sequences.hidden
+            described = {key: [t for t in tensors if t["name"] not in hidden] for key, tensors in described.items()}
+        return {
+            "name": name,
+            "versions": self.host.versions(name),
+            "platform": PLATFORM,
+            **described,
+            "parameters": {"sardonyx_revision": revision.number, "sardonyx_batching": endpoint.model.batching_note()},
+        }
+
+    def model_config(self, name: str, version: str = "") -> dict[str, Any]:
+        """Return the configuration of a model in the form of Triton's model configuration."""
+        endpoint = self.host.get(name, version)
+        model = endpoint.model
+        interface = model.revision.interface
+        rows = model.max_rows if model.max_rows > 1 else 0
+        written = dict(model.model.config or {})
+        rows = int(written.get("max_batch_size", rows))
+        tensors = {
+            key: [
+                {
+                    "name": t.name, "data_type": _config_type(t.datatype.name),
+                    "dims": [str(size) for size in t.sizes[1 if rows else 0 :]],
+                }
+                for t in part.values()
+            ]
+            for key, part in (("input", interface.inputs), ("output", interface.outputs))
+        }  # fmt: skip
+        derived = {
+            "name": name, "platform": PLATFORM, "backend": "sardonyx", "max_batch_size": rows, **tensors,
+            **({"dynamic_batching": {}} if rows and not model.is_stateful else {}),
+        }  # fmt: skip
+        return {**derived, **{key: value for key, value in written.items() if value not in ("", [])}}
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """Return the statistics of one version, of all versions of a model, or of all models."""
+        if name:
+            self.host.get(name, version)
+        endpoints = [
+            endpoint
+            for endpoint in self.host
+            if (not name or endpoint.model.name == name) and (not version or endpoint.model.version == version)
+        ]
+        return {
+            "model_stats": [
+                {"name": e.model.name, "version": e.model.version, **e.model.statistics.described()} for e in endpoints
+            ]
+        }
+
+    # Inference.
+
+    def infer(self, request: InferRequest, done: Done) -> Entry | None:
+        """Answer a request; see :meth:`.Endpoint.infer`.
+
+        Raises:
+            RequestError: The request does not fit the model, the queue is full, or the server is stopping.
+        """
+        endpoint = self.host.get(request.model, request.version)
+        if any(output.classes or output.destination for output in request.outputs):
+            inner = done
+
+            def done(result: Answer | Exception) -> None:
+                if isinstance(result, Answer):
+                    try:
+                        self._deliver(endpoint, result)
+                    except Exception as error:
+                        result = error
+                inner(result)
+
+        return endpoint.infer(request, done)
+
+    async def infer_async(self, request: InferRequest) -> Answer:
+        """Answer a request; cancelling the task cancels the request.
+
+        Raises:
+            SardonyxError: The request has no answer.
+        """
+        future: asyncio.Future[Answer] = self._loop.create_future()
+
+        def done(result: Answer | Exception) -> None:
+            if future.done():
+                return
+            if isinstance(result, Answer):
+                future.set_result(result)
+            else:
+                future.set_exception(result)
+
+        entry = self.infer(request, done)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            request.cancelled = True
+            if entry is not None:
+                entry.cancel()
+            raise
+
+    def _deliver(self, endpoint: Endpoint, answer: Answer) -> None:
+        for output in answer.outputs:
+            requested = output.requested
+            if requested is None:
+                continue
+            if requested.classes:
+                labels: Sequence[str] = endpoint.model.model.labels.get(output.name, ())
+                tensor = endpoint.model.revision.interface.outputs.get(output.name)
+                has_rows = tensor is not None and bool(tensor.shape) and not isinstance(tensor.shape[0], int)  # type: ignore[index]
+                output.array = classified(output.array, requested.classes, labels, has_rows, output.name)
+            if requested.destination is not None:
+                requested.destination.write(output.array)
+
+    # The repository.
+
+    def index(self, ready_only: bool = False) -> list[dict[str, str]]:
+        """Return the state of every version of every model."""
+        listed: dict[tuple[str, str], dict[str, str]] = {}
+        if self._repository is not None:
+            for entry in self._repository.index():
+                listed[entry.name, entry.version] = asdict(entry)
+        for endpoint in self.host:
+            key = endpoint.model.name, endpoint.model.version
+            listed.setdefault(key, {"name": key[0], "version": key[1], "state": "READY", "reason": ""})
+        return [entry for _, entry in sorted(listed.items()) if not ready_only or entry["state"] == "READY"]
+
+    async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
+        """Load a model from the repository, or its files anew; answers continue meanwhile.
+
+        Raises:
+            RequestError: Loading is off, the parameters replace files, or the model cannot be loaded.
+        """
+        repository = self._controlled(name)
+        for key in parameters or {}:
+            if key == "config" or key.startswith("file:"):
+                raise RequestError(
+                    "files of a request are refused.", kind="unsupported", where=key[:64],
+                    remedy="Change the repository, or use the weights and edit operations.",
+                )  # fmt: skip
+        models = await self.in_worker(lambda: repository.reload(name))
+        self.host.put(name, models)
+
+    async def unload(self, name: str) -> None:
+        """Let a model answer no more requests; waiting requests are computed.
+
+        Raises:
+            RequestError: Unloading is off.
+        """
+        repository = self._controlled(name)
+        await self.in_worker(lambda: repository.unload(name))
+        self.host.remove(name)
+
+    def _controlled(self, name: str) -> Repository:
+        if self.options.control == "off":
+            raise RequestError(
+                "loading is off.", kind="unavailable", where=name[:64], remedy="Start the server with --control load."
+            )
+        if self._repository is None:
+            raise RequestError("the server has no repository.", kind="unsupported")
+        return self._repository
+
+    async def load_all(self) -> None:
+        """Load the models of the repository; a model that cannot be loaded is logged and left out."""
+        if self._repository is not None:
+            for name in self._repository.names():
+                await self._take(name, functools.partial(self._repository.load, name))
+        self.host.is_loading = False
+
+    async def poll(self, seconds: float) -> None:
+        """Load changed models of the repository, every some seconds, for ever."""
+        repository = self._repository
+        while repository is not None:
+            await asyncio.sleep(seconds)
+            try:
+                for name, load in await self.in_worker(lambda: list(repository.poll(seconds))):
+                    await self._take(name, load)
+            except OSError as error:
+                _log.warning("the repository cannot be read: %s", error)
+
+    async def _take(self, name: str, load: Callable[[], list[ServedModel]]) -> None:
+        try:
+            models = await self.in_worker(load)
+        except (SardonyxError, OSError) as error:
+            _log.error("model %s is not loaded: %s", name, error)
+            return
+        if self._repository is not None and name in self._repository.loaded:
+            self.host.put(name, models)
+            _log.info("model %s is loaded: versions %s", name, ", ".join(self.host.versions(name)))
+        else:
+            self.host.remove(name)
+            _log.info("model %s is unloaded", name)
+
+    # Edits.
+
+    async def update_weights(self, name: str, version: str, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Set weights of a model as one edit; see :func:`.live_edits.update_weights`."""
+        return await self._edit(name, version, lambda session: live_edits.update_weights(session, weights))
+
+    async def edit(self, name: str, version: str, changes: object) -> dict[str, Any]:
+        """Edit a model; see :func:`.live_edits.edit`."""
+        return await self._edit(name, version, lambda session: live_edits.edit(session, changes))
+
+    async def undo(self, name: str, version: str) -> dict[str, Any]:
+        """Undo the latest edit of a model."""
+        return await self._edit(name, version, live_edits.undo)
+
+    async def _edit(self, name: str, version: str, change: Callable[[Session], dict[str, Any]]) -> dict[str, Any]:
+        if self.options.control != "edit":
+            raise RequestError(
+                "edits are off.", kind="unavailable", where=name[:64], remedy="Start the server with --control edit."
+            )
+        session = self.host.get(name, version).model.session
+        return await self.in_worker(lambda: change(session))
+
+    def history(self, name: str, version: str) -> dict[str, Any]:
+        """Return the edits of a model."""
+        return live_edits.history(self.host.get(name, version).model.session)
+
+    async def explain(self, name: str, version: str) -> dict[str, Any]:
+        """Return the kernels of a model."""
+        session = self.host.get(name, version).model.session
+        return await self.in_worker(lambda: live_edits.explanation(session))
+
+    async def profile(self, name: str, version: str, runs: int) -> dict[str, Any]:
+        """Measure a model kernel by kernel."""
+        session = self.host.get(name, version).model.session
+        return await self.in_worker(lambda: live_edits.profile(session, runs))
+
+    # Settings.
+
+    def trace_settings(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the trace settings, after changes of some; None restores a setting's first value.
+
+        Raises:
+            RequestError: A setting is unknown, has an invalid value, or names a file.
+        """
+        for key, value in (changes or {}).items():
+            if key not in self._trace_settings:
+                raise RequestError(f"unknown trace setting {shortened(key)}.")
+            if key in ("trace_file", "trace_mode") and value not in (None, "", self._trace_settings[key]):
+                raise RequestError("the setting is fixed when the server starts.", kind="unsupported", where=key)
+            self._trace_settings[key] = _trace_value(key, value)
+        return dict(self._trace_settings)
+
+    def log_settings(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the log settings, after changes of some.
+
+        Raises:
+            RequestError: A setting is unknown, has another type, or names a file.
+        """
+        for key, value in (changes or {}).items():
+            if key not in self._log_settings:
+                raise RequestError(f"unknown log setting {shortened(key)}.")
+            current = self._log_settings[key]
+            if type(value) is not type(current) or (isinstance(value, int) and value < 0):
+                raise RequestError(f"expected a {type(current).__name__}, got {shortened(value)}.", where=key)
+            if key in ("log_file", "log_format") and value != current:
+                raise RequestError("the setting is fixed when the server starts.", kind="unsupported", where=key)
+            self._log_settings[key] = value
+        if changes:
+            self._apply_log_settings()
+        return dict(self._log_settings)
+
+    def _apply_log_settings(self) -> None:
+        settings = self._log_settings
+        levels = (
+            (settings["log_verbose_level"] > 0, "DEBUG"), (settings["log_info"], "INFO"),
+            (settings["log_warning"], "WARNING"), (settings["log_error"], "ERROR"),
+        )  # fmt: skip
+        _log.setLevel(next((level for is_on, level in levels if is_on), "CRITICAL"))
+
+    @property
+    def traces(self) -> bool:
+        """True if requests are traced."""
+        return "TIMESTAMPS" in self._trace_settings["trace_level"]
+
+
+def _config_type(name: str) -> str:
+    return "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}"
+
+
+_TRACE_DEFAULTS = {"trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0"}
+
+
+def _trace_value(key: str, value: Any) -> Any:
+    if value is None:
+        return _TRACE_DEFAULTS.get(key, "")
+    if key == "trace_level":
+        levels = value if isinstance(value, list) else [value]
+        if not levels or not set(map(str, levels)) <= {"OFF", "TIMESTAMPS"}:
+            raise RequestError(f"expected OFF or TIMESTAMPS, got {shortened(value)}.", where=key)
+        return levels
+    if key in ("trace_rate", "trace_count", "log_frequency"):
+        text = str(value[0] if isinstance(value, list) and len(value) == 1 else value)
+        if not re.fullmatch(r"-?\d{1,18}", text):
+            raise RequestError(f"expected a number, got {shortened(value)}.", where=key)
+        return text
+    return str(value)

@@ -1,0 +1,1 @@
+"""The Open Inference Protocol without a wire: requests, answers, element types, limits, refusals."""

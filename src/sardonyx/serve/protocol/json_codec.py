@@ -1,0 +1,234 @@
+"""JSON with ``msgspec``: strict types, and names of wrong fields in messages."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import MissingDependencyError, RequestError
+from sardonyx.serve.protocol.datatypes import Datatype, shortened
+from sardonyx.serve.protocol.limits import elements_of
+
+try:
+    import msgspec
+except ImportError as error:
+    raise MissingDependencyError(
+        "serving requires msgspec.", remedy='Install it: pip install "sardonyx[serve]".'
+    ) from error
+
+Parameters = dict[str, bool | int | float | str | None]
+
+
+class InputHead(msgspec.Struct):
+    """An input of a request, before its data are read."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: Parameters = {}
+    data: msgspec.Raw = msgspec.Raw(b"")
+
+
+class OutputHead(msgspec.Struct):
+    """A requested output."""
+
+    name: str
+    parameters: Parameters = {}
+
+
+class RequestHead(msgspec.Struct):
+    """The JSON part of a request for inference."""
+
+    inputs: list[InputHead]
+    id: str = ""
+    parameters: Parameters = {}
+    outputs: list[OutputHead] = []
+
+
+_head_decoder = msgspec.json.Decoder(RequestHead)
+_any_decoder = msgspec.json.Decoder()
+_encoder = msgspec.json.Encoder()
+_ELEMENTS: dict[str, type] = {"f": float, "V": float, "i": int, "u": int, "b": bool, "O": str}
+_SPACE = b" \t\r\n"
+
+
+def parse_head(data: bytes | memoryview, strict: bool) -> RequestHead:
+    """Return the JSON part of a request.
+
+    Args:
+        data: The text.
+        strict: True to refuse the words NaN and Infinity, which JSON lacks.
+
+    Raises:
+        RequestError: The text is not JSON, or a field is missing or of another type.
+    """
+    try:
+        head: RequestHead = _head_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        with_words = None if strict else _head_with_words(bytes(data))
+        if with_words is None:
+            raise RequestError(f"the JSON of the request is malformed: {str(error)[:200]}") from error
+        return with_words
+    return head
+
+
+def _head_with_words(text: bytes) -> RequestHead | None:
+    """Return the JSON part of a request whose data contain the words NaN and Infinity; None if malformed anyway."""
+    value = _with_words(text)
+    if not isinstance(value, dict) or not isinstance(value.get("inputs"), list):
+        return None
+    for part in value["inputs"]:
+        if isinstance(part, dict) and "data" in part:
+            part["data"] = msgspec.Raw(encode_with_words(part["data"]))
+    try:
+        head: RequestHead = msgspec.convert(value, RequestHead)
+    except msgspec.ValidationError:
+        return None
+    return head
+
+
+def parse_json(data: bytes, depth: int) -> Any:
+    """Return a JSON value.
+
+    Args:
+        data: The text; an empty text is an empty object.
+        depth: Limit of nested lists and objects.
+
+    Raises:
+        RequestError: The text is not JSON, or nested too deep.
+    """
+    if not data.strip():
+        return {}
+    try:
+        value = _any_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"the JSON of the request is malformed: {str(error)[:200]}") from error
+    _require_depth(value, depth)
+    return value
+
+
+def _require_depth(value: Any, depth: int) -> None:
+    if isinstance(value, (dict, list)):
+        if depth <= 0:
+            raise RequestError("the JSON of the request is nested too deep.")
+        for part in value.values() if isinstance(value, dict) else value:
+            if isinstance(part, (dict, list)):
+                _require_depth(part, depth - 1)
+
+
+@functools.lru_cache(maxsize=64)
+def _data_decoder(element: type, depth: int) -> Any:
+    type: Any = element
+    for _ in range(depth):
+        type = list[type]
+    return msgspec.json.Decoder(type)
+
+
+def parse_data(raw: Any, datatype: Datatype, shape: list[int], where: str, strict: bool) -> np.ndarray:
+    """Return the elements of an input, from a flat or nested list.
+
+    Args:
+        raw: The JSON text of the list.
+        datatype: The element type.
+        shape: The declared sizes.
+        where: The name of the input.
+        strict: True to refuse the words NaN and Infinity, which JSON lacks.
+
+    Raises:
+        RequestError: The elements differ from type or shape.
+    """
+    if not datatype.has_json:
+        raise RequestError(f"{datatype.name} has no JSON form.", where=where, remedy="Send the input as binary data.")
+    count = elements_of(shape, where)
+    text = bytes(raw)
+    kind = datatype.dtype.kind
+    depth = _depth(text, len(shape), where)
+    words = False
+    try:
+        data = _data_decoder(_ELEMENTS[kind], depth).decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        data = None if strict or kind not in "fV" else _with_words(text)
+        words = _are_numbers(data)
+        if not words:
+            raise RequestError(
+                f"expected a list of {datatype.name} elements: {str(error)[:200]}", where=where
+            ) from error
+    if depth == 1 and len(data) != count:
+        raise RequestError(f"expected {count} elements for shape {shape}, got {len(data)}.", where=where)
+    array = _array(data, datatype, where)
+    if depth > 1 and list(array.shape) != shape:
+        raise RequestError(f"expected the shape {shape}, got nested lists of {list(array.shape)}.", where=where)
+    if kind == "f" and not words and not np.isfinite(array).all():
+        raise RequestError(f"a number is beyond the range of {datatype.name}.", where=where)
+    return array.reshape(shape)
+
+
+def _are_numbers(data: Any) -> bool:
+    if isinstance(data, list):
+        return all(type(item) in (int, float) or (isinstance(item, list) and _are_numbers(item)) for item in data)
+    return False
+
+
+def _depth(text: bytes, rank: int, where: str) -> int:
+    """Return the number of nested lists with which a text begins: 1, or the rank."""
+    depth, index = 0, 0
+    while index < len(text) and (text[index] == 91 or text[index] in _SPACE):
+        depth += text[index] == 91
+        index += 1
+        if depth > max(rank, 1):
+            raise RequestError("the lists are nested deeper than the shape.", where=where)
+    if depth == 0:
+        raise RequestError(f"expected a list, got {shortened(text[:20])}.", where=where)
+    if depth not in (1, rank) and text[index : index + 1] != b"]":
+        raise RequestError("expected a flat list, or lists nested as the shape.", where=where)
+    return depth
+
+
+def _array(data: Any, datatype: Datatype, where: str) -> np.ndarray:
+    kind = datatype.dtype.kind
+    try:
+        if kind not in "iu":
+            with np.errstate(over="ignore"):
+                return np.array(data, datatype.dtype)
+        wide = np.array(data, np.uint64 if kind == "u" and datatype.size == 8 else np.int64)
+        if datatype.size < 8 and wide.size:
+            bounds = np.iinfo(datatype.dtype)
+            if wide.min() < bounds.min or wide.max() > bounds.max:
+                raise OverflowError
+        return wide.astype(datatype.dtype, copy=False)
+    except (OverflowError, ValueError, TypeError) as error:
+        raise RequestError(
+            f"an element is beyond the range of {datatype.name}, or lists differ.", where=where
+        ) from error
+
+
+def _with_words(text: bytes) -> Any:
+    """Return JSON with the words NaN and Infinity, as Python writes them; None if the text is malformed anyway."""
+    if b"NaN" not in text and b"Infinity" not in text:
+        return None
+    try:
+        return json.loads(text, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError("a number such as 1e999 is beyond the range")
+    return value
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as JSON."""
+    text: bytes = _encoder.encode(value)
+    return text
+
+
+def encode_with_words(value: Any) -> bytes:
+    """Return a value as JSON with the words NaN and Infinity, which Python's readers accept."""
+    return json.dumps(value, separators=(",", ":")).encode()

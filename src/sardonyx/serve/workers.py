@@ -1,0 +1,134 @@
+"""Several processes on one port: started, watched and ended by one supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from sardonyx.errors import OptionError, ResourceError
+
+WORKER = "SARDONYX_SERVE_WORKER"
+"""The environment variable of a worker: its index."""
+
+_LEAST_SECONDS = 1.0
+"""A worker that ends earlier than this after its start is started again with a pause."""
+
+_FAILED_STARTS = 5
+
+
+def is_worker() -> bool:
+    """Return True in a process that a supervisor started."""
+    return WORKER in os.environ
+
+
+def stop_with_supervisor(stop: Callable[[], object]) -> None:
+    """Call a function when the supervisor has gone: its end of this process's standard input is closed."""
+
+    def watch() -> None:
+        while os.read(0, 1024):
+            pass
+        stop()
+
+    threading.Thread(target=watch, name="sardonyx-serve-supervisor", daemon=True).start()
+
+
+def reserve_port(host: str, port: int) -> socket.socket:
+    """Return a socket that holds a port for workers, without listening.
+
+    Raises:
+        ResourceError: The address is in use, or the system lacks ``SO_REUSEPORT``.
+    """
+    if not hasattr(socket, "SO_REUSEPORT"):
+        raise ResourceError("the system cannot share a port between processes.", where="--workers")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((host, port))
+    except OSError as error:
+        holder.close()
+        raise ResourceError(f"the address cannot be used: {error.strerror}.", where=f"{host}:{port}") from error
+    return holder
+
+
+class Supervisor:
+    """Starts workers, starts a worker anew that ends unexpectedly, and ends all of them on a signal.
+
+    Args:
+        arguments: The arguments of a worker, after ``python -m sardonyx``.
+        workers: The number of workers.
+        drain_seconds: Seconds that workers have to end.
+    """
+
+    def __init__(self, arguments: Sequence[str], workers: int, drain_seconds: float) -> None:
+        if workers < 1:
+            raise OptionError(f"expected at least 1 worker, got {workers}.", where="--workers")
+        self._arguments = list(arguments)
+        self._drain_seconds = drain_seconds
+        self._workers: list[subprocess.Popen[bytes] | None] = [None] * workers
+        self._starts = [0.0] * workers
+        self._failures = 0
+        self._stopping = 0
+
+    def run(self) -> int:
+        """Run until a signal ends the workers; return the exit code.
+
+        A second signal ends them at once.
+        """
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            for index in range(len(self._workers)):
+                self._start(index)
+            while not self._stopping:
+                if not self._watch():
+                    return 1
+                time.sleep(0.05)
+            return self._end()
+        finally:
+            for worker in self._workers:
+                if worker is not None and worker.poll() is None:
+                    worker.kill()
+                    worker.wait()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _start(self, index: int) -> None:
+        self._starts[index] = time.monotonic()
+        self._workers[index] = subprocess.Popen(
+            [sys.executable, "-m", "sardonyx", *self._arguments], stdin=subprocess.PIPE,
+            env={**os.environ, WORKER: str(index)},
+        )  # fmt: skip
+
+    def _watch(self) -> bool:
+        """Start ended workers anew; return False if they end again and again right after their start."""
+        for index, worker in enumerate(self._workers):
+            if worker is None or worker.poll() is None:
+                continue
+            if time.monotonic() - self._starts[index] < _LEAST_SECONDS or worker.returncode == 2:
+                self._failures += 1
+                if self._failures >= _FAILED_STARTS or worker.returncode == 2:
+                    return False
+            else:
+                self._failures = 0
+            self._start(index)
+        return True
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopping += 1
+        for worker in self._workers:
+            if worker is not None and worker.poll() is None:
+                worker.send_signal(signal.SIGTERM)
+
+    def _end(self) -> int:
+        end = time.monotonic() + self._drain_seconds + 5.0
+        while time.monotonic() < end and any(worker is not None and worker.poll() is None for worker in self._workers):
+            time.sleep(0.02)
+        codes = [None if worker is None else worker.poll() for worker in self._workers]
+        return 0 if all(code == 0 for code in codes) else 1

@@ -1,0 +1,57 @@
+"""Small models for tests of serving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from sardonyx import Session
+from sardonyx.serve.protocol.limits import Limits
+
+HEAD = '<ir_version: 9, opset_import: ["": 18]> '
+
+NETS = {
+    "net": "net (float[N, 4] x) => (float[N, 2] y) <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}> { y = MatMul(x, w) }",
+    "weighted": "net (float[N, 2] x) => (float[N, 2] y, float[N, 2] z) <float[2] a = {1, 1}, float[2] b = {1, 1}>"
+    " { y = Mul(x, a) z = Mul(x, b) }",
+    "add_sub": "net (int32[N, 16] INPUT0, int32[N, 16] INPUT1) => (int32[N, 16] OUTPUT0, int32[N, 16] OUTPUT1)"
+    " { OUTPUT0 = Add(INPUT0, INPUT1) OUTPUT1 = Sub(INPUT0, INPUT1) }",
+    "strings": "net (string[N, 2] x) => (string[N, 2] y) { y = Identity(x) }",
+    "half": "net (float16[N, 2] x) => (float16[N, 2] y) { y = Add(x, x) }",
+    "ragged": "net (float[N, 3, H] x) => (float[N, 3, 1] y) <int64[1] axes = {2}>"
+    " { y = ReduceMean<keepdims=1>(x, axes) }",
+    "batch_mean": "net (float[N, 2] x) => (float[N, 2] y) <int64[1] axes = {0}>"
+    " { m = ReduceMean<keepdims=1>(x, axes) y = Sub(x, m) }",
+    "batch_sort": "net (float[N] x) => (float[N] y) <int64[1] k = {1}>"
+    " { n = Shape(x) y, i = TopK<axis=0>(x, n) }",
+    "fixed": "net (float[1, 2] x) => (float[1, 2] y) { y = Neg(x) }",
+    "gather": "net (float[N, 4] x, int64[N, 1] i) => (float[N, 1] y) { y = GatherElements<axis=1>(x, i) }",
+    "huge": "net (float[N, 1] x, int64[2] s) => (float[A, B] y) { y = Expand(x, s) }",
+    "accumulate": "net (float[N, 1] x, float[N, 1] state) => (float[N, 1] y, float[N, 1] next)"
+    " { y = Add(x, state) next = Identity(y) }",
+    "slow": "net (float[N, 256, 256] x) => (float[N, 256, 256] y)"
+    " { a = MatMul(x, x) b = MatMul(a, x) c = MatMul(b, x) d = MatMul(c, x) y = MatMul(d, x) }",
+}  # fmt: skip
+"""Models in the text form of onnx, by name."""
+
+
+def proto(name: str) -> onnx.ModelProto:
+    """Return a model."""
+    return onnx.parser.parse_model(HEAD + NETS[name])
+
+
+def session(name: str, compile: str = "off") -> Session:
+    """Return a session with one thread and the limits of a server."""
+    limits = Limits()
+    return Session(
+        proto(name), compile=compile, threads=1, max_memory=limits.run_bytes, timeout=limits.run_seconds,
+        max_loop_iterations=limits.loop_iterations,
+    )  # fmt: skip
+
+
+def save(name: str, path: Path) -> Path:
+    """Write a model to a file, with the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(proto(name), path)
+    return path

@@ -1,0 +1,230 @@
+"""The dispatcher: merging, its proof, deadlines, priorities, cancellation, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.errors import RequestError
+from sardonyx.serve import Batching, Limits, Model
+from sardonyx.serve.dispatch.endpoint import Endpoint
+from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.protocol.requests import Answer, InferRequest
+from tests.serve.models import session
+
+
+def served(name: str, **batching: Any) -> ServedModel:
+    return ServedModel(name, Model(session(name), Batching(**batching)))
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("net", "sound"),
+        ("add_sub", "sound"),
+        ("strings", "sound"),
+        ("half", "sound"),
+        ("ragged", "sound"),
+        ("batch_mean", "differs from its rows computed apart"),
+        ("batch_sort", "differs from its rows computed apart"),
+        ("fixed", "the first size of input x is fixed: 1"),
+        ("huge", "the first sizes differ|is fixed"),
+    ],
+)
+def test_requests_are_merged_only_where_rows_are_proved_independent(name: str, reason: str) -> None:
+    note = served(name).batching_note()
+    assert any(part in note for part in reason.split("|")), note
+
+
+class Gate:
+    """Holds the run of a model until it is opened, and counts rows of runs."""
+
+    def __init__(self, model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.started = threading.Event()
+        self.rows: list[tuple[int, ...]] = []
+        revision = model.revision
+        run = revision.run
+
+        def held(feeds: Any) -> list[Any]:
+            self.started.set()
+            self.opened.wait(10)
+            self.rows.append(next(iter(feeds.values())).shape)
+            return run(feeds)
+
+        monkeypatch.setattr(revision, "run", held)
+
+    async def begun(self) -> None:
+        while not self.started.is_set():
+            await asyncio.sleep(0.001)
+
+
+def request(rows: int = 1, width: int = 4, **fields: Any) -> InferRequest:
+    x = np.full((rows, width), float(rows), np.float32)
+    return InferRequest("net", inputs={"x": x}, size=x.nbytes, **fields)
+
+
+def submit(endpoint: Endpoint, item: InferRequest) -> tuple[asyncio.Future[Any], Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    entry = endpoint.infer(item, lambda result: future.done() or future.set_result(result))
+    return future, entry
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 20))
+
+
+def endpoint_of(model: ServedModel, **limits: Any) -> Endpoint:
+    return Endpoint(model, Limits(**limits), asyncio.get_running_loop(), allow_inner=False)
+
+
+def test_all_waiting_requests_of_a_key_are_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = served("net", max_rows=8)
+    gate = Gate(model, monkeypatch)
+
+    async def work() -> None:
+        endpoint = endpoint_of(model)
+        first, _ = submit(endpoint, request())
+        await gate.begun()
+        others = [submit(endpoint, request(rows))[0] for rows in (1, 2, 3, 2, 1)]
+        gate.opened.set()
+        answers = [await future for future in (first, *others)]
+        for answer, rows in zip(answers, (1, 1, 2, 3, 2, 1), strict=True):
+            assert isinstance(answer, Answer)
+            np.testing.assert_array_equal(answer.outputs[0].array, np.full((rows, 2), [16 * rows, 20 * rows]))
+        assert gate.rows == [(1, 4), (8, 4), (1, 4)]
+        endpoint.queue.close()
+
+    run(work)
+
+
+def test_a_busy_queue_takes_priorities_first_and_drops_cancelled_and_expired_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = served("net", mode="off")
+    gate = Gate(model, monkeypatch)
+
+    async def work() -> None:
+        endpoint = endpoint_of(model)
+        first, _ = submit(endpoint, request())
+        await gate.begun()
+        late, _ = submit(endpoint, request(2))
+        urgent, _ = submit(endpoint, request(3, priority=1))
+        expired, _ = submit(endpoint, request(4, timeout_us=1000))
+        gone, entry = submit(endpoint, request(5))
+        entry.cancel()
+        result = await expired
+        assert isinstance(result, RequestError) and result.kind == "timeout"
+        gate.opened.set()
+        await asyncio.gather(first, late, urgent)
+        assert [shape[0] for shape in gate.rows] == [1, 3, 2]
+        assert not gone.done()
+        statistics = model.statistics
+        assert (statistics.cancelled, statistics.expired, endpoint.queue.waiting) == (1, 1, 0)
+        endpoint.queue.close()
+
+    run(work)
+
+
+def test_a_full_queue_refuses_at_once_and_says_when_to_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = served("net")
+    gate = Gate(model, monkeypatch)
+
+    async def work() -> None:
+        endpoint = endpoint_of(model, queue_requests=2)
+        accepted = [submit(endpoint, request())[0]]
+        await gate.begun()
+        accepted += [submit(endpoint, request())[0] for _ in range(2)]
+        with pytest.raises(RequestError) as refused:
+            submit(endpoint, request())
+        assert refused.value.kind == "exhausted" and (refused.value.retry_after or 0) >= 1
+        gate.opened.set()
+        assert all(isinstance(answer, Answer) for answer in await asyncio.gather(*accepted))
+        assert isinstance(await submit(endpoint, request())[0], Answer)
+        endpoint.queue.close()
+
+    run(work)
+
+
+def test_a_request_without_a_result_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = served("gather")
+    assert model.batching_note() == "sound"
+    gate = Gate(model, monkeypatch)
+
+    async def work() -> None:
+        endpoint = endpoint_of(model)
+
+        def item(index: int) -> InferRequest:
+            inputs = {"x": np.arange(4, dtype=np.float32)[None], "i": np.array([[index]])}
+            return InferRequest("gather", inputs=inputs)
+
+        first, _ = submit(endpoint, item(0))
+        await gate.begun()
+        futures = [submit(endpoint, item(index))[0] for index in (1, 99, 2)]
+        gate.opened.set()
+        good, bad, other = [await future for future in futures]
+        assert good.outputs[0].array == 1 and other.outputs[0].array == 2
+        assert isinstance(bad, Exception) and "GatherElements" in str(bad)
+        assert isinstance(await first, Answer)
+        endpoint.queue.close()
+
+    run(work)
+
+
+def test_other_inner_sizes_run_apart_without_padding() -> None:
+    model = served("ragged")
+
+    async def work() -> None:
+        endpoint = endpoint_of(model)
+        sizes = [3, 5, 3, 7, 5, 3]
+        futures = []
+        for index, size in enumerate(sizes):
+            x = np.full((1, 3, size), float(index), np.float32)
+            futures.append(submit(endpoint, InferRequest("ragged", inputs={"x": x}))[0])
+        answers = await asyncio.gather(*futures)
+        assert [float(answer.outputs[0].array[0, 0, 0]) for answer in answers] == list(range(len(sizes)))
+        assert model.statistics.executions == 3
+        endpoint.queue.close()
+
+    run(work)
+
+
+def test_a_delay_collects_rows_only_if_it_is_set() -> None:
+    model = served("net", max_delay_us=200_000, max_rows=64, preferred_rows=(3,))
+
+    async def work() -> None:
+        endpoint = endpoint_of(model)
+        futures = [submit(endpoint, request())[0]]
+        await asyncio.sleep(0.01)
+        assert not futures[0].done()
+        futures += [submit(endpoint, request())[0] for _ in range(2)]
+        await asyncio.gather(*futures)
+        assert model.statistics.executions == 1
+        endpoint.queue.close()
+
+    run(work)
+
+
+def test_remembered_answers_end_with_the_revision() -> None:
+    model = ServedModel("weighted", Model(session("weighted"), cached=True))
+
+    async def work() -> None:
+        endpoint = endpoint_of(model)
+
+        async def ask() -> tuple[float, int]:
+            x = np.ones((1, 2), np.float32)
+            answer = await submit(endpoint, InferRequest("weighted", inputs={"x": x}))[0]
+            return float(answer.outputs[0].array[0, 0]), answer.revision
+
+        assert [await ask(), await ask()] == [(1, 0), (1, 0)]
+        assert (model.statistics.cache_hit.count, model.statistics.executions) == (1, 1)
+        model.session.update_weights({"a": np.full(2, 7, np.float32)})
+        assert await ask() == (7, 1)
+        endpoint.queue.close()
+
+    run(work)

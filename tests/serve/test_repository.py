@@ -1,0 +1,167 @@
+"""The repository: Triton's layout and plain files, versions, policies, polling, hostile names and links."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sardonyx.errors import ModelFileError, SardonyxError
+from sardonyx.serve import Limits, Server
+from sardonyx.serve.models.layout import model_files, model_names
+from sardonyx.serve.models.repository import LoadOptions, Repository
+from sardonyx.serve.models.triton_config import read_config
+from tests.serve.conftest import Client, tensor
+from tests.serve.models import save
+
+X = tensor("x", "FP32", [1, 4], [1, 2, 3, 4])
+
+
+def config(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.pbtxt").write_text(text)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Models in all layouts."""
+    save("net", tmp_path / "plain.onnx")
+    for version in (1, 2, 10):
+        save("net", tmp_path / "triton" / str(version) / "model.onnx")
+    config(tmp_path / "triton", 'name: "triton" max_batch_size: 8 version_policy { latest { num_versions: 2 } }')
+    save("net", tmp_path / "bare" / "1" / "any.onnx")
+    save("net", tmp_path / "kibae" / "3.onnx")
+    save("net", tmp_path / "mlserver" / "net.onnx")
+    (tmp_path / "mlserver" / "model-settings.json").write_text('{"parameters": {"uri": "./net.onnx"}}')
+    save("net", tmp_path / "specific" / "4" / "m.onnx")
+    save("net", tmp_path / "specific" / "5" / "m.onnx")
+    config(tmp_path / "specific", 'default_model_filename: "m.onnx" version_policy { specific { versions: [4] } }')
+    (tmp_path / "empty").mkdir()
+    save("net", tmp_path / "-odd.onnx")
+    return tmp_path
+
+
+def test_every_layout_is_listed_with_its_versions(root: Path) -> None:
+    names = ["bare", "kibae", "mlserver", "plain", "specific", "triton"]
+    assert model_names(root) == names
+    versions = {name: sorted(model_files(root, name).versions) for name in names}
+    assert versions == {
+        "bare": [1], "kibae": [3], "mlserver": [1], "plain": [1], "specific": [4], "triton": [2, 10],
+    }  # fmt: skip
+
+
+def test_the_newest_version_answers_unless_another_is_named(root: Path) -> None:
+    with Server(root, http="127.0.0.1:0") as server:
+        client = Client(server)
+        assert client.infer("triton", [X]).json()["model_version"] == "10"
+        assert client.get("/v2/models/triton").json()["versions"] == ["2", "10"]
+        reply = client.post("/v2/models/triton/versions/2/infer", {"inputs": [X]})
+        assert reply.json()["model_version"] == "2"
+        assert client.post("/v2/models/triton/versions/1/infer", {"inputs": [X]}).status == 404
+        assert client.get("/v2/models/triton/config").json()["max_batch_size"] == 8
+
+
+@pytest.mark.parametrize(
+    "name", ["../plain", "triton/1", "/etc/passwd", "..", ".", "", "a\0b", "none", "-odd", "empty"]
+)
+def test_a_name_is_never_a_path(root: Path, name: str) -> None:
+    with pytest.raises(SardonyxError):
+        model_files(root, name)
+
+
+def test_links_that_lead_out_are_refused(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outside = save("net", tmp_path_factory.mktemp("outside") / "secret.onnx")
+    (root / "link.onnx").symlink_to(outside)
+    (root / "folder").symlink_to(outside.parent)
+    for name in ("link", "folder"):
+        with pytest.raises(ModelFileError):
+            model_files(root, name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: 3", "not a configuration {", 'name: "other"', 'backend: "python"', "ensemble_scheduling { }",
+        'default_model_filename: "../m.onnx"', "model_transaction_policy { decoupled: true }", "max_batch_size: -1",
+    ],
+)  # fmt: skip
+def test_a_configuration_that_cannot_be_served_is_refused(tmp_path: Path, text: str) -> None:
+    config(tmp_path / "net", text)
+    with pytest.raises(SardonyxError):
+        read_config(tmp_path / "net" / "config.pbtxt", "net")
+
+
+def test_a_configuration_sets_batching_queues_and_priorities(tmp_path: Path) -> None:
+    config(
+        tmp_path / "net",
+        "max_batch_size: 16 dynamic_batching { preferred_batch_size: [4, 8] max_queue_delay_microseconds: 100"
+        " priority_levels: 2 default_priority_level: 1 default_queue_policy { max_queue_size: 5"
+        " default_timeout_microseconds: 7 } } response_cache { enable: true } future_field: 3",
+    )
+    options = read_config(tmp_path / "net" / "config.pbtxt", "net")
+    batching = options.batching
+    assert (batching.max_rows, batching.preferred_rows, batching.max_delay_us) == (16, (4, 8), 100)
+    assert (batching.priority_levels, batching.default_priority, batching.queue_requests) == (2, 1, 5)
+    assert (batching.timeout_us, batching.allows_timeout, options.cached) == (7, False, True)
+
+
+def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_polling_takes_complete_changes_and_refuses_bad_ones(tmp_path: Path) -> None:
+    save("net", tmp_path / "net" / "1" / "model.onnx")
+    with Server(tmp_path, http="127.0.0.1:0", poll_seconds=0.1) as server:
+        client = Client(server)
+        save("net", tmp_path / "staged.onnx")
+        (tmp_path / "net" / "2").mkdir()
+        shutil.move(tmp_path / "staged.onnx", tmp_path / "net" / "2" / "model.onnx")
+        until(lambda: client.infer("net", [X]).json()["model_version"] == "2")
+        (tmp_path / "net" / "2" / "model.onnx").write_bytes(b"half a file")
+        until(lambda: any(entry["reason"] for entry in client.post("/v2/repository/index").json()))
+        assert client.infer("net", [X]).json()["model_version"] == "2"
+        save("add_sub", tmp_path / "second.onnx")
+        until(lambda: client.get("/v2/models/second/ready").status == 200)
+        (tmp_path / "second.onnx").unlink()
+        until(lambda: client.get("/v2/models/second/ready").status == 503)
+
+
+def test_models_are_loaded_and_unloaded_by_name_alone(root: Path) -> None:
+    with Server(root, http="127.0.0.1:0", control="load") as server:
+        client = Client(server)
+        assert client.post("/v2/repository/models/plain/unload").status == 200
+        assert client.infer("plain", [X]).status == 503
+        assert client.get("/v2/models/plain/ready").status == 503
+        assert client.post("/v2/repository/models/plain/load").status == 200
+        assert client.infer("plain", [X]).status == 200
+        assert client.post("/v2/repository/models/none/load").status == 503
+        overrides = {"parameters": {"config": "{}", "file:1/model.onnx": "aGk="}}
+        assert client.post("/v2/repository/models/plain/load", overrides).status == 501
+        states = {
+            entry["name"]: entry["state"] for entry in client.post("/v2/repository/index", {"ready": True}).json()
+        }
+        assert set(states.values()) == {"READY"} and "triton" in states
+
+
+def test_a_broken_model_leaves_the_others(root: Path) -> None:
+    (root / "broken.onnx").write_bytes(b"no model")
+    with Server(root, http="127.0.0.1:0") as server:
+        client = Client(server)
+        assert client.get("/v2/health/ready").status == 200
+        index = {entry["name"]: entry for entry in client.post("/v2/repository/index").json()}
+        assert index["broken"]["state"] == "UNAVAILABLE" and index["broken"]["reason"]
+        assert client.infer("plain", [X]).status == 200
+
+
+def test_compiled_files_need_a_permission(tmp_path: Path) -> None:
+    (tmp_path / "code.sdx").write_bytes(json.dumps({}).encode())
+    with pytest.raises(SardonyxError, match="machine code"):
+        Repository(tmp_path, Limits(), LoadOptions()).load("code")
