@@ -75,6 +75,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+NEEDED = {"encrypt": "cryptography", "decrypt": "cryptography", "keygen": "cryptography"}
+"""Package that a page or a verb needs, by its name."""
+
+
+def require_package(name: str) -> None:
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name], reason=f"{NEEDED[name]} is not installed")
+
+
 def parsed(graph: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
 
@@ -92,6 +101,7 @@ def convolution(batch: str) -> onnx.ModelProto:
 )
 def test_python_in_the_documents_runs(page: Path, folder: Path) -> None:
     require_extras(page)
+    require_package(page.stem)
     names: dict[str, object] = {"__name__": "document"}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         exec(compile(block, str(page), "exec"), names)
@@ -112,6 +122,7 @@ def commands(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.stem)
 def test_commands_in_the_documents_run(page: Path, folder: Path) -> None:
+    require_package(page.stem)
     if page.stem == "open-shapes":
         onnx.save(convolution("1"), "model.onnx")
     for line in commands(page):
@@ -124,17 +135,20 @@ def test_commands_in_the_documents_run(page: Path, folder: Path) -> None:
 EARLIER = {
     "merge": "sardonyx extract model.onnx --outputs features -o backbone.onnx",
     "compare": "sardonyx fp16 model.onnx -o half.onnx",
+    "encrypt": "sardonyx keygen -o owner.key",
+    "decrypt": "sardonyx keygen -o owner.key\nsardonyx encrypt model.onnx -o model.onnxe --to owner.key.pub",
 }
 """What makes the other files of a verb's example."""
 
 
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - {"view", "demo", "serve", "call"}))
 def test_the_example_of_every_verb_runs(verb: str, folder: Path) -> None:
-    if verb in EARLIER:
-        run(EARLIER[verb])
     if verb == "convert-from":
         torch = pytest.importorskip("torch", reason="torch is not installed (extra: torch)")
         torch.export.save(torch.export.export(torch.nn.Linear(4, 3), (torch.randn(2, 4),)), "program.pt2")
+    require_package(verb)
+    for line in EARLIER.get(verb, "").splitlines():
+        run(line)
     example = importlib.import_module(f"sardonyx.cli.{verb.replace('-', '_')}").EXAMPLE
     run(example, allowed=(0, 1) if verb == "check" else (0,))
 

@@ -17,6 +17,10 @@ require_onnx()
 defer_imports()
 # Sessions compress models when they load them; compression is above the runtime.
 register_hook("compress_at_load", "sardonyx.compress.at_load", "compress_at_load")
+# Files are opened below, and encryption is above.
+register_hook("open_encrypted", "sardonyx.trust.encryption.reader", "open_encrypted")
+register_hook("sealed_store", "sardonyx.trust.encryption.sealed_store", "sealed_store")
+register_hook("encrypt_compiled", "sardonyx.trust.encryption.files", "encrypt_compiled")
 
 PUBLIC_NAMES = {
     "sardonyx.compress.evidence": ["metric"],
@@ -49,6 +53,7 @@ PUBLIC_NAMES = {
     "sardonyx.runtime.session": ["Session"],
     "sardonyx.runtime.shortcuts": ["compile", "explain", "profile", "run"],
     "sardonyx.train.gradient": ["gradient"],
+    "sardonyx.trust.encryption": ["add_key", "decrypt", "encrypt"],
 }
 """The public names, by module; source of ``__init__.pyi``, which ``tools/make_api_stub.py`` writes."""
 

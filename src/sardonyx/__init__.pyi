@@ -47,5 +47,8 @@ from sardonyx.runtime.shortcuts import explain as explain
 from sardonyx.runtime.shortcuts import profile as profile
 from sardonyx.runtime.shortcuts import run as run
 from sardonyx.train.gradient import gradient as gradient
+from sardonyx.trust.encryption import add_key as add_key
+from sardonyx.trust.encryption import decrypt as decrypt
+from sardonyx.trust.encryption import encrypt as encrypt
 
 __version__: str

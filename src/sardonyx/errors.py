@@ -38,6 +38,14 @@ class ExternalDataError(ModelFileError):
     """External data is outside of the model's folder, is missing, or is shorter than declared."""
 
 
+class EncryptionError(ModelFileError):
+    """An encrypted file or a key cannot be used: no key opens the file, or a part was changed, cut or exchanged."""
+
+
+class LicenceError(EncryptionError):
+    """The licence of an encrypted model does not permit this use: missing, forged, expired, for another machine."""
+
+
 class TextFormatError(ModelFileError):
     """The text form of a model has a syntax error; ``where`` contains line and column."""
 

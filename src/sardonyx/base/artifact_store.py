@@ -12,6 +12,7 @@ write access to the folder can have code run as the user of the store.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import hashlib
 import logging
@@ -19,8 +20,9 @@ import mmap
 import os
 import struct
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, get_args, overload
 
@@ -54,9 +56,50 @@ def digest(*parts: str | bytes | memoryview) -> str:
     return sum.hexdigest()
 
 
+_scoped: contextvars.ContextVar[Store | None] = contextvars.ContextVar("sardonyx-store", default=None)
+_guarded = threading.Event()
+
+
 def store() -> Store:
-    """Return the user's store."""
+    """Return the store of the enclosing :func:`using`, else the user's store.
+
+    After :func:`guard`, nothing is written to the user's store outside of :func:`using`.
+    """
+    scoped = _scoped.get()
+    if scoped is not None:
+        return scoped
+    setting = os.environ.get("SARDONYX_CACHE")
+    return _read_only_store(setting) if _guarded.is_set() else _store(setting)
+
+
+def user_store() -> Store:
+    """Return the user's store, for artifacts of models that are not encrypted."""
     return _store(os.environ.get("SARDONYX_CACHE"))
+
+
+@contextlib.contextmanager
+def using(chosen: Store) -> Iterator[None]:
+    """Let :func:`store` return ``chosen`` inside of the ``with`` statement, in this thread."""
+    token = _scoped.set(chosen)
+    try:
+        yield
+    finally:
+        _scoped.reset(token)
+
+
+def guard() -> None:
+    """Record that the process holds an encrypted model: artifacts of unknown origin are no longer stored."""
+    _guarded.set()
+
+
+def is_guarded() -> bool:
+    """Return True after :func:`guard`."""
+    return _guarded.is_set()
+
+
+@functools.cache
+def _read_only_store(setting: str | None) -> Store:
+    return Store(_store(setting).folder, writable=False)
 
 
 @functools.cache
@@ -76,12 +119,13 @@ class Store:
     Args:
         folder: The folder; created for the first entry. None: nothing is stored.
         limit: Bytes that all entries together may take.
+        writable: False for a store that only reads.
     """
 
-    def __init__(self, folder: Path | None, limit: int = LIMIT) -> None:
+    def __init__(self, folder: Path | None, limit: int = LIMIT, writable: bool = True) -> None:
         self.folder = folder
         self._limit = limit
-        self._writable = folder is not None
+        self._writable = writable and folder is not None
         self._readable = folder is not None
         self._total: int | None = None  # At the last count; other processes write too.
         self._added = 0  # Since then.
@@ -196,6 +240,11 @@ def _mapped(file: int) -> mmap.mmap | bytes:
 
 def write_whole(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file atomically: afterwards the file is complete, or as before."""
+    write_stream(path, parts)
+
+
+def write_stream(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file atomically from parts that are computed one by one; an error leaves the file as before."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:
         with os.fdopen(descriptor, "wb") as file:

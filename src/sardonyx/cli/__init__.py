@@ -62,6 +62,11 @@ SECTIONS: dict[str, dict[str, str]] = {
         "serve": "Serve models over HTTP and gRPC by the Open Inference Protocol.",
         "call": "Send one request to a server, and show or write the outputs.",
     },
+    "Trust": {
+        "keygen": "Make a key: the secret in a file that only its owner reads, the public half beside it.",
+        "encrypt": "Encrypt a model with its data files for named recipients; sessions open the result with a key.",
+        "decrypt": "Decrypt a model with its data files into plain files; the digests are verified.",
+    },
     "Lists": {
         "passes": "List the passes of the optimizer: effect and exactness of each.",
         "ops": "List the operators that a session runs: versions, element types, definition and tests.",

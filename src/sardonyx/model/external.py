@@ -15,10 +15,16 @@ import weakref
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Protocol
 
 import onnx
 
-from sardonyx.errors import ExternalDataError, ModelFileError
+from sardonyx.base.encrypted_files import ENCRYPTED_MAGIC
+from sardonyx.base.hooks import hook
+from sardonyx.errors import EncryptionError, ExternalDataError, ModelFileError
+
+ENCRYPTED_SUFFIX = ".onnxe"
+"""Suffix of encrypted models and of the data files of an encrypted model."""
 
 _CHUNK = 1 << 22
 _CANNOT_COPY_IN_KERNEL = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV})
@@ -125,17 +131,96 @@ class MappedFile:
             )
 
 
+class Decrypted(Protocol):
+    """An opened encrypted file, made by the hook ``open_encrypted``.
+
+    Attributes:
+        contents: The plain contents, read-only, in memory that no file backs.
+    """
+
+    contents: memoryview
+
+
+class DecryptedFile(MappedFile):
+    """An encrypted file, with its plain contents in memory.
+
+    Args:
+        file: The encrypted file.
+        opened: The opened file.
+    """
+
+    def __init__(self, file: MappedFile, opened: Decrypted) -> None:
+        self.path, self.links, self.size = file.path, file.links, len(opened.contents)
+        self.opened = opened
+        self._view = opened.contents
+
+    def chunks(self, start: int, length: int) -> Iterator[bytes]:
+        """Refuse to read pieces: the readers of pieces write files.
+
+        Raises:
+            EncryptionError: Always.
+        """
+        raise self.refusal()
+
+    def copy_to(self, descriptor: int, start: int, length: int) -> None:
+        """Refuse to write a span.
+
+        Raises:
+            EncryptionError: Always.
+        """
+        raise self.refusal()
+
+    def refusal(self) -> EncryptionError:
+        """Return the error for writing plain contents to a file."""
+        return plain_text_refusal(str(self.path))
+
+    def check_unchanged(self) -> None:
+        """Do nothing: the contents are in memory."""
+
+
+def plain_text_refusal(where: str) -> EncryptionError:
+    """Return the error for writing the plain contents of an encrypted file."""
+    return EncryptionError(
+        "is encrypted, and its contents are not written in plain text.",
+        where=where,
+        remedy="Decrypt the file first, with `sardonyx decrypt`.",
+    )
+
+
+def open_file(path: Path) -> MappedFile:
+    """Open the file of a model; an encrypted file is decrypted into memory with the keys of this process.
+
+    Raises:
+        ModelFileError: The file cannot be opened.
+        EncryptionError: No key opens the file, or it was changed.
+        LicenceError: The file requires a licence that this process does not have.
+    """
+    file = MappedFile(path)
+    contents = file.view()
+    if contents[: len(ENCRYPTED_MAGIC)] != ENCRYPTED_MAGIC:
+        return file
+    return DecryptedFile(file, hook("open_encrypted")(contents, str(path), "model"))
+
+
 class Folder:
     """The folder of a loaded model, and the data files in the folder named by the model's tensors.
 
     Args:
         model: The path of the model file, in the user's form.
+        file: The opened model file, if data files may be encrypted; an encrypted model has encrypted data alone.
     """
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, file: MappedFile | None = None) -> None:
         self.path = model.absolute().parent
         self._model = model.absolute()
+        self._model_file = file
         self._files: dict[str, MappedFile] = {}
+
+    @property
+    def decrypted(self) -> Decrypted | None:
+        """An opened file of the model, if one is encrypted: the model file or a data file."""
+        files = [*([] if self._model_file is None else [self._model_file]), *self._files.values()]
+        return next((file.opened for file in files if isinstance(file, DecryptedFile)), None)
 
     @cached_property
     def _roots(self) -> tuple[Path, ...]:
@@ -158,7 +243,17 @@ class Folder:
         return file
 
     def _open(self, location: str, tensor: str) -> MappedFile:
-        path = find_data_file(location, (self.path, *self._roots), self._roots, tensor)
+        model = self._model_file.opened if isinstance(self._model_file, DecryptedFile) else None
+        suffix = ENCRYPTED_SUFFIX if model is not None else ""
+        path = find_data_file(location + suffix, (self.path, *self._roots), self._roots, tensor)
+        file = self._open_path(path, tensor)
+        contents = file.view()
+        if model is None and contents[: len(ENCRYPTED_MAGIC)] != ENCRYPTED_MAGIC:
+            return file
+        plain = None if model is not None or self._model_file is None else self._model_file.view()
+        return DecryptedFile(file, hook("open_encrypted")(contents, str(path), "data", location, model, plain))
+
+    def _open_path(self, path: Path, tensor: str) -> MappedFile:
         try:
             file = MappedFile(path, follow=False)
         except ModelFileError as error:

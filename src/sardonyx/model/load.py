@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import InvalidModelError, ModelFileError, SardonyxError, TextFormatError, UnsupportedError
 from sardonyx.model.carry import KEY, Head
-from sardonyx.model.external import Folder, MappedFile, read_reference
+from sardonyx.model.external import Folder, MappedFile, open_file, read_reference
 from sardonyx.model.reader import Reader
 from sardonyx.model.tensors import (
     DetachedTensor,
@@ -37,6 +37,9 @@ Loadable = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 
 MAPPED_BYTES = 4096
 """Tensors of at least this many bytes stay in the file; smaller ones are parsed with the graph."""
+
+DECRYPTED = "sardonyx.decrypted"
+"""Key of a Model's ``meta`` with the opened file (`sardonyx.model.external.Decrypted`), if a file was encrypted."""
 
 _COPIED_BYTES = 1 << 24
 _TEXT_SUFFIXES = {".onnxtxt": "onnxtxt", ".onnxtext": "onnxtxt", ".textproto": "textproto", ".pbtxt": "textproto"}
@@ -59,7 +62,7 @@ def load(source: Loadable, *, skip_external: SkipExternal | None = None) -> ir.M
 
     Weights are not read: tensors of 4,096 bytes and more are mapped from the file (`MappedTensor`, an
     ``onnx_ir.ExternalTensor``), or are views of the bytes passed. The file may be replaced while the model is in use,
-    but not written in place.
+    but not written in place. Encrypted files (`sardonyx.encrypt`) are decrypted into memory.
 
     Args:
         source: A path to a binary model (with its external data in the same folder) or to a model in ONNX's text
@@ -74,6 +77,7 @@ def load(source: Loadable, *, skip_external: SkipExternal | None = None) -> ir.M
     Raises:
         ModelFileError: The source is missing, truncated or malformed, or a tensor's contents contradict its shape.
         ExternalDataError: External data is missing, too short, or outside the model's folder.
+        EncryptionError: No key of this process opens an encrypted file, or the file was changed.
         TextFormatError: A text form does not parse.
         InvalidModelError: The graph breaks ONNX's rules in a way that a Model cannot hold, e.g. two values of one name.
         UnsupportedError: The file is in ONNX Runtime's own format (``.ort``).
@@ -87,14 +91,18 @@ def load(source: Loadable, *, skip_external: SkipExternal | None = None) -> ir.M
             return from_proto(_parse_text(source, format, "the text"))
         return _read(memoryview(source), "", None, None)
     path = Path(source)
-    file = MappedFile(path)
+    file = open_file(path)
     contents = file.view()
-    folder = Folder(path)
+    folder = Folder(path, file)
     format = _text_format(bytes(contents[:_SNIFFED]), path.suffix.lower())
     if format is not None:
         proto = _parse_text(bytes(contents), format, str(path))
-        return _build(proto, _Tensors(str(path), folder=folder, skip=skip_external), compare_all=False)
-    return _read(contents, str(path), file, folder, skip_external)
+        model = _build(proto, _Tensors(str(path), folder=folder, skip=skip_external), compare_all=False)
+    else:
+        model = _read(contents, str(path), file, folder, skip_external)
+    if (decrypted := folder.decrypted) is not None:
+        model.meta[DECRYPTED] = decrypted
+    return model
 
 
 def from_proto(proto: onnx.ModelProto) -> ir.Model:

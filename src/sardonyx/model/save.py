@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import InvalidModelError, ModelFileError, ModelTooLargeError, OptionError
-from sardonyx.model.external import write_all
+from sardonyx.model.external import plain_text_refusal, write_all
+from sardonyx.model.load import DECRYPTED
 from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor, contents_of
 from sardonyx.model.wire import RAW_DATA, Payload, insert_payloads
 from sardonyx.model.writer import Placement, Writer, write_contents
@@ -110,7 +111,10 @@ def save(
         ModelTooLargeError: The model does not fit into one file of 2 GB, and a second file is not allowed.
         InvalidModelError: A part of the Model cannot be represented in a file.
         OptionError: The format is unknown, the threshold is negative, or the name of the data file has a folder.
+        EncryptionError: The Model was loaded from an encrypted file.
     """
+    if DECRYPTED in model.meta:
+        raise plain_text_refusal("the model")
     target = Path(path)
     data = target.with_name(f"{target.name}.data") if external_file is None else target.parent / external_file
     if data.parent != target.parent or data == target:

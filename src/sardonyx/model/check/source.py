@@ -117,11 +117,11 @@ def open_source(source: Loadable) -> Source:
     if isinstance(source, bytes):
         return _open_bytes(source) or _open_model(load(source))
     path = Path(source)
-    file = external.MappedFile(path)
+    file = external.open_file(path)
     opened = _open_bytes(file.view())
     if opened is None:
         opened = _open_model(load(path))
-    opened.name, opened.folder, opened.size = str(source), external.Folder(path), file.size
+    opened.name, opened.folder, opened.size = str(source), external.Folder(path, file), file.size
     if file.size > MAX_MESSAGE_BYTES:
         opened.findings.append(
             finding(

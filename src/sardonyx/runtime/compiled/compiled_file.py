@@ -11,11 +11,14 @@ import mmap
 import os
 import struct
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from sardonyx.base.artifact_store import checksum, write_whole
+from sardonyx.base.artifact_store import checksum, write_stream
+from sardonyx.base.encrypted_files import ENCRYPTED_MAGIC
+from sardonyx.base.hooks import hook
 from sardonyx.compiler.program_image.image import FORMAT, Image, OtherFormatError
 from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.errors import ModelFileError, UnsupportedError
@@ -32,13 +35,19 @@ def is_compiled_file(source: object) -> bool:
     return isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() == SUFFIX
 
 
-def write_compiled(path: str | os.PathLike[str], image: Image, target: Target) -> None:
+def write_compiled(
+    path: str | os.PathLike[str],
+    image: Image,
+    target: Target,
+    encrypt: Callable[[Sequence[bytes | memoryview]], Iterable[bytes]] | None = None,
+) -> None:
     """Write a compiled file atomically.
 
     Args:
         path: Path of the file.
         image: The program.
         target: The target of the code.
+        encrypt: Encrypts the parts of the file; None for a file in plain text.
 
     Raises:
         ModelFileError: The file cannot be written.
@@ -49,7 +58,7 @@ def write_compiled(path: str | os.PathLike[str], image: Image, target: Target) -
     body = [texts, bytes(-(_HEADER.size + len(texts)) % _PAGE), *image.weights()]
     header = _HEADER.pack(_MAGIC, FORMAT, checksum("", *body), len(texts), sum(map(len, body)))
     try:
-        write_whole(Path(path), header, *body)
+        write_stream(Path(path), [header, *body] if encrypt is None else encrypt([header, *body]))
     except OSError as error:
         raise ModelFileError(f"cannot be written: {error.strerror}.", where=str(path)) from error
 
@@ -59,6 +68,7 @@ def read_compiled(path: str | os.PathLike[str]) -> Image:
 
     Raises:
         ModelFileError: The file does not exist or is damaged.
+        EncryptionError: The file is encrypted, and no key of this process opens the file.
         UnsupportedError: The file was written by another version, or for another processor.
     """
     where = str(path)
@@ -69,6 +79,8 @@ def read_compiled(path: str | os.PathLike[str]) -> Image:
             contents = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:
         raise ModelFileError(f"cannot be read: {error}.", where=where) from error
+    if contents[: len(ENCRYPTED_MAGIC)] == ENCRYPTED_MAGIC:
+        contents = hook("open_encrypted")(contents, where, "compiled").contents
     if len(contents) < _HEADER.size:
         raise ModelFileError("is too short for a compiled file.", where=where)
     magic, version, sum, length, size = _HEADER.unpack_from(contents)

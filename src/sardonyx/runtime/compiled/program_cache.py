@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.base import background_threads
-from sardonyx.base.artifact_store import Store, digest, store
+from sardonyx.base.artifact_store import Store, digest, is_guarded, store, user_store
 from sardonyx.base.cpu_count import thread_count
+from sardonyx.base.encrypted_files import is_encrypted
+from sardonyx.base.hooks import hook
 from sardonyx.base.thread_priority import lower_priority
 from sardonyx.compiler.llvm.object_code import toolchain
 from sardonyx.compiler.program import Program
@@ -74,6 +76,7 @@ class ModelSource:
         self._source = source
         self._model: ir.Model | None = None
         self._state = _state_of_file(source) if isinstance(source, (str, os.PathLike)) else None
+        self._is_encrypted_file = self._state is not None and is_encrypted(source)
 
     @property
     def model(self) -> ir.Model:
@@ -95,6 +98,25 @@ class ModelSource:
             self.require_state()
             self._model = load_sorted(self._source)
         return self._model
+
+    @property
+    def is_encrypted(self) -> bool:
+        """True if a file of the model is encrypted, as far as the model is loaded."""
+        return self._is_encrypted_file or (is_guarded() and self._model is not None and _is_decrypted(self._model))
+
+    def artifacts(self) -> Store:
+        """Return the store for artifacts of this model.
+
+        The artifacts of an encrypted model are encrypted with the model's key; those of a plain graph with encrypted
+        weights are not stored.
+
+        Raises:
+            EncryptionError: No key of this process opens the model.
+        """
+        if self._is_encrypted_file:
+            sealed: Store = hook("sealed_store")(self._source)
+            return sealed
+        return Store(None) if self.is_encrypted else user_store()
 
     @property
     def has_name(self) -> bool:
@@ -193,6 +215,15 @@ class ModelSource:
     @property
     def _path(self) -> str:
         return os.fspath(self._source) if isinstance(self._source, (str, os.PathLike)) else ""
+
+
+def _is_decrypted(model: ir.Model) -> bool:
+    """Return True if contents of a model were decrypted from a file."""
+    from sardonyx.model.external import DecryptedFile
+    from sardonyx.model.load import DECRYPTED
+
+    files = (getattr(tensor, "file", None) for tensor in _tensors(model))
+    return DECRYPTED in model.meta or any(isinstance(file, DecryptedFile) for file in files)
 
 
 def _is_standard() -> bool:

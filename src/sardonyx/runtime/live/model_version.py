@@ -17,12 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.base import background_threads
+from sardonyx.base.artifact_store import using
 from sardonyx.base.gc_pause import collector_paused
+from sardonyx.base.hooks import hook
 from sardonyx.base.thread_priority import FirstCall, lower_priority
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.program_image.image import UnserializableError
 from sardonyx.core.eval.run_context import RunContext
-from sardonyx.errors import OptionError, ResourceError, SardonyxError, TypeMismatchError, UnsupportedError
+from sardonyx.errors import (
+    EncryptionError,
+    OptionError,
+    ResourceError,
+    SardonyxError,
+    TypeMismatchError,
+    UnsupportedError,
+)
 from sardonyx.runtime.compiled.compiled_file import SUFFIX, is_compiled_file, read_compiled, write_compiled
 from sardonyx.runtime.compiled.compiled_model import NativeModel
 from sardonyx.runtime.compiled.input_variants import InputVariants, default_values, without_defaults
@@ -341,12 +350,17 @@ class ModelVersion:
         except UnserializableError as error:
             raise UnsupportedError(f"the model is not compiled as a whole: {error}.") from error
         image.head["noted"] = self._signature(native)
-        write_compiled(path, image, native.program.target)
+        encrypt = None
+        if self.has_model and self._source.is_encrypted:
+            encrypt = functools.partial(hook("encrypt_compiled"), self.model)
+        write_compiled(path, image, native.program.target, encrypt)
 
     def save_library(self, path: Path, header: Path | None, prefix: str | None) -> None:
         """Write the compiled model as a library for C; see :meth:`.Session.save_library`."""
         from sardonyx.compiler.aot.writer import write_library
 
+        if self._source.is_encrypted:
+            raise EncryptionError("the model is encrypted, and a library would hold its weights.", where=str(path))
         native, program = self._require_native(), self.program
         assert program is not None
         write_library(program, native.input_names, native.output_names, path, header, prefix)
@@ -365,7 +379,8 @@ class ModelVersion:
 
     def _restore(self) -> bool:
         """Read the compiled model from the store; return False if the store lacks it."""
-        entry = restored(self._source, self.options.threads, self.options.denormals)
+        with using(self._source.artifacts()):
+            entry = restored(self._source, self.options.threads, self.options.denormals)
         if entry is None:
             return False
         self._set_restored(*entry)
@@ -412,6 +427,14 @@ class ModelVersion:
             ResourceError: The machine has too little memory.
             Exception: An unexpected failure of the compiler.
         """
+        try:
+            _ = self.model  # An encrypted model is recognized when it is loaded.
+            with using(self._source.artifacts()):
+                self._compile(like)
+        finally:
+            self._end_compiling()
+
+    def _compile(self, like: NativeModel | None) -> None:
         from sardonyx.runtime.compiled.frontend import Undecided
         from sardonyx.runtime.compiled.value_specialization import SpecializedModel
 
@@ -437,8 +460,6 @@ class ModelVersion:
             options.log(logging.WARNING, "the model is not compiled, numpy computes it: %s", error)
         except MemoryError as error:
             raise ResourceError("the machine has too little memory to compile the model.") from error
-        finally:
-            self._end_compiling()
 
     def _compile_in_background(self) -> None:
         """Restore the model from the store or compile it, at a lower priority and after the first call."""

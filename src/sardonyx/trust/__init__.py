@@ -1,0 +1,1 @@
+"""Trust in model files: encryption, signatures, bills of materials."""
