@@ -125,5 +125,5 @@ def test_a_sequence_of_unknown_content_is_refused_by_name() -> None:
       all = ConcatFromSequence <axis = 0> (fewer)
       y = ReduceSum <keepdims = 0> (all)
     }""")
-    with pytest.raises(SardonyxError, match="has no gradient"):
+    with pytest.raises(SardonyxError, match="all"):
         sardonyx.gradient(model, wrt=["x"])

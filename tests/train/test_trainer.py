@@ -290,3 +290,26 @@ def test_clipping_bounds_the_update() -> None:
     clipped.step(data)
     moved = sum(float(np.square(array - start[name]).sum()) for name, array in clipped.state().items())
     assert np.sqrt(moved) == pytest.approx(1e-3, rel=2e-2)
+
+
+def test_biases_of_one_element_positions_and_sliced_weights_are_parameters() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]> g (int64[N, 2] x) => (float[N, 1] y) {
+      h = Gather (tokens, x)
+      p = Add (h, positions)
+      axis = Constant <value_ints = [1]> () one = Constant <value_ints = [0]> () three = Constant <value_ints = [1]> ()
+      w = Slice (packed, one, three, axis)
+      s = ReduceMean <axes = [1], keepdims = 0> (p)
+      e = Add (s, epsilon)
+      half = Constant <value_ints = [4, 1]> ()
+      t = Concat <axis = 0> (w, w)
+      column = Reshape (t, half)
+      m = MatMul (e, column)
+      y = Add (m, bias)
+    }""")
+    rng = np.random.default_rng(0)
+    shapes = {"tokens": (3, 4), "positions": (2, 4), "packed": (2, 8), "bias": (1,), "epsilon": (1,)}
+    for name, shape in shapes.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(rng.random(shape, np.float32), name))
+    trainer = train.Trainer(model, "mse")
+    assert set(trainer.parameters) == {"tokens", "positions", "packed", "bias"}
+    assert np.isfinite(trainer.step({"x": np.zeros((3, 2), np.int64), "labels": np.ones((3, 1), np.float32)}))

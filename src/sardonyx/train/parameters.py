@@ -50,10 +50,16 @@ _POSITIONS: dict[str, dict[int, Kind]] = {
 }
 """Inputs that hold parameters, by operator."""
 
-_VIEWS = frozenset({"Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators through which a parameter may reach its reader."""
+_VIEWS = frozenset({
+    "Cast", "DequantizeLinear", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
+})  # fmt: skip
+"""Operators that move the elements of their first input: a parameter may reach its reader through them."""
 
 _ELEMENTWISE = {"Add": "bias", "Sub": "bias", "Mul": "norm", "Div": "norm"}
+
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+_EMBEDDED = _PRODUCTS | {"Concat", "Gather"}
 
 _LARGEST = 1e4
 """Elements beyond this magnitude are masks, not parameters."""
@@ -130,7 +136,9 @@ def fixed_shape(tensor: ir.TensorProtocol) -> ir.Shape:
 
 
 def find_parameters(model: ir.Model) -> list[Parameter]:
-    """Return the floating-point initializers of the main graph with at least two elements, in order.
+    """Return the floating-point initializers of the main graph, in order.
+
+    Tensors of one element are parameters only by a role, such as the bias of a layer with one output.
 
     Args:
         model: A model in trainable form; see :func:`trainable_form`.
@@ -139,13 +147,15 @@ def find_parameters(model: ir.Model) -> list[Parameter]:
     result = []
     for value in model.graph.initializers.values():
         tensor = value.const_value
-        if tensor is None or tensor.dtype not in _FLOATS or tensor.size < 2:
+        if tensor is None or tensor.dtype not in _FLOATS or not tensor.size:
             continue
         uses = sorted(_uses(value), key=lambda use: order.get(use[0], len(order)))
         if not uses:
             continue
         kinds = [_kind(node, index, value) for node, index in uses]
         kind: Kind = next((one for one in kinds if one != "constant"), "constant")
+        if tensor.size == 1 and kind == "constant":
+            continue
         labels = tuple(dict.fromkeys(node_label(node) for node, _ in uses))
         result.append(Parameter(str(value.name), kind, fixed_shape(tensor).numpy(), labels))
     return result
@@ -154,8 +164,9 @@ def find_parameters(model: ir.Model) -> list[Parameter]:
 def _uses(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
     """Yield the readers of a value and of its views."""
     for node, index in value.uses():
-        if node.op_type in _VIEWS and index == 0 and not node.domain:
-            yield from _uses(node.outputs[0])
+        if not node.domain and (node.op_type == "Concat" or (node.op_type in _VIEWS and index == 0)):
+            for output in node.outputs:
+                yield from _uses(output)
         else:
             yield node, index
 
@@ -165,9 +176,28 @@ def _kind(node: ir.Node, index: int, value: ir.Value) -> Kind:
         return _POSITIONS[node.op_type].get(index, "constant")
     if node.op_type in _ELEMENTWISE and not node.domain and _is_vector(value):
         other = node.inputs[1 - index]
-        if other is not None and other.producer() is not None and not facts.is_constant(other):
+        producer = None if other is None else other.producer()
+        if producer is not None and not facts.is_constant(other):
+            tensor = value.const_value
+            if tensor is not None and tensor.size == 1 and (producer.op_type not in _PRODUCTS or not len(tensor.shape)):
+                return "constant"  # A number such as an epsilon or a temperature.
             return _ELEMENTWISE[node.op_type]  # type: ignore[return-value]
+    if node.op_type == "Add" and not node.domain and _is_position(value, node.inputs[1 - index]):
+        return "embedding"
     return "constant"
+
+
+def _is_position(value: ir.Value, other: ir.Value | None) -> bool:
+    """Return True for a matrix that is added to embeddings or to results of a layer, and is no grid of coordinates."""
+    producer = None if other is None else other.producer()
+    while producer is not None and producer.op_type in _VIEWS and producer.inputs[0] is not None:
+        producer = producer.inputs[0].producer()
+    if producer is None or producer.op_type not in _EMBEDDED or value.const_value is None:
+        return False
+    array = value.const_value.numpy().astype(np.float64)
+    return bool(
+        np.isfinite(array).all() and np.abs(array).max() < _LARGEST and (array * 2 != np.round(array * 2)).any()
+    )
 
 
 def _is_vector(value: ir.Value) -> bool:
