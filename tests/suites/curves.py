@@ -227,7 +227,7 @@ class Detector(nn.Module):
 def _detection(outputs: Mapping[str, Any], labels: Mapping[str, Any]) -> Any:
     x, y = outputs["scores"], labels["classes"]
     entropy = L.maximum(x, 0) - x * y + L.log(1 + L.exp(-L.abs_(x)))
-    d = L.abs_(outputs["boxes"] - labels["places"])
+    d = L.abs_(outputs["boxes"] - labels["targets"])
     near = L.where(d < 1, 0.5 * d * d, d - 0.5)
     return L.reduce_mean(entropy) + L.reduce_mean(near)
 
@@ -236,17 +236,17 @@ def detector() -> Net:
     def labels(rng: np.random.Generator, x: Arrays) -> Arrays:
         return {
             "classes": (rng.random((8, 4, 4, 4)) < 0.2).astype(np.float32),
-            "places": rng.standard_normal((8, 4, 4, 4)).astype(np.float32),
+            "targets": rng.standard_normal((8, 4, 4, 4)).astype(np.float32),
         }
 
     loss = train.FunctionLoss(
         function=_detection, outputs=("scores", "boxes"),
-        label_types=lambda types: {"classes": types["scores"], "places": types["boxes"]},
+        label_types=lambda types: {"classes": types["scores"], "targets": types["boxes"]},
     )  # fmt: skip
     return Net(
         Detector(), images(3, 16, 16), ("scores", "boxes"), loss,
-        lambda scores, boxes, classes, places: F.binary_cross_entropy_with_logits(scores, classes)
-        + F.smooth_l1_loss(boxes, places),
+        lambda scores, boxes, classes, targets: F.binary_cross_entropy_with_logits(scores, classes)
+        + F.smooth_l1_loss(boxes, targets),
         labels, train.AdamW(2e-3), lambda p: torch.optim.AdamW(p, 2e-3),
     )  # fmt: skip
 

@@ -125,6 +125,7 @@ class Trainer:
         self._teacher = None if teacher is None else Session(load(teacher), compile="wait")
         self._position = Position()
         self._waiting = 0
+        self._outputs: Sequence[np.ndarray] = ()
         self._last_batch: tuple[dict[str, np.ndarray], list[np.ndarray]] | None = None
         self.parameters = tuple(selected)
         self.notes = self._forward.notes
@@ -162,9 +163,29 @@ class Trainer:
             FeedError: The batch does not fit the model, or a label is out of range.
             ExecutionError: The loss is not finite; the message names the first node. The parameters are unchanged.
         """
+        return self._train(self._checked(batch), None)
+
+    def step_outputs(self, batch: Mapping[str, Any] | Sequence[Any]) -> tuple[float, dict[str, np.ndarray]]:
+        """Train on one batch; return its loss and the outputs of the model, both before the update.
+
+        The outputs are those of the training mode: with dropout, and with statistics of the batch.
+
+        Args:
+            batch: As of :meth:`step`.
+
+        Raises:
+            OptionError: The trainer accumulates batches, and has the outputs of none alone.
+            SardonyxError: See :meth:`step`.
+        """
+        if self._sums is not None:
+            raise OptionError("expected a trainer without accumulation.", where="step_outputs")
+        loss = self._train(self._checked(batch), None)
+        return loss, dict(zip(self._forward.outputs, (np.array(array) for array in self._outputs), strict=True))
+
+    def _checked(self, batch: Mapping[str, Any] | Sequence[Any]) -> dict[str, np.ndarray]:
         source = Batches([], self.batch_types)
         named = batch if isinstance(batch, Mapping) else dict(zip(self.batch_types, batch, strict=False))
-        return self._train(source.checked(_require_names(named, self.batch_types), "batch"), None)
+        return source.checked(_require_names(named, self.batch_types), "batch")
 
     def _train(self, batch: dict[str, np.ndarray], total: int | None) -> float:
         arguments = self._arguments(batch)
@@ -174,6 +195,7 @@ class Trainer:
             if not (math.isfinite(loss) and math.isfinite(length)):
                 raise self._non_finite(loss, batch)
             self._update.commit()
+            self._outputs = results[2 : 2 + len(self._forward.outputs)]
             self._position = replace(self._position, step=self._position.step + 1)
             return loss
         results = self._sums.run([*self._update.state, *arguments])
