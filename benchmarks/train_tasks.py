@@ -2,11 +2,11 @@
 
     SARDONYX_SUITES=... python benchmarks/train_tasks.py mnist resnet20 lora norms streams
 
-``mnist`` trains a small convolutional network from random weights; ``resnet20`` fine-tunes a trained ResNet-20 on
-images of another origin (all weights, batch statistics) and ``torch`` does the same in torch; ``lora`` trains adapters of rank
-4; ``norms`` trains the scales and shifts of normalizations alone, which makes the model worse, and asks the guard;
-``streams`` learns from Elec2 and SEA in the order of the stream, with a small perceptron, and ``river`` in the
-environment of River.
+``mnist`` trains a small convolutional network from random weights. ``resnet20`` fine-tunes a trained ResNet-20 on
+images of another origin (all weights, statistics of batches), and ``torch`` does the same in torch. ``lora`` trains
+adapters of rank 4. ``norms`` trains the scales and shifts of normalizations alone, which makes the model worse, behind
+the guard. ``streams`` learns from Elec2 and SEA in the order of the stream with a small perceptron, and ``river`` runs
+River's models on the same rows, in an environment with River.
 """
 
 from __future__ import annotations
