@@ -6,6 +6,7 @@ from the work of the model, not from a clock, so that results repeat.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,18 +19,21 @@ from sardonyx.compress.quantization.methods.channel_groups import find_channel_g
 from sardonyx.compress.quantization.methods.smoothing import smooth
 from sardonyx.compress.quantization.methods.table import METHODS
 from sardonyx.compress.quantization.placement import Placement, WeightSite
-from sardonyx.compress.quantization.scheme import Affine, Scheme
+from sardonyx.compress.quantization.range_choice import Candidates, choose_ranges
+from sardonyx.compress.quantization.scheme import Scheme
 from sardonyx.compress.quantization.sensitivity import (
-    NodeError,
     Probe,
+    decibels,
     give_back,
     multiplications,
 )
+from sardonyx.compress.quantization.site_inputs import Needs
 from sardonyx.compress.quantization.steps import Method, Preview
 
-GOOD = 25.0
-"""dB of the worst output from which nothing returns to float."""
+_EXCELLENT = 35.0
+"""dB of the worst output from which nothing returns to float; below it, cheap weights with much of the noise do."""
 
+GOOD = 25.0
 _SUFFICIENT = 20.0
 _POOR = 10.0
 """dB of the worst output below which nodes of more work return to float."""
@@ -37,17 +41,27 @@ _POOR = 10.0
 _CHEAP_SHARE = 0.05
 """The least share of the noise for which a node returns although the error is sufficient."""
 
-_STEPS = ((GOOD, 0.02, _CHEAP_SHARE), (_SUFFICIENT, 0.1, 0.01), (_POOR, 1.0, 0.0))
+_STEPS = ((_EXCELLENT, 0.02, 0.1), (GOOD, 0.02, _CHEAP_SHARE), (_SUFFICIENT, 0.1, 0.01), (_POOR, 1.0, 0.0))
 """For each measured error in dB: the target, the most work that may be in float, and the least share of noise."""
 
-_MOST_WORK = 5e10
+_MOST_WORK = 2e10
 _LIMIT_OF_WORK = 2e12
-"""Multiplications of all probing runs, and those above which no node is probed: 5e10 are 2 s on one core."""
+"""Multiplications of all probing runs, and those above which no node is probed: 2e10 are 1 s on one core."""
 
 MOST_ELEMENTS = 1 << 26
 """Elements of weights above which no model with switches is made: its weights are inputs, in two versions."""
 
 _MOST_SAMPLES = 8
+"""Samples on which single nodes are probed."""
+
+_MOST_SAMPLES_OF_RANGES = 32
+_MOST_RUNS_OF_RANGES = 768
+_MOST_WORK_OF_RANGES = 2e10
+"""Samples on which ranges are compared, runs of one sample, and multiplications of these runs."""
+
+_MOMENTS = Needs(second_moments=True, rows_per_depth=8, most_bytes=256 << 20)
+"""Second moments for GPTQ at 8 bits: rows up to about 4000 elements, and few samples of these are enough."""
+
 _RAISE = 6.0
 """dB by which the error falls from one measured candidate to the next if a budget does not hold."""
 
@@ -58,8 +72,9 @@ def automatic_method(scheme: Scheme, mode: str, elements: int, *, has_data: bool
     """Return the method for the types, the size of the model, and whether data are at hand.
 
     Weights below 8 bits with data are rounded by GPTQ after AWQ's factors, in the order of execution; those of large
-    models to the nearest integer at scales weighted by the inputs; other weights to the nearest integer. Activations
-    are smoothed if a normalization computes their channels.
+    models to the nearest integer at scales weighted by the inputs. Weights of 8 bits with data are rounded by GPTQ if
+    their rows are short enough, other weights to the nearest integer. Activations are smoothed if a normalization
+    computes their channels.
 
     Args:
         scheme: The types.
@@ -73,7 +88,9 @@ def automatic_method(scheme: Scheme, mode: str, elements: int, *, has_data: bool
             return replace(METHODS["least-squares"], name="auto: least-squares")
         return replace(METHODS["sequential"], name="auto: awq, gptq, sequential")
     if mode == "static" and is_integer and not scheme.activation_type.is_float:
-        return Method("auto", "chosen by measured errors", rescale=_smooth_normalized)
+        if elements > MOST_ELEMENTS:
+            return Method("auto", "chosen by measured errors", rescale=_smooth_normalized)
+        return Method("auto: gptq", "chosen by measured errors", _MOMENTS, _smooth_normalized, METHODS["gptq"].round)
     return replace(METHODS["nearest"], name="auto: nearest")
 
 
@@ -94,14 +111,12 @@ class Choice:
         before: The signal-to-noise ratio of the worst output in dB, all nodes quantized.
         after: The ratio without these nodes.
         cost: The share of the work of these nodes.
-        ranking: The nodes whose integers hurt most, the worst first.
     """
 
     floats: tuple[str, ...]
     before: float
     after: float
     cost: float
-    ranking: tuple[NodeError, ...]
 
     @property
     def note(self) -> str:
@@ -121,23 +136,29 @@ class Selection:
     Args:
         model: The prepared float model.
         placement: The places of integers in the model.
-        maps: The maps of activations, by name.
+        candidates: The maps of activations by name, by method.
         weights: The dequantized weights of sites, by label.
         samples: Samples to measure on.
         exclude: Names of nodes, or operators, that stay in float.
+
+    Attributes:
+        ranges: The chosen ranges.
 
     Raises:
         SardonyxError: The model does not run on a sample.
     """
 
     def __init__(
-        self, model: ir.Model, placement: Placement, maps: Mapping[str, Affine], weights: Mapping[str, np.ndarray],
+        self, model: ir.Model, placement: Placement, candidates: Candidates, weights: Mapping[str, np.ndarray],
         samples: Sequence[Mapping[str, Any]], exclude: Collection[str] = (),
     ) -> None:  # fmt: skip
-        self._probe = Probe(model, maps, weights, exclude)
-        self._samples = samples[: samples_to_probe(placement.sites, len(self._probe.nodes), len(samples))]
-        self._references = self._probe.references(self._samples)
-        self._errors = self._probe.errors(self._samples, self._references)
+        self._probe = Probe(model, next(iter(candidates.values())), weights, exclude)
+        runs = min(_MOST_WORK_OF_RANGES / max(multiplications(placement.sites), 1.0), _MOST_RUNS_OF_RANGES)
+        many = samples[: int(min(max(runs / 8, 2), _MOST_SAMPLES_OF_RANGES))]
+        references = self._probe.references(many)
+        self.ranges = choose_ranges(self._probe, many, references, candidates, runs)
+        count = samples_to_probe(placement.sites, len(self._probe.nodes), len(many))
+        self._samples, self._references = many[:count], references[:count]
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -150,6 +171,9 @@ class Selection:
         Args:
             least: The ratio in dB that the worst output must reach at any cost; None for a balance of error and work.
         """
+        whole = decibels(float(self._probe.noise(self._samples, self._references, self.nodes).max(initial=0)))
+        if not self._samples or whole >= (_EXCELLENT if least is None else least):
+            return Choice((), whole, whole, 0.0)
         steps = _STEPS if least is None else ((least, 1.0, 0.0),)
         best = None
         for target, most_cost, least_share in steps:
@@ -157,20 +181,30 @@ class Selection:
                 break
             best = give_back(
                 self._probe, self._samples, self._references, self._errors, target=target, most_cost=most_cost,
-                least_share=least_share,
+                least_share=least_share, between=target < _EXCELLENT or least is not None,
             )  # fmt: skip
         assert best is not None
-        ranking = self._probe.ranking(self._errors)[:10]
-        return Choice(best.nodes, best.before, best.after, best.cost, ranking)
+        return Choice(best.nodes, best.before, best.after, best.cost)
+
+    @functools.cached_property
+    def _errors(self) -> Mapping[str, np.ndarray]:
+        """The noise of single nodes."""
+        return self._probe.errors(self._samples, self._references)
 
     def next_level(self, choice: Choice) -> float:
         """Return the ratio in dB that the next candidate must reach after one that does not hold a budget."""
         return choice.after + _RAISE
 
 
+def is_measurable(sites: Sequence[WeightSite]) -> bool:
+    """Return True if a model with switches fits in memory, and a few of its runs in the time of a calibration."""
+    elements = sum(math.prod(site.shape) for site in sites)
+    return elements <= MOST_ELEMENTS and multiplications(sites) <= _LIMIT_OF_WORK / 4
+
+
 def samples_to_probe(sites: Sequence[WeightSite], nodes: int, available: int) -> int:
-    """Return the number of samples on which each node is probed; 0 if one is too much work, or memory."""
+    """Return the number of samples on which each node is probed; 0 if one is too much work."""
     work = multiplications(sites) * max(nodes, 1)
-    if work > _LIMIT_OF_WORK or sum(math.prod(site.shape) for site in sites) > MOST_ELEMENTS:
+    if work > _LIMIT_OF_WORK:
         return 0
     return min(max(int(_MOST_WORK / max(work, 1.0)), 1), _MOST_SAMPLES, available)

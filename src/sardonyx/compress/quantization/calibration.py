@@ -12,6 +12,7 @@ from sardonyx.compress.quantization.placement import WeightSite
 from sardonyx.compress.quantization.ranges import Statistics
 from sardonyx.compress.quantization.site_inputs import NOTHING, Needs, SiteInput, moments_within
 from sardonyx.errors import EvaluationError
+from sardonyx.model.copying import copy_model
 from sardonyx.runtime.session import Session
 
 
@@ -53,7 +54,7 @@ class Observation:
         observed = list(dict.fromkeys([*names, *self._readers]))
         self._fed = [name for name in observed if name in fed]
         self._inner = [name for name in observed if name not in fed]
-        self._session = Session(model, compile="wait") if self._inner else None
+        self._session = Session(_with_outputs(model, self._inner), compile="wait") if self._inner else None
         self.add(samples)
 
     def add(self, samples: Iterable[Mapping[str, Any]]) -> None:
@@ -64,7 +65,7 @@ class Observation:
             SardonyxError: The model does not run on a sample.
         """
         for sample in samples:
-            results = [] if self._session is None else self._session.run(self._inner, sample)
+            results = [] if self._session is None else self._session.run(None, sample)
             values = dict(zip(self._inner, results, strict=True))
             self._observe({**values, **{name: np.asarray(sample[name]) for name in self._fed}}, self.count)
             self.count += 1
@@ -103,3 +104,11 @@ class Observation:
                 ) from error
             for reader in self._readers.get(name, ()):
                 reader.add(array)
+
+
+def _with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """Return a copy of a model whose outputs are the values of some names, so that one program computes these alone."""
+    observed = copy_model(model)
+    values = {value.name: value for node in observed.graph for value in node.outputs}
+    observed.graph.outputs[:] = [values[name] for name in names]
+    return observed

@@ -30,6 +30,7 @@ from sardonyx.compress.quantization.automatic import (
     MOST_ELEMENTS,
     Selection,
     automatic_method,
+    is_measurable,
     samples_to_probe,
 )
 from sardonyx.compress.quantization.calibration import Observation
@@ -67,7 +68,7 @@ Mode = Literal["static", "dynamic", "weights"]
 """Weights and activations with learned ranges, with ranges of each call, or weights alone."""
 
 AUTO = ("mse", "minmax", "percentile")
-"""Calibration methods that ``calibration="auto"`` compares on the judged samples."""
+"""Calibration methods that ``calibration="auto"`` compares; wider types have the first."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,8 @@ def quantize(
             ``"native"``; decides the types of activations, and operators beyond the standard's.
         opset: The operator set of the result; raised only if the types need more, and the report says so.
         calibration: The choice of ranges: ``"minmax"``, ``"moving-average"``, ``"percentile"``, ``"mse"``,
-            ``"entropy"``, or ``"auto"``, which compares several on the judged samples.
+            ``"entropy"``, or ``"auto"``, which compares several: with ``method="auto"`` on samples of the calibration,
+            tensor by tensor, otherwise on the judged samples.
         method: The method of rounding, or ``"auto"``.
         preprocess: A function or a model that computes feeds from the items of the data.
         evaluate: A function of a session that returns the metric, higher is better; see ``compress.evidence``.
@@ -212,9 +214,7 @@ def quantize(
     split = None if data is None else split_samples(read_samples(data, draft.source, preprocess))
     draft.learn(split)
     if method == "auto" and mode == "static":
-        best, result, outputs, change = _best_nodes(
-            draft, "mse" if calibration == "auto" else calibration, evaluate, drop
-        )
+        best, result, outputs, change = _best_nodes(draft, calibration, evaluate, drop)
     else:
         best, result, outputs = _best(draft, calibration)
         change = None if evaluate is None else compare_metrics(draft.source, result, evaluate, drop)
@@ -256,6 +256,8 @@ def _best_nodes(
     before = None if evaluate is None else measure(original, evaluate)
     selection = draft.selection(calibration)
     choice = None if selection is None else selection.choose()
+    if calibration == "auto":
+        calibration = "mse" if selection is None else selection.ranges.method
     for count in range(1, MOST_CANDIDATES + 1):
         result = draft.write(calibration, None if choice is None else dict.fromkeys(choice.floats))
         session = Session(result, compile="wait")
@@ -315,6 +317,7 @@ class Draft:
         self.judged: Sequence[Feeds] = ()
         self._unseen: frozenset[str] = frozenset()
         self._preview: Sequence[Feeds] = ()
+        self._methods: Mapping[str, str] = {}
         self._rounded: dict[tuple[str, Scheme], QuantizedWeight] = {}
         if not self.placement.all_sites and not (mode == "weights" and self.placement.tables):
             floats = self.placement.floats
@@ -359,7 +362,10 @@ class Draft:
 
     def calibrations(self, calibration: str) -> tuple[str, ...]:
         """Return the calibration methods that a choice compares; one if ranges do not differ."""
-        return AUTO if calibration == "auto" else (calibration,)
+        if calibration != "auto":
+            return (calibration,)
+        kind = self.scheme.activation_type
+        return AUTO if kind.bits <= 8 and not kind.is_float else AUTO[:1]
 
     def write(self, calibration: str, schemes: Mapping[str, Scheme | None] | None = None) -> ir.Model:
         """Return a quantized model.
@@ -413,12 +419,19 @@ class Draft:
         sites = self.placement.sites
         if self.scheme.activation_type.is_float or not self._preview:
             return None
+        if not is_measurable(sites):
+            self.notes.append("Ranges and nodes were not measured: the model is too large for a copy with switches.")
+            return None
         if not samples_to_probe(sites, len(sites), len(self._preview)):
             self.notes.append("Single nodes were not measured: the model is too large for a run per node.")
-            return None
         weights = {site.label: self._round(site, self.scheme.of_weight(site.sum_axis)).dequantized() for site in sites}
-        maps = self._named_maps(self.placement, calibration)
-        return Selection(self.prepared, self.placement, maps, weights, self._preview, self.exclude)
+        ways = self.calibrations(calibration)
+        candidates = {one: self._named_maps(self.placement, one) for one in ways}
+        selection = Selection(self.prepared, self.placement, candidates, weights, self._preview, self.exclude)
+        if len(ways) > 1:
+            self._methods = selection.ranges.methods
+            self.notes.append(selection.ranges.note)
+        return selection
 
     def _round(self, site: WeightSite, scheme: Scheme) -> QuantizedWeight:
         """Return a rounded weight; static models are written several times from the same weights."""
@@ -477,7 +490,8 @@ class Draft:
         for value in placement.reads:
             if value.name not in self._unseen:
                 seen = self.observation.statistics[str(value.name)]
-                maps[value] = Affine.of(*seen.interval(calibration, kind, symmetric), kind, symmetric)
+                own = self._methods.get(str(value.name), calibration)
+                maps[value] = Affine.of(*seen.interval(own, kind, symmetric), kind, symmetric)
         return maps
 
 

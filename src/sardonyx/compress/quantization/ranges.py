@@ -28,9 +28,6 @@ _PERCENTILE = 99.99
 _HEADROOM = 1.5
 """The share of the extremes that 16 bits span: unseen values are clipped at a greater cost than that of wider steps."""
 
-_HEADROOM = 1.5
-"""The share of the extremes that 16 bits span: unseen values are clipped at a greater cost than that of wider steps."""
-
 _SHRINKS = np.linspace(0.3, 1.0, 36)
 """Shares of the extremes that ``mse`` and ``entropy`` try."""
 
@@ -121,8 +118,6 @@ class Statistics:
             return self._percentile()
         if method == "minmax" or kind.is_float or not self.low < self.high:
             return self.low, self.high
-        if kind.bits >= 16:
-            return self.low * _HEADROOM, self.high * _HEADROOM
         if kind.bits >= 16:
             return self.low * _HEADROOM, self.high * _HEADROOM
         levels = kind.high - kind.low

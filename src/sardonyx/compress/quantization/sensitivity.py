@@ -74,9 +74,13 @@ class Probe:
         self._costs, self._types = _costs(placement)
         self.nodes = tuple(self._costs)
         self._fixed: dict[str, np.ndarray] = {}
+        self._map_inputs: dict[str, tuple[str, ...]] = {}
         self._switches: dict[str, str] = {}
         self._weights: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
-        _Switches(switched, placement).write(maps, weights, self._fixed, self._switches, self._weights)
+        writer = _Switches(switched, placement)
+        writer.write(maps, weights, self._fixed, self._switches, self._weights)
+        self._map_inputs = writer.map_inputs
+        _measure_logits(switched)
         self._read = {site.label: str(site.node.inputs[0].name) for site in placement.sites if site.node.inputs[0]}
         self._session = Session(switched, compile="wait")
 
@@ -95,6 +99,12 @@ class Probe:
         name, floats, _ = self._weights[label]
         self._weights[label] = name, floats, np.ascontiguousarray(weight, np.float32)
 
+    def replace_maps(self, maps: Mapping[str, Affine]) -> None:
+        """Replace the maps of some activations, by name."""
+        for name, affine in maps.items():
+            for key, number in zip(self._map_inputs.get(name, ()), _numbers(affine), strict=False):
+                self._fixed[key] = np.array(number, np.float32)
+
     def _fed(self, feeds: Mapping[str, Any], quantized: Collection[str]) -> dict[str, Any]:
         switches = {name: np.array(label in quantized) for label, name in self._switches.items()}
         weights = {
@@ -108,12 +118,19 @@ class Probe:
         quantized: Collection[str],
     ) -> np.ndarray:  # fmt: skip
         """Return the noise of each output relative to its signal, over all samples, of shape [outputs]."""
-        powers = np.zeros((2, len(references[0]) if references else 0))
-        for sample, expected in zip(samples, references, strict=True):
+        return np.asarray(self.sample_noise(samples, references, quantized).sum(0))
+
+    def sample_noise(
+        self, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]],
+        quantized: Collection[str],
+    ) -> np.ndarray:  # fmt: skip
+        """Return the noise of each sample and output relative to the signal of all, of shape [samples, outputs]."""
+        powers = np.zeros((2, len(samples), len(references[0]) if references else 0))
+        for row, (sample, expected) in enumerate(zip(samples, references, strict=True)):
             for number, (x, y) in enumerate(zip(expected, self.run(sample, quantized), strict=True)):
-                powers[:, number] += _powers(x, y)
+                powers[:, row, number] = _powers(x, y)
         signal, noise = powers
-        return np.where(noise == 0, 0.0, noise / np.where(signal > 0, signal, 1e-300))
+        return np.asarray(np.where(noise == 0, 0.0, noise / np.maximum(signal.sum(0), 1e-300)))
 
     def references(self, samples: Sequence[Mapping[str, Any]]) -> list[list[np.ndarray]]:
         """Return the outputs of the float model."""
@@ -160,6 +177,7 @@ class GivenBack:
 def give_back(
     probe: Probe, samples: Sequence[Mapping[str, Any]], references: Sequence[Sequence[np.ndarray]],
     errors: Mapping[str, np.ndarray], *, target: float, most_cost: float, least_share: float = 0.0,
+    between: bool = True,
 ) -> GivenBack:  # fmt: skip
     """Return the nodes whose return to float brings the worst output to a signal-to-noise ratio.
 
@@ -174,6 +192,7 @@ def give_back(
         target: The signal-to-noise ratio in dB.
         most_cost: The most share of the work that may return to float.
         least_share: The least share of all noise for which a node returns, unless all work may return.
+        between: If False, only nodes with weights return: sums, pools and concatenations stay integers.
     """
     quantized = set(probe.nodes)
     whole = probe.noise(samples, references, quantized)
@@ -190,6 +209,8 @@ def give_back(
         for node in order:
             noise = float(errors[node][output])
             least = least_share if probe.has_weight(node) else max(least_share, _LEAST_SHARE_BETWEEN)
+            if not (between or probe.has_weight(node)):
+                continue
             if noise <= (least * total if most_cost < 1 else 0) or cost + probe.cost(node) > most_cost + 1e-9:
                 continue
             step.append(node)
@@ -217,6 +238,11 @@ def decibels(noise: float) -> float:
 def _powers(expected: np.ndarray, actual: np.ndarray) -> tuple[float, float]:
     if expected.shape != actual.shape:
         return 0.0, math.inf
+    if expected.dtype == actual.dtype == np.float32:
+        signal, difference = expected.reshape(-1), (expected - actual).reshape(-1)
+        powers = float(np.dot(signal, signal)), float(np.dot(difference, difference))
+        if math.isfinite(powers[0]) and math.isfinite(powers[1]):
+            return powers
     wide, finite = expected.astype(np.float64), np.isfinite(expected)
     noise = np.square(wide[finite] - actual[finite]).sum()
     return float(np.square(wide[finite]).sum()), float(noise) if np.isfinite(noise) else math.inf
@@ -261,14 +287,35 @@ def _elements(value: ir.Value) -> float:
     return float(math.prod(size for size in shape if isinstance(size, int)))
 
 
+def _numbers(affine: Affine) -> tuple[float, float, float]:
+    """Return the scale, and the least and greatest integer relative to the zero point."""
+    return affine.scale, float(affine.kind.low) - affine.zero_point, float(affine.kind.high) - affine.zero_point
+
+
+def _measure_logits(model: ir.Model) -> None:
+    """Let outputs of Softmax be its inputs: few samples near a decision have nearly all noise of the probabilities."""
+    outputs = model.graph.outputs
+    for index, value in enumerate(list(outputs)):
+        producer = value.producer()
+        if producer is None or producer.domain or producer.op_type not in ("Softmax", "LogSoftmax"):
+            continue
+        logits = producer.inputs[0]
+        if logits is not None and logits.dtype == ir.DataType.FLOAT and not logits.is_graph_output():
+            outputs[index] = logits
+
+
 class _Switches:
     """Writes switches into a float model, which is changed.
 
     Integers are computed in float arithmetic with scales and limits as inputs, so that all types have one form.
+
+    Attributes:
+        map_inputs: The names of the inputs for scale, least and greatest integer, by activation.
     """
 
     def __init__(self, model: ir.Model, placement: Placement) -> None:
         self._graph, self._placement = model.graph, placement
+        self.map_inputs: dict[str, tuple[str, ...]] = {}
         self._names, self._node_names = Names(value_names(model)), Names(node_names(model))
 
     def write(
@@ -305,10 +352,10 @@ class _Switches:
 
     def _rounded(self, value: ir.Value, affine: Affine, fixed: dict[str, np.ndarray]) -> tuple[ir.Value, list[ir.Node]]:
         numbers = {}
-        low, high = float(affine.kind.low) - affine.zero_point, float(affine.kind.high) - affine.zero_point
-        for kind, number in (("scale", affine.scale), ("low", low), ("high", high)):
+        for kind, number in zip(("scale", "low", "high"), _numbers(affine), strict=True):
             numbers[kind] = self._input(f"{value.name}_{kind}", (), ir.DataType.FLOAT)
             fixed[str(numbers[kind].name)] = np.array(number, np.float32)
+        self.map_inputs[str(value.name)] = tuple(str(number.name) for number in numbers.values())
         units = self._node("Div", [value, numbers["scale"]])
         whole = self._node("Round", [units.outputs[0]])
         above = self._node("Max", [whole.outputs[0], numbers["low"]])

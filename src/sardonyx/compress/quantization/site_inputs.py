@@ -17,6 +17,10 @@ from numpy.lib.stride_tricks import as_strided
 from sardonyx.compress.quantization.placement import WeightSite
 from sardonyx.rewrite import facts
 
+_EVEN_SAMPLES = 8
+_LEAST_ROWS = 128
+"""Samples whose draws of rows are about equal, and the least draw, with ``Needs.rows_per_depth``."""
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -28,6 +32,8 @@ class Needs:
         second_moments: If True, the mean of x xᵀ over rows x.
         rows: The number of rows to keep, drawn evenly from all samples.
         rows_per_sample: Rows of one sample that enter the second moments at most, drawn evenly.
+        rows_per_depth: If positive, rows of all samples in multiples of their length, growing with the logarithm of
+            the number of samples; a sample counts by all its rows, however many are drawn.
         most_bytes: Limit of the bytes of all second moments; sites beyond it have ``squares`` alone.
     """
 
@@ -36,6 +42,7 @@ class Needs:
     second_moments: bool = False
     rows: int = 0
     rows_per_sample: int = 2048
+    rows_per_depth: int = 0
     most_bytes: int = 2 << 30
 
     def union(self, other: Needs) -> Needs:
@@ -46,6 +53,7 @@ class Needs:
             self.second_moments or other.second_moments,
             max(self.rows, other.rows),
             max(self.rows_per_sample, other.rows_per_sample),
+            max(self.rows_per_depth, other.rows_per_depth),
             max(self.most_bytes, other.most_bytes),
         )
 
@@ -79,7 +87,8 @@ class SiteInput:
         self._generator = np.random.default_rng(seed)
         self.groups, self.depth = self._patches.groups, self._patches.depth
         self.count = 0
-        self._weight = 0
+        self._weight = 0.0
+        self._samples = 0
         self._has_moment = has_moment
         self._moment: np.ndarray | None = None
         self._squares: np.ndarray | None = None
@@ -102,11 +111,11 @@ class SiteInput:
             self._add_channels(values)
         if not (self._needs.second_moments or self._needs.rows):
             return
-        limit = max(self._needs.rows_per_sample if self._needs.second_moments else 0, self._needs.rows)
+        limit = max(self._rows_of_sample() if self._needs.second_moments else 0, self._needs.rows)
         rows, total = self._patches.rows(values, limit, self._generator)
         self.count += total
-        if self._needs.second_moments:
-            self._add_moments(rows)
+        if self._needs.second_moments and total:
+            self._add_moments(rows, total / rows.shape[1])
         if self._needs.rows:
             self._add_rows(rows, total)
 
@@ -138,12 +147,22 @@ class SiteInput:
             maxima = np.maximum(rows.max(inner), -rows.min(inner)).reshape(-1, values.shape[axis]).max(0)
             self.maxima = maxima if self.maxima is None else np.maximum(self.maxima, maxima)
 
-    def _add_moments(self, rows: np.ndarray) -> None:
-        squares = np.square(rows, dtype=np.float64).sum(1)
+    def _rows_of_sample(self) -> int:
+        """Return the most rows of the next sample that enter the moments."""
+        needs, number = self._needs, self._samples
+        self._samples += 1
+        if not needs.rows_per_depth:
+            return needs.rows_per_sample
+        least = max(needs.rows_per_depth * self.depth // (_EVEN_SAMPLES + number), _LEAST_ROWS)
+        return min(least, needs.rows_per_sample)
+
+    def _add_moments(self, rows: np.ndarray, weight: float) -> None:
+        """Add the squares of drawn rows, each of which stands for `weight` rows of its sample."""
+        squares = np.square(rows, dtype=np.float64).sum(1) * weight
         self._squares = squares if self._squares is None else self._squares + squares
-        self._weight += rows.shape[1]
+        self._weight += rows.shape[1] * weight
         if self._has_moment:
-            moment = np.matmul(rows.transpose(0, 2, 1), rows)
+            moment = np.matmul(rows.transpose(0, 2, 1), rows) * np.float32(weight)
             if self._moment is None:
                 self._moment = moment
             else:

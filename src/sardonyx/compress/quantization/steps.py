@@ -14,7 +14,7 @@ from sardonyx.compress.quantization.scheme import Scheme
 from sardonyx.compress.quantization.site_inputs import NOTHING, Needs, SiteInput
 from sardonyx.compress.quantization.weights import QuantizedWeight, quantize_weight
 
-MOST_PREVIEWED = 16
+MOST_PREVIEWED = 32
 MOST_PREVIEWED_BYTES = 64 << 20
 """Limits of the samples that are in memory for steps ahead of the pass over all samples."""
 
