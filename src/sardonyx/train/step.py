@@ -99,8 +99,9 @@ class Step:
 
     Attributes:
         state: The tensors of the state, in the order of inputs and results.
-        update: From the state, the scalars of the groups and, unless batches accumulate, a batch, to the loss and the
-            length of the gradient, the outputs, and the new state. With accumulation the function reads the sums.
+        update: From the state, the scalars of the groups and, unless batches accumulate, a batch, to the loss, a
+            number that is finite if the update is, the outputs, and the new state. With accumulation the function reads
+            the sums.
         accumulate: From the sums, the state and a batch, to the loss, the outputs, the new sums and the new statistics;
             None without accumulation.
         sums: The tensors of accumulation: gradients, total and weight of the loss.
@@ -250,12 +251,16 @@ class _Builder:
     def _updated(
         self, state: Sequence[Value], gradients: Sequence[Tensor], scalars: Sequence[Value]
     ) -> tuple[Tensor, list[Value]]:
-        """Return the length of the gradient, and the new state without statistics."""
+        """Return a number that is finite if the new parameters are, and the new state without statistics.
+
+        The number is the length of the gradient if that is clipped.
+        """
         gradients = list(gradients)
         if (limit := self.options.clip_value) is not None:
             gradients = [L.clip(g, -limit, limit) for g in gradients]
-        length = _length(gradients)
+        length: Tensor | None = None
         if self.options.clip_norm is not None:
+            length = _length(gradients)
             scale = L.minimum(self.options.clip_norm / (length + 1e-6), 1.0)
             gradients = [g * L.cast(scale, g.dtype) for g in gradients]
         parameters = _tensors(state[: self.count])
@@ -271,6 +276,9 @@ class _Builder:
                 by_name = dict(zip((slot.name for slot in self.slots[i]), slots[i], strict=True))
                 parameters[i], new = group.optimizer.update(p, g, by_name, numbers)
                 slots[i] = [new[slot.name] for slot in self.slots[i]]
+        if length is None:
+            # Any sum that shows a number that is not finite; the gradients need not be in memory for this one.
+            length = _sum(parameters)
         averages: list[Tensor] = []
         if (share := self.options.ema) is not None:
             old = _tensors(state[at : at + self.count])
@@ -280,6 +288,15 @@ class _Builder:
 
 def _tensors(values: Sequence[Value]) -> list[Tensor]:
     return cast("list[Tensor]", list(values))
+
+
+def _sum(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the sum of all elements."""
+    parts = [L.cast(L.reduce_sum(x), t.FLOAT) for x in tensors]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
 
 
 def _length(gradients: Sequence[Tensor]) -> Tensor:

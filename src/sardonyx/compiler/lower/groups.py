@@ -24,6 +24,7 @@ from sardonyx.compiler.lower.row_algorithms import lanes_for, lower_row_algorith
 from sardonyx.compiler.lower.row_reductions import lower_rows
 from sardonyx.compiler.lower.shared_kernels import SharedKernels
 from sardonyx.compiler.lower.trees import lower_trees
+from sardonyx.compiler.lower.weight_gradient import lower_weight_gradient
 from sardonyx.compiler.schedule.groups import Group
 from sardonyx.core.ir.graph import Function, Value, bodies_of
 from sardonyx.errors import UnsupportedError
@@ -124,6 +125,9 @@ class Lowering:
             w = KernelWriter(self.context, group)
             items = write_attention(w, self.grouping.attentions[anchor])
             return [w.launch(items, "attention")]
+        gradient = next((one for one in self.grouping.weight_gradients.values() if one.core is anchor), None)
+        if gradient is not None:
+            return [lower_weight_gradient(self.context, group, gradient)]
         if anchor.op in ORDERED:
             return self._lower_row_algorithm(group, anchor)
         try:

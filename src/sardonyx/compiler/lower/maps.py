@@ -26,10 +26,13 @@ def lower_map(context: FunctionContext, group: Group) -> Launch:
     """Emit the kernel of an elementwise group."""
     w = KernelWriter(context, group)
     memory = w.located(group.root)
-    traversed = group.root if memory.block else _traversed_value(w, group.root)
+    traversed = group.root if memory.block or group.others else _traversed_value(w, group.root)
     memory = dataclasses.replace(memory, shape=shape_of(traversed))
+    others = [(other, w.located(other)) for other in group.others]
 
     def body(position: list[Index]) -> None:
+        for other, there in others:
+            stored(w.reader, other, there, tuple(position))
         stored(w.reader, traversed, memory, tuple(position))
 
     work = max(1, operations(group.members) // costs.MAP_UNIT_OPERATIONS)

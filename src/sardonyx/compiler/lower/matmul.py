@@ -87,6 +87,10 @@ class Contraction:
         steps_a, steps_b = [a.strides[axis] for axis in self.left], [b.strides[axis] for axis in self.right]
         inner = merge_axes(k_shape, steps_a) if constant else merge_axes(k_shape, steps_a, steps_b)
         if inner is None:
+            for operand, view, steps in zip(self.value.operands, (a, b), (steps_a, steps_b), strict=True):
+                # A permuted copy of the operand has summed axes with a common stride.
+                if view.base is not operand and merge_axes(k_shape, steps) is None:
+                    raise Unfusable(operand)
             raise UnsupportedError(
                 f"no matrix product for summed axes of shape {k_shape}: expected axes with a common stride in memory."
             )

@@ -4,6 +4,8 @@
   and to Core's form are adjacent to the ``convolve``.
 - A division by a constant is a multiplication, unless the reciprocal would lose more than a rounding.
 - A window over a whole image is a ``reduce``.
+- A product of two computed operands sums along the last axes of the first; a permute after a product that exchanges
+  rows and columns exchanges the operands.
 - Products of dequantized values are products of int8 codes (:mod:`sardonyx.compiler.passes.int8_matmul`). This is not a
   pass of its own: a convolution of codes needs the image and the movements that the rule for ``convolve`` has at hand.
 - Rows of a dequantized table are dequantized rows (:mod:`sardonyx.compiler.passes.gathered_tables`).
@@ -16,16 +18,20 @@ loop are elements (:mod:`sardonyx.compiler.passes.loop_slices`). The pass after 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.strided_views import shape_of
+from sardonyx.compiler.analysis.weight_gradients import has_kernel
 from sardonyx.compiler.passes.gathered_tables import gather_rows
 from sardonyx.compiler.passes.int8_matmul import image_operands, multiply_codes
 from sardonyx.compiler.passes.low_bit_matmul import keep_low_bits
+from sardonyx.compiler.passes.window_products import multiply_windows
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t
@@ -43,11 +49,13 @@ class _Context:
         target: The processor.
         images: The image of each result of a ``convolve``, before the movements to Core's form.
         swapped: By a result of a ``convolve`` in Core's form: the same before the last permute.
+        users: Number of readers of each value of the function.
     """
 
     target: Target
     images: dict[Value, Tensor] = field(default_factory=dict)
     swapped: dict[Value, Tensor] = field(default_factory=dict)
+    users: Counter[Value] = field(default_factory=Counter)
 
 
 def canonicalize(inner: Function, target: Target) -> Function:
@@ -55,7 +63,9 @@ def canonicalize(inner: Function, target: Target) -> Function:
 
     Calls are inlined before; bodies of loops and branches of choices are left unchanged.
     """
-    return CANONICAL_FORMS.apply(inner, _Context(target))
+    users = Counter(operand for value in inner.values for operand in value.operands)
+    users.update(inner.results)
+    return CANONICAL_FORMS.apply(inner, _Context(target, users=users))
 
 
 @CANONICAL_FORMS.rule("reduce_window")
@@ -79,6 +89,27 @@ def int8_product(m: Match, x: Tensor, y: Tensor, **params: Any) -> Value | None:
 def low_bit_product(m: Match, x: Tensor, y: Tensor, **params: Any) -> Value | None:
     """A product by dequantized weights is a product by weights of few bits in one form."""
     return keep_low_bits(params, x, y)
+
+
+@CANONICAL_FORMS.rule("contract")
+def product_of_rows(m: Match, x: Tensor, y: Tensor, **params: Any) -> Value | None:
+    """A product of two computed operands reads the first along its last axes, which a permute makes last."""
+    return None if is_closed(x) or is_closed(y) else _multiply_rows(x, y, **params)
+
+
+@CANONICAL_FORMS.rule("permute")
+def exchanged_product(m: Match, x: Tensor, *, axes: tuple[int, ...]) -> Value | None:
+    """The permute that exchanges rows and columns of a product is the product of the exchanged operands."""
+    (source,) = m.value.operands
+    if x.op != "contract" or m.context.users[source] != 1 or any(map(is_closed, x.operands)):
+        return None
+    a, b = cast("tuple[Tensor, Tensor]", x.operands)
+    batch, left, right = (x.params[name] for name in ("batch", "left", "right"))
+    first, rows = len(batch), len(shape_of(a)) - len(batch) - len(left)
+    if axes != (*range(first), *range(first + rows, len(axes)), *range(first, first + rows)):
+        return None
+    params = {"batch": tuple((j, i) for i, j in batch), "left": right, "right": left, "dtype": x.params["dtype"]}
+    return _multiply_rows(b, a, **params) or apply("contract", b, a, **params)
 
 
 @CANONICAL_FORMS.rule("gather")
@@ -106,8 +137,16 @@ def reshaped_image(m: Match, x: Tensor, *, shape: tuple[Any, ...]) -> Value | No
 
 
 @CANONICAL_FORMS.rule("convolve")
-def convolve_images(m: Match, x: Tensor, w: Tensor, **params: Any) -> Value:
+def product_of_windows(m: Match, x: Tensor, w: Tensor, **params: Any) -> Value | None:
+    """A convolution of a small image by large computed weights is a product with the windows of the image."""
+    return multiply_windows(m.value, x, w, params)
+
+
+@CANONICAL_FORMS.rule("convolve")
+def convolve_images(m: Match, x: Tensor, w: Tensor, **params: Any) -> Value | None:
     """A ``convolve`` of images, between the movements from and to Core's form."""
+    if has_kernel(m.value):
+        return None
     groups, batch, channels, *spatial = shape_of(x)
     image = _image_of(x)
     shape = (batch, groups * channels, *spatial)
@@ -147,6 +186,18 @@ def reciprocal(m: Match, x: Tensor, divisor: Tensor) -> Value | None:
     if not divisor.is_constant:
         factor = apply("broadcast", factor, shape=divisor.params["shape"])
     return apply("mul", x, factor)
+
+
+def _multiply_rows(x: Tensor, y: Tensor, **params: Any) -> Value | None:
+    """Return a product whose first operand is permuted so that sums run along its last axes; None if they do."""
+    batch, left, rank = params["batch"], params["left"], len(shape_of(x))
+    axes_of_batch = [a for a, _ in batch]
+    free = [axis for axis in range(rank) if axis not in left and axis not in axes_of_batch]
+    if not free or tuple(left) == tuple(range(rank - len(left), rank)):
+        return None
+    moved = apply("permute", x, axes=(*axes_of_batch, *free, *left))
+    pairs = tuple((i, b) for i, (_, b) in enumerate(batch))
+    return apply("contract", moved, y, **{**params, "batch": pairs, "left": tuple(range(rank - len(left), rank))})
 
 
 def _covered_axes(x: Value, params: Mapping[str, Any]) -> tuple[int, ...] | None:

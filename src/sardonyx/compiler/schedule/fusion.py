@@ -8,7 +8,7 @@ sources join their readers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sardonyx.compiler.analysis.bounded_output import has_kernel
 from sardonyx.compiler.analysis.constant_values import is_closed
@@ -19,6 +19,7 @@ from sardonyx.compiler.analysis.primitive_traits import ORDERED, REGIONS, WHOLE,
 from sardonyx.compiler.analysis.slice_scatter import written_box
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
 from sardonyx.compiler.analysis.tree_ensembles import tree_sum
+from sardonyx.compiler.analysis.weight_gradients import WeightGradient, match_weight_gradient
 from sardonyx.compiler.schedule.convolution_choice import choose
 from sardonyx.compiler.schedule.group_order import sort_groups
 from sardonyx.compiler.schedule.groups import Group
@@ -47,6 +48,7 @@ class Grouping:
         groups: The groups in topological order.
         host: Values without a kernel, which the interpreter computes, with the reason.
         convolutions: Convolutions by the result image.
+        weight_gradients: Gradients of convolution weights by the result.
         attentions: Attentions by the second product.
         gates: Products fused with their gates, by product.
         gate_choices: The schedules of products that have gates, by product; a schedule of one gate is one without
@@ -72,6 +74,7 @@ class Grouping:
             for operand in dict.fromkeys(value.operands):
                 self.users[operand].append(value)
         self.convolutions: dict[Value, Convolution] = {}
+        self.weight_gradients: dict[Value, WeightGradient] = {}
         self.attentions: dict[Value, Attention] = {}
         self.gates: dict[Value, Gates] = {}
         self.gate_choices: dict[Value, Choice[GemmSchedule]] = {}
@@ -121,12 +124,19 @@ class Grouping:
         for number, value in enumerate(self.order):
             if value.op == "contract" and value not in self.host and value not in self.attentions:
                 self._match_gates(value, number)
+                if value not in self._gates_of and _reads_columns(value):
+                    self._stored.setdefault(value.operands[0], "a product reads the columns of a matrix")
         for value in self.order:
             self._trace_rows(value)
             if value not in self.host and (reason := self._refuse_kernel(value)) is not None:
                 self.host[value] = reason
 
     def _match_convolution(self, value: Value) -> None:
+        gradient = match_weight_gradient(value, self.users)
+        if gradient is not None and value not in self._stored:
+            self.weight_gradients[gradient.result] = gradient
+            self._absorbed.add(value)
+            return
         match = match_convolution(value, self.users)
         if match is not None and not any(part in self._stored for part in match.absorbed):
             self.convolutions[match.result] = match
@@ -201,7 +211,7 @@ class Grouping:
 
     def _refuse_kernel(self, value: Value) -> str | None:
         """Return the reason why a value has no kernel; None if a kernel exists."""
-        if value.op in ("input", "constant") or value in self._absorbed or value in self.convolutions:
+        if value.op in ("input", "constant") or value in self._absorbed or self._is_built_around(value):
             return None
         if value.op == "call":
             return None if tree_sum(value) is not None else "call of a function without a kernel"
@@ -232,7 +242,11 @@ class Grouping:
 
     def _transparent(self, value: Value) -> bool:
         moves = value.op in MOVEMENTS or value.op in SOURCES or _is_entry(value) or self.recomputation.is_index(value)
-        return (moves or value in self._recomputed) and value not in self.convolutions
+        return (moves or value in self._recomputed) and not self._is_built_around(value)
+
+    def _is_built_around(self, value: Value) -> bool:
+        """Return True for the result of a convolution or of a gradient of its weights."""
+        return value in self.convolutions or value in self.weight_gradients
 
     def consumers(self, value: Value) -> dict[Group | str, None]:
         """Return the groups that read a value, and the reasons to store the value in memory."""
@@ -319,18 +333,38 @@ class Grouping:
             if reason is None:
                 self._join(value, only)
                 return
+        elif self._is_second_result(value, consumers):
+            group = consumers[1]
+            assert isinstance(group, Group)
+            self._join(value, group)
+            group.others = (value, *group.others)
+            return
         else:
             reason = next(
                 (consumer for consumer in consumers if isinstance(consumer, str)), f"{len(consumers)} groups read it"
             )
         self._begin_group(value, reason)
 
+    def _is_second_result(self, value: Value, consumers: Sequence[Group | str]) -> bool:
+        """Return True if the map of a result computes another result of the same sizes on the way.
+
+        The new state of an optimizer is such: one kernel reads and writes parameter, gradient and state.
+        """
+        if len(consumers) != 2 or consumers[0] != "a result" or not is_elementwise(value):
+            return False
+        group = consumers[1]
+        return (
+            isinstance(group, Group) and group.anchor is None and group.rows is None and group.reason == "a result"
+            and is_elementwise(group.root) and shape_of(value) == shape_of(group.root) and bool(shape_of(value))
+            and value not in self._rows_of
+        )  # fmt: skip
+
     def _anchor_of(self, value: Value) -> Value | None:
         """Return the contraction or reduction of which a value is an elementwise function, or None."""
         if value not in self._anchors:
             self._anchors[value] = None
             for operand in value.operands:
-                if operand.op in ANCHORS or operand.op == "reduce" or operand in self.convolutions:
+                if operand.op in ANCHORS or operand.op == "reduce" or self._is_built_around(operand):
                     source: Value | None = operand
                 elif (is_elementwise(operand) or operand.op == "stop_gradient") and not self._is_written(operand):
                     source = self._anchor_of(operand)
@@ -364,6 +398,8 @@ class Grouping:
             group.rows = self._rows_of[value]
         if value in self.convolutions:
             group.anchor = self.convolutions[value].core
+        elif value in self.weight_gradients:
+            group.anchor = self.weight_gradients[value].core
         elif value.op in ANCHORS:
             group.anchor = value
         if value in self.attentions:
@@ -373,7 +409,7 @@ class Grouping:
 
     def _refusal(self, value: Value, group: Group) -> str | None:
         """Return the reason why a group cannot compute a value read by the group; None if the group can."""
-        if group.root.op in REGIONS and (value.op in ANCHORS or value.op == "reduce" or value in self.convolutions):
+        if group.root.op in REGIONS and (value.op in ANCHORS or value.op == "reduce" or self._is_built_around(value)):
             return f"{group.root.op} is written part by part"
         if value.op == "scatter" and self._is_written_over(value, group):
             return None
@@ -387,9 +423,11 @@ class Grouping:
                 reason = "a kernel is built around one contraction"
             if reason is not None:
                 return f"8-bit results are stored: {reason}"
-        if value.op in ANCHORS or value in self.convolutions:
+        if value.op in ANCHORS or self._is_built_around(value):
             if group.anchor is not None:
                 return "a kernel is built around one contraction"
+            if group.others:
+                return "several results are computed in the order of memory"
             if group.rows is not None:
                 return "the reader works row by row"
             if not has_same_shape(shape_of(value), domain):
@@ -414,6 +452,31 @@ class Grouping:
         if has_fewer(shape_of(value), full):
             return "recomputing for each element of the reader costs more than storing"
         return None
+
+
+_COPIED_ROWS = 8
+"""Fewest rows and columns of a product for which a transposed operand is copied."""
+
+
+def _reads_columns(product: Value) -> bool:
+    """Return True if the first operand of a product is a permuted matrix whose sums run along columns in memory.
+
+    Elements along a column are on pages of their own; a copy costs less than to read them for every column of the
+    result.
+    """
+    x = product.operands[0]
+    if x.op != "permute" or dtype_of(x) not in (t.FLOAT, t.DOUBLE):
+        return False
+    left, batch = product.params["left"], [a for a, _ in product.params["batch"]]
+    free = [axis for axis in range(len(shape_of(x))) if axis not in left and axis not in batch]
+    last = len(shape_of(x)) - 1
+    if x.params["axes"][last] == last or x.params["axes"][free[-1]] != last:
+        return False
+    columns = [size for axis, size in enumerate(shape_of(product)) if axis >= len(batch) + len(free)]
+    rows = [shape_of(x)[axis] for axis in free]
+    return not any(
+        isinstance(size, int) and size < _COPIED_ROWS for size in (math.prod(columns), math.prod(rows))
+    )
 
 
 def is_narrowing(value: Value) -> bool:

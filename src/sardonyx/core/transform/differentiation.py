@@ -29,6 +29,7 @@ from sardonyx.core.ir.graph import (
 from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.core.language import Tensor
 from sardonyx.core.transform.gradients import FLAT, GRADIENTS, gradient_rule
+from sardonyx.core.transform.loop_sums import move_sums_out
 from sardonyx.errors import RuleError, UnsupportedError
 
 
@@ -179,6 +180,7 @@ class _Pass:
             if value.op not in FLAT and _may_flow(value.type) and not self.active.isdisjoint(value.operands):
                 self.active.add(value)
         self.cotangents: dict[Value, Tensor] = {}
+        self._parts: dict[Value, list[tuple[Value, Tensor]]] = {}
         self.replaced: dict[Value, Value] = {}
         self.sizes: dict[str, Size] = {}
 
@@ -192,16 +194,37 @@ class _Pass:
     def run(self) -> None:
         """Visit the values from the last to the first."""
         for value in reversed(self.order):
-            if value not in self.active or not value.operands:
+            if value not in self.active:
+                continue
+            self._join_parts(value)
+            if not value.operands:
                 continue
             if isinstance(value.type, t.TupleType):
                 contributions = self._backpropagate_results(value)
             elif value.op != "get" and value in self.cotangents:
+                if value.op == "slice" and _sliced_axis(value) is not None:
+                    self._parts.setdefault(value.operands[0], []).append((value, self.cotangents[value]))
+                    continue
                 contributions = GRADIENTS[value.op](value, self.cotangents[value], *value.operands, **value.params)
             else:
                 continue
             for operand, dx in zip(value.operands, contributions, strict=True):
                 self.add(operand, dx)
+
+    def _join_parts(self, value: Value) -> None:
+        """Add the cotangents of the slices of a value: their concatenation if no two slices overlap."""
+        waiting = self._parts.pop(value, [])
+        while waiting:
+            axis = _sliced_axis(waiting[0][0])
+            assert axis is not None
+            joined: list[tuple[Value, Tensor]] = []
+            for part in sorted(
+                (part for part in waiting if _sliced_axis(part[0]) == axis), key=lambda p: p[0].params["starts"][axis]
+            ):
+                if not joined or joined[-1][0].params["limits"][axis] <= part[0].params["starts"][axis]:
+                    joined.append(part)
+            waiting = [part for part in waiting if part not in joined]
+            self.add(value, _concatenated(value, joined, axis))
 
     def _backpropagate_results(self, value: Value) -> Sequence[Tensor | None]:
         """Return the cotangents of the operands of a primitive with several results."""
@@ -209,6 +232,35 @@ class _Pass:
         if all(dy is None for dy in cotangents):
             return (None,) * len(value.operands)
         return GRADIENTS[value.op](self, value, cotangents)  # type: ignore[no-any-return]
+
+
+def _sliced_axis(value: Value) -> int | None:
+    """Return the only axis along which a slice of known ends and stride 1 leaves elements out; None for others."""
+    starts, limits, strides = (value.params[name] for name in ("starts", "limits", "strides"))
+    shape = value.operands[0].type.shape  # type: ignore[union-attr]
+    cut = [axis for axis, limit in enumerate(limits) if starts[axis] != 0 or limit != shape[axis]]  # type: ignore[index]
+    if len(cut) != 1 or any(stride != 1 for stride in strides):
+        return None
+    ends = starts[cut[0]], limits[cut[0]], shape[cut[0]]  # type: ignore[index]
+    return cut[0] if all(isinstance(end, int) for end in ends) else None
+
+
+def _concatenated(whole: Value, parts: Sequence[tuple[Value, Tensor]], axis: int) -> Tensor:
+    """Return cotangents of disjoint slices, in order along an axis, with zeros between."""
+    shape: tuple[Size, ...] = whole.type.shape  # type: ignore[union-attr,assignment]
+    pieces: list[Tensor] = []
+    end = 0
+
+    def fill(until: int) -> None:
+        if until > end:
+            pieces.append(L.full((*shape[:axis], until - end, *shape[axis + 1 :]), 0, whole.type.dtype))  # type: ignore[union-attr]
+
+    for part, cotangent in parts:
+        fill(part.params["starts"][axis])
+        pieces.append(_match_shape(cotangent, part))
+        end = part.params["limits"][axis]
+    fill(shape[axis])  # type: ignore[arg-type]
+    return pieces[0] if len(pieces) == 1 else L.concat(pieces, axis)
 
 
 def _may_flow(type: Type) -> bool:
@@ -336,7 +388,10 @@ def _loop(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) ->
     final: list[Tensor] = _results_of(value)[:carried]  # type: ignore[assignment]
     start = [_match_shape(cotangents[i] or L.zeros_like(final[i]), operands[i]) for i in states]
     none = [L.zeros_like(operands[i]) for i in others]  # type: ignore[arg-type]
-    gradients, _ = L.loop(L.size_tensor([trips], ()), None, [*start, *none], step)
+    first, _ = L.loop(L.size_tensor([trips], ()), None, [*start, *none], step)
+    backward_loop = first[0].operands[0] if first and first[0].op == "get" else None
+    is_loop = backward_loop is not None and backward_loop.op == "loop"
+    gradients = move_sums_out(backward_loop) if backward_loop is not None and is_loop else list(first)
     return [None, None, *_scatter_cotangents(len(operands), [*states, *others], gradients)]
 
 

@@ -9,7 +9,6 @@ Primitives with bodies (``cond``, ``loop``, ``call``) are in :mod:`.differentiat
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -247,11 +246,18 @@ def _contract(
     a_axes, b_axes = range(n, n + len(a_free)), range(n + len(a_free), y.rank)
     a_batch, b_batch = ([pair[k] for pair in batch] for k in (0, 1))
     da = L.contract(dy, conj(b), batch=list(enumerate(b_batch)), left=b_axes, right=b_free, dtype=dtype)
-    db = L.contract(
-        conj(a), dy, batch=list(zip(a_batch, range(n), strict=True)), left=a_free, right=a_axes, dtype=dtype
-    )
     a_order = [*a_batch, *a_free, *(left[right.index(q)] for q in sorted(right))]
-    b_order = [*b_batch, *(right[left.index(p)] for p in sorted(left)), *b_free]
+    summed = [right[left.index(p)] for p in sorted(left)]
+    b_order = [*b_batch, *b_free, *summed]
+    if b_order == sorted(b_order):
+        db = L.contract(
+            dy, conj(a), batch=list(zip(range(n), a_batch, strict=True)), left=a_axes, right=a_free, dtype=dtype
+        )
+    else:
+        b_order = [*b_batch, *summed, *b_free]
+        db = L.contract(
+            conj(a), dy, batch=list(zip(a_batch, range(n), strict=True)), left=a_free, right=a_axes, dtype=dtype
+        )
     return L.cast(_invert_permutation(da, a_order), a.dtype), L.cast(_invert_permutation(db, b_order), b.dtype)
 
 
@@ -288,67 +294,9 @@ def _convolve(
     options = {"dtype": dtype}
     dx = apply("convolve", dy, L.reverse(L.permute(conj(w), swapped), spatial), strides=base_dilation,
                padding=tuple(for_x), base_dilation=strides, kernel_dilation=kernel_dilation, **options)  # fmt: skip
-    taps = L.product(w.shape[3:])
-    if isinstance(taps, int) and taps <= _TAPS:
-        windows = _windows(conj(x), y, w, strides, padding, base_dilation, kernel_dilation)
-        return L.cast(dx, x.dtype), L.cast(L.reshape(_summed_products(dy, windows, dtype), w.shape), w.dtype)
     dw = apply("convolve", L.permute(conj(x), swapped), L.permute(dy, swapped), strides=kernel_dilation,
                padding=tuple(for_w), base_dilation=base_dilation, kernel_dilation=strides, **options)  # fmt: skip
     return L.cast(dx, x.dtype), L.cast(L.permute(dw, swapped), w.dtype)
-
-
-_TAPS = 64
-"""Most elements of a kernel per pair of channels whose gradient is a product with the windows of the input."""
-
-
-def _windows(
-    x: Tensor,
-    y: Tensor,
-    w: Tensor,
-    strides: tuple[int, ...],
-    padding: tuple[tuple[Size, Size], ...],
-    base_dilation: tuple[int, ...],
-    kernel_dilation: tuple[int, ...],
-) -> Tensor:
-    """Return the elements of the input at every tap: [groups, batch, channels * taps, positions]."""
-    none, inner = [0, 0, 0], [0, 0, 0, *(base - 1 for base in base_dilation)]
-    low, high = [*none, *(pair[0] for pair in padding)], [*none, *(pair[1] for pair in padding)]
-    padded = L.pad(x, low, high, 0, inner)
-    lead, counts = x.shape[:3], y.shape[3:]
-    positions = L.product(counts)
-    parts = []
-    for tap in itertools.product(*(range(int(size)) for size in w.shape[3:])):  # type: ignore[arg-type]
-        part = padded
-        for axis, (index, dilation, stride, count) in enumerate(
-            zip(tap, kernel_dilation, strides, counts, strict=True), 3
-        ):
-            start = index * dilation
-            part = L.slice_(part, axis, start, start + (count - 1) * stride + 1, stride)
-        parts.append(L.reshape(part, (*lead, 1, positions)))
-    windows = parts[0] if len(parts) == 1 else L.concat(parts, 3)
-    return L.reshape(windows, (*lead[:2], lead[2] * len(parts), positions))
-
-
-def _reads_less_by_sample(rows: Size, columns: Size, positions: Size) -> bool:
-    if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(positions, int)):
-        return False
-    return rows * columns <= positions * (rows + columns)
-
-
-def _summed_products(dy: Tensor, windows: Tensor, dtype: DType) -> Tensor:
-    """Return the sum over batch and positions of dy times the windows: [groups, channels out, channels in * taps].
-
-    A product for each sample reads both operands as stored, and writes a matrix for each sample; one product over
-    all samples reads both with exchanged axes. The smaller traffic is chosen.
-    """
-    groups, batch, rows = dy.shape[:3]
-    columns, positions = windows.shape[2:]
-    dy = L.reshape(dy, (groups, batch, rows, positions))
-    if _reads_less_by_sample(rows, columns, positions):
-        products = L.contract(dy, windows, batch=[(0, 0), (1, 1)], left=[3], right=[3], dtype=dtype)
-        return L.reduce_sum(products, [1])
-    a, b = (L.reshape(L.permute(x, [0, 1, 3, 2]), (groups, batch * positions, x.shape[2])) for x in (dy, windows))
-    return L.contract(a, b, batch=[(0, 0)], left=[1], right=[1], dtype=dtype)
 
 
 @gradient_rule("reduce_window")
