@@ -22,8 +22,13 @@ _LN2_HIGH, _LN2_LOW = 0.693145751953125, 1.42860682030941723212e-6
 
 
 def exp(x: Vector) -> Vector:
-    """Return ``e`` to the power of ``x``; denormal results are rounded once, overflow gives infinity."""
-    x = x.above(-104.0).below(89.0)
+    """Return ``e`` to the power of ``x``; denormal results are rounded once, overflow gives infinity.
+
+    Results that are 0, as of minus infinity in the mask of an attention, are selected: a product that is smaller than
+    all numbers would take a hundred cycles.
+    """
+    vanishes = x < -104.0
+    x = vanishes.where(x.like(0.0), x).below(89.0)
     # The power of two is the product of two factors, because the exponent of a single float does not cover the range.
     shifter = _SHIFTER + 254
     shifted = x.fma(_LOG2E, shifter)
@@ -31,7 +36,8 @@ def exp(x: Vector) -> Vector:
     rest = whole.fma(-_LN2_LOW, whole.fma(-_LN2_HIGH, x))
     biased = shifted.bits()
     half = biased.lshr(1)
-    return polynomial(rest, _EXP) * (half << 23).number() * ((biased - half) << 23).number()
+    result = polynomial(rest, _EXP) * (half << 23).number() * ((biased - half) << 23).number()
+    return vanishes.where(x.like(0.0), result)
 
 
 _LOG = (-0.5, 0.3333321511745453, -0.2499980628490448, 0.2001042664051056, -0.16680195927619934, 0.14005734026432037,

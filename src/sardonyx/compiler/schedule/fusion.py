@@ -14,7 +14,13 @@ from sardonyx.compiler.analysis.bounded_output import has_kernel
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.control_flow import CONTROL, refusal
 from sardonyx.compiler.analysis.multi_gate_matmul import Gates, find_gates
-from sardonyx.compiler.analysis.patterns import Attention, Convolution, match_attention, match_convolution
+from sardonyx.compiler.analysis.patterns import (
+    Attention,
+    Convolution,
+    match_attention,
+    match_convolution,
+    skip_broadcasts,
+)
 from sardonyx.compiler.analysis.primitive_traits import ORDERED, REGIONS, WHOLE, Rows, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.slice_scatter import written_box
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
@@ -70,6 +76,7 @@ class Grouping:
         self.threads = threads
         self.order = function.values
         self.users: dict[Value, list[Value]] = {value: [] for value in self.order}
+        self._position = {value: number for number, value in enumerate(self.order)}
         for value in self.order:
             for operand in dict.fromkeys(value.operands):
                 self.users[operand].append(value)
@@ -333,11 +340,9 @@ class Grouping:
             if reason is None:
                 self._join(value, only)
                 return
-        elif self._is_second_result(value, consumers):
-            group = consumers[1]
-            assert isinstance(group, Group)
-            self._join(value, group)
-            group.others = (value, *group.others)
+        elif (shared := self._map_with(value, consumers)) is not None:
+            self._join(value, shared)
+            shared.others = (value, *shared.others)
             return
         else:
             reason = next(
@@ -345,19 +350,31 @@ class Grouping:
             )
         self._begin_group(value, reason)
 
-    def _is_second_result(self, value: Value, consumers: Sequence[Group | str]) -> bool:
-        """Return True if the map of a result computes another result of the same sizes on the way.
+    def _map_with(self, value: Value, consumers: Sequence[Group | str]) -> Group | None:
+        """Return the map of the same sizes that computes a value on the way and can write it too; None without one.
 
-        The new state of an optimizer is such: one kernel reads and writes parameter, gradient and state.
+        The new state of an optimizer is such a value: one kernel reads and writes parameter, gradient and state. Other
+        readers must follow the map.
         """
-        if len(consumers) != 2 or consumers[0] != "a result" or not is_elementwise(value):
-            return False
-        group = consumers[1]
-        return (
-            isinstance(group, Group) and group.anchor is None and group.rows is None and group.reason == "a result"
-            and is_elementwise(group.root) and shape_of(value) == shape_of(group.root) and bool(shape_of(value))
-            and value not in self._rows_of
-        )  # fmt: skip
+        groups = [consumer for consumer in consumers if isinstance(consumer, Group)]
+        if not groups or not is_elementwise(value) or value in self._rows_of or not shape_of(value):
+            return None
+        if any(skip_broadcasts(operand) in self._rows_of for operand in value.operands):
+            return None  # A reduction may join the map, which then works row by row.
+        if "a result" not in consumers and self._anchor_of(value) is not None:
+            return None  # A contraction may compute the value in its epilogue.
+        if any(consumer != "a result" for consumer in consumers if not isinstance(consumer, Group)):
+            return None
+        group = min(groups, key=lambda one: self._position[one.root])
+        if group.anchor is not None or group.rows is not None or not is_elementwise(group.root):
+            return None
+        if shape_of(value) != shape_of(group.root) or (self.convolutions and len(shape_of(value)) > 2):
+            return None
+        if "a result" in consumers and group.reason != "a result":
+            return None
+        last = max(self._position[member] for member in group.members)
+        others = [root for one in groups if one is not group for root in one.roots]
+        return group if all(self._position[root] > last for root in others) else None
 
     def _anchor_of(self, value: Value) -> Value | None:
         """Return the contraction or reduction of which a value is an elementwise function, or None."""
@@ -434,6 +451,8 @@ class Grouping:
                 return "the reader has another shape"
             return None
         rows = self._rows_of.get(value)
+        if rows is not None and group.others:
+            return "several results are computed in the order of memory"
         if rows is not None and (value.op == "reduce" or not has_same_count(shape_of(value), domain)):
             if group.anchor is not None:
                 return "the kernel of a contraction has no reductions"
