@@ -493,9 +493,7 @@ def _reads_columns(product: Value) -> bool:
         return False
     columns = [size for axis, size in enumerate(shape_of(product)) if axis >= len(batch) + len(free)]
     rows = [shape_of(x)[axis] for axis in free]
-    return not any(
-        isinstance(size, int) and size < _COPIED_ROWS for size in (math.prod(columns), math.prod(rows))
-    )
+    return not any(isinstance(size, int) and size < _COPIED_ROWS for size in (math.prod(columns), math.prod(rows)))
 
 
 def is_narrowing(value: Value) -> bool:
