@@ -81,7 +81,7 @@ def compared(network: str, model: Path, engines: Sequence[str], threads: int, se
 
 
 def first_steps(network: str, model: Path, engines: Sequence[str], threads: int, jax: str) -> Result:
-    """Return the seconds to the end of the first step of each engine, with empty and then with filled caches."""
+    """Return the seconds to the end of the first step of each engine, with empty and filled caches."""
     seconds: Result = {}
     for engine in engines:
         python = jax if engine == "jax" else sys.executable
@@ -190,13 +190,13 @@ def plot(path: Path, tables: Mapping[int, Mapping[str, Result]], engines: Sequen
         clock = "processor" if threads == 1 else "wall"
         peers = [engine for engine in engines if engine != subject_of(engine)]
         for number, peer in enumerate(peers):
-            places, heights = [], []
+            positions, heights = [], []
             for at, result in enumerate(results.values()):
                 own = result[clock].get(subject_of(peer))
                 if own is not None and peer in result[clock]:
-                    places.append(at + 0.8 * (number - (len(peers) - 1) / 2) / len(peers))
+                    positions.append(at + 0.8 * (number - (len(peers) - 1) / 2) / len(peers))
                     heights.append(ratio(result[clock][peer], own)[0])
-            axis.bar(places, heights, 0.8 / len(peers), label=peer)
+            axis.bar(positions, heights, 0.8 / len(peers), label=peer)
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set_xticks(range(len(results)), list(results))
         axis.set_ylabel("time over ours")

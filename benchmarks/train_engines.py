@@ -116,7 +116,7 @@ def sardonyx(network: train_networks.Network, model: Path, threads: int, **optio
 
 
 def parameters_of(network: train_networks.Network, model: Path) -> list[str]:
-    """Return the names of all tensors that torch trains: also a matrix that is added, as an embedding of positions."""
+    """Return a pattern of all parameters, and those that only their names select."""
     import onnx
 
     names = [one.name for one in onnx.load(model).graph.initializer]

@@ -78,7 +78,7 @@ def _is_exchanged_image(source: View, channels: int) -> bool:
         len(source.strides) == len(expected)
         and source.offset == 0
         and all(
-            size == 1 or stride == wanted
-            for size, stride, wanted in zip(source.shape, source.strides, expected, strict=True)
+            size == 1 or stride == own_stride
+            for size, stride, own_stride in zip(source.shape, source.strides, expected, strict=True)
         )
     )

@@ -150,15 +150,15 @@ class _Loop:
     def _rows(self) -> dict[Value, tuple[Value, int]]:
         """Return the products of a row by a shared value: the ``gather`` of the row, and its operand's position."""
         count = sizes_of(cast("Tensor", self.loop.operands[0]))
-        found: dict[Value, tuple[Value, int]] = {}
+        products: dict[Value, tuple[Value, int]] = {}
         for value in self.body.values:
             if value.op != "contract" or value.params["batch"] or count is None:
                 continue
             for position in (0, 1):
                 row, other = value.operands[position], value.operands[1 - position]
                 if other in self.invariant and self._is_row(row, count[0]) and not other.is_constant:
-                    found[value] = row, position
-        return found
+                    products[value] = row, position
+        return products
 
     def _is_row(self, row: Value, count: object) -> bool:
         if row.op != "gather" or row.params["batch"] or row.operands[0] not in self.shared:
@@ -186,8 +186,8 @@ class _Loop:
                 (at,) = self._inside([row.operands[1]], arguments)
                 arguments[product] = apply("gather", lifted[product], at, batch=0)
             results = self.body.results
-            wanted = [results[0], *(results[1 + i] for i in remaining), *results[1 + self.carried :], *collected]
-            again, *after = self._inside(wanted, arguments)
+            selected = [results[0], *(results[1 + i] for i in remaining), *results[1 + self.carried :], *collected]
+            again, *after = self._inside(selected, arguments)
             return cast("Tensor", again), after[: len(remaining)], after[len(remaining) :]
 
         final, stacked = L.loop(cast("Tensor", count), cast("Tensor", go), [initial[i] for i in remaining], once)

@@ -99,9 +99,9 @@ class _Tiling:
         unit = block or self.channels
         self.panels = -(-g.filters // self.tile.columns)
         blocks = -(-g.channels // unit)
-        wanted = -(-_FEWEST_ITEMS // (g.groups * self.panels))
+        least_splits = -(-_FEWEST_ITEMS // (g.groups * self.panels))
         fewest = max(1, -(-_FEWEST_SUMS // (len(taps) * unit)))
-        splits = max(1, min(wanted, blocks // fewest))
+        splits = max(1, min(least_splits, blocks // fewest))
         self.item_channels = -(-blocks // splits) * unit
         self.splits = -(-g.channels // self.item_channels)
         # Rows of dY in blocks of an eighth of L2.
@@ -327,11 +327,11 @@ class _WeightGradient:
         """Emit the sums of a register tile over rows of positions."""
         e, g, tile = self.e, self.g, self.tile
 
-        def place(number: int, vector: int) -> str:
+        def address_of(number: int, vector: int) -> str:
             return e.address(sums, "float", number * tile.columns + vector * tile.lanes)
 
         totals = [
-            [e.variable(tile.type, e.load(tile.type, place(i, v), 4)) for v in range(tile.vectors)]
+            [e.variable(tile.type, e.load(tile.type, address_of(i, v), 4)) for v in range(tile.vectors)]
             for i in range(len(offsets))
         ]
         columns, stride = g.positions[1], g.strides[1] * self.step
@@ -367,7 +367,7 @@ class _WeightGradient:
                 at(whole, columns % _UNROLL)
         for i, line in enumerate(totals):
             for v, total in enumerate(line):
-                e.store(tile.type, total.get(), place(i, v), 4)
+                e.store(tile.type, total.get(), address_of(i, v), 4)
 
     def _finish(
         self, group: str | int, first_channel: str | int, channels: str | int, first_filter: str | int,
