@@ -30,7 +30,7 @@ NETS = {
     "huge": "net (float[N, 1] x, int64[2] s) => (float[A, B] y) { y = Expand(x, s) }",
     "accumulate": "net (float[N, 1] x, float[N, 1] state) => (float[N, 1] y, float[N, 1] next)"
     " { y = Add(x, state) next = Identity(y) }",
-    "slow": "net (float[N, 256, 256] x) => (float[N, 256, 256] y)"
+    "slow": "net (float[N, 128, 128] x) => (float[N, 128, 128] y)"
     " { a = MatMul(x, x) b = MatMul(a, x) c = MatMul(b, x) d = MatMul(c, x) y = MatMul(d, x) }",
 }  # fmt: skip
 """Models in the text form of onnx, by name."""

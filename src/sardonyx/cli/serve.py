@@ -89,6 +89,8 @@ def command(
         return
     if models is None:
         raise OptionError("expected a folder of models, or a model file.", where="models")
+    if workers < 1:
+        raise OptionError(f"expected at least 1 worker, got {workers}.", where="--workers")
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
         raise OptionError("expected a certificate and its key.", where="--tls-cert")
     from sardonyx.serve.observation.access_log import AccessLogWriter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,13 @@ class Outcome:
         results: An answer or an error for each request of the batch, in order.
         rows: Rows of the batch.
         times: Nanoseconds of merging, running and dividing.
+        cpu_ns: Processor time of the run in the calling thread, in nanoseconds.
     """
 
     results: list[Answer | Exception]
     rows: int
-    times: tuple[int, int, int] = field(default=(0, 0, 0))
+    times: tuple[int, int, int] = (0, 0, 0)
+    cpu_ns: int = 0
 
 
 def batch_key(request: InferRequest) -> tuple[Any, int]:
@@ -64,23 +66,31 @@ def execute(model: ServedModel, requests: Sequence[InferRequest], rows: int) -> 
         return _single(model, revision, requests[0], rows, begin)
     try:
         feeds = _merged(requests)
-        merged = time.perf_counter_ns()
+        merged, cpu = time.perf_counter_ns(), time.thread_time_ns()
         results = revision.run(feeds)
-        ran = time.perf_counter_ns()
+        ran, cpu = time.perf_counter_ns(), time.thread_time_ns() - cpu
         _require_rows(results, rows, revision)
         answers: list[Answer | Exception] = []
         offset = 0
+        names = list(revision.interface.outputs)
+        name, version, number = model.name, model.version, revision.number
         for request in requests:
             end = offset + next(iter(request.inputs.values())).shape[0]
-            answers.append(_answer(model, revision, request, [result[offset:end] for result in results]))
+            if request.outputs:
+                answers.append(_answer(model, revision, request, [result[offset:end] for result in results]))
+            else:
+                outputs = [Output(names[index], result[offset:end]) for index, result in enumerate(results)]
+                answers.append(Answer(name, version, request.id, outputs, number))
             offset = end
-        return Outcome(answers, rows, (merged - begin, ran - merged, time.perf_counter_ns() - ran))
+        return Outcome(answers, rows, (merged - begin, ran - merged, time.perf_counter_ns() - ran), cpu)
     except Exception:  # One request may be at fault: the others must not fail with it.
         apart = [execute(model, [request], 1) for request in requests]
-        return Outcome([outcome.results[0] for outcome in apart], rows, (0, time.perf_counter_ns() - begin, 0))
+        cpu = sum(outcome.cpu_ns for outcome in apart)
+        return Outcome([outcome.results[0] for outcome in apart], rows, (0, time.perf_counter_ns() - begin, 0), cpu)
 
 
 def _single(model: ServedModel, revision: Revision, request: InferRequest, rows: int, begin: int) -> Outcome:
+    cpu = time.thread_time_ns()
     try:
         if request.outputs and any(output.name not in revision.interface.outputs for output in request.outputs):
             names = [output.name for output in request.outputs]
@@ -91,9 +101,10 @@ def _single(model: ServedModel, revision: Revision, request: InferRequest, rows:
             results = revision.run(request.inputs)
             ran = time.perf_counter_ns()
             answer = _answer(model, revision, request, results)
-        return Outcome([answer], rows, (0, ran - begin, time.perf_counter_ns() - ran))
+        times = (0, ran - begin, time.perf_counter_ns() - ran)
+        return Outcome([answer], rows, times, time.thread_time_ns() - cpu)
     except Exception as error:
-        return Outcome([error], rows, (0, time.perf_counter_ns() - begin, 0))
+        return Outcome([error], rows, (0, time.perf_counter_ns() - begin, 0), time.thread_time_ns() - cpu)
 
 
 def _merged(requests: Sequence[InferRequest]) -> dict[str, np.ndarray]:

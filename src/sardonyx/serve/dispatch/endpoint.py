@@ -7,6 +7,7 @@ import time
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.answer_cache import AnswerCache
+from sardonyx.serve.dispatch.batch import batch_key
 from sardonyx.serve.dispatch.queue import Entry, Queue
 from sardonyx.serve.dispatch.sequences import Sequences
 from sardonyx.serve.models.model import ServedModel
@@ -34,7 +35,7 @@ class Endpoint:
     def __init__(self, model: ServedModel, limits: Limits, loop: asyncio.AbstractEventLoop, allow_inner: bool) -> None:
         self.model = model
         self.queue = Queue(model, limits, loop)
-        self.sequences = Sequences(model, limits, self.queue.submit) if model.is_stateful else None
+        self.sequences = Sequences(model, limits, self._submit) if model.is_stateful else None
         self.cache = AnswerCache() if model.model.cached and not model.is_stateful else None
         self._limits = limits
         self._allow_inner = allow_inner
@@ -59,10 +60,14 @@ class Endpoint:
         if self.sequences is not None:
             self.sequences.submit(request, interface, done)
             return None
-        interface.check(request.inputs)
+        key, rows = batch_key(request)
+        revision.check(key, request.inputs)
         if self.cache is None:
-            return self.queue.submit(request, done)
+            return self.queue.submit(request, done, key, rows)
         return self._infer_cached(self.cache, request, revision.number, done)
+
+    def _submit(self, request: InferRequest, done: Done) -> Entry:
+        return self.queue.submit(request, done, *batch_key(request))
 
     def _check_outputs(self, request: InferRequest, known: object) -> None:
         names = set()
@@ -92,4 +97,4 @@ class Endpoint:
                 cache.put(key, result)
             done(result)
 
-        return self.queue.submit(request, remember)
+        return self.queue.submit(request, remember, *batch_key(request))

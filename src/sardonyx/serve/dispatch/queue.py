@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 from sardonyx.errors import RequestError
-from sardonyx.serve.dispatch.batch import Outcome, batch_key, execute
+from sardonyx.serve.dispatch.batch import Outcome, execute
 from sardonyx.serve.dispatch.run_thread import RunThread
 from sardonyx.serve.models.model import ServedModel
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.requests import Answer, Done, InferRequest
 
 _INLINE_NS = 100_000
-"""Nanoseconds of a run up to which the event loop runs the model itself: below the cost of two thread switches."""
+"""Processor time of a run up to which the event loop runs the model itself, in ns: the cost of two thread switches."""
 
 _MEASURED_RUNS = 8
 """Runs of a key before its time is known."""
@@ -95,8 +95,14 @@ class Queue:
         self._drain_per_second = 0.0
         self._delay: asyncio.TimerHandle | None = None
 
-    def submit(self, request: InferRequest, done: Done) -> Entry:
+    def submit(self, request: InferRequest, done: Done, key: Any, rows: int) -> Entry:
         """Let a request wait for its computation.
+
+        Args:
+            request: The request.
+            done: Receives the answer or the error.
+            key: The batch key, see :func:`.batch_key`.
+            rows: Rows of the request.
 
         Raises:
             RequestError: The queue is full, or the priority is out of range.
@@ -117,7 +123,7 @@ class Queue:
         if len(self._heap) > 2 * self.waiting + _KEYS:
             self._forget_removed()
         entry = Entry(self, request, done)
-        entry.key, entry.rows = batch_key(request)
+        entry.rows = rows
         entry.priority = priority or _LAST_PRIORITY
         timeout = batching.timeout_us
         if request.timeout_us and batching.allows_timeout:
@@ -126,11 +132,11 @@ class Queue:
             entry.timer = self._loop.call_later(timeout * 1e-6, self._expire, entry)
         self._number += 1
         heapq.heappush(self._heap, (entry.priority, self._number, entry))
-        if entry.key is not None:
-            entry.key = (entry.priority, *entry.key)
-            group = self._groups.get(entry.key)
+        if key is not None:
+            entry.key = key = (entry.priority, *key)
+            group = self._groups.get(key)
             if group is None:
-                self._groups[entry.key] = deque((entry,))
+                self._groups[key] = deque((entry,))
             else:
                 group.append(entry)
         self.waiting += 1
@@ -240,7 +246,7 @@ class Queue:
     def _finish(self, batch: list[Entry], begin: int, outcome: Outcome) -> None:
         self.running = 0
         now = time.monotonic_ns()
-        self._learn(batch[0].key, now - begin, len(batch))
+        self._learn(batch[0].key, outcome.cpu_ns, now - begin, len(batch))
         statistics = self.model.statistics
         statistics.run(outcome.rows, len(batch), outcome.times)
         if self.waiting and not self._is_scheduled:
@@ -258,12 +264,12 @@ class Queue:
         if not self.waiting and self.on_idle is not None:
             self.on_idle()
 
-    def _learn(self, key: Any, ns: int, requests: int) -> None:
+    def _learn(self, key: Any, cpu_ns: int, ns: int, requests: int) -> None:
         runs, mean = self._times.get(key, (0, 0.0))
         if len(self._times) >= _KEYS and key not in self._times:
             self._times.clear()
         # The first run of a key prepares memory.
-        self._times[key] = (runs + 1, ns if runs < 2 else mean + (ns - mean) / min(runs, 32))
+        self._times[key] = (runs + 1, cpu_ns if runs < 2 else mean + (cpu_ns - mean) / min(runs, 32))
         rate = requests / max(ns, 1) * 1e9
         self._drain_per_second = rate if not self._drain_per_second else 0.9 * self._drain_per_second + 0.1 * rate
 

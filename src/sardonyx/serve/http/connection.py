@@ -23,6 +23,17 @@ except ImportError as error:
 _PIPELINED = 16
 """Requests of a connection that wait for the response before them."""
 
+_SINGLE = frozenset(("authorization", "host", "content-type", "content-encoding", "inference-header-content-length"))
+"""Fields that must not be repeated."""
+
+_FIELDS = {
+    spelling.encode(): name
+    for name in ("host", "accept", "user-agent", "content-type", "content-length", "accept-encoding", "connection",
+                 "authorization", "inference-header-content-length", "traceparent")
+    for spelling in (name, name.title())
+}  # fmt: skip
+"""Names of frequent fields as clients spell them, in lower case."""
+
 AccessLog = Callable[[HttpRequest, int, int, int], None]
 """Receives a request, the status, the bytes of the response, and the nanoseconds since the request was complete."""
 
@@ -151,8 +162,8 @@ class Connection(asyncio.Protocol):
             self._refuse(_head_too_large(self._limits))
 
     def eof_received(self) -> bool:
-        """Let a client that has ended its side read the answer to its last request."""
-        return self._is_answering
+        """End the connection: a client that closes cannot be told from one that only sends no more."""
+        return False
 
     def pause_writing(self) -> None:
         """Begin no further request while the client does not read."""
@@ -180,12 +191,15 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Read a header field."""
-        self._count_head(len(name) + len(value) + 4)
+        # Inlined: a request has several fields.
+        self._head_bytes += len(name) + len(value) + 4
         headers = self._headers
-        if len(headers) >= self._limits.headers:
+        if self._head_bytes > self._limits.head_bytes or len(headers) >= self._limits.headers:
             raise _head_too_large(self._limits)
-        key = name.decode("latin-1").lower()
-        if key in headers and key in ("authorization", "host", "content-type", "inference-header-content-length"):
+        key = _FIELDS.get(name)
+        if key is None:
+            key = name.decode("latin-1").lower()
+        if key in headers and key in _SINGLE:
             raise RequestError(f"the field {key} is repeated.")
         headers[key] = value.decode("latin-1")
 

@@ -60,7 +60,7 @@ def generated(answer: Answer, is_stream: bool, strict: bool) -> HttpResponse:
     for output in answer.outputs:
         array = output.array
         data = json_data(array, datatypes.of_array(array), output.name)
-        is_finite &= array.dtype.kind != "f" or bool(np.isfinite(array).all())
+        is_finite &= array.dtype.kind != "f" or datatypes.all_finite(array)
         value[output.name] = data[0] if len(data) == 1 else data
     if not is_finite and strict:
         raise RequestError("an output has elements that are not finite, which JSON cannot express.", kind="no_result")

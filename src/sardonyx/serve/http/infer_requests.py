@@ -149,7 +149,7 @@ def encode_answer(answer: Answer, binary: bool, strict: bool) -> tuple[bytes, li
             described["parameters"] = {"binary_data_size": len(data)}
             buffers.append(data)
         else:
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
+            if array.dtype.kind == "f" and not datatypes.all_finite(array):
                 if strict:
                     raise RequestError(
                         "the output has elements that are not finite, which JSON cannot express.", kind="no_result",

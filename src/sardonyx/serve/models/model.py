@@ -101,6 +101,7 @@ class Revision:
         verdict: The verdict on batching.
         has_loops: True if the time and memory of a run may depend on values.
         accepted: The sizes of calls that ran within the limits.
+        checked: Batch keys of requests that fit the interface, for models whose first axis is open.
 
     Raises:
         UnsupportedError: An input or output is not a tensor.
@@ -112,8 +113,23 @@ class Revision:
         self.interface = Interface(snapshot)
         self.has_loops = _has_loops(snapshot)
         self.accepted: set[Any] = set()
+        self.checked: set[Any] = set()
         refusal = batch_axis_refusal(self.interface)
         self.verdict = Verdict(False, refusal) if refusal else PENDING
+
+    def check(self, key: Any, feeds: Mapping[str, np.ndarray]) -> None:
+        """Check the inputs of a request, unless a request of the same batch key was checked.
+
+        Raises:
+            RequestError: An input is missing, unknown or of another form.
+        """
+        if key is not None and key in self.checked:
+            return
+        self.interface.check(feeds)
+        if key is not None and self.verdict.is_sound:
+            if len(self.checked) >= _ACCEPTED_SIZES:
+                self.checked.clear()
+            self.checked.add(key)
 
     def prove(self, session: Session) -> None:
         """Decide if requests of this revision may be merged."""

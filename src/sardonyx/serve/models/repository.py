@@ -13,6 +13,7 @@ from typing import Any
 
 from sardonyx.errors import ModelFileError, OptionError, SardonyxError, UnsupportedError
 from sardonyx.runtime.session import Session
+from sardonyx.serve.models.batching import Batching
 from sardonyx.serve.models.layout import ModelFiles, model_files, model_names, read_labels
 from sardonyx.serve.models.model import Model, ServedModel
 from sardonyx.serve.protocol.limits import Limits
@@ -20,21 +21,22 @@ from sardonyx.serve.protocol.limits import Limits
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Options of sessions that a repository makes.
+    """Options of sessions that a repository makes; an unknown `batch` is an ``OptionError``.
 
     Attributes:
         threads: Number of threads of a session; None for all processors.
         batch: ``"auto"``, ``"off"`` or ``"force"``, for models whose configuration does not say otherwise.
         allow_compiled: True if compiled files (``.sdx``) are loaded, which contain machine code.
         cached: True if answers of all models are remembered.
-        warmup: True if every model runs once before it is ready.
     """
 
     threads: int | None = None
     batch: str = "auto"
     allow_compiled: bool = False
     cached: bool = False
-    warmup: bool = True
+
+    def __post_init__(self) -> None:
+        Batching(mode=self.batch)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -147,7 +149,7 @@ class Repository:
             raise ModelFileError(f"the file cannot be read: {error.strerror}.", where=files.name) from error
         batching = config.batching
         if not files.has_config and self._options.batch != "auto":
-            batching = type(batching)(mode=self._options.batch)  # type: ignore[arg-type]
+            batching = Batching(mode=self._options.batch)  # type: ignore[arg-type]
         model = Model(
             session, batching, number, read_labels(files), config.states, config.controls, config.idle_seconds,
             config.cached or self._options.cached, config.warmup, config.message if files.has_config else None,

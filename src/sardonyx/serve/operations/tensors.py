@@ -11,7 +11,7 @@ from sardonyx.errors import RequestError
 from sardonyx.serve.operations.parameters import whole
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol.datatypes import Datatype, shortened
-from sardonyx.serve.protocol.limits import elements_of, require_bytes
+from sardonyx.serve.protocol.limits import elements_of, require_length
 from sardonyx.serve.protocol.requests import RequestedOutput
 from sardonyx.serve.protocol.strings import parse_strings, string_array, write_strings
 
@@ -27,7 +27,7 @@ def binary_tensor(data: memoryview, datatype: Datatype, shape: list[int], where:
     count = elements_of(shape, where)
     if datatype.size == 0:
         return string_array(parse_strings(data, count, where), shape)
-    require_bytes(shape, datatype, len(data), where)
+    require_length(count, shape, datatype, len(data), where)
     if datatype.name == "BOOL" and count and np.frombuffer(data, np.uint8).max() > 1:
         raise RequestError("expected bytes 0 and 1 for BOOL.", where=where)
     return np.frombuffer(data, datatype.dtype).reshape(shape)

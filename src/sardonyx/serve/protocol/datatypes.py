@@ -106,6 +106,15 @@ def named(name: object, where: str) -> Datatype:
     return datatype
 
 
+def all_finite(array: np.ndarray) -> bool:
+    """Return True if no number of an array is NaN or infinite."""
+    finite = np.isfinite(array)
+    if array.size <= 1024:
+        # A search in bytes takes half of the time of a reduction of a small array.
+        return b"\0" not in finite.tobytes()
+    return bool(finite.all())
+
+
 def shortened(value: object) -> str:
     """Return a value of a request for a message: at most 64 characters, without control characters."""
     text = repr(value)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import MissingDependencyError, RequestError
-from sardonyx.serve.protocol.datatypes import Datatype, shortened
+from sardonyx.serve.protocol.datatypes import Datatype, all_finite, shortened
 from sardonyx.serve.protocol.limits import elements_of
 
 try:
@@ -162,7 +162,7 @@ def parse_data(raw: Any, datatype: Datatype, shape: list[int], where: str, stric
     array = _array(data, datatype, where)
     if depth > 1 and list(array.shape) != shape:
         raise RequestError(f"expected the shape {shape}, got nested lists of {list(array.shape)}.", where=where)
-    if kind == "f" and not words and not np.isfinite(array).all():
+    if kind == "f" and not words and not all_finite(array):
         raise RequestError(f"a number is beyond the range of {datatype.name}.", where=where)
     return array.reshape(shape)
 
@@ -192,8 +192,7 @@ def _array(data: Any, datatype: Datatype, where: str) -> np.ndarray:
     kind = datatype.dtype.kind
     try:
         if kind not in "iu":
-            with np.errstate(over="ignore"):
-                return np.array(data, datatype.dtype)
+            return np.array(data, datatype.dtype)
         wide = np.array(data, np.uint64 if kind == "u" and datatype.size == 8 else np.int64)
         if datatype.size < 8 and wide.size:
             bounds = np.iinfo(datatype.dtype)

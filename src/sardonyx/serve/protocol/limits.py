@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -101,14 +100,15 @@ def elements_of(shape: Sequence[object], where: str) -> int:
     Raises:
         RequestError: A size is not an integer, is negative, or the product exceeds 2⁶³ - 1.
     """
-    if len(shape) > 64:
-        raise RequestError(f"expected at most 64 sizes, got {len(shape)}.", where=where)
+    number = 1
     for size in shape:
         if type(size) is not int or not 0 <= size <= _LARGEST_SIZE:
             raise RequestError(f"expected sizes from 0 to 2⁶³ - 1, got {shortened(size)}.", where=where)
-    number = math.prod(shape)  # type: ignore[arg-type]
-    if number > _LARGEST_SIZE:
-        raise RequestError(f"the shape {shortened(list(shape))} has too many elements.", where=where)
+        number *= size
+        if number > _LARGEST_SIZE:
+            raise RequestError(f"the shape {shortened(list(shape))} has too many elements.", where=where)
+    if len(shape) > 64:
+        raise RequestError(f"expected at most 64 sizes, got {len(shape)}.", where=where)
     return number
 
 
@@ -118,7 +118,16 @@ def require_bytes(shape: Sequence[int], datatype: Datatype, length: int, where: 
     Raises:
         RequestError: The bytes are fewer or more than the shape needs.
     """
-    needed = elements_of(shape, where) * datatype.size
+    require_length(elements_of(shape, where), shape, datatype, length, where)
+
+
+def require_length(count: int, shape: Sequence[int], datatype: Datatype, length: int, where: str) -> None:
+    """Check the bytes of a tensor against the number of its elements.
+
+    Raises:
+        RequestError: The bytes are fewer or more than the elements need.
+    """
+    needed = count * datatype.size
     if datatype.size and needed != length:
         raise RequestError(
             f"expected {needed} bytes for shape {list(shape)} of {datatype.name}, got {length}.", where=where

@@ -1,0 +1,47 @@
+"""The verbs ``serve`` and ``call``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("msgspec", reason="serving requires the extra serve: msgspec is not installed")
+pytest.importorskip("httptools", reason="serving requires the extra serve: httptools is not installed")
+
+from sardonyx.serve import Server
+from tests.cli.conftest import Run
+from tests.serve.models import save, session
+
+X = np.ones((1, 4), np.float32)
+
+
+def test_the_command_line_calls_a_server(run: Run, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    with Server({"net": session("net")}, http="127.0.0.1:0") as server:
+        url = server.url
+        outcome = run("call", server.url, "net", f"x={tmp_path / 'x.npy'}", "--json", "-o", tmp_path / "out.npz")
+        assert json.loads(outcome.out)["outputs"]["y"]["data"] == [16, 20]
+        with np.load(tmp_path / "out.npz") as written:
+            assert list(written) == ["out::y"] or list(written) == ["y"]
+        assert json.loads(run("call", server.url, "net").out)["inputs"][0]["name"] == "x"
+        assert json.loads(run("call", server.url, "net", "x=[[1,0,0,0]]", "--json").out)["revision"] == 0
+        for words in (["none"], ["net", "z=1"], ["net", "x=text"], ["net", "x=[[1]]"]):
+            assert run("call", server.url, *words).code in (1, 2)
+    assert run("call", url, "net").code == 1
+
+
+def test_the_command_line_makes_tokens_and_refuses_contradictions(run: Run, tmp_path: Path) -> None:
+    made = json.loads(run("serve", "--new-token", "infer,read", "--json").out)
+    assert made["line"].endswith(" infer,read")
+    model = save("net", tmp_path / "net.onnx")
+    for words in (
+        ["--workers", "2", "--control", "edit"], ["--http", "0.0.0.0:0"],
+        ["--http", "nowhere"], ["--control", "all"], ["--max-body", "many"],
+        ["--tls-cert", "x"], ["--token-file", tmp_path / "absent"], ["--workers", "0"], ["--batch", "maybe"],
+    ):  # fmt: skip
+        assert run("serve", model, *words).code == 2, words
+    assert run("serve").code == 2
+    assert run("serve", tmp_path / "absent").code == 2

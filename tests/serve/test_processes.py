@@ -1,0 +1,154 @@
+"""Whole processes: start, drain, workers, signals, the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.errors import RequestError
+from sardonyx.serve import Batching, Limits, Model, Server
+from sardonyx.serve.client import Client
+from tests.serve.models import save, session
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+X = {"x": np.ones((1, 4), np.float32)}
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """Run ``sardonyx serve``; yield the process and its announcement."""
+    command = [sys.executable, "-m", "sardonyx", "serve", *arguments, "--json", "--threads", "1"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert running.stdout is not None
+        text = ""
+        while not text.rstrip().endswith("}"):
+            line = running.stdout.readline()
+            assert line, f"no announcement, exit code {running.poll()}"
+            text += line
+        yield running, json.loads(text)
+    finally:
+        running.kill()
+        running.wait()
+
+
+def eventually(client: Client, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            client.infer("net", X)
+            return
+        except RequestError:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+def test_sigterm_answers_what_was_accepted_and_exits_with_0(tmp_path: Path) -> None:
+    save("net", tmp_path / "net.onnx")
+    with process(str(tmp_path / "net.onnx"), "--http", "127.0.0.1:0", "--drain", "10") as (running, announced):
+        failures: list[str] = []
+        answers = [0]
+        closed = threading.Event()
+
+        def ask() -> None:
+            client = Client(announced["http"], retries=0)
+            try:
+                while True:
+                    client.infer("net", X)
+                    answers[0] += 1
+            except RequestError as error:
+                # After the announced end of the connection, a new connection is refused.
+                if "refused" not in str(error):
+                    failures.append(str(error))
+                closed.set()
+
+        threads = [threading.Thread(target=ask, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while answers[0] < 20:
+            time.sleep(0.01)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(10) == 0
+        for thread in threads:
+            thread.join(10)
+        assert not failures, failures
+
+
+def test_workers_share_a_port_and_are_started_anew(tmp_path: Path) -> None:
+    save("net", tmp_path / "net.onnx")
+    arguments = (str(tmp_path / "net.onnx"), "--http", "127.0.0.1:0", "--workers", "2", "--drain", "5")
+    with process(*arguments) as (running, announced):
+        client = Client(announced["http"], retries=0)
+        eventually(client)
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        if children.exists():
+            before = children.read_text().split()
+            assert len(before) == 2
+            os.kill(int(before[0]), signal.SIGKILL)
+            end = time.monotonic() + 20
+            while set(children.read_text().split()) == set(before) or len(children.read_text().split()) < 2:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+        eventually(client)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) in (0, 1)
+
+
+def test_slow_clients_are_ended_and_do_not_slow_others() -> None:
+    limits = Limits(head_seconds=0.5, connections=64)
+    with Server({"net": session("net")}, http="127.0.0.1:0", limits=limits) as server:
+        host, port = server.url.split("//")[1].split(":")
+        slow = [socket.create_connection((host, int(port)), timeout=10) for _ in range(50)]
+        for connection in slow:
+            connection.sendall(b"POST /v2/models/net/infer HTTP/1.1\r\nX: ")
+        client = Client(server.url)
+        assert client.infer("net", X).outputs["y"].tolist() == [[16, 20]]
+        for connection in slow:
+            assert b"408" in connection.recv(4096)
+            connection.close()
+
+
+def test_too_many_connections_are_refused_by_name() -> None:
+    with Server({"net": session("net")}, http="127.0.0.1:0", limits=Limits(connections=2)) as server:
+        host, port = server.url.split("//")[1].split(":")
+        held = [socket.create_connection((host, int(port)), timeout=10) for _ in range(3)]
+        assert b"503" in held[2].recv(4096)
+        for connection in held:
+            connection.close()
+
+
+def test_a_client_that_goes_cancels_its_request() -> None:
+    with Server({"slow": Model(session("slow"), Batching(mode="off"))}, http="127.0.0.1:0") as server:
+        host, port = server.url.split("//")[1].split(":")
+        shape = [1, 128, 128]
+        data = np.zeros(shape, np.float32).tobytes()
+        head = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": shape,
+                                       "parameters": {"binary_data_size": len(data)}}]}).encode()  # fmt: skip
+        fields = b"Inference-Header-Content-Length: %d\r\nContent-Length: %d" % (len(head), len(head) + len(data))
+        request = b"POST /v2/models/slow/infer HTTP/1.1\r\n" + fields + b"\r\n\r\n" + head + data
+        clients = [socket.create_connection((host, int(port)), timeout=20) for _ in range(8)]
+        for client in clients:
+            client.sendall(request)
+        for client in clients[2:]:
+            client.close()
+        assert b"200" in clients[0].recv(4096)
+        end = time.monotonic() + 20
+        statistics = server.service.host.get("slow").model.statistics
+        while server.service.host.pending and time.monotonic() < end:
+            time.sleep(0.01)
+        assert statistics.cancelled >= 1
+        assert statistics.success.count + statistics.cancelled <= 8
