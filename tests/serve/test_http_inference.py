@@ -261,12 +261,7 @@ def test_pipelined_and_byte_by_byte_requests_are_answered_in_order(client: Clien
     assert replies.count(b"HTTP/1.1 200") == 3
     positions = [replies.index(b'"id":"1"'), replies.index(b'"id":"2"'), replies.rindex(b'"id":"1"')]
     assert positions == sorted(positions)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
     closing = HEAD.replace(b"Host: x", b"Connection: close")
-    chunked = closing + b"Transfer-Encoding: chunked
-
-" + chunks + b"0
-
-"
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
-    )
+    chunked = closing + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
     assert b"HTTP/1.1 200" in raw(client, chunked)
