@@ -34,8 +34,8 @@ def test_the_command_line_calls_a_server(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_command_line_makes_tokens_and_refuses_contradictions(run: Run, tmp_path: Path) -> None:
-    made = json.loads(run("serve", "--new-token", "infer,read", "--json").out)
-    assert made["line"].endswith(" infer,read")
+    token = json.loads(run("serve", "--new-token", "infer,read", "--json").out)
+    assert token["line"].endswith(" infer,read")
     model = save("net", tmp_path / "net.onnx")
     for words in (
         ["--workers", "2", "--control", "edit"], ["--http", "0.0.0.0:0"],
