@@ -17,6 +17,8 @@ require_onnx()
 defer_imports()
 # Sessions compress models when they load them; compression is above the runtime.
 register_hook("compress_at_load", "sardonyx.compress.at_load", "compress_at_load")
+# Sessions learn from streams; training is above the runtime.
+register_hook("learner", "sardonyx.train.online.learner", "learner_of")
 # Files are opened below, and encryption is above.
 register_hook("open_encrypted", "sardonyx.trust.encryption.reader", "open_encrypted")
 register_hook("sealed_store", "sardonyx.trust.encryption.sealed_store", "sealed_store")

@@ -252,3 +252,51 @@ def test_a_learner_that_failed_says_so() -> None:
             learner.flush()
         with pytest.raises(ExecutionError, match="has stopped"):
             learner.learn(points(4))
+
+
+def test_a_session_learns_and_answers() -> None:
+    session = session_of()
+    learner = session.learn(loss="cross-entropy", optimizer=train.AdamW(0.02), publish_every=5)
+    before = accuracy(learner)
+    for seed in range(30):
+        data = images(32, seed)
+        session.learn({"image": data["image"]}, data["labels"])
+    learner.flush()
+    assert accuracy(learner) > max(0.8, before)
+    with pytest.raises(OptionError, match="first call"):
+        session.learn(optimizer=train.SGD(0.1))
+    learner.close()
+    assert session.learn(loss="cross-entropy") is not learner
+    session.learn().close()
+
+
+def test_labels_that_come_later_are_learned() -> None:
+    with Learner(session_of(regression()), "mse", train.SGD(0.05), batch=4, delayed=2) as learner:
+        data = [points(4, seed) for seed in range(3)]
+        for key, batch in enumerate(data):
+            assert learner.observe(key, {"x": batch["x"]}).outputs["y"].shape == (4, 2)
+        with pytest.raises(OptionError, match="wait for labels"):
+            learner.label(0, data[0]["labels"])  # The oldest of three is forgotten.
+        with pytest.raises(FeedError):
+            learner.label(1, np.zeros((4, 3), np.float32))
+        learner.label(1, data[1]["labels"])
+        learner.flush()
+        assert learner.report.samples == 4 and learner.report.dropped == 4
+
+
+def test_consolidated_weights_keep_what_was_learned() -> None:
+    first, second = images(96), images(96, 1)
+    second["labels"] = (second["labels"] + 1) % 3
+    losses = {}
+    for strength in (0.0, 3000.0):
+        trainer = train.Trainer(classifier(), "cross-entropy", train.EWC(base=train.AdamW(0.01), strength=strength))
+        for _ in range(60):
+            trainer.step(first)
+        known = trainer.evaluate(first)["loss"]
+        trainer.consolidate(first, samples=32)
+        for _ in range(20):
+            trainer.step(second)
+        losses[strength] = trainer.evaluate(first)["loss"] - known
+    assert losses[3000.0] < 0.5 * losses[0.0]
+    with pytest.raises(OptionError, match="EWC"):
+        train.Trainer(classifier(), "cross-entropy", train.SGD(0.1)).consolidate(first)

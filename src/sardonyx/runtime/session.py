@@ -136,6 +136,7 @@ class Session(Edits):
             if watch:
                 raise OptionError("a watched file is not compressed.", where="precision", remedy="Leave out watch.")
             model, self._precision = hook("compress_at_load")(model, self._options)
+        self._learner: Any = None
         self._live = LiveModel(model, self._options)
         if self._timeline is not None:
             self._timeline.loaded()
@@ -335,6 +336,32 @@ class Session(Edits):
         save(self.model, path, **options)
 
     # Running.
+
+    def learn(self, feeds: Mapping[str, Any] | None = None, labels: Any = None, **options: Any) -> Any:
+        """Learn from samples in the background while the session answers.
+
+        The first call makes the :class:`sardonyx.train.Learner` of the session; later calls queue samples.
+
+        Args:
+            feeds: A batch of inputs by name; None makes the learner alone.
+            labels: The labels of the batch.
+            options: Options of the learner, in the first call.
+
+        Returns:
+            The learner: ``report``, ``flush``, ``freeze``, ``rollback``, ``close``.
+
+        Raises:
+            OptionError: An option is impossible, or the session has a learner already.
+            SardonyxError: The samples do not fit the model, or the model cannot be trained.
+
+        Example:
+            >>> session.learn(loss="cross-entropy", guard=Guard())
+            >>> session.learn({"x": x}, y)
+        """
+        self._learner = hook("learner")(self, self._learner, options)
+        if feeds is not None:
+            self._learner.learn(feeds, labels)
+        return self._learner
 
     def profile(self, feeds: Mapping[str, Any] | None = None, runs: int = 20) -> Profile:
         """Measure runs kernel by kernel, against the peak of the machine, with the parts of interpreter and providers.

@@ -17,7 +17,7 @@ _NAMES = {
     "sardonyx.train.metrics": ["Metric"],
     "sardonyx.train.online": ["DDM", "Answer", "Guard", "Learner", "LearnerReport", "PageHinkley", "Replay"],
     "sardonyx.train.optimizers": [
-        "LAMB", "SAM", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Muon", "Optimizer",
+        "EWC", "LAMB", "SAM", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Muon", "Optimizer",
         "RMSprop",
     ],
     "sardonyx.train.parameters": ["Parameter", "find_parameters", "select_parameters", "trainable_form"],

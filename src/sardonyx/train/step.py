@@ -286,6 +286,20 @@ class _Builder:
         return length, [*parameters, *(value for own in slots for value in own), *averages]
 
 
+def loss_gradients(forward: Forward) -> Function:
+    """Return the function of the arguments of a forward pass for the gradients of the mean loss by parameters."""
+    inner = forward.function
+
+    def mean(*values: Value) -> list[Value]:
+        total, weight = _tensors(inline(inner, values)[:2])
+        return [total / weight]
+
+    derived = gradient(trace("mean loss", mean, [x.type for x in inner.inputs]), range(len(forward.parameters)))
+    return simplify(
+        trace("gradients", lambda *values: inline(derived, values)[1:], [value.type for value in inner.inputs])
+    )
+
+
 def _tensors(values: Sequence[Value]) -> list[Tensor]:
     return cast("list[Tensor]", list(values))
 

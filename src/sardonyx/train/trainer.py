@@ -33,7 +33,7 @@ from sardonyx.train.optimizers import SAM, Optimizer, optimizer_of
 from sardonyx.train.parameters import find_parameters, select_parameters, trainable_form
 from sardonyx.train.schedules import Plateau, Schedule
 from sardonyx.train.state_program import StateProgram
-from sardonyx.train.step import StepOptions, build_step, make_groups
+from sardonyx.train.step import StepOptions, build_step, loss_gradients, make_groups
 
 _CHECKPOINT = "training.safetensors"
 
@@ -423,6 +423,53 @@ class Trainer:
         values = {metric.name: metric.finish(mean.value) for metric, mean in zip(self._metrics, means, strict=True)}
         return {LOSS: loss.value, **values}
 
+    def gradients(self, batch: Mapping[str, Any] | Sequence[Any]) -> dict[str, np.ndarray]:
+        """Return the gradients of the loss of a batch by parameter, in inference mode, without a step.
+
+        Args:
+            batch: As of :meth:`step`.
+        """
+        arrays = self._arguments(self._checked(batch))
+        inference = self._inference()
+        count = len(inference.forward.inputs) + len(inference.forward.labels)
+        return inference.gradients(self._weights(), arrays[:count])
+
+    def consolidate(self, data: Data, *, samples: int | None = None) -> None:
+        """Hold to what the current parameters know of data, with the optimizer :class:`EWC`.
+
+        The mean squared gradient of each sample's loss is added to the importance of each parameter, and the anchors
+        move to the current parameters.
+
+        Args:
+            data: Samples with labels, as of :meth:`fit`.
+            samples: Most samples.
+
+        Raises:
+            OptionError: The optimizer is another one, or the data have no sample.
+        """
+        names = [name for name in self.state() if name.startswith("importance:")]
+        if not names:
+            raise OptionError(
+                "the optimizer holds no importances.", where="consolidate", remedy="Use `optimizer=EWC(...)`."
+            )
+        sums: dict[str, np.ndarray] = {}
+        count = 0
+        for batch in Batches(data, self.batch_types, batch_size=1).epoch(0):
+            if samples is not None and count >= samples:
+                break
+            count += 1
+            for name, gradient in self.gradients(batch).items():
+                squared = np.square(gradient, dtype=np.float64)
+                sums[name] = sums[name] + squared if name in sums else squared
+        if not count:
+            raise OptionError("expected at least one sample.", where="consolidate")
+        state = self.state()
+        for name in names:
+            parameter = name.partition(":")[2]
+            state[name] += (sums[parameter] / count).astype(state[name].dtype)
+            state[f"anchor:{parameter}"] = state[f"parameter:{parameter}"]
+        self.load_state(state)
+
     def check_labels(self, batch: Mapping[str, np.ndarray]) -> None:
         """Check the labels of a batch.
 
@@ -607,19 +654,32 @@ class _Inference:
 
         self.forward = forward
         self._program = Program.compile(forward.function, threads=threads)
+        self._threads = threads
+        self._gradients: Program | None = None
 
     def run(
         self, weights: Mapping[str, np.ndarray], arguments: Sequence[np.ndarray]
     ) -> tuple[float, float, dict[str, np.ndarray]]:
         """Return the total and the weight of the loss, and the outputs."""
+        total, weight, *outputs = self._program.run([*self._own(weights), *arguments], RunContext())
+        return float(total), float(weight), dict(zip(self.forward.outputs, outputs, strict=False))
+
+    def gradients(self, weights: Mapping[str, np.ndarray], arguments: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the gradients of the mean loss by parameter."""
+        from sardonyx.compiler.program import Program
+
+        if self._gradients is None:
+            self._gradients = Program.compile(loss_gradients(self.forward), threads=self._threads)
+        results = self._gradients.run([*self._own(weights), *arguments], RunContext())
+        return dict(zip(self.forward.parameters, results, strict=True))
+
+    def _own(self, weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         names = [*self.forward.parameters, *self.forward.statistics]
         inputs = self.forward.function.inputs
-        own = [
+        return [
             np.ascontiguousarray(weights[name], declared.type.dtype.numpy())  # type: ignore[union-attr]
             for name, declared in zip(names, inputs, strict=False)
         ]
-        total, weight, *outputs = self._program.run([*own, *arguments], RunContext())
-        return float(total), float(weight), dict(zip(self.forward.outputs, outputs, strict=False))
 
 
 def _filled(type: TensorType, value: float) -> np.ndarray:

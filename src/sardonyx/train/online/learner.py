@@ -7,7 +7,8 @@ import math
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,7 +19,7 @@ from sardonyx.base import background_threads
 from sardonyx.base.thread_priority import lower_priority
 from sardonyx.errors import ExecutionError, OptionError, ResourceError, SardonyxError
 from sardonyx.runtime.session import Session
-from sardonyx.train.batches import Batches
+from sardonyx.train.batches import Batches, Data
 from sardonyx.train.checkpoints import Position, read_checkpoint, write_checkpoint
 from sardonyx.train.losses import Loss
 from sardonyx.train.online.drift import Detector, detector_of
@@ -92,6 +93,7 @@ class Learner:
         queue_size: Most batches that wait.
         when_full: ``"drop"`` drops a new batch if the queue is full, ``"block"`` waits, ``"refuse"`` raises.
         store: A folder in which published weights are kept; a learner with the same folder goes on from them.
+        delayed: Most batches that wait for labels; see :meth:`observe`.
         seed: The seed of choices.
         threads: Number of threads of steps; 1 leaves the others to calls.
 
@@ -123,11 +125,15 @@ class Learner:
         queue_size: int = 256,
         when_full: Literal["drop", "block", "refuse"] = "block",
         store: str | os.PathLike[str] | None = None,
+        delayed: int = 1024,
         seed: int = 0,
         threads: int | None = 1,
     ) -> None:
-        if batch < 1 or publish_every < 1 or queue_size < 1 or mix < 0:
-            raise OptionError("expected batch, publish_every and queue_size of at least 1, and mix of at least 0.")
+        if min(batch, publish_every, queue_size, delayed) < 1 or mix < 0:
+            raise OptionError(
+                "expected batch, publish_every, queue_size and delayed of at least 1, and mix of at least 0.",
+                where="learner",
+            )
         if when_full not in ("drop", "block", "refuse"):
             raise OptionError(f"expected 'drop', 'block' or 'refuse', got {when_full!r}.", where="when_full")
         self._session = session
@@ -145,6 +151,8 @@ class Learner:
         self._counts = dict.fromkeys(("samples", "held_back", "steps", "published", "undone", "drifts", "dropped"), 0)
         self._loss_total, self._revision, self._steps_since = 0.0, 0, 0
         self._pending: list[Sample] = []
+        self._delayed: OrderedDict[Hashable, dict[str, np.ndarray]] = OrderedDict()
+        self._delayed_limit = delayed
         self._error: BaseException | None = None
         self._closed, self._running = threading.Event(), threading.Event()
         self._running.set()
@@ -192,6 +200,43 @@ class Learner:
                 ) from None
             with self._lock:
                 self._counts["dropped"] += len(next(iter(copied.values())))
+
+    def observe(self, key: Hashable, feeds: Mapping[str, Any]) -> Answer:
+        """Answer samples whose labels come later, and keep the samples until :meth:`label`.
+
+        If more than ``delayed`` batches wait for labels, the oldest is forgotten, and counts as dropped.
+
+        Args:
+            key: A name of the samples, such as the number of a transaction.
+            feeds: A batch of inputs by name.
+        """
+        answer = self.predict(feeds)
+        with self._lock:
+            self._delayed[key] = {name: np.array(value) for name, value in feeds.items()}
+            self._delayed.move_to_end(key)
+            while len(self._delayed) > self._delayed_limit:
+                _, oldest = self._delayed.popitem(last=False)
+                self._counts["dropped"] += len(next(iter(oldest.values())))
+        return answer
+
+    def label(self, key: Hashable, labels: Any) -> None:
+        """Learn from samples that were observed before, now with their labels.
+
+        Raises:
+            OptionError: No observed samples of this key wait for labels.
+            SardonyxError: See :meth:`learn`; the samples wait on.
+        """
+        with self._lock:
+            feeds = self._delayed.get(key)
+        if feeds is None:
+            raise OptionError(
+                f"no samples wait for labels under the key {key!r}.",
+                where="label",
+                remedy="Observe the samples first, or let more of them wait: `delayed=...`.",
+            )
+        self.learn(feeds, labels)
+        with self._lock:
+            self._delayed.pop(key, None)
 
     def predict(self, feeds: Mapping[str, Any]) -> Answer:
         """Return the outputs of the session and the revision of the weights that computed them."""
@@ -262,6 +307,21 @@ class Learner:
                 state[f"parameter:{name}"] = tensor.numpy().astype(state[f"parameter:{name}"].dtype)
             self._trainer.load_state(state)
             self._published, self._revision = state, revision
+
+    def consolidate(self, data: Data, *, samples: int | None = None) -> None:
+        """Hold to what the current weights know of data, with the optimizer :class:`EWC`; see :class:`Trainer`.
+
+        Args:
+            data: Samples with labels, as of :meth:`Trainer.fit`.
+            samples: Most samples.
+        """
+        with self._lock:
+            self._trainer.consolidate(data, samples=samples)
+
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`."""
+        return self._closed.is_set()
 
     @property
     def report(self) -> LearnerReport:
@@ -404,3 +464,20 @@ class Learner:
         self._trainer.load_state(tensors)
         self._session.update_weights(self._trainer.file_weights())
         self._published, self._revision = self._trainer.state(), self._session_revision()
+
+
+def learner_of(session: Session, learner: Learner | None, options: Mapping[str, Any]) -> Learner:
+    """Return the learner of a session: the present one, or a new one with these options.
+
+    Raises:
+        OptionError: The session has a learner, and options for another one.
+    """
+    if learner is None or learner.closed:
+        return Learner(session, **options)
+    if options:
+        raise OptionError(
+            f"the session has a learner; {min(options)!r} is an option of the first call.",
+            where="learn",
+            remedy="Close the learner, or leave out the option.",
+        )
+    return learner

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sardonyx.errors import OptionError
 from sardonyx.train.optimizers.adaptive import Adadelta, Adagrad, Adam, AdamW, RMSprop
+from sardonyx.train.optimizers.anchored import EWC
 from sardonyx.train.optimizers.matrix import LAMB, Adafactor, Muon
 from sardonyx.train.optimizers.momentum import SGD, Lion
 from sardonyx.train.optimizers.optimizer import Optimizer, Slot
@@ -38,6 +39,7 @@ def optimizer_of(optimizer: Optimizer | SAM | str) -> Optimizer | SAM:
 
 
 __all__ = [
+    "EWC",
     "LAMB",
     "OPTIMIZERS",
     "SAM",

@@ -1,0 +1,50 @@
+"""Elastic weight consolidation (Kirkpatrick et al., 2017), a wrapper around an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sardonyx.core.dim import Size
+from sardonyx.core.language import Tensor
+from sardonyx.errors import OptionError
+from sardonyx.train.optimizers.adaptive import AdamW
+from sardonyx.train.optimizers.optimizer import Optimizer, Scalars, Slot
+from sardonyx.train.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class EWC(Optimizer):
+    """Pull each parameter toward its value at the last consolidation, by its importance for the data of that time.
+
+    The gradient of ``strength / 2 * importance * (p - anchor) ** 2`` is added to the gradient of the loss.
+    :meth:`Trainer.consolidate` adds the mean squared gradients of samples to the importances, and moves the anchors.
+    Before the first consolidation the importances are zero.
+
+    Attributes:
+        rate: The learning rate; that of the base by default.
+        base: The optimizer of the update.
+        strength: Factor of the pull.
+    """
+
+    rate: float | Schedule = -1.0
+    base: Optimizer = field(default_factory=AdamW)
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.rate == -1.0:
+            object.__setattr__(self, "rate", self.base.rate)
+        super().__post_init__()
+        if not self.strength >= 0:
+            raise OptionError(f"expected a strength of at least 0, got {self.strength}.", where="strength")
+
+    def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
+        return (*self.base.slots(shape), Slot("importance", shape), Slot("anchor", shape))
+
+    def scalars(self, step: int, rate: float) -> dict[str, float]:
+        return self.base.scalars(step, rate)
+
+    def update(self, p: Tensor, g: Tensor, state: Mapping[str, Tensor], s: Scalars) -> tuple[Tensor, dict[str, Tensor]]:
+        importance, anchor = state["importance"], state["anchor"]
+        new, slots = self.base.update(p, g + self.strength * importance * (p - anchor), state, s)
+        return new, {**slots, "importance": importance, "anchor": anchor}
