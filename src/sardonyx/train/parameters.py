@@ -14,6 +14,7 @@ from onnx_ir.passes.common import InlinePass
 
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model.copying import copy_model
+from sardonyx.ops.definitions.counted_dropout import DOMAIN
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
 
@@ -51,7 +52,8 @@ _POSITIONS: dict[str, dict[int, Kind]] = {
 """Inputs that hold parameters, by operator."""
 
 _VIEWS = frozenset({
-    "Cast", "DequantizeLinear", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
+    "Cast", "DequantizeLinear", "FakeQuantize", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+    "Unsqueeze",
 })  # fmt: skip
 """Operators that move the elements of their first input: a parameter may reach its reader through them."""
 
@@ -164,7 +166,7 @@ def find_parameters(model: ir.Model) -> list[Parameter]:
 def _uses(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
     """Yield the readers of a value and of its views."""
     for node, index in value.uses():
-        if not node.domain and (node.op_type == "Concat" or (node.op_type in _VIEWS and index == 0)):
+        if node.domain in ("", DOMAIN) and (node.op_type == "Concat" or (node.op_type in _VIEWS and index == 0)):
             for output in node.outputs:
                 yield from _uses(output)
         else:

@@ -57,6 +57,7 @@ class StepOptions:
         ema: Coefficient of running means of the parameters; None for none.
         rho: Length of the move of :class:`SAM`; 0 for none.
         accumulate: Batches a step.
+        masked: Positions of parameters whose zeros stay zero.
     """
 
     clip_norm: float | None = None
@@ -64,6 +65,7 @@ class StepOptions:
     ema: float | None = None
     rho: float = 0.0
     accumulate: int = 1
+    masked: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value"):
@@ -275,6 +277,8 @@ class _Builder:
                 numbers = {name: L.cast(L.entry(vector, k), p.dtype) for k, name in enumerate(group.scalar_names())}
                 by_name = dict(zip((slot.name for slot in self.slots[i]), slots[i], strict=True))
                 parameters[i], new = group.optimizer.update(p, g, by_name, numbers)
+                if i in self.options.masked:
+                    parameters[i] = L.where(L.equal(p, 0), 0, parameters[i])
                 slots[i] = [new[slot.name] for slot in self.slots[i]]
         if length is None:
             # Any sum that shows a number that is not finite; the gradients need not be in memory for this one.

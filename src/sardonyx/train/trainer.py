@@ -31,6 +31,7 @@ from sardonyx.train.model_weights import equal_answers, with_weights
 from sardonyx.train.non_finite import first_non_finite
 from sardonyx.train.optimizers import SAM, Optimizer, optimizer_of
 from sardonyx.train.parameters import find_parameters, select_parameters, trainable_form
+from sardonyx.train.quantized import simulated_form
 from sardonyx.train.schedules import Plateau, Schedule
 from sardonyx.train.state_program import StateProgram
 from sardonyx.train.step import StepOptions, build_step, loss_gradients, make_groups
@@ -57,6 +58,7 @@ class Trainer:
         accumulate: Batches a step; gradients are weighted as in one batch of their sum.
         teacher: A model whose first output is the label ``teacher`` of :class:`Distillation`.
         lora: Adapters that are trained instead of weights; ``trainable`` names further parameters then.
+        keep_zeros: If True, weights that are zero stay zero: the masks of a pruned model are preserved.
         seed: Seed of the order of samples, of dropout and of adapters.
         threads: Number of threads; None for all processors of the process.
 
@@ -93,6 +95,7 @@ class Trainer:
         accumulate: int = 1,
         teacher: Loadable | None = None,
         lora: LoRA | None = None,
+        keep_zeros: bool = False,
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
@@ -101,7 +104,12 @@ class Trainer:
         self._loss, self._metrics = loss_of(loss), metrics_of(metrics)
         self._optimizer, self._seed, self._threads = optimizer_of(optimizer), seed, threads
         self._source = load(model)
-        self._model = trainable_form(self._source)
+        if lora is not None and simulated_form(self._source) is not None:
+            raise OptionError(
+                "adapters of quantized weights cannot be merged.", where="lora", remedy="Train the float model."
+            )
+        self._quantized = simulated_form(self._source)
+        self._model = trainable_form(self._source if self._quantized is None else self._quantized.model)
         self._lora, self._base = lora, self._model
         selected = [] if lora and trainable == "*" else select_parameters(find_parameters(self._model), trainable)
         if lora is not None:
@@ -111,7 +119,8 @@ class Trainer:
             self._model, selected, self._loss, training=True, batch_norm=batch_norm, dropout=dropout
         )
         rho = self._optimizer.rho if isinstance(self._optimizer, SAM) else 0.0
-        options = StepOptions(clip_norm, clip_value, ema, rho, accumulate)
+        masked = _masked(self._model, selected) if keep_zeros else ()
+        options = StepOptions(clip_norm, clip_value, ema, rho, accumulate, masked)
         self._groups = make_groups(self._optimizer, selected, groups)
         self._step = build_step(self._forward, self._groups, options)
         self._options = options
@@ -129,6 +138,8 @@ class Trainer:
         self._last_batch: tuple[dict[str, np.ndarray], list[np.ndarray]] | None = None
         self.parameters = tuple(selected)
         self.notes = self._forward.notes
+        if self._quantized is not None:
+            self.notes += ("The model is quantized: weights and activations are rounded in training.",)
         self.history = History()
 
     # One step.
@@ -529,6 +540,8 @@ class Trainer:
             average: If True, the model has the running means of the parameters.
         """
         weights = self._weights(average=average)
+        if self._quantized is not None:
+            return self._quantized.quantized(weights)
         if self._lora is None:
             return with_weights(self._source, self._model, weights)
         own = {name: array for name, array in weights.items() if name in self._base.graph.initializers}
@@ -680,6 +693,18 @@ class _Inference:
             np.ascontiguousarray(weights[name], declared.type.dtype.numpy())  # type: ignore[union-attr]
             for name, declared in zip(names, inputs, strict=False)
         ]
+
+
+def _masked(model: ir.Model, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the positions of matrices with zeros."""
+    positions = []
+    for position, name in enumerate(names):
+        tensor = model.graph.initializers[name].const_value
+        if tensor is not None and len(tensor.shape) > 1 and not tensor.numpy().all():
+            positions.append(position)
+    if not positions:
+        raise OptionError("no trained weight has a zero.", where="keep_zeros", remedy="Prune the model first.")
+    return tuple(positions)
 
 
 def _filled(type: TensorType, value: float) -> np.ndarray:

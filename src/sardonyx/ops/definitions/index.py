@@ -106,6 +106,7 @@ _FAMILIES: dict[str, dict[str, str]] = {
     },
     "sardonyx.train": {
         "counted_dropout": "CountedDropout",
+        "fake_quantize": "FakeQuantize",
     },
 }
 

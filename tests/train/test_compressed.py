@@ -1,0 +1,84 @@
+"""Training of quantized and of pruned models: the result is a quantized or pruned model that answers as the trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import sardonyx
+from sardonyx import train
+from sardonyx.errors import OptionError
+from tests.train.networks import classifier, images
+
+
+def trained() -> Any:
+    trainer = train.Trainer(classifier(), "cross-entropy", train.AdamW(0.02))
+    for seed in range(20):
+        trainer.step(images(32, seed))
+    return trainer.model()
+
+
+@pytest.mark.parametrize("scheme", ["int8", "w4a8"])
+def test_a_quantized_model_is_trained_and_saved_with_its_scales(tmp_path: Path, scheme: str) -> None:
+    data = [{"image": images(8, seed)["image"]} for seed in range(4)]
+    quantized = sardonyx.to_proto(sardonyx.quantize(trained(), data=data, scheme=scheme).model)
+    trainer = train.Trainer(quantized, "cross-entropy", train.AdamW(0.005))
+    before = trainer.evaluate(images(128, 99))["loss"]
+    for seed in range(30):
+        trainer.step(images(32, seed))
+    assert trainer.evaluate(images(128, 99))["loss"] < 0.8 * before
+    assert trainer.save(tmp_path / "tuned.onnx") <= 1e-5
+    tuned = onnx.load(tmp_path / "tuned.onnx")
+    assert [node.op_type for node in tuned.graph.node] == [node.op_type for node in quantized.graph.node]
+    old = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantized.graph.initializer}
+    new = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tuned.graph.initializer}
+    changed = {name for name in old if not np.array_equal(old[name], new[name])}
+    assert changed and all(old[name].dtype == new[name].dtype for name in old)
+    assert not any("scale" in name for name in changed)
+    feeds = {"image": images(64, 5)["image"]}
+    simulated = trainer.predict(feeds)["logits"]
+    (native,) = sardonyx.Session(tmp_path / "tuned.onnx", compile="wait").run(None, feeds)
+    np.testing.assert_array_equal(native, simulated)
+
+
+def test_the_rounding_passes_gradients_where_codes_are_not_saturated() -> None:
+    from sardonyx.core.eval.trace import trace
+    from sardonyx.core.ir import types as t
+    from sardonyx.core.ir.types import TensorType
+    from sardonyx.core.language import reduce_sum
+    from sardonyx.core.transform.differentiation import gradient
+    from sardonyx.ops.definitions.fake_quantize import fake_quantize
+    from tests.core.programs import computed
+
+    types = [TensorType(t.FLOAT, (5,)), TensorType(t.FLOAT, ())]
+    function = trace("f", lambda x, s: [reduce_sum(fake_quantize(x, s, low=-8, high=7))], types)
+    x = np.array([-3.0, 0.3, 0.74, 3.6, 9.0], np.float32)
+    total, dx, ds = computed(gradient(function), [x, np.float32(0.5)])
+    assert total == -3.0 + 0.5 + 0.5 + 3.5 + 3.5
+    assert dx.tolist() == [1, 1, 1, 1, 0] and ds == 0
+
+
+def test_zeros_of_a_pruned_model_stay_zero() -> None:
+    model = sardonyx.load(trained())
+    weight = model.graph.initializers["conv2.weight"]
+    array = weight.const_value.numpy().copy()  # type: ignore[union-attr]
+    array[np.abs(array) < np.quantile(np.abs(array), 0.6)] = 0
+    weight.const_value = ir.tensor(array, name="conv2.weight")
+    trainer = train.Trainer(model, "cross-entropy", train.AdamW(0.01, weight_decay=0.1), keep_zeros=True)
+    for seed in range(10):
+        trainer.step(images(32, seed))
+    tuned = trainer.state()["parameter:conv2.weight"]
+    assert np.array_equal(tuned == 0, array == 0) and not np.array_equal(tuned, array)
+    with pytest.raises(OptionError, match="no trained weight has a zero"):
+        train.Trainer(trained(), "cross-entropy", keep_zeros=True)
+
+
+def test_adapters_of_a_quantized_model_are_refused() -> None:
+    quantized = sardonyx.quantize(trained(), weights="int4").model
+    with pytest.raises(OptionError, match="cannot be merged"):
+        train.Trainer(quantized, "cross-entropy", lora=train.LoRA(2))
