@@ -50,6 +50,12 @@ IMPORTERS: tuple[Importer, ...] = (
         classes=("torch",),
     ),
     Importer("tflite", "sardonyx.convert.tflite.importer", suffixes=(".tflite", ".lite")),
+    Importer(
+        "tabular",
+        "sardonyx.convert.tabular.importer",
+        suffixes=(".joblib", ".pkl", ".pickle", ".ubj", ".xgb", ".cbm", ".lgb"),
+        classes=("sklearn", "xgboost", "lightgbm", "catboost"),
+    ),
 )
 """All importers; the first that accepts a source reads it."""
 

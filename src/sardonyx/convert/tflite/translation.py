@@ -209,15 +209,10 @@ class Scope(GraphBuilder):
             if tensor.type.startswith("COMPLEX"):
                 sizes.append(2)
             value.type = ir.TensorType(self.type(tensor))
-            if named and not self._is_counted(index):
+            if named:
                 value.shape = ir.Shape(sizes)
             outputs.append(value)
         return outputs
-
-    def _is_counted(self, index: int) -> bool:
-        """Return True if the file's sizes of an output may not hold: inputs are open, or the rank is 0."""
-        tensors = self.record.tensors
-        return not tensors[index].shape or any(-1 in tensors[i].signature for i in self.record.inputs)
 
     def array(self, index: int) -> npt.NDArray[Any] | None:
         """Return the stored elements of a constant tensor, None for a computed one."""

@@ -1,0 +1,446 @@
+"""Boosted trees of xgboost, lightgbm and catboost, from estimators and from their own model files.
+
+The libraries' text and JSON forms are read, never their pickles. xgboost compares and adds in float32, lightgbm in
+float64: thresholds and inputs are rounded as each library rounds them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.convert.tabular.arrays import Array, sigmoid, softmax, where
+from sardonyx.convert.tabular.linear import two_columns
+from sardonyx.convert.tabular.methods import labels, method, number_matrix
+from sardonyx.convert.tabular.trees import LESS, LESS_OR_EQUAL, MEMBER, Tree, ensemble
+from sardonyx.errors import MissingDependencyError, ModelFileError, UnsupportedError
+
+
+def model_from_file(path: Path) -> Any:
+    """Return the model of xgboost, lightgbm or catboost in a file.
+
+    Raises:
+        ModelFileError: The file is of none of these libraries.
+        MissingDependencyError: The library is not installed.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+    except OSError as error:
+        raise ModelFileError(f"cannot be read: {error}", where=str(path)) from error
+    if head.startswith(b"tree\n") and b"version=" in head:
+        return _loaded("lightgbm", lambda library: library.Booster(model_file=str(path)), path)
+    if head.startswith(b"CBM1") or b'"oblivious_trees"' in head or b'"ctr_data"' in head:
+        return _loaded("catboost", lambda library: _catboost(library, path), path)
+    if head[:1] == b"{":
+        return _loaded("xgboost", lambda library: _xgboost(library, path), path)
+    raise ModelFileError("expected a model of xgboost, lightgbm or catboost", where=str(path))
+
+
+def _loaded(name: str, load: Any, path: Path) -> Any:
+    if importlib.util.find_spec(name) is None:
+        raise MissingDependencyError(f"the model needs {name}", where=str(path), remedy=f"pip install {name}")
+    try:
+        return load(importlib.import_module(name))
+    except Exception as error:
+        raise ModelFileError(f"{name} cannot read the file: {str(error)[:200]}", where=str(path)) from error
+
+
+def _xgboost(library: Any, path: Path) -> Any:
+    booster = library.Booster()
+    booster.load_model(str(path))
+    objective = json.loads(booster.save_config())["learner"]["objective"]["name"]
+    kind = library.XGBClassifier if objective.startswith(("binary:", "multi:")) else library.XGBRegressor
+    estimator = kind()
+    estimator.load_model(str(path))
+    return estimator
+
+
+def _catboost(library: Any, path: Path) -> Any:
+    model = library.CatBoost()
+    model.load_model(str(path), format="json" if path.suffix.lower() == ".json" else "cbm")
+    return model
+
+
+# xgboost
+
+
+def _xgboost_learner(estimator: Any) -> tuple[dict[str, Any], int]:
+    """Return the learner of a booster as JSON, and the number of iterations that predictions use."""
+    booster = estimator.get_booster() if hasattr(estimator, "get_booster") else estimator
+    learner = json.loads(booster.save_raw("json"))["learner"]
+    best = getattr(estimator, "best_iteration", None) if _has_best(estimator) else None
+    return learner, (best + 1 if best is not None else 0)
+
+
+def _has_best(estimator: Any) -> bool:
+    try:
+        return getattr(estimator, "best_iteration", None) is not None
+    except AttributeError:
+        return False
+
+
+def _xgboost_tree(tree: dict[str, Any], weight: float) -> Tree:
+    left, right = np.asarray(tree["left_children"]), np.asarray(tree["right_children"])
+    is_leaf = left < 0
+    number = np.where(is_leaf, np.negative(np.cumsum(is_leaf)), np.cumsum(~is_leaf) - 1)
+    inner = np.flatnonzero(~is_leaf)
+    conditions = np.asarray(tree["split_conditions"], np.float32)
+    is_set = np.asarray(tree.get("split_type", np.zeros(len(left))), int)[inner] == 1
+    members: dict[int, list[float]] = {}
+    starts = {
+        int(n): (int(s), int(k))
+        for n, s, k in zip(
+            tree.get("categories_nodes", ()),
+            tree.get("categories_segments", ()),
+            tree.get("categories_sizes", ()),
+            strict=True,
+        )
+    }
+    for i in np.flatnonzero(is_set):
+        start, size = starts[int(inner[i])]
+        members[int(i)] = [float(c) for c in tree["categories"][start : start + size]] or [-1.0]
+    default_left = np.asarray(tree["default_left"], bool)[inner]
+    go_left, go_right = number[left[inner]], number[right[inner]]
+    # A category in the set goes right; membership is the true branch here.
+    return Tree(
+        np.asarray(tree["split_indices"], np.int64)[inner],
+        np.where(is_set, 0.0, conditions[inner].astype(np.float64)),
+        np.where(is_set, go_right, go_left),
+        np.where(is_set, go_left, go_right),
+        default_left ^ is_set,
+        np.where(is_set, MEMBER, LESS).astype(np.uint8),
+        conditions[is_leaf].astype(np.float64) * weight,
+        members,
+    )
+
+
+def _xgboost_margin(estimator: Any, x: Any) -> tuple[Array, str, dict[str, Any]]:
+    """Return raw predictions [rows, groups], the objective's name, and the learner."""
+    learner, rounds = _xgboost_learner(estimator)
+    booster = learner["gradient_booster"]
+    weights: list[float] | None = None
+    if "gbtree" in booster:
+        weights = [float(w) for w in booster["weight_drop"]]
+        booster = booster["gbtree"]
+    if "model" not in booster or "trees" not in booster["model"]:
+        return _xgboost_linear(booster, learner, x), learner["objective"]["name"], learner
+    model = booster["model"]
+    parameters = learner["learner_model_param"]
+    groups = max(int(parameters["num_class"]), int(parameters.get("num_target", 1)), 1)
+    trees, targets = [], []
+    limit = len(model["trees"])
+    pointer = model.get("iteration_indptr")
+    if rounds and pointer:
+        limit = int(pointer[min(rounds, len(pointer) - 1)])
+    for i, (tree, group) in enumerate(zip(model["trees"], model["tree_info"], strict=True)):
+        if i < limit:
+            if int(tree["tree_param"].get("size_leaf_vector", 1)) > 1:
+                raise UnsupportedError("trees with several outputs", where="xgboost")
+            trees.append(_xgboost_tree(tree, 1.0 if weights is None else weights[i]))
+            targets.append(int(group))
+    features = number_matrix(x).cast(np.float32).cast(np.float64)
+    margin = ensemble(features, trees, targets, groups)
+    objective = learner["objective"]["name"]
+    return margin + _base_margin(parameters["base_score"], objective), objective, learner
+
+
+def _xgboost_linear(booster: dict[str, Any], learner: dict[str, Any], x: Any) -> Array:
+    parameters = learner["learner_model_param"]
+    groups = max(int(parameters["num_class"]), 1)
+    weights = np.asarray(booster["model"]["weights"], np.float64).reshape(-1, groups)
+    base = _base_margin(parameters["base_score"], learner["objective"]["name"])
+    return number_matrix(x) @ weights[:-1] + (weights[-1] + base)
+
+
+def _base_margin(text: str, objective: str) -> Any:
+    base = np.asarray(json.loads(text) if text.startswith("[") else [float(text)], np.float64)
+    if objective in ("binary:logistic", "reg:logistic", "binary:logitraw"):
+        return np.log(base / (1 - base))
+    if objective.startswith(("count:", "reg:gamma", "reg:tweedie", "survival:cox", "survival:aft")):
+        return np.log(base)
+    return base
+
+
+@method("predict", "XGBRegressor", "XGBRFRegressor", "XGBRanker")
+def xgboost_regression(estimator: Any, x: Any) -> Array:
+    """Translate the sum of trees under the objective's transformation."""
+    margin, objective, _ = _xgboost_margin(estimator, x)
+    if objective in ("reg:logistic", "binary:logistic"):
+        margin = sigmoid(margin)
+    elif objective.startswith(("count:", "reg:gamma", "reg:tweedie")):
+        margin = np.exp(margin)
+    elif not objective.startswith(("reg:", "rank:", "binary:logitraw")):
+        raise UnsupportedError(f"objective {objective} has no translation", where="XGBRegressor")
+    result = margin.cast(np.float32)
+    return result if _targets(estimator) > 1 else result.ravel()
+
+
+def _targets(estimator: Any) -> int:
+    learner, _ = _xgboost_learner(estimator)
+    return int(learner["learner_model_param"].get("num_target", 1))
+
+
+def _xgboost_proba(estimator: Any, x: Any) -> Array:
+    margin, objective, _ = _xgboost_margin(estimator, x)
+    if objective.startswith("multi:"):
+        return softmax(margin)
+    if _targets(estimator) > 1:
+        return sigmoid(margin)
+    if objective in ("binary:logistic", "reg:logistic"):
+        return two_columns(sigmoid(margin))
+    raise UnsupportedError(f"probabilities of objective {objective}", where="XGBClassifier")
+
+
+@method("predict_proba", "XGBClassifier", "XGBRFClassifier")
+def xgboost_proba(estimator: Any, x: Any) -> Array:
+    """Translate class probabilities, in float32 as the library gives them."""
+    return _xgboost_proba(estimator, x).cast(np.float32)
+
+
+@method("predict", "XGBClassifier", "XGBRFClassifier")
+def xgboost_labels(estimator: Any, x: Any) -> Array:
+    """Translate the most probable class; several outputs are 0 or 1 each."""
+    share = _xgboost_proba(estimator, x)
+    if _targets(estimator) > 1:
+        return (share > 0.5).cast(np.int64)
+    classes = np.asarray(estimator.classes_)
+    if len(classes) == 2:
+        return labels(classes, (share.columns(1) > 0.5).cast(np.int64))
+    return labels(classes, share.argmax(1))
+
+
+# lightgbm
+
+
+def _lightgbm_model(estimator: Any) -> dict[str, Any]:
+    booster = getattr(estimator, "booster_", estimator)
+    best = getattr(estimator, "best_iteration_", None) or getattr(booster, "best_iteration", None) or None
+    result: dict[str, Any] = booster.dump_model(num_iteration=best if best and best > 0 else None)
+    return result
+
+
+def _lightgbm_tree(structure: dict[str, Any]) -> Tree:
+    columns: dict[str, list[Any]] = {name: [] for name in ("feature", "threshold", "left", "right", "missing", "mode")}
+    members: dict[int, list[float]] = {}
+    values: list[float] = []
+
+    def leaf(node: dict[str, Any]) -> int:
+        values.append(float(node["leaf_value"]))
+        return ~(len(values) - 1)
+
+    if "split_index" not in structure:
+        empty = np.zeros(0, np.int64)
+        values.append(float(structure["leaf_value"]))
+        return Tree(empty, np.zeros(0), empty, empty, empty > 0, empty.astype(np.uint8), np.array(values))
+    pending = [(structure, -1, "")]
+    while pending:
+        node, parent, side = pending.pop()
+        if "split_index" in node:
+            index = len(columns["feature"])
+            kind = node["decision_type"]
+            columns["feature"].append(int(node["split_feature"]))
+            columns["left"].append(0)
+            columns["right"].append(0)
+            if kind == "==":
+                members[index] = [float(c) for c in str(node["threshold"]).split("||")]
+                columns["threshold"].append(0.0)
+                columns["mode"].append(MEMBER)
+                columns["missing"].append(False)
+            elif kind == "<=":
+                columns["threshold"].append(float(node["threshold"]))
+                columns["mode"].append(LESS_OR_EQUAL)
+                columns["missing"].append(_lightgbm_missing_left(node))
+            else:
+                raise UnsupportedError(f"decision type {kind}", where="lightgbm")
+            pending += [(node["right_child"], index, "right"), (node["left_child"], index, "left")]
+            target = index
+        else:
+            target = leaf(node)
+        if parent >= 0:
+            columns[side][parent] = target
+    return Tree(
+        np.array(columns["feature"], np.int64),
+        np.array(columns["threshold"], np.float64),
+        np.array(columns["left"], np.int64),
+        np.array(columns["right"], np.int64),
+        np.array(columns["missing"], bool),
+        np.array(columns["mode"], np.uint8),
+        np.array(values),
+        members,
+    )
+
+
+def _lightgbm_missing_left(node: dict[str, Any]) -> bool:
+    """Return True if NaN goes left: by default, or as 0 where the file has no missing values."""
+    match node["missing_type"]:
+        case "NaN":
+            return bool(node["default_left"])
+        case "None":
+            return float(node["threshold"]) >= 0
+    raise UnsupportedError("zero_as_missing=True", where="lightgbm")
+
+
+def _lightgbm_raw(estimator: Any, x: Any) -> tuple[Array, str, int]:
+    """Return raw predictions [rows, groups], the objective, and the number of groups."""
+    model = _lightgbm_model(estimator)
+    groups = int(model["num_tree_per_iteration"])
+    trees = [_lightgbm_tree(entry["tree_structure"]) for entry in model["tree_info"]]
+    targets = [i % groups for i in range(len(trees))]
+    features = number_matrix(x)
+    used = {int(f) for tree in trees for f in tree.features[tree.mode == MEMBER]}
+    if used:
+        whole = np.zeros(len(model["feature_names"]), bool)
+        whole[sorted(used)] = True
+        # Categories are integers: the library truncates values, and NaN is in no set.
+        features = where(whole, np.sign(features) * np.floor(np.absolute(features)), features)
+    raw = ensemble(features, trees, targets, groups)
+    if model.get("average_output"):
+        raw = raw / float(len(trees) // groups)
+    return raw, str(model.get("objective", "")), groups
+
+
+def _option(objective: str, name: str, default: float) -> float:
+    for word in objective.split():
+        key, _, value = word.partition(":")
+        if key == name:
+            return float(value)
+    return default
+
+
+@method("predict", "LGBMRegressor", "LGBMRanker")
+def lightgbm_regression(estimator: Any, x: Any) -> Array:
+    """Translate the sum of trees under the objective's transformation."""
+    raw, objective, _ = _lightgbm_raw(estimator, x)
+    result = raw.ravel()
+    name = objective.split(" ")[0]
+    if name in ("poisson", "gamma", "tweedie"):
+        return np.exp(result)
+    if "sqrt" in objective.split(" ")[1:]:
+        return np.sign(result) * result * result
+    if name == "cross_entropy":
+        return sigmoid(result)
+    return result
+
+
+@method("predict_proba", "LGBMClassifier")
+def lightgbm_proba(estimator: Any, x: Any) -> Array:
+    """Translate class probabilities."""
+    raw, objective, _ = _lightgbm_raw(estimator, x)
+    name = objective.split(" ")[0]
+    if name == "binary":
+        return two_columns(sigmoid(raw * _option(objective, "sigmoid", 1.0)))
+    if name == "multiclass":
+        return softmax(raw)
+    if name == "multiclassova":
+        return sigmoid(raw * _option(objective, "sigmoid", 1.0))
+    raise UnsupportedError(f"objective {objective} has no translation", where="LGBMClassifier")
+
+
+@method("predict", "LGBMClassifier")
+def lightgbm_labels(estimator: Any, x: Any) -> Array:
+    """Translate the most probable class."""
+    return labels(estimator.classes_, lightgbm_proba(estimator, x).argmax(1))
+
+
+@method("predict", "Booster")
+def booster_prediction(estimator: Any, x: Any) -> Array:
+    """Translate the predictions of a model of lightgbm without an estimator."""
+    if type(estimator).__module__.partition(".")[0] != "lightgbm":
+        raise UnsupportedError("a Booster of xgboost", where="xgboost", remedy="Give the estimator or the file.")
+    raw, objective, groups = _lightgbm_raw(estimator, x)
+    name = objective.split(" ")[0]
+    if name == "binary":
+        return sigmoid(raw.ravel() * _option(objective, "sigmoid", 1.0))
+    if name == "multiclass":
+        return softmax(raw)
+    result = raw.ravel() if groups == 1 else raw
+    return np.exp(result) if name in ("poisson", "gamma", "tweedie") else result
+
+
+# catboost
+
+
+def _catboost_model(estimator: Any) -> dict[str, Any]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="sardonyx-catboost-") as folder:
+        path = Path(folder) / "model.json"
+        estimator.save_model(str(path), format="json")
+        result: dict[str, Any] = json.loads(path.read_text())
+        return result
+
+
+def _catboost_raw(estimator: Any, x: Any) -> Array:
+    """Return raw predictions [rows, outputs] of symmetric trees: a leaf's number is its conditions' bits."""
+    model = _catboost_model(estimator)
+    if model["features_info"].get("categorical_features") or "oblivious_trees" not in model:
+        raise UnsupportedError(
+            "categorical features or trees that are not symmetric",
+            where=type(estimator).__name__,
+            remedy="Encode categories ahead of the model, and train with grow_policy='SymmetricTree'.",
+        )
+    index = {int(f["feature_index"]): int(f["flat_feature_index"]) for f in model["features_info"]["float_features"]}
+    nan_true = {
+        int(f["feature_index"]): f.get("nan_value_treatment") == "AsTrue"
+        for f in model["features_info"]["float_features"]
+    }
+    scale, bias = model["scale_and_bias"]
+    bias = np.asarray(bias, np.float64).reshape(-1)
+    total: Any = None
+    features = number_matrix(x).cast(np.float32)
+    for tree in model["oblivious_trees"]:
+        outputs = len(tree["leaf_values"]) // len(tree["leaf_weights"] or [1] * (1 << len(tree["splits"] or [])))
+        table = np.asarray(tree["leaf_values"], np.float64).reshape(-1, outputs)
+        splits = tree["splits"] or []
+        if not splits:
+            part = features.columns([0]).cast(np.float64) * 0.0 + table[0]
+        else:
+            columns = features.columns([index[int(s["float_feature_index"])] for s in splits])
+            borders = np.array([s["border"] for s in splits], np.float32)
+            bits = columns > borders
+            treatment = np.array([nan_true[int(s["float_feature_index"])] for s in splits])
+            bits = bits | (np.isnan(columns) & treatment) if treatment.any() else bits
+            number = (bits.cast(np.int64) * (1 << np.arange(len(splits), dtype=np.int64))).sum(1)
+            part = number.constant(table, np.float64).rows(number)
+        total = part if total is None else total + part
+    return total * float(scale) + bias
+
+
+def _loss(estimator: Any) -> str:
+    parameters = estimator.get_all_params() if hasattr(estimator, "get_all_params") else {}
+    return str(parameters.get("loss_function", "RMSE")).partition(":")[0]
+
+
+@method("predict", "CatBoostRegressor", "CatBoost")
+def catboost_regression(estimator: Any, x: Any) -> Array:
+    """Translate the sum of trees; counts are exponentials."""
+    raw, loss = _catboost_raw(estimator, x), _loss(estimator)
+    if type(estimator).__name__ == "CatBoostRegressor" and loss in ("Poisson", "Tweedie"):
+        raw = np.exp(raw)
+    return raw.ravel() if len(_catboost_bias(estimator)) == 1 else raw
+
+
+def _catboost_bias(estimator: Any) -> Any:
+    return np.asarray(_catboost_model(estimator)["scale_and_bias"][1]).reshape(-1)
+
+
+@method("predict_proba", "CatBoostClassifier")
+def catboost_proba(estimator: Any, x: Any) -> Array:
+    """Translate class probabilities."""
+    raw = _catboost_raw(estimator, x)
+    if len(estimator.classes_) == 2:
+        return two_columns(sigmoid(raw))
+    return softmax(raw) if _loss(estimator) == "MultiClass" else sigmoid(raw)
+
+
+@method("predict", "CatBoostClassifier")
+def catboost_labels(estimator: Any, x: Any) -> Array:
+    """Translate the most probable class; several classes come as a column."""
+    result = labels(estimator.classes_, catboost_proba(estimator, x).argmax(1))
+    return result.reshape(-1, 1) if len(estimator.classes_) > 2 else result

@@ -1,0 +1,266 @@
+"""The inputs of an estimator: one matrix, texts, or columns of several types; and rows to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.convert.tabular.composition import column_indices
+from sardonyx.errors import OptionError
+
+TEXT, NUMBER = "text", "number"
+"""Kinds of columns."""
+
+_ROWS = (5, 1, 7)
+"""Numbers of rows of the examples."""
+
+_WORDS = ["one", "two", "three", "four", "five", "six", "seven"]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The inputs of a model.
+
+    Attributes:
+        kinds: The kind of each column.
+        names: Names of columns; empty unless the estimator was fitted with names.
+        is_vector: True if the estimator accepts one value per row: a text, a label, a number.
+    """
+
+    kinds: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    is_vector: bool = False
+
+    @property
+    def is_mixed(self) -> bool:
+        """True if columns are inputs of their own."""
+        return len(set(self.kinds)) > 1
+
+    def input_names(self) -> list[str]:
+        """Return the names of the model's inputs."""
+        if not self.is_mixed:
+            return ["X"]
+        return [str(name) for name in self.names] or [f"x{i}" for i in range(len(self.kinds))]
+
+    def feeds(self, rows: Any) -> dict[str, Any]:
+        """Return rows (an array, a data frame or a sequence) as feeds of the model."""
+        if self.is_mixed:
+            columns = [_column(rows, i) for i in range(len(self.kinds))]
+            return {
+                name: np.asarray(column, object if kind == TEXT else np.float64).reshape(-1, 1)
+                for name, column, kind in zip(self.input_names(), columns, self.kinds, strict=True)
+            }
+        array = np.asarray(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
+        array = array.astype(object if self.kinds[0] == TEXT else np.float64)
+        return {"X": array.reshape(-1) if self.is_vector else array}
+
+    def rows(self, feeds: Mapping[str, Any]) -> Any:
+        """Return feeds as the estimator accepts them."""
+        arrays = [np.asarray(feeds[name]) for name in self.input_names()]
+        if not self.is_mixed:
+            return self._named(arrays[0]) if self.names and not self.is_vector else arrays[0]
+        matrix = np.concatenate([array.astype(object) for array in arrays], axis=1)
+        return self._named(matrix)
+
+    def _named(self, matrix: Any) -> Any:
+        if not self.names:
+            return matrix
+        import pandas
+
+        frame = pandas.DataFrame(matrix, columns=list(self.names))
+        if self.is_mixed:
+            for name, kind in zip(self.names, self.kinds, strict=True):
+                if kind == NUMBER:
+                    frame[name] = frame[name].astype(np.float64)
+        return frame
+
+
+def _column(rows: Any, index: int) -> Any:
+    return rows.iloc[:, index].to_numpy() if hasattr(rows, "iloc") else np.asarray(rows, object)[:, index]
+
+
+def columns_of(estimator: Any, example: Any) -> Columns:
+    """Return the inputs of a fitted estimator, from an example or from what it was fitted on.
+
+    Args:
+        estimator: A fitted estimator.
+        example: Rows of the user, or None.
+
+    Raises:
+        OptionError: The estimator is not fitted, or its columns are not known.
+    """
+    names = tuple(str(name) for name in getattr(estimator, "feature_names_in_", ()))
+    if example is not None:
+        return _columns_of_example(example, names)
+    kinds, is_vector = _kinds(estimator)
+    if not kinds:
+        raise OptionError(
+            "the number of columns is not known: the estimator is not fitted, or does not record it",
+            where=type(estimator).__name__,
+            remedy="Fit the estimator, or give example rows.",
+        )
+    return Columns(tuple(kinds), () if is_vector else names, is_vector)
+
+
+def _columns_of_example(example: Any, names: tuple[str, ...]) -> Columns:
+    if hasattr(example, "iloc"):
+        kinds = [
+            NUMBER if np.asarray(example.iloc[:, i]).dtype.kind in "fiub" else TEXT for i in range(example.shape[1])
+        ]
+        return Columns(tuple(kinds), names or tuple(str(name) for name in example.columns))
+    array = np.asarray(example)
+    if array.ndim == 1:
+        return Columns((NUMBER if array.dtype.kind in "fiub" else TEXT,), (), True)
+    if array.dtype.kind != "O":
+        kind = NUMBER if array.dtype.kind in "fiub" else TEXT
+        return Columns((kind,) * array.shape[1], names)
+    kinds = [TEXT if any(isinstance(v, str) for v in array[:, i]) else NUMBER for i in range(array.shape[1])]
+    return Columns(tuple(kinds), names)
+
+
+_INNER = ("best_estimator_", "estimator_", "regressor_", "_final_estimator")
+
+
+def _kinds(estimator: Any) -> tuple[list[str], bool]:
+    """Return the kind of each column, and True if the estimator accepts one value per row."""
+    name = type(estimator).__name__
+    if hasattr(estimator, "steps"):
+        steps = [step for _, step in estimator.steps if step is not None and step != "passthrough"]
+        return _kinds(steps[0]) if steps else ([], False)
+    if hasattr(estimator, "vocabulary_") or name == "HashingVectorizer":
+        return [TEXT], True
+    if name in ("LabelEncoder", "LabelBinarizer"):
+        return [_kind(estimator.classes_)], True
+    if name == "IsotonicRegression":
+        return [NUMBER], True
+    count = int(getattr(estimator, "n_features_in_", 0) or 0)
+    if hasattr(estimator, "transformers_") and hasattr(estimator, "sparse_threshold"):
+        names = [str(one) for one in getattr(estimator, "feature_names_in_", ())]
+        kinds = [NUMBER] * count
+        for _, transformer, columns in estimator.transformers_:
+            if isinstance(transformer, str):
+                continue
+            indices = column_indices(columns, names)
+            inner, _ = _kinds(transformer)
+            for i, kind in zip(indices, inner, strict=False):
+                kinds[i] = TEXT if kind == TEXT else kinds[i]
+        return kinds, False
+    if hasattr(estimator, "categories_"):
+        return [_kind(categories) for categories in estimator.categories_], False
+    if hasattr(estimator, "statistics_"):
+        return [_kind(estimator.statistics_)] * count, False
+    for attribute in _INNER:
+        if hasattr(estimator, attribute) and not hasattr(estimator, "support_"):
+            kinds, is_vector = _kinds(getattr(estimator, attribute))
+            if len(kinds) == count or is_vector:
+                return kinds, is_vector
+    members = [one for _, one in getattr(estimator, "transformer_list", ()) if not isinstance(one, str)]
+    return _kinds(members[0]) if members and not count else ([NUMBER] * count, False)
+
+
+def _kind(values: Any) -> str:
+    return TEXT if np.asarray(values).dtype.kind in "OUS" else NUMBER
+
+
+def parts_of(estimator: Any, depth: int = 8) -> Iterator[Any]:
+    """Yield the estimator and the estimators that it contains."""
+    yield estimator
+    if depth == 0:
+        return
+    inner: list[Any] = [step for _, step in getattr(estimator, "steps", ())]
+    inner += [one for _, one, *_ in getattr(estimator, "transformers_", ())]
+    inner += [one for _, one in getattr(estimator, "transformer_list", ())]
+    inner += [getattr(estimator, name) for name in ("best_estimator_", "regressor_") if hasattr(estimator, name)]
+    for one in inner:
+        if one is not None and not isinstance(one, str):
+            yield from parts_of(one, depth - 1)
+
+
+def examples(estimator: Any, columns: Columns) -> Sequence[Mapping[str, Any]]:
+    """Return feeds of several row counts, with known categories, words of vocabularies, missing values."""
+    known: list[Any] = []
+    for part in parts_of(estimator):
+        known += [v for values in getattr(part, "categories_", ()) for v in values if isinstance(v, str)]
+        known += [term for term in getattr(part, "vocabulary_", ()) if isinstance(term, str)][:200]
+        known += [v for v in np.ravel(getattr(part, "classes_", ())) if isinstance(v, str) and len(columns.kinds) == 1]
+    generator = np.random.default_rng(0)
+    scale = _scales(estimator, len(columns.kinds))
+    result = []
+    for number, rows in enumerate(_ROWS):
+        table = np.empty((rows, len(columns.kinds)), object)
+        for i, kind in enumerate(columns.kinds):
+            if kind == TEXT:
+                words = known or _WORDS
+                length = 6 if columns.is_vector and any(hasattr(p, "vocabulary_") for p in parts_of(estimator)) else 1
+                table[:, i] = [" ".join(generator.choice(words, length)) for _ in range(rows)]
+                table[:, i] = _category(estimator, i, generator, rows, table[:, i])
+            else:
+                table[:, i] = _numbers(estimator, i, generator, rows, scale[i])
+        if number == 0 and _allows_missing(estimator):
+            table[0, [i for i, kind in enumerate(columns.kinds) if kind == NUMBER][:1]] = np.nan
+        result.append(columns.feeds(table[:, 0] if columns.is_vector else table))
+    return result
+
+
+def _category(estimator: Any, index: int, generator: Any, rows: int, fallback: Any) -> Any:
+    values = _categories(estimator, index)
+    return fallback if values is None else np.array([str(v) for v in generator.choice(values, rows)], object)
+
+
+def _numbers(estimator: Any, index: int, generator: Any, rows: int, scale: tuple[float, float]) -> Any:
+    values = _categories(estimator, index)
+    if values is not None and np.asarray(values).dtype.kind in "fiu":
+        return generator.choice(np.asarray(values, np.float64), rows)
+    return generator.normal(scale[0], scale[1], rows)
+
+
+def _categories(estimator: Any, index: int) -> Any:
+    """Return the categories of an input column, if an encoder reads the column first."""
+    if hasattr(estimator, "steps"):
+        return _categories(estimator.steps[0][1], index)
+    if hasattr(estimator, "best_estimator_"):
+        return _categories(estimator.best_estimator_, index)
+    if hasattr(estimator, "categories_") and index < len(estimator.categories_):
+        return np.asarray(estimator.categories_[index])
+    if hasattr(estimator, "transformers_") and hasattr(estimator, "sparse_threshold"):
+        names = [str(one) for one in getattr(estimator, "feature_names_in_", ())]
+        for _, transformer, columns in estimator.transformers_:
+            indices = column_indices(columns, names)
+            if index in indices and not isinstance(transformer, str):
+                return _categories(transformer, indices.index(index))
+    if getattr(estimator, "_preprocessor", None) is not None:
+        return _categories(estimator._preprocessor, index)
+    return None
+
+
+def _scales(estimator: Any, count: int) -> list[tuple[float, float]]:
+    """Return mean and deviation of each column, as far as a part of the estimator records them."""
+    for part in parts_of(estimator):
+        low, high = getattr(part, "data_min_", None), getattr(part, "data_max_", None)
+        mean, deviation = getattr(part, "mean_", None), getattr(part, "scale_", None)
+        if low is not None and high is not None and np.shape(low) == (count,):
+            return [(float(a + b) / 2, float(b - a) / 4 or 1.0) for a, b in zip(low, high, strict=True)]
+        if mean is not None and deviation is not None and np.shape(mean) == np.shape(deviation) == (count,):
+            return [(float(a), float(b) or 1.0) for a, b in zip(mean, deviation, strict=True)]
+        fitted = getattr(part, "_fit_X", getattr(part, "X_train_", None))
+        if isinstance(fitted, np.ndarray) and fitted.ndim == 2 and fitted.shape[1] == count:
+            spread = np.nanstd(fitted, axis=0)
+            return [(float(a), float(b) or 1.0) for a, b in zip(np.nanmean(fitted, axis=0), spread, strict=True)]
+        variance = getattr(part, "var_", None)
+        if variance is not None and np.ndim(variance) == 2 and np.shape(variance)[1] == count:
+            theta = np.asarray(part.theta_)
+            return [
+                (float(a), float(b))
+                for a, b in zip(theta.mean(0), np.sqrt(variance.mean(0)) + theta.std(0), strict=True)
+            ]
+    return [(0.0, 1.0)] * count
+
+
+def _allows_missing(estimator: Any) -> bool:
+    try:
+        return bool(estimator.__sklearn_tags__().input_tags.allow_nan)
+    except AttributeError:
+        return False

@@ -1,0 +1,237 @@
+"""The importer of fitted estimators: scikit-learn, xgboost, lightgbm, catboost, and pipelines of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.convert.graph_builder import GraphBuilder, Names
+from sardonyx.convert.imported import Answers, Call, Feeds, Imported, Options, Size, Way
+from sardonyx.convert.tabular import boosting, composition, ensembles, kernels, linear, preprocessing, text, trees
+from sardonyx.convert.tabular.arrays import Array
+from sardonyx.convert.tabular.columns import TEXT, Columns, columns_of, examples, parts_of
+from sardonyx.convert.tabular.methods import Table, apply
+from sardonyx.errors import ConversionError, EvaluationError, MissingDependencyError, OptionError, UnsupportedError
+
+FAMILIES = (boosting, composition, ensembles, kernels, linear, preprocessing, text, trees)
+"""Modules that register translations."""
+
+OPSET, TREE_OPSET = 20, 5
+"""Versions of ``ai.onnx`` and ``ai.onnx.ml``: the latter is the first with trees in float64."""
+
+PICKLES = (".joblib", ".pkl", ".pickle", ".skops")
+"""Suffixes of files that execute code when they are read."""
+
+
+def ways(source: Any, options: Options) -> Sequence[Way]:
+    """Return the ways to read a fitted estimator.
+
+    Args:
+        source: A fitted estimator, or the path of a file: a joblib file, or a model of xgboost, lightgbm or catboost.
+        options: See :class:`Options`.
+
+    Raises:
+        OptionError: The source is not an estimator, or a pickle without ``trust``.
+        ModelFileError: The file cannot be read.
+    """
+    estimator = _loaded(source, options) if isinstance(source, (str, os.PathLike)) else source
+    if not any(hasattr(estimator, name) for name in ("predict", "transform")):
+        raise OptionError(
+            f"expected an estimator with predict or transform, got {type(estimator).__name__}", where="source"
+        )
+    result = [Way("sardonyx", lambda: _read(estimator, options))]
+    if importlib.util.find_spec("skl2onnx") is not None and type(estimator).__module__.startswith("sklearn"):
+        result.append(Way("skl2onnx", lambda: _read_skl2onnx(estimator, options)))
+    if options.exporter != "auto":
+        result = [way for way in result if way.name == options.exporter]
+    if not result:
+        raise OptionError(
+            f"unknown exporter '{options.exporter}'", where="exporter", remedy="Use sardonyx or skl2onnx."
+        )
+    return result
+
+
+def _loaded(source: str | os.PathLike[str], options: Options) -> Any:
+    path = Path(source)
+    if path.suffix.lower() not in PICKLES:
+        return boosting.model_from_file(path)
+    if not options.trust:
+        raise OptionError(
+            "a pickle runs code of whoever wrote the file when it is read",
+            where=str(path),
+            remedy="If you trust its origin, set `trust=True` (`--trust`).",
+        )
+    if importlib.util.find_spec("joblib") is None:
+        raise MissingDependencyError("reading joblib files needs joblib", remedy="pip install sardonyx[sklearn]")
+    import joblib
+
+    return joblib.load(path)
+
+
+def _example(options: Options) -> Any:
+    rows = options.examples
+    if isinstance(rows, Mapping):
+        return next(iter(rows.values())) if len(rows) == 1 else None
+    return rows[0] if len(rows) else None
+
+
+def result_names(estimator: Any) -> list[tuple[str, str]]:
+    """Return the model's outputs as pairs of name and method."""
+    if not hasattr(estimator, "predict"):
+        return [("transformed", "transform")]
+    is_classifier = hasattr(estimator, "classes_") or hasattr(estimator, "predict_proba")
+    is_detector = hasattr(estimator, "score_samples") and hasattr(estimator, "offset_")
+    is_cluster = any(hasattr(estimator, name) for name in ("cluster_centers_", "subcluster_centers_", "labels_"))
+    names = [("label" if is_classifier or is_detector or is_cluster else "prediction", "predict")]
+    if hasattr(estimator, "predict_proba"):
+        names.append(("probabilities", "predict_proba"))
+    elif hasattr(estimator, "decision_function"):
+        names.append(("scores", "decision_function"))
+    return names
+
+
+def _read(estimator: Any, options: Options) -> Imported:
+    example = _example(options)
+    columns = columns_of(estimator, example)
+    builder = GraphBuilder(Names())
+    inputs, x = _inputs(builder, columns)
+    outputs: list[ir.Value] = []
+    results = result_names(estimator)
+    for name, method in results:
+        value = apply(method, estimator, x)
+        for i, part in enumerate(value if isinstance(value, list) else [value]):
+            outputs.append(_output(builder, part, f"{name}_{i}" if isinstance(value, list) else name))
+    graph = ir.Graph(
+        inputs,
+        outputs,
+        nodes=builder.nodes,
+        initializers=list(builder.initializers.values()),
+        opset_imports={"": OPSET, "ai.onnx.ml": TREE_OPSET, "com.microsoft": 1},
+        name=type(estimator).__name__,
+    )
+    used = {node.domain for node in graph.all_nodes()}
+    for domain in ("ai.onnx.ml", "com.microsoft"):
+        if domain not in used:
+            del graph.opset_imports[domain]
+    model = ir.Model(graph, ir_version=10, producer_name="sardonyx")
+    feeds = [columns.feeds(example)] if example is not None else []
+    trials = (*feeds, *examples(estimator, columns))
+    known = _first_answers(estimator, columns, results, trials)
+    for value in outputs:
+        shape = known[str(value.name)].shape
+        value.shape = ir.Shape(["batch", *shape[1:]])
+    calls = tuple(Call(type(part).__name__, "converted") for part in parts_of(estimator))
+    return Imported(
+        model,
+        lambda arrays: answers(estimator, columns, results, arrays),
+        sizes={"batch": Size(len(next(iter(feeds[0].values()))) if feeds else 5)},
+        examples=trials,
+        calls=calls,
+    )
+
+
+def _first_answers(
+    estimator: Any, columns: Columns, results: Sequence[tuple[str, str]], trials: Sequence[Feeds]
+) -> Answers:
+    """Return the estimator's results for the first rows that it accepts.
+
+    Raises:
+        EvaluationError: The estimator accepts none.
+    """
+    refusal = EvaluationError("no rows to try", where=type(estimator).__name__)
+    for feeds in trials:
+        try:
+            return answers(estimator, columns, results, feeds)
+        except EvaluationError as error:
+            refusal = error
+    raise refusal
+
+
+def _inputs(builder: GraphBuilder, columns: Columns) -> tuple[list[ir.Value], Any]:
+    """Return the graph's inputs, and the estimator's input over them."""
+    values, arrays = [], []
+    for name, kind in zip(columns.input_names(), columns.kinds, strict=False):
+        sizes: list[int | str] = (
+            ["batch"] if columns.is_vector else ["batch", 1 if columns.is_mixed else len(columns.kinds)]
+        )
+        element = ir.DataType.STRING if kind == TEXT else ir.DataType.DOUBLE
+        values.append(ir.Value(name=builder.names.fresh(name), shape=ir.Shape(sizes), type=ir.TensorType(element)))
+        arrays.append(Array(builder, values[-1], object if kind == TEXT else np.float64))
+    if columns.is_mixed:
+        return values, Table(arrays, [1] * len(arrays), columns.names)
+    return values, arrays[0]
+
+
+def _output(builder: GraphBuilder, array: Array, name: str) -> ir.Value:
+    value = builder.node("Identity", array.value)
+    value.name = name
+    kind = ir.DataType.STRING if array.dtype == object else ir.DataType.from_numpy(array.dtype)
+    value.type = ir.TensorType(kind)
+    return value
+
+
+def answers(estimator: Any, columns: Columns, results: Sequence[tuple[str, str]], feeds: Feeds) -> Answers:
+    """Return the estimator's own results for feeds.
+
+    Raises:
+        EvaluationError: The estimator refuses the rows.
+    """
+    try:
+        rows = columns.rows(feeds)
+        answer: dict[str, Any] = {}
+        for name, method in results:
+            value = getattr(estimator, method)(rows)
+            for i, part in enumerate(value if isinstance(value, list) else [value]):
+                part = part.toarray() if hasattr(part, "toarray") else np.asarray(part)
+                if not part.ndim or len(part) != len(rows):
+                    raise ValueError(f"{method} gives {part.shape} for {len(rows)} rows")
+                part = part.astype(object) if part.dtype.kind in "US" else part
+                answer[f"{name}_{i}" if isinstance(value, list) else name] = part
+        return answer
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise EvaluationError(f"the estimator refuses the rows: {error}", where=type(estimator).__name__) from error
+
+
+def _read_skl2onnx(estimator: Any, options: Options) -> Imported:
+    import skl2onnx
+    from skl2onnx.common.data_types import DoubleTensorType, StringTensorType
+
+    from sardonyx import model as model_io
+
+    example = _example(options)
+    columns = columns_of(estimator, example)
+    width = 1 if columns.is_mixed or columns.is_vector else len(columns.kinds)
+    types = [
+        (name, (StringTensorType if kind == TEXT else DoubleTensorType)([None, width]))
+        for name, kind in zip(columns.input_names(), columns.kinds, strict=False)
+    ]
+    try:
+        proto = skl2onnx.to_onnx(
+            estimator,
+            initial_types=types,
+            options={"zipmap": False} if hasattr(estimator, "predict_proba") else None,
+        )
+    except Exception as error:
+        raise ConversionError(
+            f"skl2onnx: {type(error).__name__}: {str(error)[:300]}", where=type(estimator).__name__
+        ) from error
+    model = model_io.from_proto(proto)
+    results = [
+        (str(value.name), method)
+        for value, (_, method) in zip(model.graph.outputs, result_names(estimator), strict=False)
+    ]
+    if columns.is_vector:
+        raise UnsupportedError("one value per row has another form in skl2onnx", where=type(estimator).__name__)
+    return Imported(
+        model,
+        lambda arrays: answers(estimator, columns, results, arrays),
+        sizes={},
+        examples=tuple(examples(estimator, columns)),
+        calls=(Call(type(estimator).__name__, "converted"),),
+    )

@@ -1,0 +1,165 @@
+"""Fitted estimators become models with the same labels, probabilities and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import (
+    calibration,
+    compose,
+    ensemble,
+    feature_extraction,
+    gaussian_process,
+    impute,
+    linear_model,
+    multiclass,
+    neighbors,
+    neural_network,
+    pipeline,
+    preprocessing,
+    svm,
+    tree,
+)
+from sklearn.base import BaseEstimator, TransformerMixin
+
+import sardonyx
+from sardonyx.errors import OptionError, UnsupportedError
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((120, 4)) * [1, 10, 0.1, 3]
+Y = X @ [1.0, 0.1, 3.0, -1.0] + np.sin(3 * X[:, 0])
+WORDS = np.array(["no", "maybe", "yes"])[np.digitize(Y, [-2, 2])]
+MISSING = np.where(RNG.random(X.shape) < 0.1, np.nan, X)
+COLOURS = np.array(["red", "green", "blue"], object)[RNG.integers(0, 3, (120, 1))]
+MIXED = np.concatenate([COLOURS, X[:, :2].astype(object)], axis=1)
+TEXTS = np.array(
+    [" ".join(RNG.choice(["a", "cat", "sat", "on", "the", "mat", "today"], 5)) for _ in range(120)], object
+)
+
+
+def columns() -> Any:
+    encoder = preprocessing.OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    numbers = pipeline.make_pipeline(impute.SimpleImputer(), preprocessing.StandardScaler())
+    return compose.ColumnTransformer([("colour", encoder, [0]), ("numbers", numbers, [1, 2])])
+
+
+CASES: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
+    "logistic": lambda: (linear_model.LogisticRegression(), X, WORDS),
+    "forest": lambda: (ensemble.RandomForestClassifier(5, random_state=0), X, WORDS),
+    "boosting": lambda: (ensemble.GradientBoostingRegressor(n_estimators=5), X, Y),
+    "histograms with missing values": lambda: (ensemble.HistGradientBoostingClassifier(max_iter=5), MISSING, WORDS),
+    "support vectors with probabilities": lambda: (svm.SVC(probability=True, random_state=0), X, WORDS),
+    "neighbours": lambda: (neighbors.KNeighborsClassifier(weights="distance"), X, WORDS),
+    "calibration": lambda: (calibration.CalibratedClassifierCV(svm.LinearSVC(), cv=3), X, WORDS),
+    "one against one": lambda: (multiclass.OneVsOneClassifier(tree.DecisionTreeClassifier(max_depth=3)), X, WORDS),
+    "perceptron": lambda: (neural_network.MLPRegressor(max_iter=20, random_state=0), X, np.stack([Y, -Y], axis=1)),
+    "outliers": lambda: (ensemble.IsolationForest(n_estimators=5, random_state=0), X, None),
+    "columns": lambda: (pipeline.make_pipeline(columns(), linear_model.LogisticRegression()), MIXED, WORDS),
+    "texts": lambda: (
+        pipeline.make_pipeline(feature_extraction.text.TfidfVectorizer(ngram_range=(1, 2)), linear_model.Ridge()),
+        TEXTS,
+        Y,
+    ),
+    "nearest rows for missing values": lambda: (impute.KNNImputer(n_neighbors=3), MISSING, None),
+    "process": lambda: (gaussian_process.GaussianProcessRegressor(), X, Y),
+    "stacking": lambda: (
+        ensemble.StackingClassifier([("a", linear_model.LogisticRegression()), ("b", svm.SVC())], cv=2),
+        X,
+        WORDS,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_an_estimator_is_proved(name: str) -> None:
+    estimator, x, y = CASES[name]()
+    estimator.fit(x, y)
+    report = sardonyx.convert(estimator, exporter="sardonyx").report
+    assert report.verdict.status == "proved", report.verdict.reason
+    assert {1, 5} <= set(report.sizes["batch"])
+
+
+def test_labels_are_texts_and_probabilities_rows() -> None:
+    estimator = linear_model.LogisticRegression().fit(X, WORDS)
+    session = sardonyx.Session(sardonyx.convert(estimator).model)
+    label, probabilities = session.run(None, {"X": X[:7]})
+    assert list(label) == list(estimator.predict(X[:7]))
+    np.testing.assert_allclose(probabilities, estimator.predict_proba(X[:7]), rtol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=8, max_size=30, unique=True), st.integers(0, 1 << 30)
+)
+def test_trees_decide_thresholds_exactly(points: list[float], seed: int) -> None:
+    x = np.array(points, np.float32).astype(np.float64)[:, None]
+    y = np.random.default_rng(seed).integers(0, 2, len(x))
+    estimator = tree.DecisionTreeClassifier().fit(x, y)
+    thresholds = estimator.tree_.threshold[estimator.tree_.feature >= 0]
+    near = np.concatenate([x[:, 0], thresholds, np.nextafter(thresholds, np.inf), np.nextafter(thresholds, -np.inf)])
+    converted = sardonyx.convert(estimator, verify=False)
+    (label, _) = sardonyx.Session(converted.model).run(None, {"X": near[:, None]})
+    np.testing.assert_array_equal(label, estimator.predict(near[:, None]))
+
+
+class Ratio(TransformerMixin, BaseEstimator):
+    """A user's transformer in numpy."""
+
+    def fit(self, x: Any, y: Any = None) -> Ratio:
+        self.n_features_in_ = x.shape[1]
+        self.mean_ = x.mean(axis=0)
+        return self
+
+    def transform(self, x: Any) -> Any:
+        return np.log1p(np.abs(x / self.mean_)) - np.where(x > 0, 1.0, x)
+
+
+def test_a_transformer_of_the_user_is_traced() -> None:
+    estimator = pipeline.make_pipeline(Ratio(), linear_model.Ridge()).fit(X, Y)
+    assert sardonyx.convert(estimator).report.verdict.status == "proved"
+
+
+def test_a_function_that_cannot_be_traced_is_named_with_its_line() -> None:
+    def rowwise(x: Any) -> Any:
+        return np.array([row.tolist() for row in x])
+
+    estimator = preprocessing.FunctionTransformer(rowwise).fit(X)
+    with pytest.raises(UnsupportedError, match=r"test_tabular\.py:\d+"):
+        sardonyx.convert(estimator, exporter="sardonyx")
+
+
+def test_a_pickle_needs_trust(tmp_path: Path) -> None:
+    path = tmp_path / "model.joblib"
+    joblib.dump(linear_model.Ridge().fit(X, Y), path)
+    with pytest.raises(OptionError, match="runs code"):
+        sardonyx.convert(str(path))
+    assert sardonyx.convert(str(path), trust=True).report.verdict.status == "proved"
+
+
+def test_an_estimator_that_is_not_fitted_is_refused() -> None:
+    with pytest.raises(OptionError, match="not fitted"):
+        sardonyx.convert(linear_model.Ridge())
+
+
+def test_a_lightgbm_file_is_read_without_a_pickle(tmp_path: Path) -> None:
+    lightgbm = pytest.importorskip("lightgbm", reason="lightgbm is not installed")
+    booster = lightgbm.LGBMRegressor(n_estimators=5, verbose=-1).fit(MISSING, Y).booster_
+    path = tmp_path / "model.lgb"
+    booster.save_model(str(path))
+    converted = sardonyx.convert(str(path), MISSING[:9])
+    assert converted.report.verdict.status == "proved"
+
+
+def test_an_xgboost_file_is_read_without_a_pickle(tmp_path: Path) -> None:
+    xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed")
+    path = tmp_path / "model.ubj"
+    xgboost.XGBRegressor(n_estimators=5).fit(MISSING, Y).save_model(path)
+    assert sardonyx.convert(str(path)).report.verdict.status == "proved"
