@@ -24,7 +24,8 @@ from sardonyx.errors import UnsupportedError
 def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray]) -> Entry | HostTailEntry | None:
     """Return a generated function of a dict of arrays, for a program.
 
-    The result is None unless the program is one native segment, optionally followed by host functions.
+    The result is None unless the program is one native segment, optionally followed by host functions. Results may be
+    constants too, and may repeat.
 
     Args:
         program: The program.
@@ -32,8 +33,12 @@ def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray])
         arrays: Arrays of a call.
     """
     inputs, results = program.function.inputs, program.function.results
-    computed = tuple(program.plan(0).makes) if not program.in_one and _starts_native(program) else results
-    tail = find_host_tail(program.steps, results, (*inputs, *computed))
+    if not program.in_one and _starts_native(program):
+        computed = tuple(program.plan(0).makes)
+    else:
+        computed = tuple(dict.fromkeys(value for value in results if not value.is_constant))
+    constants = [value for value in results if value.is_constant]
+    tail = find_host_tail(program.steps, results, (*inputs, *computed, *constants))
     context = None if tail is None else _own_context(program, arrays, computed)
     if tail is None or context is None:
         return None
@@ -47,7 +52,7 @@ def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray])
         program, call_entry(program.target, _words(program, context), input_words, outputs, context, [program]), context
     )
     by_name = dict(zip(names, inputs, strict=True))
-    return HostTailEntry(entry, computed, by_name, tail, results) if tail else entry
+    return entry if not tail and computed == tuple(results) else HostTailEntry(entry, computed, by_name, tail, results)
 
 
 def binding(

@@ -11,7 +11,9 @@ import onnx
 import pytest
 
 import sardonyx
+from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import ExecutionError, FeedError, OptionError, ShapeError
+from sardonyx.runtime.compiled.compiled_model import NativeModel
 
 NET = onnx.parser.parse_model(
     """<ir_version: 9, opset_import: ["": 18]>
@@ -231,3 +233,21 @@ def test_only_arrays_in_one_piece_are_bound() -> None:
         on("native", fixed()).bind({"x": np.asfortranarray(rows(3))})
     with pytest.raises(FeedError, match=r"expected an array float32\[3, 4\]"):
         on("native", fixed()).bind({"x": rows(3)}, {"y": np.empty((2, 4), np.float32)})
+
+
+def test_constant_and_repeated_results_are_copies_of_the_generated_call() -> None:
+    text = """<ir_version: 9, opset_import: ["": 18]> net (float[4] x) => (y, c, z) <float[2] w = {1, 2}>
+        { y = Exp (x)  c = Neg (w)  z = Exp (x) }"""
+    session = sardonyx.Session(onnx.parser.parse_model(text), compile="wait")
+    feeds = {"x": np.ones(4, np.float32)}
+    for _ in range(4):
+        results = session.run(None, feeds)
+        np.testing.assert_allclose(results[0], np.exp(feeds["x"]), rtol=1e-6)
+        np.testing.assert_array_equal(results[1], [-1, -2])
+        np.testing.assert_array_equal(results[2], results[0])
+        for result in results:
+            result[:] = 0
+    native = NativeModel.compiled(sardonyx.load(onnx.parser.parse_model(text)))
+    for _ in range(3):
+        native.run(None, feeds, RunContext())
+    assert native.call is not None

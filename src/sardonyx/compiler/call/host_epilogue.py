@@ -1,7 +1,11 @@
-"""Programs of native code followed by host functions: one generated call, then these functions."""
+"""Programs of native code followed by host functions: one generated call, then these functions.
+
+Results that are constants, or that repeat, are copied.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,7 +43,7 @@ def find_host_tail(steps: Sequence[Step], results: Sequence[Value], known: Seque
 
 
 class HostTailEntry:
-    """A generated call followed by host functions.
+    """A generated call followed by host functions, and by copies of results.
 
     Args:
         entry: The call.
@@ -59,13 +63,13 @@ class HostTailEntry:
         native = entry.call
         names = list(inputs)
         sizes_at = _symbol_axes(inputs, tail)
-        constants = list(
-            dict.fromkeys(argument for value in tail for argument in value.operands if argument.is_constant)
-        )
+        read_values = [*(operand for value in tail for operand in value.operands), *results]
+        constants = list(dict.fromkeys(value for value in read_values if value.is_constant))
         arrays = [value.known for value in constants]
         numbers = {value: number for number, value in enumerate((*outputs, *inputs.values(), *constants, *tail))}
         steps = [(value, [numbers[operand] for operand in value.operands]) for value in tail]
         selected = [numbers[value] for value in results]
+        copied = [i for i, value in enumerate(results) if value.is_constant or value in results[:i]]
 
         def call(feeds: Mapping[str, Any]) -> list[Any] | None:
             native_results = native(feeds)
@@ -73,15 +77,19 @@ class HostTailEntry:
                 return None
             values = [*native_results, *[feeds[name] for name in names], *arrays]
             sizes = {symbol: feeds[name].shape[axis] for symbol, name, axis in sizes_at}
-            with running(RunContext()):
-                for value, read in steps:
-                    if value.op == "get":
-                        values.append(values[read[0]][value.params["index"]])
-                    else:
-                        values.append(
-                            located(value, call_host_function, value, [values[number] for number in read], sizes)
-                        )
-            return [values[number] for number in selected]
+            if steps:
+                with running(RunContext()):
+                    for value, read in steps:
+                        if value.op == "get":
+                            values.append(values[read[0]][value.params["index"]])
+                        else:
+                            values.append(
+                                located(value, call_host_function, value, [values[number] for number in read], sizes)
+                            )
+            selection = [values[number] for number in selected]
+            for position in copied:
+                selection[position] = copy.deepcopy(selection[position])
+            return selection
 
         self.call = call
 
