@@ -10,7 +10,7 @@ from tests.compiler.program_checks import assert_close
 from tests.core.programs import computed, random_program
 from tests.random_cases import cases
 
-from sardonyx.compiler.call.call_context import Fault
+from sardonyx.compiler.call.fault import Fault
 from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, Size

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from sardonyx.compiler.call.call_context import Fault
+from sardonyx.compiler.call.fault import Fault
 from sardonyx.compiler.program import Program
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t

@@ -19,7 +19,6 @@ import logging
 import mmap
 import os
 import struct
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -245,6 +244,8 @@ def write_whole(path: Path, *parts: bytes | memoryview) -> None:
 
 def write_stream(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file atomically from parts that are computed one by one; an error leaves the file as before."""
+    import tempfile  # Imported here: a process that only reads needs no such files.
+
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:
         with os.fdopen(descriptor, "wb") as file:

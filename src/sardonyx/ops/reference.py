@@ -12,20 +12,6 @@ from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import Type
 from sardonyx.errors import FeedError
-from sardonyx.ops.definitions import (  # noqa: F401  Nearly every model uses these modules; importing them here keeps the cost out of the first session.
-    activations,
-    arithmetic,
-    convolution,
-    elementwise,
-    indexing,
-    movement,
-    normalization,
-    pooling,
-    products,
-    reductions,
-    regions,
-    sources,
-)
 from sardonyx.ops.feeds import as_value, to_python
 from sardonyx.ops.graph import PreparedGraph, declared_type, prepare
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.core.programs import computed
 
-from sardonyx.compiler.call.call_context import Fault
+from sardonyx.compiler.call.fault import Fault
 from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx.compiler.call.call_context import Fault
+from sardonyx.compiler.call.fault import Fault
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.runtime.live.answerers import Answerer, answer
 

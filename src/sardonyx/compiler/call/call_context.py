@@ -13,6 +13,7 @@ import numpy as np
 
 from sardonyx.base.span_recorder import Recorder
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
+from sardonyx.compiler.call.fault import Fault
 from sardonyx.compiler.executor import arena
 from sardonyx.compiler.executor.fork_join import Field
 from sardonyx.compiler.executor.profiling_player import play_timed
@@ -115,10 +116,6 @@ class Linked:
         """Return all contexts, including those in use."""
         with self._lock:
             return list(self._contexts)
-
-
-class Fault(Exception):
-    """Data or sizes have no result, or a loop passed its limit; the interpreter raises the error."""
 
 
 class Placed(NamedTuple):

@@ -20,7 +20,8 @@ from sardonyx.compiler.analysis.control_flow import CONTROL
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.shape_stable_loops import ShapeStability
 from sardonyx.compiler.call import interpreted
-from sardonyx.compiler.call.call_context import Context, Fault, Linked
+from sardonyx.compiler.call.call_context import Context, Linked
+from sardonyx.compiler.call.fault import Fault
 from sardonyx.compiler.call.native_entry import connect_entry
 from sardonyx.compiler.executor.tape_player import Ended
 from sardonyx.compiler.executor.thread_pool import Pool

@@ -13,15 +13,18 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sardonyx.base.artifact_store import checksum, write_stream
 from sardonyx.base.encrypted_files import ENCRYPTED_MAGIC
 from sardonyx.base.hooks import hook
-from sardonyx.compiler.program_image.image import FORMAT, Image, OtherFormatError
 from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.errors import ModelFileError, UnsupportedError
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.program_image.image import Image
 
 SUFFIX = ".sdx"
 
@@ -52,6 +55,8 @@ def write_compiled(
     Raises:
         ModelFileError: The file cannot be written.
     """
+    from sardonyx.compiler.program_image.image import FORMAT
+
     image.head["target"] = [target.triple, target.name]
     image.head["version"] = _version()
     texts = image.texts()
@@ -71,6 +76,8 @@ def read_compiled(path: str | os.PathLike[str]) -> Image:
         EncryptionError: The file is encrypted, and no key of this process opens the file.
         UnsupportedError: The file was written by another version, or for another processor.
     """
+    from sardonyx.compiler.program_image.image import FORMAT, Image, OtherFormatError
+
     where = str(path)
     try:
         with Path(path).open("rb") as file:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.base.gc_pause import collector_paused
-from sardonyx.compiler.direct_call import binding, direct
-from sardonyx.compiler.program import Program
 from sardonyx.core.ir.types import STRING, TensorType
 from sardonyx.errors import ExecutionError, FeedError, SardonyxError
 
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
 
     from sardonyx.compiler.call.host_epilogue import HostTailEntry
     from sardonyx.compiler.call.native_entry import Entry
+    from sardonyx.compiler.program import Program
     from sardonyx.compiler.target.denormals import Denormals
     from sardonyx.core.eval.run_context import RunContext
     from sardonyx.runtime.compiled.frontend import Source
@@ -77,6 +76,7 @@ class NativeModel:
         Raises:
             UnsupportedError: The model cannot be traced before its inputs are known.
         """
+        from sardonyx.compiler.program import Program
         from sardonyx.runtime.compiled.frontend import lower_model
 
         with collector_paused():  # Traversals of the graphs under construction would take a third of the time.
@@ -150,6 +150,8 @@ class NativeModel:
         self, feeds: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
     ) -> tuple[Entry, dict[str, np.ndarray]]:
         """Return a native call over fixed arrays, and its results by name; see :meth:`Session.bind`."""
+        from sardonyx.compiler.direct_call import binding
+
         arrays = [feeds[name] for name in self.input_names]
         entry, results = binding(self.program, arrays, [outputs.get(name) for name in self.output_names])
         return entry, dict(zip(self.output_names, results, strict=True))
@@ -206,6 +208,8 @@ class NativeModel:
         arrays = self.arrays(feeds)
         results = self.program.run(arrays, context)
         if self._may_have_entry and self._ran and self._entry is None:
+            from sardonyx.compiler.direct_call import direct
+
             self._entry = direct(self.program, self.input_names, arrays)
             self._may_have_entry = self._entry is not None
         self._ran = True

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.compiler.call.call_context import Fault
+from sardonyx.compiler.call.fault import Fault
 from sardonyx.compiler.program import Program
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import OptionError

@@ -30,8 +30,6 @@ from sardonyx.base.encrypted_files import is_encrypted
 from sardonyx.base.hooks import hook
 from sardonyx.base.thread_priority import lower_priority
 from sardonyx.compiler.llvm.object_code import toolchain
-from sardonyx.compiler.program import Program
-from sardonyx.compiler.program_image.image import Image, OtherFormatError, UnserializableError
 from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.compiler.target.description import host
 from sardonyx.compiler.tiling import overrides
@@ -41,6 +39,7 @@ from sardonyx.runtime.compiled.compiled_file import is_compiled_file
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from sardonyx.compiler.program import Program
     from sardonyx.core.eval.host_function import HostFunction
     from sardonyx.model import Loadable
 
@@ -272,6 +271,9 @@ def _restored(
     weights = _weights(cache, entry[:_DIGITS].decode())
     if weights is None:
         return None
+    from sardonyx.compiler.program import Program
+    from sardonyx.compiler.program_image.image import Image, OtherFormatError
+
     try:
         image = Image.read(entry[_DIGITS:], weights)
     except OtherFormatError as error:  # The program that is compiled now replaces the entry.
@@ -318,6 +320,8 @@ def _keep_later(
 
 
 def _keep(program: Program, source: ModelSource, threads: int | None, metadata: dict[str, Any], cache: Store) -> None:
+    from sardonyx.compiler.program_image.image import UnserializableError
+
     assert program.overrides is not None
     try:
         image = program.image()

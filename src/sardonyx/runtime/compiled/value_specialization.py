@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.base import background_threads
-from sardonyx.compiler.call.call_context import Fault
+from sardonyx.compiler.call.fault import Fault
 from sardonyx.compiler.program import Program
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.graph import Function

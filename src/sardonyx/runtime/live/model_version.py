@@ -21,8 +21,6 @@ from sardonyx.base.artifact_store import using
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.base.hooks import hook
 from sardonyx.base.thread_priority import FirstCall, lower_priority
-from sardonyx.compiler.program import Program
-from sardonyx.compiler.program_image.image import UnserializableError
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import (
     EncryptionError,
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from sardonyx.compiler.call.native_entry import Entry
+    from sardonyx.compiler.program import Program
     from sardonyx.model import Loadable
     from sardonyx.runtime.compiled.memory_usage import Memory
     from sardonyx.runtime.compiled.value_specialization import SpecializedModel
@@ -342,6 +341,8 @@ class ModelVersion:
 
     def save_compiled(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to a file; see :meth:`.Session.save_compiled`."""
+        from sardonyx.compiler.program_image.image import UnserializableError
+
         if not is_compiled_file(path):
             raise OptionError(f"a compiled file's name ends in {SUFFIX}.", where=str(path))
         native = self._require_native()
@@ -388,6 +389,8 @@ class ModelVersion:
 
     def _open(self, path: str | os.PathLike[str]) -> None:
         """Read the compiled model from a compiled file."""
+        from sardonyx.compiler.program import Program
+
         image = read_compiled(path)
         program = Program.from_image(
             image, threads=self.options.threads, denormals=self.options.denormals, hosts=host_function
