@@ -15,6 +15,7 @@ REFERENCE = ROOT / "docs" / "reference"
 WRITERS: tuple[tuple[str, ...], ...] = (
     ("tools/make_operator_index.py",),
     ("tools/make_attribute_table.py",),
+    ("tools/make_signature_table.py",),
     ("-m", "tests.compat.reference_pages"),
 )
 """Programs that write their files themselves, as arguments of the interpreter."""

@@ -40,3 +40,19 @@ def test_sympy_imported_later_is_sympy() -> None:
 def test_modules_in_memory_stay() -> None:
     source = "import onnx_ir, sympy; import sardonyx; sardonyx.load; print(onnx_ir._core.sympy is sympy)"
     assert run(source) == "True"
+
+
+def test_onnx_is_imported_without_text_formats_and_tools() -> None:
+    source = """
+import sardonyx, onnx, sys
+deferred = ("google.protobuf.json_format", "google.protobuf.text_format", "onnx.compose", "onnx.gen_proto")
+print([name for name in deferred if name in sys.modules])
+model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 14]> g (float[2] x) => (y)  { y = Abs (x) }')
+for format in ("json", "textproto"):
+    text = onnx.serialization.registry.get(format).serialize_proto(model)
+    print(onnx.load_model_from_string(text, format=format) == model)
+from onnx import compose
+import onnx.compose as imported
+print(compose.merge_models is imported.merge_models, onnx.compose is imported, callable(onnx.gen_proto.main))
+"""
+    assert run(source).split("\n") == ["[]", "True", "True", "True True True"]

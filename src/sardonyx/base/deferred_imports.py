@@ -1,7 +1,8 @@
 """Deferred imports of modules that a dependency imports and rarely uses.
 
 ``onnx_ir`` imports ``sympy`` for arithmetic on symbolic dimensions, which Sardonyx does with sizes of its own
-(:mod:`sardonyx.core.dim`). The import of ``sympy`` takes longer than all other imports for loading a model.
+(:mod:`sardonyx.core.dim`). The import of ``sympy`` takes longer than all other imports for loading a model. ``onnx``
+imports the text formats of protobuf, and tools that no session uses: a third of its import.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_DEFERRED = {"onnx_ir": ("sympy", "onnx_ir._symbolic_shapes")}
+_DEFERRED = {
+    "onnx_ir": ("sympy", "onnx_ir._symbolic_shapes"),
+    "onnx": ("google.protobuf.json_format", "google.protobuf.text_format", "onnx.compose", "onnx.gen_proto"),
+}
 """Modules to defer while a package is imported."""
 
 
@@ -29,6 +33,8 @@ class _DeferredModule(ModuleType):
 def deferred(names: Sequence[str]) -> Iterator[None]:
     """Defer imports of these modules inside of the ``with`` statement; modules in memory stay unchanged.
 
+    Afterwards, a deferred module is an attribute of its package, unless the module itself was imported meanwhile.
+
     Args:
         names: The full names of the modules.
     """
@@ -40,6 +46,9 @@ def deferred(names: Sequence[str]) -> Iterator[None]:
         for name, module in modules.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
+                package, _, own = name.rpartition(".")
+                if package in sys.modules and own not in vars(sys.modules[package]):
+                    setattr(sys.modules[package], own, module)
 
 
 class _Finder:
@@ -67,5 +76,5 @@ class _Finder:
 
 def defer_imports() -> None:
     """Defer imports of the packages in the table that are not imported yet."""
-    if not any(name in sys.modules for name in _DEFERRED):
+    if not all(name in sys.modules for name in _DEFERRED):
         sys.meta_path.insert(0, _Finder())

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-
-import onnx
+from typing import TYPE_CHECKING
 
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import ALL_DTYPES, MapType, OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import TypeMismatchError
-from sardonyx.model.schemas import get_schema
 from sardonyx.ops.contributed import CONTRIBUTED
 from sardonyx.ops.registry import find
+from sardonyx.ops.standard_signatures import NEWEST, SIGNATURES, TYPES
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def type_text(type: Type) -> str:
@@ -40,7 +42,11 @@ class Signature:
         outputs: Type variable and allowed types of each result.
 
     Attributes:
+        name: The operator.
         inputs: Name, type variable and allowed types of each input.
+        variadic: True if the last input may occur any number of times.
+        mixed: True if the variadic inputs may have different types.
+        outputs: Type variable and allowed types of each result.
     """
 
     def __init__(
@@ -54,8 +60,8 @@ class Signature:
     ) -> None:
         self.name = name
         self.inputs = inputs
-        self._variadic, self._mixed = variadic, mixed
-        self._outputs = outputs
+        self.variadic, self.mixed = variadic, mixed
+        self.outputs = outputs
         self._accepted: set[tuple[Type | None, ...]] = set()
 
     def check(self, inputs: Sequence[Value | None]) -> None:
@@ -79,7 +85,7 @@ class Signature:
                     f"{self.name} does not accept {text} as its input {name!r}.",
                     remedy=f"Use one of {', '.join(sorted(allowed))}.",
                 )
-            free = self._mixed and position >= len(self.inputs) - 1
+            free = self.mixed and position >= len(self.inputs) - 1
             first = bound.setdefault(variable, (name, text))
             if first[1] != text and not free:
                 raise TypeMismatchError(
@@ -94,11 +100,11 @@ class Signature:
             inputs: The types of the inputs; None for an omitted input or an unknown type.
         """
         bound: dict[str, Type] = {}
-        if self.inputs and not self._mixed:
+        if self.inputs and not self.mixed:
             for position, type in enumerate(inputs):
                 if type is not None:
                     bound.setdefault(self.inputs[min(position, len(self.inputs) - 1)][1], _sizeless(type))
-        return [bound.get(variable) or _only_tensor(allowed) for variable, allowed in self._outputs]
+        return [bound.get(variable) or _only_tensor(allowed) for variable, allowed in self.outputs]
 
 
 def _only_tensor(allowed: Sequence[str]) -> Type | None:
@@ -115,21 +121,59 @@ def _sizeless(type: Type) -> Type:
 
 @functools.cache
 def signature(domain: str, name: str, opset: int) -> Signature | None:
-    """Return the signature of an operator at a version of its domain; None if no schema is known."""
+    """Return the signature of an operator at a version of its domain; None if no schema is known.
+
+    The table answers up to the newest version in it of an operator that the standard has changed since; the installed
+    onnx answers for other operators, and for operator sets beyond the table.
+    """
     if name in CONTRIBUTED.get(domain, ()):
         return _contributed(domain, name)
+    entries = SIGNATURES.get(f"{domain}:{name}")
+    if entries is not None and opset <= NEWEST.get(domain, 0):
+        return _of_entry(name, entries, opset)
+    from onnx.defs import SchemaError
+
+    from sardonyx.model.schemas import get_schema
+
     try:
-        schema = get_schema(name, opset, domain)
-    except onnx.defs.SchemaError:
+        return of_schema(get_schema(name, opset, domain))
+    except SchemaError:
         return None
+
+
+def _of_entry(name: str, entries: str, opset: int) -> Signature | None:
+    """Return the newest version of an entry of the table that an operator set has."""
+    for entry in reversed(entries.split(";")):
+        head, _, rest = entry.partition(" ")
+        if int(head.rstrip("vm")) <= opset:
+            inputs, outputs = ([part.split("|") for part in side.split()] for side in rest.split(">"))
+            return Signature(
+                name,
+                [(part[0], part[1], _allowed(int(part[2]))) for part in inputs],
+                variadic="v" in head,
+                mixed="m" in head,
+                outputs=[(kind, TYPES[int(number)].split()) for kind, number in outputs],
+            )
+    return None
+
+
+@functools.cache
+def _allowed(number: int) -> frozenset[str]:
+    return frozenset(TYPES[number].split())
+
+
+def of_schema(schema: onnx.defs.OpSchema) -> Signature:
+    """Return the signature of a schema of onnx."""
+    from onnx.defs import OpSchema
+
     last = schema.inputs[-1] if schema.inputs else None
-    variadic = last is not None and last.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    variadic = last is not None and last.option == OpSchema.FormalParameterOption.Variadic
     return Signature(
-        name,
-        [(i.name, i.type_str, frozenset(t.replace(" ", "") for t in i.types)) for i in schema.inputs],
+        schema.name,
+        [(i.name, i.type_str.replace(" ", ""), frozenset(t.replace(" ", "") for t in i.types)) for i in schema.inputs],
         variadic=variadic,
         mixed=variadic and last is not None and not last.is_homogeneous,
-        outputs=[(o.type_str, [t.replace(" ", "") for t in o.types]) for o in schema.outputs],
+        outputs=[(o.type_str.replace(" ", ""), sorted(t.replace(" ", "") for t in o.types)) for o in schema.outputs],
     )
 
 
