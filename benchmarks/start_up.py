@@ -185,8 +185,8 @@ def measure(case: suites.Case, work: Path, rounds: int, with_cold: bool) -> dict
     for _ in range(rounds):
         for name, command in ways.items():
             with tempfile.TemporaryDirectory(dir=work, ignore_cleanup_errors=True) as empty:
-                place = Path(empty) if name in ("first", "cold") else cache
-                runs[name].append(json.loads(run(command, place, bytecode)))
+                folder = Path(empty) if name in ("first", "cold") else cache
+                runs[name].append(json.loads(run(command, folder, bytecode)))
     result: dict[str, Any] = {"name": case.name}
     for name, samples in runs.items():
         if samples:
