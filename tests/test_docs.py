@@ -75,7 +75,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-NEEDED = {"encrypt": "cryptography", "decrypt": "cryptography", "keygen": "cryptography"}
+NEEDED = {
+    **dict.fromkeys(("encrypt", "decrypt", "keygen"), "cryptography"),
+    **dict.fromkeys(("sign", "verify"), "model_signing"),
+    "sbom": "cyclonedx",
+}
 """Package that a page or a verb needs, by its name."""
 
 
@@ -136,6 +140,8 @@ EARLIER = {
     "merge": "sardonyx extract model.onnx --outputs features -o backbone.onnx",
     "compare": "sardonyx fp16 model.onnx -o half.onnx",
     "encrypt": "sardonyx keygen -o owner.key",
+    "sign": "sardonyx keygen -o author.pem --kind ecdsa",
+    "verify": "sardonyx keygen -o author.pem --kind ecdsa\nsardonyx sign model.onnx --key author.pem",
     "decrypt": "sardonyx keygen -o owner.key\nsardonyx encrypt model.onnx -o model.onnxe --to owner.key.pub",
 }
 """What makes the other files of a verb's example."""

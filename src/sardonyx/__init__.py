@@ -22,6 +22,7 @@ register_hook("learner", "sardonyx.train.online.learner", "learner_of")
 # Files are opened below, and encryption is above.
 register_hook("open_encrypted", "sardonyx.trust.encryption.reader", "open_encrypted")
 register_hook("sealed_store", "sardonyx.trust.encryption.sealed_store", "sealed_store")
+register_hook("verify_on_load", "sardonyx.trust.signing.policy", "verify_on_load")
 register_hook("encrypt_compiled", "sardonyx.trust.encryption.files", "encrypt_compiled")
 
 PUBLIC_NAMES = {

@@ -46,6 +46,10 @@ class LicenceError(EncryptionError):
     """The licence of an encrypted model does not permit this use: missing, forged, expired, for another machine."""
 
 
+class SignatureError(ModelFileError):
+    """A model is not signed by a trusted key: the signature is missing, malformed, or for other contents."""
+
+
 class TextFormatError(ModelFileError):
     """The text form of a model has a syntax error; ``where`` contains line and column."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = {"encryption": ("cryptography", "encrypt")}
+PACKAGES = {"encryption": ("cryptography", "encrypt"), "signing": ("model_signing", "sign")}
 """Folder of tests: the package that its tests import, and the extra."""
 
 

@@ -66,6 +66,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "keygen": "Make a key: the secret in a file that only its owner reads, the public half beside it.",
         "encrypt": "Encrypt a model with its data files for named recipients; sessions open the result with a key.",
         "decrypt": "Decrypt a model with its data files into plain files; the digests are verified.",
+        "sign": "Sign a model with its data files, or a folder, in the format of OpenSSF Model Signing.",
+        "sbom": "Write the bill of materials of a model (CycloneDX ML-BOM).",
+        "verify": "Verify that a trusted key signed a model and every data file of it, as they are now.",
     },
     "Lists": {
         "passes": "List the passes of the optimizer: effect and exactness of each.",

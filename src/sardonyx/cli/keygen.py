@@ -19,7 +19,10 @@ def command(
     ] = None,
     kind: Annotated[
         str,
-        typer.Option(help="x25519: a pair for encryption; ed25519: a pair for licences; aes256: one shared secret."),
+        typer.Option(
+            help="x25519: a pair for encryption; ed25519: a pair for licences; aes256: one shared secret;"
+            " ecdsa: a pair for signatures (PEM)."
+        ),
     ] = "x25519",
     machine: Annotated[bool, typer.Option("--machine", help="Print this machine's name in licences, no key.")] = False,
     as_json: AsJson = False,
@@ -32,8 +35,13 @@ def command(
         return
     if output is None:
         raise OptionError("expected a file to write", where="keygen", remedy="Give -o owner.key.")
-    if kind not in ("x25519", "ed25519", "aes256"):
-        raise OptionError(f"expected x25519, ed25519 or aes256, got {kind}.", where="--kind")
+    if kind not in ("x25519", "ed25519", "aes256", "ecdsa"):
+        raise OptionError(f"expected x25519, ed25519, aes256 or ecdsa, got {kind}.", where="--kind")
+    if kind == "ecdsa":
+        from sardonyx.trust.signing import generate_signing_key
+
+        _show({"secret": str(output), "public": str(generate_signing_key(output))}, as_json)
+        return
     key: Key = generate_key(kind)  # type: ignore[arg-type]
     write_key(key, output)
     files = {"secret": str(output)}
@@ -41,6 +49,10 @@ def command(
         public = output.with_name(f"{output.name}.pub")
         write_key(key.public(), public)
         files |= {"public": str(public), "text": key.public().text()}
+    _show(files, as_json)
+
+
+def _show(files: dict[str, str], as_json: bool) -> None:
     if as_json:
         print_json(files)
         return

@@ -17,13 +17,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.base import background_threads
+from sardonyx.base import background_threads, signature_policy
 from sardonyx.base.artifact_store import Store, digest, is_guarded, store, user_store
 from sardonyx.base.cpu_count import thread_count
 from sardonyx.base.encrypted_files import is_encrypted
@@ -75,6 +75,7 @@ class ModelSource:
         self._source = source
         self._model: ir.Model | None = None
         self._state = _state_of_file(source) if isinstance(source, (str, os.PathLike)) else None
+        self.require_signed([])
         self._is_encrypted_file = self._state is not None and is_encrypted(source)
 
     @property
@@ -96,7 +97,22 @@ class ModelSource:
 
             self.require_state()
             self._model = load_sorted(self._source)
+            if signature_policy.is_active():
+                files = {id(file): file for tensor in _tensors(self._model) if (file := getattr(tensor, "file", None))}
+                self.require_signed(list(files.values()))
         return self._model
+
+    def require_signed(self, files: Sequence[Any]) -> None:
+        """Refuse a model file that the signature policy of the process does not trust.
+
+        Args:
+            files: Further files of the model: paths, or opened files.
+
+        Raises:
+            SignatureError: See :func:`sardonyx.trust.signing.policy.verify_on_load`.
+        """
+        if signature_policy.is_active() and isinstance(self._source, (str, os.PathLike)):
+            hook("verify_on_load")(self._source, files)
 
     @property
     def is_encrypted(self) -> bool:
@@ -280,6 +296,7 @@ def _restored(
         _log.info("a cached program is ignored: %s", error)
         return None
     metadata: dict[str, Any] = image.head["noted"]
+    source.require_signed([source.folder / name for name in metadata["external"]])
     if any(contents(source.folder / name) != sum for name, sum in metadata["external"].items()):
         return None
     return Program.from_image(image, threads=threads, denormals=denormals, hosts=host_function), metadata
