@@ -32,6 +32,7 @@ from sardonyx.train.non_finite import first_non_finite
 from sardonyx.train.optimizers import SAM, Optimizer, optimizer_of
 from sardonyx.train.parameters import find_parameters, select_parameters, trainable_form
 from sardonyx.train.quantized import simulated_form
+from sardonyx.train.reachability import unreached_parameters
 from sardonyx.train.schedules import Plateau, Schedule
 from sardonyx.train.state_program import StateProgram
 from sardonyx.train.step import StepOptions, build_step, loss_gradients, make_groups
@@ -138,6 +139,8 @@ class Trainer:
         self._last_batch: tuple[dict[str, np.ndarray], list[np.ndarray]] | None = None
         self.parameters = tuple(selected)
         self.notes = self._forward.notes
+        if unreached := unreached_parameters(self._forward):
+            self.notes += (f"No gradient reaches {', '.join(unreached)}.",)
         if self._quantized is not None:
             self.notes += ("The model is quantized: weights and activations are rounded in training.",)
         self.history = History()

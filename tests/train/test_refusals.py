@@ -1,0 +1,153 @@
+"""Bad input of training has a named error before the first step, and leaves parameters and checkpoints as they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from sardonyx import train
+from sardonyx.errors import FeedError, OptionError, SardonyxError, UnsupportedError
+from tests.train.networks import classifier, images, points, regression
+
+
+def parsed(text: str, **weights: np.ndarray) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}')
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    return model
+
+
+W = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+TWO_OUTPUTS = """g (float[N, 4] x) => (float[N, 3] y, float[N, 3] z) {
+  y = MatMul (x, v)  z = MatMul (x, w)
+}"""
+
+
+@pytest.mark.parametrize("label", [3, -1, 2**40])
+def test_labels_out_of_range(label: int) -> None:
+    trainer = train.Trainer(classifier(), "cross-entropy")
+    data = images(8)
+    data["labels"][5] = label
+    with pytest.raises(FeedError, match=rf"from 0 to 2, got {label} at \[5\]"):
+        trainer.step(data)
+    with pytest.raises(FeedError):
+        trainer.evaluate(data)
+
+
+@pytest.mark.parametrize(
+    "batch, match",
+    [
+        ({"x": np.zeros((2, 5), np.float32), "labels": np.zeros((2, 2), np.float32)}, "axis 1 has size 5, expected 4"),
+        ({"x": np.zeros((2, 4, 1), np.float32), "labels": np.zeros((2, 2), np.float32)}, "expected rank 2"),
+        ({"x": np.zeros((2, 4), np.float32), "labels": np.zeros((2, 3), np.float32)}, "labels"),
+        ({"x": np.zeros((2, 4), np.complex64), "labels": np.zeros((2, 2), np.float32)}, "complex64"),
+        ({"x": np.zeros((2, 4), np.float32), "labels": np.array([["a", "b"]] * 2)}, "labels"),
+        ({"x": np.zeros((0, 4), np.float32), "labels": np.zeros((0, 2), np.float32)}, "expected elements"),
+        ({"x": np.zeros((2, 4), np.float32)}, "missing labels"),
+        ({}, "missing x, labels"),
+    ],
+)
+def test_batches_that_do_not_fit(batch: dict[str, np.ndarray], match: str) -> None:
+    trainer = train.Trainer(regression(), "mse", train.SGD(0.1))
+    before = trainer.state()
+    with pytest.raises((FeedError, OptionError), match=match):
+        trainer.step(batch)
+    with pytest.raises((FeedError, OptionError)):
+        trainer.fit([batch], progress=False)
+    assert all(np.array_equal(before[name], array) for name, array in trainer.state().items())
+
+
+def test_batches_whose_sizes_contradict_each_other() -> None:
+    trainer = train.Trainer(regression(), "mse", train.SGD(0.1))
+    with pytest.raises(SardonyxError):
+        trainer.step({"x": np.zeros((2, 4), np.float32), "labels": np.zeros((3, 2), np.float32)})
+
+
+def test_an_unknown_parameter_names_similar_ones() -> None:
+    with pytest.raises(OptionError, match=r"no parameter matches 'head.wieght'.*head\.weight"):
+        train.Trainer(classifier(), "cross-entropy", trainable="head.wieght")
+
+
+def test_a_loss_that_reaches_no_trained_weight() -> None:
+    model = parsed(TWO_OUTPUTS, v=W, w=W)
+    with pytest.raises(OptionError, match="no trained parameter reaches the loss"):
+        train.Trainer(model, train.MeanSquaredError("y"), trainable="w")
+    trainer = train.Trainer(model, train.MeanSquaredError("y"))
+    assert trainer.notes == ("No gradient reaches w.",)
+    blocked = parsed("g (float[N, 4] x) => (float[N, 3] y) { m = MatMul (x, w)  y = Round (m) }", w=W)
+    with pytest.raises(OptionError, match="no trained parameter reaches the loss"):
+        train.Trainer(blocked, "mse")
+
+
+def test_integer_models() -> None:
+    integers = parsed("g (int64[N, 4] x) => (int64[N, 3] y) { y = MatMul (x, w) }", w=W.astype(np.int64))
+    with pytest.raises((OptionError, UnsupportedError), match="float"):
+        train.Trainer(integers, "mse")
+    labels = parsed("g (float[N, 4] x) => (int64[N, 1] y) { m = MatMul (x, w)  y = ArgMax <axis = 1> (m) }", w=W)
+    with pytest.raises(OptionError, match="floating-point output"):
+        train.Trainer(labels, "cross-entropy")
+    with pytest.raises(OptionError, match="expected an output of the model"):
+        train.Trainer(classifier(), train.CrossEntropy("logit"))
+
+
+def test_an_operator_without_gradient_is_named() -> None:
+    model = parsed(
+        "g (float[N, 4] x) => (float[M, 3] y) { m = MatMul (x, w)  y, i, j, k = Unique <axis = 0> (m) }", w=W
+    )
+    with pytest.raises(UnsupportedError, match="Unique has no gradient"):
+        train.Trainer(model, train.FunctionLoss(outputs=("y",)))
+
+
+def test_a_failing_loader_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    class Broken(Exception):
+        pass
+
+    def loader() -> Any:
+        for seed in range(3):
+            yield images(16, seed)
+        raise Broken("the disk is gone")
+
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1))
+    with pytest.raises(Broken, match="the disk is gone"):
+        trainer.fit(loader(), checkpoint=tmp_path, progress=False)
+    again = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1))
+    again.fit([images(16, seed) for seed in range(4)], checkpoint=tmp_path, resume=True, progress=False)
+    straight = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1))
+    straight.fit([images(16, seed) for seed in range(4)], progress=False)
+    assert all(np.array_equal(straight.state()[name], array) for name, array in again.state().items())
+
+
+def test_an_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:
+    def loader() -> Any:
+        for seed in range(1000):
+            if seed == 3:
+                threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+            yield images(16, seed)
+
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(0.01))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(loader(), checkpoint=tmp_path, progress=False)
+    fresh = train.Trainer(classifier(), "cross-entropy", train.SGD(0.01))
+    fresh.fit([images(16)] * 2, epochs=1, steps=1, checkpoint=tmp_path, resume=True, progress=False)
+    assert any(not np.array_equal(array, trainer.state()[name]) for name, array in
+               train.Trainer(classifier(), "cross-entropy", train.SGD(0.01)).state().items())  # fmt: skip
+    assert (tmp_path / "training.safetensors").exists()
+
+
+def test_a_learner_refuses_what_does_not_fit_at_once() -> None:
+    session = sardonyx.Session(regression(), compile="wait", threads=1)
+    with train.Learner(session, "mse") as learner:
+        with pytest.raises(FeedError):
+            learner.learn({"x": np.zeros((2, 5), np.float32)}, np.zeros((2, 2), np.float32))
+        with pytest.raises(OptionError, match="missing labels"):
+            learner.learn({"x": points(2)["x"]})
+        learner.learn({"x": points(2)["x"]}, points(2)["labels"])
+        learner.flush()
+        assert learner.report.samples == 2
