@@ -8,7 +8,7 @@ _NAMES = {
     "sardonyx.train.callbacks": ["Callback", "EarlyStopping", "MLflow", "Moment", "SaveBest", "TensorBoard"],
     "sardonyx.train.heads": ["swap_head"],
     "sardonyx.train.history": ["History"],
-    "sardonyx.train.lora": ["Adapter", "LoRA", "combine"],
+    "sardonyx.train.lora": ["Adapter", "LiveAdapters", "LoRA", "combine"],
     "sardonyx.train.losses": [
         "CTC", "BinaryCrossEntropy", "Contrastive", "Cosine", "CrossEntropy", "Dice", "Distillation", "Focal",
         "FunctionLoss", "Huber", "KullbackLeibler", "Loss", "MeanAbsoluteError", "MeanSquaredError", "ModelLoss",

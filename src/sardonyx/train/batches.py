@@ -12,12 +12,14 @@ import numpy as np
 
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import FeedError, ModelFileError, OptionError
+from sardonyx.train.folders import LabeledFiles
 
 Batch = Mapping[str, Any] | Sequence[Any]
 """Arrays by name, or in the order of the model's inputs and then the labels."""
 
 Data = Mapping[str, Any] | tuple[Any, ...] | Iterable[Batch] | str | os.PathLike[str]
-"""Whole arrays by name or in order, an ``.npz`` file of such, or an iterable of batches, read once an epoch."""
+"""Whole arrays by name or in order, an ``.npz`` file of such, a folder with a folder of files for each class, or an
+iterable of batches, read once an epoch."""
 
 
 class Batches:
@@ -53,13 +55,21 @@ class Batches:
             raise OptionError(f"expected at least 1 sample, got {batch_size}.", where="batch_size")
         self._types, self._size, self._shuffle, self._seed = dict(types), batch_size, shuffle, seed
         self._optional = [name for name in optional if name not in types]
+        self._files: LabeledFiles | None = None
         if isinstance(data, (str, os.PathLike)):
-            data = _stored(Path(data))
+            path = Path(data)
+            if path.is_dir():
+                self._files = self._folder(path)
+                data = ()
+            else:
+                data = _stored(path)
         self._arrays: dict[str, np.ndarray] | None = None
         self._stream: Any = None
-        if isinstance(data, (Mapping, tuple)):
+        if self._files is not None:
+            self.length: int | None = -(-len(self._files) // batch_size)
+        elif isinstance(data, (Mapping, tuple)):
             self._arrays = self._whole(data)
-            self.length: int | None = -(-len(next(iter(self._arrays.values()))) // batch_size)
+            self.length = -(-len(next(iter(self._arrays.values()))) // batch_size)
         elif isinstance(data, Iterable):
             self._stream = data
             self.length = len(self._stream) if hasattr(data, "__len__") else None
@@ -79,6 +89,15 @@ class Batches:
         if not next(iter(counts.values())):
             raise OptionError("expected at least one sample.", where="data")
         return arrays
+
+    def _folder(self, path: Path) -> LabeledFiles:
+        if len(self._types) != 2:
+            raise OptionError(
+                f"a folder has samples and classes, expected {', '.join(self._types)}.",
+                where=str(path),
+                remedy="Give arrays by name, or an iterable of batches.",
+            )
+        return LabeledFiles(path)
 
     def _named(self, batch: Any, where: str) -> dict[str, Any]:
         names = list(self._types)
@@ -107,11 +126,15 @@ class Batches:
             FeedError: A batch does not fit the model.
             OptionError: An iterator, which can be read once, is read again.
         """
+        if self._files is not None:
+            names, order = list(self._types), self._order(len(self._files), number)
+            for index in range(start, -(-len(order) // self._size)):
+                pair = self._files.read(order[index * self._size : (index + 1) * self._size])
+                yield self.checked(dict(zip(names, pair, strict=True)), f"batch {index}")
+            return
         if self._arrays is not None:
             count = len(next(iter(self._arrays.values())))
-            order = (
-                np.random.default_rng((self._seed, number)).permutation(count) if self._shuffle else np.arange(count)
-            )
+            order = self._order(count, number)
             for index in range(start, -(-count // self._size)):
                 chosen = order[index * self._size : (index + 1) * self._size]
                 yield self.checked({name: array[chosen] for name, array in self._arrays.items()}, f"batch {index}")
@@ -125,6 +148,12 @@ class Batches:
         for index, batch in enumerate(stream):
             if index >= start:
                 yield self.checked(self._named(batch, f"batch {index}"), f"batch {index}")
+
+    def _order(self, count: int, number: int) -> np.ndarray:
+        """Return the order of samples of an epoch."""
+        if not self._shuffle:
+            return np.arange(count)
+        return np.random.default_rng((self._seed, number)).permutation(count)
 
     def checked(self, batch: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
         """Return the arrays of a batch in the declared types.

@@ -16,6 +16,7 @@ from sardonyx.errors import ModelFileError, OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.names import Names, node_names, value_names
+from sardonyx.runtime.session import Session
 from sardonyx.train.parameters import find_parameters, fixed_shape, select_parameters, trainable_form
 from sardonyx.train.safetensors_files import safetensors_module
 
@@ -156,6 +157,54 @@ class Adapter:
             dtype = value.const_value.dtype
             value.const_value = ir.Tensor(array.astype(dtype.numpy()), dtype=dtype, name=name)
         return result
+
+
+class LiveAdapters:
+    """Several adapters of the model of a session, of which any are active; a change is one edit of the session.
+
+    Args:
+        session: The session, which answers from the model without adapters.
+        adapters: The adapters by name.
+
+    Attributes:
+        active: The factors of the active adapters by name.
+
+    Raises:
+        OptionError: An adapter does not fit the model.
+
+    Example:
+        >>> live = LiveAdapters(session, {"legal": Adapter.load("legal.safetensors"), "polite": polite})
+        >>> live.activate({"legal": 1.0, "polite": 0.5})
+    """
+
+    def __init__(self, session: Session, adapters: Mapping[str, Adapter]) -> None:
+        self._session, self._adapters = session, dict(adapters)
+        self._model = trainable_form(session.model)
+        initializers = self._model.graph.initializers
+        self._plain: dict[str, np.ndarray] = {}
+        for adapter in self._adapters.values():
+            for name in adapter.weights(self._model, 0.0):
+                tensor = initializers[name].const_value
+                assert tensor is not None
+                self._plain[name] = tensor.numpy()
+        self.active: dict[str, float] = {}
+
+    def activate(self, factors: Mapping[str, float] | Sequence[str]) -> None:
+        """Answer with these adapters alone: names, or factors of their changes by name; none restores the model.
+
+        Raises:
+            OptionError: A name is unknown; the session answers as before.
+        """
+        chosen = dict(factors) if isinstance(factors, Mapping) else dict.fromkeys(factors, 1.0)
+        unknown = [name for name in chosen if name not in self._adapters]
+        if unknown:
+            raise OptionError(
+                f"no adapter is named {unknown[0]!r}.", where="adapters",
+                remedy=f"The adapters are {', '.join(self._adapters)}.",
+            )  # fmt: skip
+        combined = combine([(self._adapters[name], factor) for name, factor in chosen.items()], self._model)
+        self._session.update_weights({**self._plain, **combined})
+        self.active = chosen
 
 
 def combine(adapters: Sequence[tuple[Adapter, float]], model: Loadable) -> dict[str, np.ndarray]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.errors import OptionError
 from sardonyx.model.copying import copy_model
 from sardonyx.runtime.session import Session
 
@@ -29,6 +31,35 @@ def with_weights(source: ir.Model, form: ir.Model, weights: Mapping[str, np.ndar
         old = value.const_value
         assert old is not None
         value.const_value = ir.Tensor(np.array(array, old.dtype.numpy()), dtype=old.dtype, name=name)
+    return model
+
+
+def with_inputs_as_weights(source: ir.Model, weights: Mapping[str, Any]) -> ir.Model:
+    """Return a copy of a model whose inputs of these names have default values.
+
+    Raises:
+        OptionError: The model has no such input, or one of another rank, size or element type.
+    """
+    model = copy_model(source)
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    for name, array in weights.items():
+        if name not in inputs:
+            raise OptionError(
+                f"the model has no input {name!r}.", where="weights", remedy=f"The inputs are {', '.join(inputs)}."
+            )
+        value = inputs[name]
+        tensor = ir.tensor(np.array(array, None if value.dtype is None else value.dtype.numpy()), name=name)
+        declared = None if value.shape is None else list(value.shape)
+        if declared is not None and (
+            len(declared) != len(tensor.shape)
+            or any(isinstance(a, int) and a != b for a, b in zip(declared, tensor.shape, strict=True))
+        ):
+            raise OptionError(
+                f"expected a weight of shape {[str(a) for a in declared]}, got {list(tensor.shape.numpy())}.",
+                where=f"weights, {name}",
+            )
+        value.const_value, value.shape = tensor, ir.Shape(tensor.shape.numpy())
+        model.graph.register_initializer(value)
     return model
 
 

@@ -27,7 +27,7 @@ from sardonyx.train.history import History
 from sardonyx.train.lora import Adapter, LoRA, with_adapters
 from sardonyx.train.losses import Loss, loss_of
 from sardonyx.train.metrics import Mean, Metric, Part, metrics_of
-from sardonyx.train.model_weights import equal_answers, with_weights
+from sardonyx.train.model_weights import equal_answers, with_inputs_as_weights, with_weights
 from sardonyx.train.non_finite import first_non_finite
 from sardonyx.train.optimizers import SAM, Optimizer, optimizer_of
 from sardonyx.train.parameters import find_parameters, select_parameters, trainable_form
@@ -59,6 +59,7 @@ class Trainer:
         accumulate: Batches a step; gradients are weighted as in one batch of their sum.
         teacher: A model whose first output is the label ``teacher`` of :class:`Distillation`.
         lora: Adapters that are trained instead of weights; ``trainable`` names further parameters then.
+        weights: Weights that are inputs of the model, by name; in the trained model the inputs have default values.
         keep_zeros: If True, weights that are zero stay zero: the masks of a pruned model are preserved.
         seed: Seed of the order of samples, of dropout and of adapters.
         threads: Number of threads; None for all processors of the process.
@@ -96,6 +97,7 @@ class Trainer:
         accumulate: int = 1,
         teacher: Loadable | None = None,
         lora: LoRA | None = None,
+        weights: Mapping[str, Any] | None = None,
         keep_zeros: bool = False,
         seed: int = 0,
         threads: int | None = None,
@@ -105,6 +107,8 @@ class Trainer:
         self._loss, self._metrics = loss_of(loss), metrics_of(metrics)
         self._optimizer, self._seed, self._threads = optimizer_of(optimizer), seed, threads
         self._source = load(model)
+        if weights:
+            self._source = with_inputs_as_weights(self._source, weights)
         if lora is not None and simulated_form(self._source) is not None:
             raise OptionError(
                 "adapters of quantized weights cannot be merged.", where="lora", remedy="Train the float model."
@@ -308,7 +312,7 @@ class Trainer:
         """Train for some epochs and return the history.
 
         Args:
-            data: Arrays by name or in order, an ``.npz`` file, or an iterable of batches (a loader of torch, a dataset
+            data: Arrays by name or in order, an ``.npz`` file, a folder with a folder for each class, or an iterable of batches (a loader of torch, a dataset
                 of TensorFlow, a list, a generator for one epoch).
             epochs: Epochs in all, including those of the checkpoint that is continued.
             batch_size: Samples of a batch, for whole arrays.

@@ -1,0 +1,164 @@
+"""Sources of data and of weights: folders, loaders of other frameworks, weights as inputs and in functions, callbacks."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import sardonyx
+from sardonyx import train
+from sardonyx.errors import ModelFileError, OptionError
+from tests.train.networks import classifier, images, points, regression
+
+
+def test_folders_of_classes_are_read_batch_by_batch(tmp_path: Path) -> None:
+    data = images(48)
+    for i, (image, label) in enumerate(zip(data["image"], data["labels"], strict=True)):
+        folder = tmp_path / "data" / "abc"[label]
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"{i:03}.npy", image)
+    trainer = train.Trainer(classifier(), "cross-entropy", train.AdamW(0.02), metrics=["top1"])
+    trainer.fit(tmp_path / "data", epochs=12, batch_size=16, progress=False)
+    assert trainer.evaluate(tmp_path / "data")["top1"] > 0.9
+    (tmp_path / "data" / "a" / "broken.npy").write_bytes(b"nothing")
+    with pytest.raises(ModelFileError, match=r"broken\.npy"):
+        trainer.evaluate(tmp_path / "data")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(OptionError, match="a folder for each class"):
+        trainer.evaluate(tmp_path / "empty")
+
+
+def test_images_in_folders_are_scaled(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    data = images(6)
+    for i, (pixels, label) in enumerate(zip(data["image"], data["labels"], strict=True)):
+        (tmp_path / str(label)).mkdir(exist_ok=True)
+        image.fromarray((pixels[0] * 127).astype(np.uint8)).save(tmp_path / str(label) / f"{i}.png")
+    assert np.isfinite(train.Trainer(classifier(), "cross-entropy").evaluate(tmp_path)["loss"])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_loaders_of_torch_are_read() -> None:
+    import torch
+
+    data = images(40)
+    pairs = torch.utils.data.TensorDataset(torch.tensor(data["image"]), torch.tensor(data["labels"]))
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1))
+    trainer.fit(torch.utils.data.DataLoader(pairs, batch_size=16), epochs=2, progress=False)
+    plain = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1))
+    plain.fit(data, epochs=2, batch_size=16, shuffle=False, progress=False)
+    assert all(np.array_equal(plain.state()[name], array) for name, array in trainer.state().items())
+
+
+def test_datasets_with_a_numpy_iterator_are_read() -> None:
+    class Dataset:
+        """The form of ``tf.data.Dataset``."""
+
+        def __iter__(self) -> Any:
+            raise AssertionError("tensors of TensorFlow are not read")
+
+        def as_numpy_iterator(self) -> Any:
+            return iter([(images(8, seed)["image"], images(8, seed)["labels"]) for seed in range(3)])
+
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1))
+    assert len(trainer.fit(Dataset(), epochs=2, progress=False)["loss"]) == 2
+
+
+def test_weights_that_are_inputs_are_trained() -> None:
+    model = onnx.load_model_from_string(regression())
+    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    del model.graph.initializer[:]
+    for name, array in weights.items():
+        model.graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, array.shape))
+    trainer = train.Trainer(model, "mse", train.SGD(0.1), weights=weights)
+    plain = train.Trainer(regression(), "mse", train.SGD(0.1))
+    assert set(trainer.parameters) == {"w", "b"} and set(trainer.batch_types) == {"x", "labels"}
+    data = points(16)
+    for _ in range(3):
+        assert trainer.step(data) == plain.step(data)
+    tuned = sardonyx.Session(trainer.model(), compile="off")
+    assert [value.name for value in tuned.get_inputs()] == ["x"]
+    np.testing.assert_allclose(tuned.run(None, {"x": data["x"]})[0], plain.predict({"x": data["x"]})["y"], rtol=1e-5)
+    with pytest.raises(OptionError, match="no input 'v'"):
+        train.Trainer(model, "mse", weights={"v": np.zeros(3)})
+    with pytest.raises(OptionError, match="expected a weight of shape"):
+        train.Trainer(model, "mse", weights={**weights, "b": np.zeros(3)})
+
+
+def test_weights_inside_functions_are_trained() -> None:
+    inner = helper.make_function(
+        "local", "Layer", ["x"], ["y"],
+        [
+            helper.make_node("Constant", [], ["w"], value=helper.make_tensor("w", 1, [4, 2], np.arange(8.0) / 8)),
+            helper.make_node("MatMul", ["x", "w"], ["y"]),
+        ],
+        [helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    nodes = [helper.make_node("Layer", ["x"], ["y"], domain="local")]
+    x = helper.make_tensor_value_info("x", 1, ["N", 4])
+    y = helper.make_tensor_value_info("y", 1, ["N", 2])
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    model = helper.make_model(graph, opset_imports=imports, functions=[inner], ir_version=9)
+    trainer = train.Trainer(model, "mse", train.SGD(0.1))
+    assert len(trainer.parameters) == 1
+    losses = [trainer.step(points(16)) for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
+def test_several_adapters_change_a_live_session() -> None:
+    adapters = {}
+    for name, shift in (("one", 1), ("two", 2)):
+        trainer = train.Trainer(classifier(), "cross-entropy", train.AdamW(0.02), lora=train.LoRA(2))
+        data = images(32)
+        data["labels"] = (data["labels"] + shift) % 3
+        for _ in range(5):
+            trainer.step(data)
+        adapters[name] = trainer.adapter()
+    session = sardonyx.Session(classifier(), compile="wait")
+    feeds = {"image": images(8)["image"]}
+    plain = session.run(None, feeds)[0]
+    live = train.LiveAdapters(session, adapters)
+    live.activate(["one"])
+    merged = sardonyx.Session(adapters["one"].merge(classifier()), compile="off").run(None, feeds)[0]
+    np.testing.assert_allclose(session.run(None, feeds)[0], merged, rtol=1e-4, atol=1e-5)
+    live.activate({"one": 0.5, "two": 0.5})
+    assert live.active == {"one": 0.5, "two": 0.5} and not np.allclose(session.run(None, feeds)[0], merged)
+    live.activate([])
+    np.testing.assert_array_equal(session.run(None, feeds)[0], plain)
+    with pytest.raises(OptionError, match="no adapter is named 'three'"):
+        live.activate(["three"])
+
+
+def test_rows_are_logged_to_mlflow_and_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import sys
+    import types
+
+    rows: list[tuple[str, float, int]] = []
+
+    class Writer:
+        def __init__(self, folder: str) -> None:
+            assert folder == str(tmp_path)
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            rows.append((name, value, step))
+
+        def flush(self) -> None:
+            rows.append(("flush", 0.0, 0))
+
+    board, flow = types.ModuleType("tensorboardX"), types.ModuleType("mlflow")
+    board.SummaryWriter = Writer  # type: ignore[attr-defined]
+    flow.log_metrics = lambda row, step: rows.extend((f"mlflow {name}", value, step) for name, value in row.items())  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensorboardX", board)
+    monkeypatch.setitem(sys.modules, "mlflow", flow)
+    trainer = train.Trainer(regression(), "mse", train.SGD(0.1))
+    trainer.fit(points(64), epochs=2, callbacks=[train.TensorBoard(tmp_path), train.MLflow()], progress=False)
+    losses = [(value, step) for name, value, step in rows if name == "loss"]
+    assert losses == list(zip(trainer.history["loss"], (2, 4), strict=True))
+    assert [(value, step) for name, value, step in rows if name == "mlflow loss"] == losses
