@@ -1,4 +1,4 @@
-"""Sources of data and of weights: folders, loaders of other frameworks, weights as inputs and in functions, callbacks."""
+"""Sources of data and of weights: folders, loaders, weights as inputs and in functions, adapters, callbacks."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_weights_inside_functions_are_trained() -> None:
     inner = helper.make_function(
         "local", "Layer", ["x"], ["y"],
         [
-            helper.make_node("Constant", [], ["w"], value=helper.make_tensor("w", 1, [4, 2], np.arange(8.0) / 8)),
+            helper.make_node("Constant", [], ["w"], value=helper.make_tensor("w", 1, [4, 2], np.arange(8.0) / 4)),
             helper.make_node("MatMul", ["x", "w"], ["y"]),
         ],
         [helper.make_opsetid("", 17)],

@@ -61,9 +61,8 @@ class LabeledFiles:
         shapes = {sample.shape for sample in samples}
         if len(shapes) > 1:
             listed = ", ".join(str(list(shape)) for shape in sorted(shapes))
-            raise OptionError(
-                f"expected samples of one size in a batch, got {listed}.", where=str(self.paths[0].parent)
-            )
+            where = str(self.paths[0].parent.parent)
+            raise OptionError(f"expected samples of one size in a batch, got {listed}.", where=where)
         return np.stack(samples), self.labels[np.asarray(chosen)]
 
 

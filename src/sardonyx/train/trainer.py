@@ -312,8 +312,8 @@ class Trainer:
         """Train for some epochs and return the history.
 
         Args:
-            data: Arrays by name or in order, an ``.npz`` file, a folder with a folder for each class, or an iterable of batches (a loader of torch, a dataset
-                of TensorFlow, a list, a generator for one epoch).
+            data: Arrays by name or in order, an ``.npz`` file, a folder with a folder for each class, or an iterable of
+                batches (a loader of torch, a dataset of TensorFlow, a list, a generator for one epoch).
             epochs: Epochs in all, including those of the checkpoint that is continued.
             batch_size: Samples of a batch, for whole arrays.
             shuffle: If True, whole arrays are permuted anew each epoch.
