@@ -147,4 +147,4 @@ class Substitution:
         inputs = [function_input(level, i, self.part(value.type)) for i, value in enumerate(inner.inputs)]
         own = set(inner.values)
         body = self.nested(dict(zip(inner.inputs, inputs, strict=True)), level, own.__contains__)
-        return function(inner.name, inputs, body.rebuild_all(inner.results), level)
+        return function(inner.name, inputs, body.rebuild_all(inner.results), level, inner.node)

@@ -22,6 +22,7 @@ from sardonyx.core.ir.graph import (
     CLOSED,
     DEFINED,
     Function,
+    NodeForm,
     Scope,
     Value,
     define,
@@ -65,7 +66,9 @@ def trace(name: str, body: Traced, types: Sequence[Type]) -> Function:
     return traced
 
 
-def trace_closed(name: str, body: Traced, types: Sequence[Type]) -> tuple[Function, tuple[Value, ...]]:
+def trace_closed(
+    name: str, body: Traced, types: Sequence[Type], node: NodeForm | None = None
+) -> tuple[Function, tuple[Value, ...]]:
     """Call ``body`` on inputs of ``types``; return the graph and the captured values, its last inputs."""
     with nested() as level:
         inner = scope.get()
@@ -76,7 +79,7 @@ def trace_closed(name: str, body: Traced, types: Sequence[Type]) -> tuple[Functi
         outside = [function_input(level, len(inputs) + i, value.type) for i, value in enumerate(captured)]
         moved = dict(zip(captured, outside, strict=True))
         closed = substitute_values(results, moved, level=level, inside=lambda value: _is_inside(value, inner))
-    return function(name, [*inputs, *outside], closed, level), tuple(captured)
+    return function(name, [*inputs, *outside], closed, level, node), tuple(captured)
 
 
 def inline(inner: Function, arguments: Sequence[Value]) -> list[Value]:
@@ -118,17 +121,18 @@ def _find_captures(results: Sequence[Value], inner: Scope) -> list[Value]:
     return list(captured)
 
 
-def call(name: str, body: Traced, operands: Sequence[Value]) -> tuple[Value, ...]:
+def call(name: str, body: Traced, operands: Sequence[Value], node: NodeForm | None = None) -> tuple[Value, ...]:
     """Return the results of a named function of the operands; the compiler may replace the computation.
 
     Args:
         name: Name of the function.
         body: The function.
         operands: Its arguments.
+        node: The ONNX node that the call equals; the body then captures no values.
     """
     if current_run() is not None:
         return tuple(body(*operands))
-    traced, captured = trace_closed(name, body, [value.type for value in operands])
+    traced, captured = trace_closed(name, body, [value.type for value in operands], node)
     results = apply_any("call", *operands, *captured, function=traced)
     return tuple(get(results, i) for i in range(len(traced.results)))
 
@@ -207,7 +211,7 @@ def _with_inputs(branch: Function, used: Sequence[Value], captured: Sequence[Val
     inputs = [function_input(branch.level, position, value.type) for position, value in enumerate(captured)]
     moved = dict(zip(branch.inputs, (inputs[captured.index(value)] for value in used), strict=True))
     results = substitute_values(branch.results, moved, level=branch.level, inside=set(branch.values).__contains__)
-    return function(branch.name, inputs, results, branch.level)
+    return function(branch.name, inputs, results, branch.level, branch.node)
 
 
 def loop(

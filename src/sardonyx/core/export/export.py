@@ -5,14 +5,14 @@ The forms of all other primitives are in :mod:`sardonyx.core.export.primitive_fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from sardonyx.core.dim import product
 from sardonyx.core.export.complex_forms import PAIRED, paired_params
-from sardonyx.core.export.node_writer import GraphWriter, Writer, shape_of
+from sardonyx.core.export.node_writer import LEAST_OPSET, GraphWriter, Writer, shape_of
 from sardonyx.core.export.primitive_forms import ONNX_FORMS, onnx_form
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value, defined_by, symbols_in
@@ -20,7 +20,12 @@ from sardonyx.core.ir.types import TensorType, TupleType
 
 
 def to_model(
-    function: Function, *, input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None
+    function: Function,
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    weights: Mapping[int, ir.TensorProtocol] | None = None,
+    opset: int = LEAST_OPSET,
 ) -> ir.Model:
     """Return the function as a model of standard ONNX, in the lowest sufficient version from 18 on.
 
@@ -28,11 +33,14 @@ def to_model(
         function: A closed function.
         input_names: Names of the inputs; by default the ONNX names, or ``x0``, ``x1`` ….
         output_names: Names of the results; ``y0``, ``y1`` … by default.
+        weights: Tensors of the inputs at these positions, which are initializers of the model.
+        opset: The lowest version of ``ai.onnx`` to write.
 
     Raises:
         UnsupportedError: A value has no ONNX form: names the value and the reason.
     """
     writer = Writer()
+    writer.needs(opset)
     outputs = [writer.name(name) for name in output_names or [f"y{i}" for i in range(len(function.results))]]
     inputs = [
         ir.Value(
@@ -48,11 +56,14 @@ def to_model(
     ]
     for x, name in zip(results, outputs, strict=True):
         x.name = name
+    constants = [inputs[i] for i in weights or {}]
+    for value, tensor in zip(constants, (weights or {}).values(), strict=True):
+        value.const_value = tensor
     graph = ir.Graph(
-        inputs,
+        [value for i, value in enumerate(inputs) if i not in (weights or {})],
         results,
         nodes=w.nodes,
-        initializers=list(writer.initializers.values()),
+        initializers=[*(value for value in constants if value.uses()), *writer.initializers.values()],
         opset_imports={"": writer.opset, **writer.domains},
         name=function.name,
     )
@@ -192,7 +203,18 @@ def _is_flattened(stacked: Any, value: Value) -> bool:
 
 @onnx_form("call")
 def _call(w: GraphWriter, value: Value, *operands: ir.Value, function: Function) -> list[ir.Value]:
-    return write(w, function, operands)
+    """Write the node that the call equals, else the values of the function."""
+    if function.node is None:
+        return write(w, function, operands)
+    form, arguments = function.node, iter(operands)
+    inputs = [next(arguments) if there else None for there in form.present]
+    options = {name: _attribute(item) for name, item in form.attributes}
+    if form.domain:
+        w.writer.domains[form.domain] = max(form.version, w.writer.domains.get(form.domain, 1))
+    count = len(function.results)
+    since = LEAST_OPSET if form.domain else max(form.version, LEAST_OPSET)
+    outputs = w.node(form.name, *inputs, outputs=count, domain=form.domain, since=since, **options)
+    return outputs if isinstance(outputs, list) else [outputs]
 
 
 @onnx_form("host")

@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -88,6 +89,25 @@ class Value:
         return f"<{self.op}: {self.type}>"
 
 
+@dataclass(frozen=True)
+class NodeForm:
+    """The ONNX node that a call of a function equals; export writes the node instead of the function's values.
+
+    Attributes:
+        name: The operator.
+        domain: Its domain; empty for ``ai.onnx``.
+        version: Version of the domain.
+        present: False for each omitted input.
+        attributes: Names and values, in order.
+    """
+
+    name: str
+    domain: str
+    version: int
+    present: tuple[bool, ...]
+    attributes: tuple[tuple[str, Any], ...]
+
+
 class Function:
     """A piece of graph with inputs and results, closed but for constants and symbols.
 
@@ -98,13 +118,17 @@ class Function:
         level: The nesting of the inputs, deeper than the level of the enclosing function.
         conditions: Pairs of sizes that must be equal in a run, besides those that the values require: simplification
             may remove a value that requires them.
+        node: The ONNX node that a call of the function equals, if there is one.
     """
 
-    __slots__ = ("__weakref__", "_defined", "_free", "_order", "conditions", "inputs", "level", "name", "results")
+    __slots__ = ("__weakref__", "_defined", "_free", "_order", "conditions", "inputs", "level", "name", "node", "results")
 
-    def __init__(self, name: str, inputs: Sequence[Value], results: Sequence[Value], level: int) -> None:
+    def __init__(
+        self, name: str, inputs: Sequence[Value], results: Sequence[Value], level: int, node: NodeForm | None = None
+    ) -> None:
         self.level = level
         self.name = name
+        self.node = node
         self.inputs = tuple(inputs)
         self.results = tuple(results)
         self.conditions: tuple[tuple[Size, Size], ...] = ()
@@ -255,13 +279,15 @@ def add_to_scope(value: Value) -> None:
         inner.add(value)
 
 
-def function(name: str, inputs: Sequence[Value], results: Sequence[Value], level: int) -> Function:
+def function(
+    name: str, inputs: Sequence[Value], results: Sequence[Value], level: int, node: NodeForm | None = None
+) -> Function:
     """Return the existing function with these parts, or a new one."""
-    key = (name, tuple(inputs), tuple(results), level)
+    key = (name, tuple(inputs), tuple(results), level, node)
     with _lock:
         result = _functions.get(key)
         if result is None:
-            result = _functions[key] = Function(name, inputs, results, level)
+            result = _functions[key] = Function(name, inputs, results, level, node)
     return result
 
 

@@ -1,0 +1,90 @@
+"""Decomposition of operators that have no translation, by torch's own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from sardonyx.convert.torch.operators.registry import translation_of
+from sardonyx.convert.torch.sources import place_of
+from sardonyx.errors import ConversionError
+
+ROUNDS = 6
+"""Maximum number of decompositions in sequence: results of one may need another."""
+
+
+def decomposed(exported: Any) -> Any:
+    """Return an equal program of functional operators that all have translations.
+
+    Raises:
+        ConversionError: Operators without translation and decomposition; names all of them with the source lines.
+    """
+    if all(_is_ready(node) for node in calls(exported.graph_module)):
+        return exported
+    exported = exported.run_decompositions(_table())
+    for _ in range(ROUNDS):
+        missing = {node.target for node in calls(exported.graph_module) if not _is_translated(node)}
+        rules = {target: rule for target in missing if (rule := _rule(target)) is not None}
+        if not rules:
+            break
+        exported = exported.run_decompositions(rules)
+    unknown: dict[str, str] = {}
+    for node in calls(exported.graph_module):
+        if not _is_translated(node):
+            unknown.setdefault(name_of(node.target), place_of(node))
+    if unknown:
+        listed = "; ".join(f"{name} ({place})" if place else name for name, place in unknown.items())
+        raise ConversionError(
+            f"{'an operator has' if len(unknown) == 1 else f'{len(unknown)} operators have'} no translation: {listed}",
+            where=next(iter(unknown.values())),
+            remedy="Register a decomposition, a `@sardonyx.operator`, or use `exporter='torch.onnx'`.",
+        )
+    return exported
+
+
+def calls(module: Any) -> Iterator[Any]:
+    """Yield the calls of a graph, those of its branches and loop bodies included."""
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield from (node for node in part.graph.nodes if node.op == "call_function")
+
+
+def name_of(target: Any) -> str:
+    """Return the name of a called function, as the registry has it."""
+    if isinstance(target, torch._ops.OpOverload):
+        return f"{target.namespace}.{target._schema.name.partition('::')[2]}.{target._overloadname}"
+    return f"python.{getattr(target, '__name__', str(target))}.default"
+
+
+def _is_translated(node: Any) -> bool:
+    name = name_of(node.target)
+    return name == "python.getitem.default" or translation_of(name) is not None
+
+
+def _is_ready(node: Any) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return _is_translated(node) and not (schema is not None and schema.is_mutable) and not _is_higher_order(node.target)
+
+
+def _is_higher_order(target: Any) -> bool:
+    return isinstance(target, torch._ops.HigherOrderOperator)
+
+
+def _table() -> Any:
+    """Return torch's decompositions of operators that have no translation."""
+    table = torch.export.default_decompositions()
+    for target in list(table.keys()):
+        if isinstance(target, torch._ops.OpOverload) and translation_of(name_of(target)) is not None:
+            table.pop(target)
+    return table
+
+
+def _rule(target: Any) -> Any:
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    rule = torch._decomp.decomposition_table.get(target)
+    if rule is None and target._can_decompose():
+        return target.decompose
+    return rule

@@ -1,0 +1,30 @@
+"""Source lines and module names of calls, as torch records them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
+
+
+def module_of(node: Any) -> str:
+    """Return the dotted name of the innermost module around a call; empty for the outermost."""
+    stack = node.meta.get("nn_module_stack") or {}
+    names = [entry[0] for entry in stack.values() if isinstance(entry, tuple)]
+    return re.sub(r"^(L\['self'\]|self)\.?", "", str(names[-1])) if names else ""
+
+
+def line_of(node: Any) -> str:
+    """Return the user's line of a call, ``file.py:12 (x = f(y))``; empty if torch recorded none."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    if not frames:
+        return ""
+    own = [frame for frame in frames if "/torch/" not in frame[0]] or frames
+    file, line, _, text = own[-1]
+    return f"{file}:{line} ({text.strip()[:80]})"
+
+
+def place_of(node: Any) -> str:
+    """Return module and line of a call."""
+    return " at ".join(part for part in (module_of(node), line_of(node)) if part)

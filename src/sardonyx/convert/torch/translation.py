@@ -1,0 +1,326 @@
+"""Exported programs as Core functions, call by call, and Core functions as models.
+
+Weights are inputs of the Core function and initializers of the model that refer to torch's memory. Values are named
+after their modules: ``layer1.0.conv.conv2d``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import TorchTensor
+
+from sardonyx.convert.imported import Call, Imported
+from sardonyx.convert.torch.capture import Program, Runner, as_array, input_names, quiet
+from sardonyx.convert.torch.decomposition import decomposed, name_of
+from sardonyx.convert.torch.operators.promotion import core_dtype, torch_dtype
+from sardonyx.convert.torch.operators.registry import IGNORED, Site, site, translation_of
+from sardonyx.convert.torch.sources import line_of, module_of, place_of
+from sardonyx.core.dim import Dim, Size, as_dim
+from sardonyx.core.eval.tensor import Tensor, constant
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.export.export import to_model
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import TensorType
+from sardonyx.errors import ConversionError, SardonyxError
+from sardonyx.ops.nodes import written_opset
+
+OPSET = 20
+"""The version of ``ai.onnx`` that is written: the first with Gelu, GridSample in 3 dimensions and DFT over any axis."""
+
+BFLOAT16_OPSET = 22
+"""The version written for programs with bfloat16, the first whose convolutions accept the type."""
+
+MOST_KNOWN = 64
+"""Integer buffers of at most this many elements are constants, whose values decide shapes."""
+
+
+def read(program: Program) -> Imported:
+    """Return a program as a model of our own translation.
+
+    Raises:
+        ConversionError: An operator has no translation; names all of them with the source lines.
+    """
+    captured, runner = program.captured, program.runner
+    with quiet():
+        exported = decomposed(captured.exported)
+    translation = _Translation(exported, runner, program.options.opset)
+    model = translation.model()
+    names = {str(value.name) for value in model.graph.inputs}
+    feeds = {
+        name: as_array(leaf)
+        for name, leaf in zip(runner.names, runner.leaves, strict=True)
+        if name in names and isinstance(leaf, torch.Tensor)
+    }
+    sizes = {str(translation.symbols[name]): size for name, size in captured.sizes.items() if name in translation.symbols}
+    notes = [*program.notes]
+    if captured.openness == "first":
+        notes.append("only first sizes are open: torch.export captures the program with no others")
+    return Imported(
+        model,
+        runner,
+        sizes=sizes,
+        examples=(feeds,),
+        calls=translation.calls,
+        inner=lambda feeds: _inner_values(exported, runner, feeds),
+        notes=tuple(notes),
+    )
+
+
+class _Translation:
+    """The translation of one program."""
+
+    def __init__(self, exported: Any, runner: Runner, opset: int | None) -> None:
+        self._exported = exported
+        self._runner = runner
+        self.calls: list[Call] = []
+        self.symbols: dict[str, Size] = {}
+        self._types: list[TensorType] = []
+        self._names: list[str] = []
+        self._weights: dict[int, ir.TensorProtocol] = {}
+        self._placeholders: list[tuple[Any, Any]] = []
+        self._opset = opset or (BFLOAT16_OPSET if _uses_bfloat16(exported) else OPSET)
+
+    def model(self) -> ir.Model:
+        """Return the model."""
+        self._declare_inputs()
+        with written_opset(self._opset):
+            function = trace("program", self._body, self._types)
+            model = to_model(
+                function,
+                input_names=self._names,
+                output_names=self._runner.outputs,
+                weights=self._weights,
+                opset=self._opset,
+            )
+        for node in model.graph.all_nodes():
+            if node.outputs and "." in str(node.outputs[0].name):
+                node.name = node.outputs[0].name
+        return model
+
+    def _declare_inputs(self) -> None:
+        """Give every placeholder a type, a constant or a weight."""
+        kinds = torch.export.graph_signature
+        exported = self._exported
+        specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
+        shared: dict[Any, int] = {}
+        user = input_names(exported)
+        for node in exported.graph.nodes:
+            if node.op != "placeholder":
+                continue
+            spec = specs[node.name]
+            if spec.kind == kinds.InputKind.USER_INPUT:
+                self._declare_user_input(node, user)
+                continue
+            tensor = _stored(exported, spec)
+            if not isinstance(tensor, torch.Tensor):
+                self._placeholders.append((node, tensor))
+                continue
+            tensor = tensor.detach()
+            if tensor.is_complex() or (tensor.numel() <= MOST_KNOWN and not tensor.is_floating_point()):
+                known = tensor.cpu().resolve_conj().numpy()
+                self._placeholders.append((node, constant(np.array(known), core_dtype(tensor.dtype))))
+                continue
+            key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+            if not tensor.numel() or key not in shared:
+                shared[key] = self._add(TensorType(core_dtype(tensor.dtype), tuple(tensor.shape)), str(spec.target))
+                name = str(spec.target)
+                self._weights[shared[key]] = TorchTensor(tensor.contiguous(), name=name)
+            self._placeholders.append((node, shared[key]))
+
+    def _declare_user_input(self, node: Any, user: Sequence[str]) -> None:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            shape = tuple(self._size(size, node.name, axis) for axis, size in enumerate(value.shape))
+            dtype = core_dtype(value.dtype)
+            if t.kind(dtype) == "complex":
+                raise ConversionError(f"the input '{node.name}' holds complex numbers, which ONNX graphs cannot.")
+            self._placeholders.append((node, self._add(TensorType(dtype, shape), node.name)))
+        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            dtype = t.INT64 if isinstance(value, torch.SymInt) else t.FLOAT
+            self._placeholders.append((node, self._add(TensorType(dtype, ()), node.name)))
+        else:
+            self._placeholders.append((node, value))
+
+    def _add(self, type: TensorType, name: str) -> int:
+        self._types.append(type)
+        self._names.append(name)
+        return len(self._types) - 1
+
+    def _size(self, size: Any, name: str, axis: int) -> Size:
+        """Return a size of an input: a number, or an expression over named symbols."""
+        if isinstance(size, int):
+            return size
+        expression = size.node.expr
+        for symbol in sorted(expression.free_symbols, key=str):
+            if str(symbol) not in self.symbols:
+                taken = {str(known) for known in self.symbols.values()}
+                label = "batch" if axis == 0 and "batch" not in taken and not self.symbols else f"{name}_{axis}"
+                self.symbols[str(symbol)] = Dim.symbol(label)
+        text = str(expression)
+        for symbol in sorted(map(str, expression.free_symbols), key=len, reverse=True):
+            text = text.replace(symbol, str(self.symbols[symbol]))
+        return as_dim(text)
+
+    def _body(self, *inputs: Value) -> Sequence[Value]:
+        values: dict[Any, Any] = {}
+        for node, source in self._placeholders:
+            values[node] = inputs[source] if isinstance(source, int) and not isinstance(source, bool) else source
+        outputs = self._graph(self._exported.graph_module, values)
+        specs = self._exported.graph_signature.output_specs
+        kinds = torch.export.graph_signature
+        chosen = [
+            value
+            for value, spec in zip(outputs, specs, strict=True)
+            if spec.kind == kinds.OutputKind.USER_OUTPUT and isinstance(spec.arg, kinds.TensorArgument)
+        ]
+        return chosen
+
+    def _graph(self, module: Any, values: dict[Any, Any]) -> Sequence[Any]:
+        """Translate the calls of a graph; placeholders have values."""
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                if node not in values:
+                    raise ConversionError("an input of the program has no value", where=node.name)
+            elif node.op == "get_attr":
+                values[node] = self._attribute(module, node)
+            elif node.op == "output":
+                return torch.fx.node.map_arg(list(node.args[0]), values.__getitem__)  # type: ignore[no-any-return]
+            else:
+                values[node] = self._call(node, values)
+        return ()
+
+    def _attribute(self, module: Any, node: Any) -> Any:
+        target = module
+        for part in str(node.target).split("."):
+            target = getattr(target, part)
+        if isinstance(target, torch.fx.GraphModule):
+            return _Branch(self, target)
+        if isinstance(target, torch.Tensor):
+            return constant(np.array(target.detach().cpu().numpy()), core_dtype(target.dtype))
+        return target
+
+    def _call(self, node: Any, values: Mapping[Any, Any]) -> Any:
+        name = name_of(node.target)
+        args = torch.fx.node.map_arg(node.args, values.__getitem__)
+        kwargs = torch.fx.node.map_arg(node.kwargs, values.__getitem__)
+        kwargs = {key: value for key, value in kwargs.items() if key not in IGNORED}
+        if node.target is operator.getitem:
+            return args[0][args[1]]
+        function = translation_of(name)
+        if function is None:
+            raise ConversionError(f"{name} has no translation", where=place_of(node))
+        token = site.set(Site(node.meta.get("val"), node.name))
+        try:
+            result = function(*args, **kwargs)
+            _require_types(result, node.meta.get("val"), name)
+        except ConversionError:
+            raise
+        except (SardonyxError, ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
+            problem = error.problem if isinstance(error, SardonyxError) else f"{type(error).__name__}: {error}"
+            raise ConversionError(f"{name} has no translation here: {problem}", where=place_of(node)) from error
+        finally:
+            site.reset(token)
+        self.calls.append(Call(name, "removed" if result is None else "converted", place_of(node)))
+        _name_results(result, node)
+        return result
+
+
+class _Branch:
+    """A graph of a program as a function of values: a branch of ``cond``, the body of a loop."""
+
+    def __init__(self, translation: _Translation, module: Any) -> None:
+        self._translation = translation
+        self._module = module
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        nodes = [node for node in self._module.graph.nodes if node.op == "placeholder"]
+        return list(self._translation._graph(self._module, dict(zip(nodes, arguments, strict=True))))
+
+
+
+
+def value_name(node: Any) -> str:
+    """Return the name of a call's result: module and call."""
+    module = module_of(node)
+    return f"{module}.{node.name}" if module else f"main.{node.name}"
+
+
+def _name_results(result: Any, node: Any) -> None:
+    name = value_name(node)
+    if isinstance(result, Tensor):
+        if result.op not in ("input", "constant", "dims"):
+            result.origin = name
+    elif isinstance(result, (tuple, list)):
+        for i, value in enumerate(result):
+            if isinstance(value, Tensor) and value.op not in ("input", "constant", "dims"):
+                value.origin = f"{name}.{i}"
+
+
+def _require_types(result: Any, expected: Any, name: str) -> None:
+    """Compare a result with torch's: element type, rank, and known sizes."""
+    if isinstance(expected, torch.Tensor):
+        if not isinstance(result, Tensor):
+            raise ConversionError(f"internal: {name} has no tensor, expected {list(expected.shape)}.")
+        dtype = core_dtype(expected.dtype)
+        shape = tuple(expected.shape)
+        fits = len(shape) == result.rank and all(
+            not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in zip(shape, result.shape, strict=True)
+        )
+        if result.dtype != dtype or not fits:
+            raise ConversionError(f"internal: {name} is {result.type}, expected {torch_dtype(dtype)}{list(shape)}.")
+    elif isinstance(expected, (tuple, list)) and isinstance(result, (tuple, list)):
+        for own, other in zip(result, expected, strict=False):
+            if own is not None:
+                _require_types(own, other, name)
+
+
+def _stored(exported: Any, spec: Any) -> Any:
+    target = spec.target
+    if target in exported.state_dict:
+        return exported.state_dict[target]
+    return exported.constants.get(target)
+
+
+def _uses_bfloat16(exported: Any) -> bool:
+    for node in exported.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+            return True
+    return False
+
+
+def _inner_values(exported: Any, runner: Runner, feeds: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield the results of a program's calls, in order."""
+    results: list[tuple[str, str, Any]] = []
+
+    def run_node(self: Any, node: Any) -> Any:
+        value = torch.fx.Interpreter.run_node(self, node)
+        if node.op == "call_function":
+            place = f"{name_of(node.target)} in {module_of(node) or 'the program'} {line_of(node)}".strip()
+            parts = value if isinstance(value, (tuple, list)) else (value,)
+            for i, part in enumerate(parts):
+                suffix = f".{i}" if isinstance(value, (tuple, list)) else ""
+                if isinstance(part, torch.Tensor):
+                    results.append((value_name(node) + suffix, place, as_array(part)))
+        return value
+
+    interpreter = type("Recorder", (torch.fx.Interpreter,), {"run_node": run_node})(exported.graph_module)
+    with torch.no_grad(), quiet():
+        interpreter.run(*_interpreted_inputs(exported, runner, feeds))
+    yield from results
+
+
+def _interpreted_inputs(exported: Any, runner: Runner, feeds: Mapping[str, Any]) -> list[Any]:
+    kinds = torch.export.graph_signature.InputKind
+    leaves = iter(runner.tensors(feeds))
+    return [
+        next(leaves) if spec.kind == kinds.USER_INPUT else _stored(exported, spec)
+        for spec in exported.graph_signature.input_specs
+    ]

@@ -1,0 +1,114 @@
+"""Calls of ONNX operators while a function over Core is traced: export writes each call as one node.
+
+A definition over Core may call operators by name, as ``onnx.Conv(x, w, strides=[2, 2])``. The call has the types, values
+and gradient of the operator's definition, and :mod:`sardonyx.core.export` writes the node itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from sardonyx.core.eval.tensor import Tensor
+from sardonyx.core.eval.trace import call
+from sardonyx.core.ir.graph import NodeForm, Value
+from sardonyx.errors import UnsupportedError
+from sardonyx.ops import registry
+from sardonyx.ops.signatures import signature
+
+_opset: ContextVar[int] = ContextVar("sardonyx_written_opset", default=20)
+
+
+@contextlib.contextmanager
+def written_opset(version: int) -> Iterator[None]:
+    """Set the version of ``ai.onnx`` whose operators calls name."""
+    token = _opset.set(version)
+    try:
+        yield
+    finally:
+        _opset.reset(token)
+
+
+def node(
+    name: str,
+    *inputs: Tensor | None,
+    outputs: int = 1,
+    domain: str = "",
+    version: int | None = None,
+    body: Callable[..., Sequence[Value]] | None = None,
+    **attributes: Any,
+) -> Any:
+    """Call an operator; return its result, or a tuple of several.
+
+    Args:
+        name: The operator.
+        *inputs: Its inputs; None for omitted ones.
+        outputs: Number of requested results.
+        domain: Its domain.
+        version: Version of the domain; that of :func:`written_opset` by default.
+        body: The same results computed from the present inputs, where the caller knows more of their sizes than the
+            operator's definition.
+        **attributes: Attributes; None for absent ones.
+
+    Raises:
+        UnsupportedError: The operator is unknown in this version.
+        InvalidModelError: The operator does not accept these inputs or attributes.
+    """
+    opset = _opset.get() if version is None else version
+    operator = registry.find(domain, name, opset)
+    if operator is None:
+        raise UnsupportedError(f"no operator {name} in version {opset} of {domain or 'ai.onnx'}.")
+    present = {key: _frozen(value) for key, value in attributes.items() if value is not None}
+    checked = operator.check_attributes(present)
+    inputs_ = list(inputs)
+    while inputs_ and inputs_[-1] is None:
+        inputs_.pop()
+    allowed = signature(domain, name, opset)
+    if allowed is not None:
+        allowed.check(inputs_)
+
+    def apply(*operands: Value | None) -> Sequence[Value]:
+        results = operator(list(operands), checked, opset=opset, outputs=outputs, identity=name)
+        return [result for result in results[:outputs] if result is not None]
+
+    operands = [value for value in inputs_ if value is not None]
+    if operands and all(_is_static(value) for value in operands) and not operator.is_random:
+        return _single(apply(*inputs_))
+
+    def definition(*own: Value) -> Sequence[Value]:
+        if body is not None:
+            return body(*own)
+        # Known operands stay known inside of the function: shapes and axes are read from them.
+        arguments = iter([old if _is_static(old) else new for old, new in zip(operands, own, strict=True)])
+        return apply(*[None if value is None else next(arguments) for value in inputs_])
+
+    form = NodeForm(name, domain, opset, tuple(value is not None for value in inputs_), tuple(present.items()))
+    return _single(call(name, definition, operands, form))
+
+
+def _is_static(value: Value) -> bool:
+    return value.op in ("constant", "dims")
+
+
+def _single(results: Sequence[Value]) -> Any:
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class _Operators:
+    """The operators as functions: ``onnx.Relu(x)``."""
+
+    def __getattr__(self, name: str) -> Any:
+        def operator(*inputs: Tensor | None, **options: Any) -> Any:
+            return node(name, *inputs, **options)
+
+        return operator
+
+
+onnx = _Operators()
+"""The operators of ``ai.onnx`` as functions of tensors, for definitions over Core."""
