@@ -1,7 +1,7 @@
 """Calls of ONNX operators while a function over Core is traced: export writes each call as one node.
 
-A definition over Core may call operators by name, as ``onnx.Conv(x, w, strides=[2, 2])``. The call has the types, values
-and gradient of the operator's definition, and :mod:`sardonyx.core.export` writes the node itself.
+A definition over Core may call operators by name, as ``onnx.Conv(x, w, strides=[2, 2])``. The call has the types,
+values and gradient of the operator's definition, and :mod:`sardonyx.core.export` writes the node itself.
 """
 
 from __future__ import annotations

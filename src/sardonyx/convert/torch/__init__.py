@@ -12,7 +12,7 @@ from typing import Any
 from sardonyx.convert.imported import Options, Way
 from sardonyx.errors import OptionError
 
-EXPORTERS = ("auto", "torch.onnx")
+EXPORTERS = ("auto", "sardonyx", "torch.onnx")
 """Values of ``exporter`` for this framework."""
 
 
@@ -23,11 +23,15 @@ def ways(source: Any, options: Options) -> Sequence[Way]:
         OptionError: The source or the option ``exporter`` is not accepted.
         ModelFileError: The file cannot be read, or is a pickle.
     """
-    from sardonyx.convert.torch import torch_onnx
+    from sardonyx.convert.torch import torch_onnx, translation
     from sardonyx.convert.torch.capture import program_of
 
     if options.exporter not in EXPORTERS:
         problem = f"unknown exporter '{options.exporter}' for torch"
         raise OptionError(problem, where="exporter", remedy=f"Known are: {', '.join(EXPORTERS)}.")
     program = program_of(source, options)
-    return [Way("torch.onnx", lambda: torch_onnx.read(program))]
+    known = (
+        Way("sardonyx", lambda: translation.read(program)),
+        Way("torch.onnx", lambda: torch_onnx.read(program)),
+    )
+    return [way for way in known if options.exporter in ("auto", way.name)]

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from sardonyx.convert.imported import Options, Size
 from sardonyx.convert.torch.loading import load_file
+from sardonyx.convert.torch.sources import is_users
 from sardonyx.errors import ConversionError, EvaluationError, OptionError
 
 
@@ -307,9 +308,19 @@ def refusal(error: Exception, first: Exception | None = None) -> ConversionError
     """Return torch's refusal of a program, with the user's line if the message names one."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    user = next((line for line in reversed(lines) if line.startswith('File "') and "/torch/" not in line), "")
+    user = _user_line(first or error) or _user_line(error)
     problem = f"torch.export refuses the program: {type(error).__name__}: {lines[0][:300] if lines else ''}"
     return ConversionError(problem, where=user, remedy="Rewrite the branch or loop on data with `torch.cond` or masks.")
+
+
+def _user_line(error: Exception) -> str:
+    """Return the innermost line of the user's program in a traceback, ``file.py:12 (x = f(y))``."""
+    import traceback
+
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_users(frame.filename):
+            return f"{frame.filename}:{frame.lineno} ({(frame.line or '').strip()[:80]})"
+    return ""
 
 
 def input_names(exported: torch.export.ExportedProgram) -> list[str]:

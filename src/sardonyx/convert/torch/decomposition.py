@@ -35,7 +35,7 @@ def decomposed(exported: Any) -> Any:
         if not _is_translated(node):
             unknown.setdefault(name_of(node.target), place_of(node))
     if unknown:
-        listed = "; ".join(f"{name} ({place})" if place else name for name, place in unknown.items())
+        listed = "; ".join(f"{name} ({location})" if location else name for name, location in unknown.items())
         raise ConversionError(
             f"{'an operator has' if len(unknown) == 1 else f'{len(unknown)} operators have'} no translation: {listed}",
             where=next(iter(unknown.values())),

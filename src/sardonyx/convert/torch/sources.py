@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
+import torch
+
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
+
+
+_OWN = tuple(f"{Path(str(path)).resolve().parent}{os.sep}" for path in (torch.__file__, __file__))
+
+
+def is_users(file: str) -> bool:
+    """Return True for a file of the user's program: neither torch's, nor ours, nor generated code."""
+    return not file.startswith(("<", *_OWN))
 
 
 def module_of(node: Any) -> str:
@@ -20,7 +32,7 @@ def line_of(node: Any) -> str:
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     if not frames:
         return ""
-    own = [frame for frame in frames if "/torch/" not in frame[0]] or frames
+    own = [frame for frame in frames if is_users(frame[0])] or frames
     file, line, _, text = own[-1]
     return f"{file}:{line} ({text.strip()[:80]})"
 

@@ -20,6 +20,7 @@ from sardonyx.convert.torch.capture import Program, Runner, as_array, input_name
 from sardonyx.convert.torch.decomposition import decomposed, name_of
 from sardonyx.convert.torch.operators.promotion import core_dtype, torch_dtype
 from sardonyx.convert.torch.operators.registry import IGNORED, Site, site, translation_of
+from sardonyx.convert.torch.operators.sizes import learn, symbols
 from sardonyx.convert.torch.sources import line_of, module_of, place_of
 from sardonyx.core.dim import Dim, Size, as_dim
 from sardonyx.core.eval.tensor import Tensor, constant
@@ -58,7 +59,9 @@ def read(program: Program) -> Imported:
         for name, leaf in zip(runner.names, runner.leaves, strict=True)
         if name in names and isinstance(leaf, torch.Tensor)
     }
-    sizes = {str(translation.symbols[name]): size for name, size in captured.sizes.items() if name in translation.symbols}
+    sizes = {
+        str(translation.symbols[name]): size for name, size in captured.sizes.items() if name in translation.symbols
+    }
     notes = [*program.notes]
     if captured.openness == "first":
         notes.append("only first sizes are open: torch.export captures the program with no others")
@@ -91,7 +94,11 @@ class _Translation:
         """Return the model."""
         self._declare_inputs()
         with written_opset(self._opset):
-            function = trace("program", self._body, self._types)
+            token = symbols.set(dict(self.symbols))
+            try:
+                function = trace("program", self._body, self._types)
+            finally:
+                symbols.reset(token)
             model = to_model(
                 function,
                 input_names=self._names,
@@ -160,8 +167,8 @@ class _Translation:
         expression = size.node.expr
         for symbol in sorted(expression.free_symbols, key=str):
             if str(symbol) not in self.symbols:
-                taken = {str(known) for known in self.symbols.values()}
-                label = "batch" if axis == 0 and "batch" not in taken and not self.symbols else f"{name}_{axis}"
+                labels = {str(known) for known in self.symbols.values()}
+                label = "batch" if axis == 0 and "batch" not in labels and not self.symbols else f"{name}_{axis}"
                 self.symbols[str(symbol)] = Dim.symbol(label)
         text = str(expression)
         for symbol in sorted(map(str, expression.free_symbols), key=len, reverse=True):
@@ -175,12 +182,11 @@ class _Translation:
         outputs = self._graph(self._exported.graph_module, values)
         specs = self._exported.graph_signature.output_specs
         kinds = torch.export.graph_signature
-        chosen = [
+        return [
             value
             for value, spec in zip(outputs, specs, strict=True)
             if spec.kind == kinds.OutputKind.USER_OUTPUT and isinstance(spec.arg, kinds.TensorArgument)
         ]
-        return chosen
 
     def _graph(self, module: Any, values: dict[Any, Any]) -> Sequence[Any]:
         """Translate the calls of a graph; placeholders have values."""
@@ -219,6 +225,7 @@ class _Translation:
         token = site.set(Site(node.meta.get("val"), node.name))
         try:
             result = function(*args, **kwargs)
+            learn(result, node.meta.get("val"))
             _require_types(result, node.meta.get("val"), name)
         except ConversionError:
             raise
@@ -242,8 +249,6 @@ class _Branch:
     def __call__(self, *arguments: Any) -> list[Any]:
         nodes = [node for node in self._module.graph.nodes if node.op == "placeholder"]
         return list(self._translation._graph(self._module, dict(zip(nodes, arguments, strict=True))))
-
-
 
 
 def value_name(node: Any) -> str:
@@ -303,12 +308,12 @@ def _inner_values(exported: Any, runner: Runner, feeds: Mapping[str, Any]) -> It
     def run_node(self: Any, node: Any) -> Any:
         value = torch.fx.Interpreter.run_node(self, node)
         if node.op == "call_function":
-            place = f"{name_of(node.target)} in {module_of(node) or 'the program'} {line_of(node)}".strip()
+            location = f"{name_of(node.target)} in {module_of(node) or 'the program'} {line_of(node)}".strip()
             parts = value if isinstance(value, (tuple, list)) else (value,)
             for i, part in enumerate(parts):
                 suffix = f".{i}" if isinstance(value, (tuple, list)) else ""
                 if isinstance(part, torch.Tensor):
-                    results.append((value_name(node) + suffix, place, as_array(part)))
+                    results.append((value_name(node) + suffix, location, as_array(part)))
         return value
 
     interpreter = type("Recorder", (torch.fx.Interpreter,), {"run_node": run_node})(exported.graph_module)

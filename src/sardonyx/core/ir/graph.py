@@ -121,7 +121,18 @@ class Function:
         node: The ONNX node that a call of the function equals, if there is one.
     """
 
-    __slots__ = ("__weakref__", "_defined", "_free", "_order", "conditions", "inputs", "level", "name", "node", "results")
+    __slots__ = (
+        "__weakref__",
+        "_defined",
+        "_free",
+        "_order",
+        "conditions",
+        "inputs",
+        "level",
+        "name",
+        "node",
+        "results",
+    )
 
     def __init__(
         self, name: str, inputs: Sequence[Value], results: Sequence[Value], level: int, node: NodeForm | None = None

@@ -63,7 +63,7 @@ def tensor_of(value: Any, dtype: DType | None = None) -> Tensor:
         return value if dtype is None or value.dtype == dtype else cast(value, dtype)
     if isinstance(value, Dim):
         scalar = size_tensor([value], ())
-        return scalar if dtype in (None, t.INT64) else cast(scalar, dtype)  # type: ignore[arg-type]
+        return scalar if dtype in (None, t.INT64) else cast(scalar, dtype)
     if dtype is None:
         dtype = t.BOOL if isinstance(value, bool) else t.INT64 if isinstance(value, int) else t.FLOAT
     return constant(np.asarray(value), dtype)

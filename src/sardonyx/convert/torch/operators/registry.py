@@ -1,8 +1,8 @@
 """Registry of ATen operators: each is one Python function over Core.
 
-Arguments are those of the operator's schema: tensors of Core, sizes (``int`` or ``Dim``), numbers, lists, element types of
-torch. A function that a pure ONNX operator equals calls this operator (:mod:`sardonyx.ops.nodes`), so that the model has
-its node.
+Arguments are those of the operator's schema: tensors of Core, sizes (``int`` or ``Dim``), numbers, lists, element
+types of torch. A function that a pure ONNX operator equals calls this operator (:mod:`sardonyx.ops.nodes`), so that the
+model has its node.
 """
 
 from __future__ import annotations

@@ -1,0 +1,126 @@
+"""Programs of PyTorch through our own translation, proved at several sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import sardonyx  # noqa: E402
+from sardonyx.errors import ConversionError, OptionError  # noqa: E402
+
+
+class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3, padding=1)
+        self.bn = torch.nn.BatchNorm2d(4)
+        self.fc = torch.nn.Linear(4, 5)
+
+    def forward(self, x: Any) -> Any:
+        y = torch.relu(self.bn(self.conv(x)))
+        return torch.softmax(self.fc((y + y.mean((2, 3), keepdim=True)).amax((2, 3))), -1)
+
+
+def converted(function: Any, *inputs: Any, **options: Any) -> Any:
+    """Return the conversion of a module or a function, by our own translation."""
+    module = function
+    if not isinstance(function, torch.nn.Module):
+        module = type("Program", (torch.nn.Module,), {"forward": lambda self, *xs: function(*xs)})()
+        module.forward = function
+    return sardonyx.convert(module.eval(), inputs, exporter="sardonyx", **options)
+
+
+def test_a_small_net_is_proved_with_all_sizes_open() -> None:
+    result = converted(Net(), torch.randn(2, 3, 8, 9))
+    assert result.report.verdict.status == "proved"
+    assert {name: len(values) > 1 for name, values in result.report.sizes.items()} == dict.fromkeys(
+        ("batch", "x_2", "x_3"), True
+    )
+
+
+def test_every_operator_with_an_onnx_equal_is_one_node() -> None:
+    result = converted(Net(), torch.randn(2, 3, 8, 9))
+    kinds = [node.op_type for node in result.model.graph]
+    assert kinds == ["Conv", "Relu", "ReduceMean", "Add", "ReduceMax", "Gemm", "Softmax"]
+
+
+def test_values_are_named_after_their_modules() -> None:
+    result = converted(Net(), torch.randn(2, 3, 8, 9), simplify=False)
+    names = {str(node.outputs[0].name) for node in result.model.graph}
+    assert {"conv.conv2d", "bn.batch_norm", "fc.linear"} <= names
+
+
+def test_weights_share_the_memory_of_the_module() -> None:
+    net = Net()
+    result = converted(net, torch.randn(2, 3, 8, 9), simplify=False)
+    weight = result.model.graph.initializers["fc.weight"].const_value
+    with torch.no_grad():
+        net.fc.weight.fill_(3)
+    assert bool((weight.numpy() == 3).all())
+
+
+def test_sizes_that_the_program_ties_have_one_name() -> None:
+    result = converted(lambda x, y: x @ y, torch.randn(3, 4), torch.randn(4, 5))
+    shapes = [[str(size) for size in value.shape] for value in result.model.graph.inputs]
+    assert shapes[0][1] == shapes[1][0] and result.report.verdict.status == "proved"
+
+
+def test_a_shape_computed_from_sizes_stays_symbolic() -> None:
+    result = converted(lambda x: x.reshape(x.shape[0], -1, 2).sum(-1)[:, : x.shape[1] // 4], torch.randn(3, 8))
+    assert result.report.verdict.status == "proved" and len(result.report.sizes) == 2
+
+
+def test_fixed_sizes_on_request() -> None:
+    result = converted(Net(), torch.randn(2, 3, 8, 9), dynamic=False)
+    assert list(result.model.graph.inputs[0].shape) == [2, 3, 8, 9]
+    assert result.report.verdict.status == "proved"
+
+
+def test_a_branch_on_data_is_refused_with_the_line() -> None:
+    def program(x: Any) -> Any:
+        if x.sum() > 0:  # the line of the refusal
+            return x
+        return -x
+
+    with pytest.raises(ConversionError) as caught:
+        converted(program, torch.randn(3))
+    assert "test_translation.py" in str(caught.value)
+
+
+def test_a_sample_of_a_wrong_shape_is_refused() -> None:
+    with pytest.raises(OptionError, match="refuses the example inputs"):
+        sardonyx.convert(Net(), (torch.randn(2, 5, 8, 8),))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.view(x.shape[0], -1),
+        lambda x: x[:, -3:],
+        lambda x: x[:, ::2],
+        lambda x: torch.cat([x, x[:, :2]], 1),
+        lambda x: torch.stack([x, -x], 1),
+        lambda x: torch.roll(x, 2, 1),
+        lambda x: x.flip(1).cumsum(1),
+        lambda x: torch.nn.functional.pad(x, (1, 2), mode="constant", value=3.0),
+        lambda x: x.chunk(2, 1)[0] * 2,
+        lambda x: x.unsqueeze(-1).expand(-1, -1, 3),
+        lambda x: x.repeat(2, 3),
+        lambda x: torch.einsum("ij,kj->ik", x, x),
+        lambda x: x.std(1) + x.var((0, 1), keepdim=True).squeeze(),
+        lambda x: torch.arange(x.shape[1]) * x,
+        lambda x: x.new_zeros(x.shape[0], x.shape[1]) + x.mean(1, keepdim=True),
+        lambda x: torch.where(x > 0, x, x.exp().log1p()),
+        lambda x: x.int() // 3 + x.int() % 3,
+        lambda x: torch.logsumexp(x, -1).clamp(0.1, 2.0),
+        lambda x: torch.tril(x @ x.T),
+    ],
+)
+def test_open_sizes_in_every_family(function: Any) -> None:
+    report = converted(function, torch.from_numpy(np.linspace(-2, 5, 24, dtype=np.float32).reshape(4, 6))).report
+    assert report.verdict.status == "proved", report
+    assert len(report.sizes) == 2 and all(len(values) > 1 for values in report.sizes.values())
