@@ -18,8 +18,9 @@ loop are elements (:mod:`sardonyx.compiler.passes.loop_slices`). The pass after 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -94,7 +95,18 @@ def low_bit_product(m: Match, x: Tensor, y: Tensor, **params: Any) -> Value | No
 @CANONICAL_FORMS.rule("contract")
 def product_of_rows(m: Match, x: Tensor, y: Tensor, **params: Any) -> Value | None:
     """A product of two computed operands reads the first along its last axes, which a permute makes last."""
-    return None if is_closed(x) or is_closed(y) else _multiply_rows(x, y, **params)
+    if is_closed(x) or is_closed(y):
+        return None
+    a, b = _reverse_smaller(x, y, **params)
+    return _multiply_rows(a, b, **params) or (None if a is x else apply("contract", a, b, **params))
+
+
+@CANONICAL_FORMS.rule("reduce")
+def sum_of_reversed(m: Match, x: Tensor, *, kind: str, axes: tuple[int, ...]) -> Value | None:
+    """A reduction of all elements of a reversed axis is that of the axis."""
+    if x.op != "reverse" or kind not in ("add", "mul", "max", "min") or not set(x.params["axes"]) <= set(axes):
+        return None
+    return apply("reduce", x.operands[0], kind=kind, axes=axes)
 
 
 @CANONICAL_FORMS.rule("permute")
@@ -186,6 +198,23 @@ def reciprocal(m: Match, x: Tensor, divisor: Tensor) -> Value | None:
     if not divisor.is_constant:
         factor = apply("broadcast", factor, shape=divisor.params["shape"])
     return apply("mul", x, factor)
+
+
+def _reverse_smaller(x: Tensor, y: Tensor, **params: Any) -> tuple[Tensor, Tensor]:
+    """Return the operands of a product, of which the one with fewer known rows or columns is reversed along K."""
+    left, right = params["left"], params["right"]
+    if y.op == "reverse" and set(y.params["axes"]) <= set(right) and _free(x, left) < _free(y, right):
+        axes = [left[right.index(axis)] for axis in y.params["axes"]]
+        return apply("reverse", x, axes=tuple(sorted(axes))), cast("Tensor", y.operands[0])
+    if x.op == "reverse" and set(x.params["axes"]) <= set(left) and _free(y, right) < _free(x, left):
+        axes = [right[left.index(axis)] for axis in x.params["axes"]]
+        return cast("Tensor", x.operands[0]), apply("reverse", y, axes=tuple(sorted(axes)))
+    return x, y
+
+
+def _free(x: Tensor, summed: Sequence[int]) -> int:
+    """Return the elements of an operand for each step of K, as far as known."""
+    return math.prod(size for axis, size in enumerate(shape_of(x)) if axis not in summed and isinstance(size, int))
 
 
 def _multiply_rows(x: Tensor, y: Tensor, **params: Any) -> Value | None:

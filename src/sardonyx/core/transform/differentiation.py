@@ -363,9 +363,8 @@ def _loop(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) ->
     others = [i for i in _positions(backward, operands) if i >= carried]
     pull = vjp(body, [2 + i for i in (*states, *others)])
     used = [i for i in range(carried) if pull.inputs[2 + i] in set(pull.values)]
-    numbers, saved = _save_states(backward, value, used)
+    trips, saved = _save_states(backward, value, used)
     rows = {i: dy for i, dy in enumerate(cotangents) if i >= carried and dy is not None}
-    trips = numbers.shape[0]
 
     def step(k: Tensor, *state: Value) -> tuple[None, list[Value], list[Value]]:
         at = L.reshape(L.size_tensor([trips - 1], ()) - k, (1,))
@@ -379,9 +378,7 @@ def _loop(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) ->
             if is_differentiable(result.type)
         ]
         going = L.constant(True, t.BOOL)
-        gradients = inline(
-            pull, [L.reshape(apply("gather", numbers, at, batch=0), ()), going, *arguments, *after_cotangents]
-        )
+        gradients = inline(pull, [L.reshape(at, ()), going, *arguments, *after_cotangents])
         summed = [a + b for a, b in zip(state[len(states) :], gradients[len(states) :], strict=True)]  # type: ignore[operator]
         return None, [*gradients[: len(states)], *summed], []
 
@@ -412,8 +409,8 @@ def _zeros_of(row: Type, body: Function, arguments: Sequence[Value]) -> Tensor:
     return L.full(shape, 0, row.dtype)
 
 
-def _save_states(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-    """Rebuild the loop to collect the iteration numbers and the carried values; replaces the original."""
+def _save_states(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Size, list[Tensor]]:
+    """Rebuild the loop to collect the carried values, and return the number of iterations; replaces the original."""
     body, carried = value.params["body"], value.params["carried"]
     count, go, *operands = value.operands
     for i in used:
@@ -435,7 +432,7 @@ def _save_states(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Te
     new = [*final, *collected[:rows]]
     backward.replaced.update(zip(_results_of(value), new, strict=True))
     backward.sizes.update(_sizes_of_symbols(value, new))
-    return collected[rows], list(collected[rows + 1 :])
+    return collected[rows].shape[0], list(collected[rows + 1 :])
 
 
 def _changes_sizes(body: Function, i: int) -> bool:

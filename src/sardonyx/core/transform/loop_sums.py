@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 
 from sardonyx.core import language as L
-from sardonyx.core.dim import equal
+from sardonyx.core.dim import Size, equal
 from sardonyx.core.eval.substitution import substitute_values
 from sardonyx.core.eval.tensor import apply, get, sizes_of
 from sardonyx.core.ir import types as t
@@ -39,11 +39,13 @@ class _Term:
         value: The ``contract``, ``reduce`` or ``scatter``.
         movements: Movements from the value to the summand, in order.
         collected: Operands of the value that each iteration gives.
+        order: 1 if iterations write the rows of a scatter one after the other, -1 from the last to the first; else 0.
     """
 
     value: Value
     movements: tuple[Value, ...]
     collected: tuple[Value, ...]
+    order: int = 0
 
     def total(self, stacked: Sequence[Tensor], initial: Tensor) -> Tensor:
         """Return the sum over all iterations.
@@ -60,8 +62,11 @@ class _Term:
             result = L.contract(*stacked, batch=batch, left=left, right=right, dtype=params["dtype"])
         elif self.value.op == "reduce":
             result = apply("reduce", stacked[0], kind="add", axes=(0, *(axis + 1 for axis in params["axes"])))
-        else:
+        elif self.order == 0:
             result = apply("scatter", L.zeros_like(initial), *stacked, kind="add", batch=0)
+        else:  # Each iteration writes another row.
+            result = stacked[-1] if self.order > 0 else L.reverse(stacked[-1], [0])
+            result = L.reshape(result, initial.shape)
         for movement in self.movements:
             result = apply(movement.op, result, **movement.params)
         return result
@@ -138,12 +143,42 @@ class _Loop:
         if value.op == "scatter":
             if movements or value.params["kind"] != "add" or value.params["batch"] or not _is_zero(operands[0]):
                 return None
-            operands = operands[1:]
+            order = self._order(value)
+            return _Term(value, (), operands[2:] if order else operands[1:], order)
         elif value.op != "contract" and not (value.op == "reduce" and value.params["kind"] == "add"):
             return None
-        if any(operand in self.invariant and value.op != "scatter" for operand in operands):
+        if any(operand in self.invariant for operand in operands):
             return None
         return _Term(value, tuple(movements), operands)
+
+    def _order(self, scatter: Value) -> int:
+        """Return the order in which iterations write each row of a target once; 0 if this is not known."""
+        target, index = (operand.type for operand in scatter.operands[:2])
+        count = sizes_of(cast("Tensor", self.loop.operands[0]))
+        if not isinstance(target, TensorType) or not isinstance(index, TensorType) or index.shape != (1,):
+            return 0
+        if count is None or not target.shape or equal(target.shape[0], count[0]) is not True:
+            return 0
+        return self._step(scatter.operands[1], count[0])
+
+    def _step(self, index: Value, count: Size) -> int:
+        """Return 1 if an index is the iteration number, -1 if it is the last number minus that, else 0."""
+        if index is self.number:
+            return 1
+        if index.op == "reshape":
+            return self._step(index.operands[0], count)
+        if index.op == "select":  # Numbers below 0 would count from the end; there are none.
+            condition, _, otherwise = index.operands
+            is_negative = condition.op == "less" and condition.operands[0] is otherwise and _is_zero(
+                condition.operands[1]
+            )
+            return self._step(otherwise, count) if is_negative else 0
+        if index.op == "sub":
+            first, second = index.operands
+            last = sizes_of(cast("Tensor", first))
+            is_last = last is not None and len(last) == 1 and equal(last[0], count - 1) is True
+            return -self._step(second, count) if is_last else 0
+        return 0
 
     # Products of rows.
 
