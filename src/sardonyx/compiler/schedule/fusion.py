@@ -368,10 +368,13 @@ class Grouping:
         group = min(groups, key=lambda one: self._position[one.root])
         if group.anchor is not None or group.rows is not None or not is_elementwise(group.root):
             return None
-        if shape_of(value) != shape_of(group.root) or (self.convolutions and len(shape_of(value)) > 2):
+        if shape_of(value) != shape_of(group.root):
             return None
-        if "a result" in consumers and group.reason != "a result":
-            return None
+        if "a result" in consumers:
+            if group.reason != "a result":
+                return None
+        elif self.convolutions and len(shape_of(value)) > 2:
+            return None  # The value may be an image in blocked layout, which the kernel's other values are not.
         last = max(self._position[member] for member in group.members)
         others = [root for one in groups if one is not group for root in one.roots]
         return group if all(self._position[root] > last for root in others) else None

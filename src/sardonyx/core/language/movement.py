@@ -189,10 +189,25 @@ def _along(indices: Tensor, axis: int, limit: Size, batch: int = 0) -> Tensor:
 def gather_elements(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     """Return for each position of ``indices`` the element of ``x`` there, with the index along ``axis``."""
     axis, indices = normalized_axis(axis, x.rank), of_rank(indices, x.rank, "the tensor of indices")
+    if (rows := _of_rows(x, indices, axis)) is not None:
+        return apply("gather", x, rows, batch=0)
     # Equal leading axes become batch axes, which index vectors do not contain.
     differ = (a for a in range(axis) if not same(x.shape[a], indices.shape[a]))
     batch = next(differ, axis)
     return apply("gather", x, _along(indices, axis, x.shape[axis], batch), batch=batch)
+
+
+def _of_rows(x: Tensor, indices: Tensor, axis: int) -> Tensor | None:
+    """Return index vectors [count, 1] if indices of elements are equal in whole rows of ``x``; None if not known."""
+    if axis != 0 or x.rank < 2 or indices.op != "broadcast":
+        return None
+    (source,) = indices.operands
+    shape = source.type.shape  # type: ignore[union-attr]
+    if shape is None or any(size != 1 for size in shape[1:]) or not same(shape[0], indices.shape[0]):
+        return None
+    if not all(same(own, size) for own, size in zip(x.shape[1:], indices.shape[1:], strict=True)):
+        return None
+    return _from_front(reshape(source, (indices.shape[0], 1)), x.shape[:1])  # type: ignore[arg-type]
 
 
 ScatterKind = Literal["set", "add", "mul", "min", "max"]
@@ -201,6 +216,8 @@ ScatterKind = Literal["set", "add", "mul", "min", "max"]
 def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, axis: int, kind: ScatterKind = "set") -> Tensor:
     """Return ``x`` with updates at the positions that ``gather_elements`` reads."""
     axis, indices = normalized_axis(axis, x.rank), of_rank(indices, x.rank, "the tensor of indices")
+    if (rows := _of_rows(x, indices, axis)) is not None:
+        return apply("scatter", x, rows, updates, kind=kind, batch=0)
     return apply("scatter", x, _along(indices, axis, x.shape[axis]), updates, kind=kind, batch=0)
 
 
