@@ -148,9 +148,12 @@ def _is_zero(x: Tensor) -> bool:
 
 @gradient_rule("max")
 def _max(y: Tensor, dy: Tensor, a: Tensor, b: Tensor) -> Cotangents:
-    """A tie with the constant 0 goes to the constant: rectifiers have the gradient 0 at 0, as in torch and JAX."""
+    """A tie with the constant 0 goes to the constant: rectifiers have the gradient 0 at 0, as in torch and JAX.
+
+    The sign of the result decides, so that the operand need not be in memory.
+    """
     if _is_zero(b):
-        return L.where(b < a, dy, 0), None
+        return L.where(b < y, dy, 0), None
     second = a < b
     return L.where(second, 0, dy), L.where(second, dy, 0)
 

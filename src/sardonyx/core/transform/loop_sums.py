@@ -145,7 +145,7 @@ class _Loop:
                 return None
             order = self._order(value)
             return _Term(value, (), operands[2:] if order else operands[1:], order)
-        elif value.op != "contract" and not (value.op == "reduce" and value.params["kind"] == "add"):
+        if value.op != "contract" and not (value.op == "reduce" and value.params["kind"] == "add"):
             return None
         if any(operand in self.invariant for operand in operands):
             return None
