@@ -169,8 +169,8 @@ class _Loop:
             return self._step(index.operands[0], count)
         if index.op == "select":  # Numbers below 0 would count from the end; there are none.
             condition, _, otherwise = index.operands
-            is_negative = condition.op == "less" and condition.operands[0] is otherwise and _is_zero(
-                condition.operands[1]
+            is_negative = (
+                condition.op == "less" and condition.operands[0] is otherwise and _is_zero(condition.operands[1])
             )
             return self._step(otherwise, count) if is_negative else 0
         if index.op == "sub":
