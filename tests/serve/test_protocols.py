@@ -40,14 +40,15 @@ def sequential() -> Model:
     return Model(session("accumulate"), states=[State("state", "next")])
 
 
-@pytest.fixture(scope="module")
-def both() -> Iterator[Server]:
-    """A server of both wires with all extensions on."""
-    pytest.importorskip("grpc", reason="grpcio is not installed (extra: grpc)")
+@pytest.fixture(scope="module", params=["own", "grpcio"])
+def both(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of both wires with all extensions on, with each server of gRPC."""
+    for package in ("grpc", "hpack"):
+        pytest.importorskip(package, reason=f"{package} is not installed (extra: grpc)")
     models = {name: session(name) for name in ("net", "add_sub", "strings", "gather", "half")}
     with Server(
         {**models, "accumulate": sequential()}, http="127.0.0.1:0", grpc="127.0.0.1:0", control="edit",
-        allow_shared_memory=True, allow_inner=True,
+        allow_shared_memory=True, allow_inner=True, grpc_engine=request.param,
     ) as server:  # fmt: skip
         yield server
 

@@ -24,6 +24,7 @@ def command(
     ] = None,
     http: Annotated[str, typer.Option(help="Address of HTTP: host:port or unix:path.")] = "127.0.0.1:8000",
     grpc: Annotated[str | None, typer.Option(help="Address of gRPC: host:port.", show_default=False)] = None,
+    grpc_engine: Annotated[str, typer.Option(help="Server of gRPC: own, or grpcio.")] = "own",
     workers: Annotated[int, typer.Option(help="Number of processes on the same port.")] = 1,
     threads: Annotated[
         int | None, typer.Option(help="Threads of a run; all processors by default.", show_default=False)
@@ -106,7 +107,7 @@ def command(
         if access_log is not None:
             log = AccessLogWriter(stack.enter_context(access_log.open("a", encoding="utf-8")))
         options: dict[str, Any] = {
-            "http": http, "grpc": grpc, "limits": limits, "control": control, "insecure": insecure,
+            "http": http, "grpc": grpc, "grpc_engine": grpc_engine, "limits": limits, "control": control, "insecure": insecure,
             "tokens": Tokens() if token_file is None else read_tokens(token_file),
             "tls": None if tls_cert is None or tls_key is None else Tls(tls_cert, tls_key, tls_client_ca),
             "poll_seconds": poll, "drain_seconds": drain, "allow_inner": allow_inner,

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sardonyx.errors import OptionError, ResourceError
 from sardonyx.runtime.session import Session
@@ -68,6 +68,7 @@ class ServerOptions:
     Attributes:
         http: The address of HTTP; None for no HTTP.
         grpc: The address of gRPC; None for no gRPC.
+        grpc_engine: ``"own"`` for the gRPC server of this package, ``"grpcio"`` for the one of ``grpcio``.
         limits: The limits.
         control: Changes that clients may make: ``"off"``, ``"load"`` or ``"edit"``.
         tokens: The accepted tokens.
@@ -86,6 +87,7 @@ class ServerOptions:
 
     http: str | None = "127.0.0.1:8000"
     grpc: str | None = None
+    grpc_engine: Literal["own", "grpcio"] = "own"
     limits: Limits = field(default_factory=Limits)
     control: ControlMode = "off"
     tokens: Tokens = field(default_factory=Tokens)
@@ -102,6 +104,8 @@ class ServerOptions:
     reuse_port: bool = False
 
     def __post_init__(self) -> None:
+        if self.grpc_engine not in ("own", "grpcio"):
+            raise OptionError(f"expected 'own' or 'grpcio', got {self.grpc_engine!r}.", where="grpc_engine")
         protected = self.tokens.is_required or (self.tls is not None and self.tls.client_ca is not None)
         for text in (self.http, self.grpc):
             if text is not None and (address := Address.parse(text)).host:
@@ -340,10 +344,15 @@ class Server:
         self._sockets += list(listener.sockets)
 
     async def _open_grpc(self, service: Service, address: Address) -> None:
-        from sardonyx.serve.grpc.listener import open_grpc
-
         options = self.options
-        listener = await open_grpc(service, options.tokens, address.host, address.port, options.tls, options.reuse_port)
+        if options.grpc_engine == "grpcio":
+            from sardonyx.serve.grpc.listener import open_grpc as open_listener
+        else:
+            from sardonyx.serve.grpc.own_listener import open_own_grpc as open_listener  # type: ignore[assignment]
+
+        listener = await open_listener(
+            service, options.tokens, address.host, address.port, options.tls, options.reuse_port
+        )
         self._grpc_port = listener.port
         self._closers.append(listener.close)
 

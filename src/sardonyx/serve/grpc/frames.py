@@ -1,0 +1,109 @@
+"""Frames of HTTP/2 (RFC 9113), and header blocks as far as gRPC needs them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from sardonyx.errors import MissingDependencyError
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+
+END_STREAM, ACK, END_HEADERS, PADDED, HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
+
+NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR = 0x0, 0x1, 0x2, 0x3, 0x6
+REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 0x7, 0x8, 0x9, 0xB
+
+SETTINGS_MAX_CONCURRENT_STREAMS, SETTINGS_INITIAL_WINDOW_SIZE = 0x3, 0x4
+SETTINGS_MAX_FRAME_SIZE, SETTINGS_MAX_HEADER_LIST_SIZE = 0x5, 0x6
+
+_LARGEST_CACHE = 512
+
+
+class Http2Error(Exception):
+    """The peer violates the protocol: the connection ends.
+
+    Args:
+        code: The error code.
+        text: The reason, for the peer.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Return the bytes of a frame."""
+    return struct.pack(">IBI", (len(payload) << 8) | kind, flags, stream) + payload
+
+
+def settings_frame(values: Iterable[tuple[int, int]]) -> bytes:
+    """Return a frame of settings."""
+    return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", key, value) for key, value in values))
+
+
+def header_block(fields: Iterable[tuple[str, str]]) -> bytes:
+    """Return a header block of literal fields, which changes no table of the peer."""
+    return b"".join(b"\x00" + _string(name) + _string(value) for name, value in fields)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    length = len(data)
+    if length < 127:
+        return bytes((length,)) + data
+    rest, prefix = length - 127, bytearray((127,))
+    while rest >= 128:
+        prefix.append(rest % 128 + 128)
+        rest //= 128
+    prefix.append(rest)
+    return bytes(prefix) + data
+
+
+class HeaderReader:
+    """Reads header blocks; a block that changes no table is remembered by its bytes.
+
+    Args:
+        limit: Limit of the bytes of all fields of a block.
+
+    Raises:
+        MissingDependencyError: hpack is not installed.
+    """
+
+    def __init__(self, limit: int) -> None:
+        try:
+            import hpack
+        except ImportError as error:
+            raise MissingDependencyError(
+                "serving over gRPC requires hpack.", remedy='Install it: pip install "sardonyx[grpc]".'
+            ) from error
+        self._errors = hpack.HPACKError
+        self._decoder: Any = hpack.Decoder(max_header_list_size=limit)
+        self._blocks: dict[bytes, dict[str, str]] = {}
+
+    def read(self, block: bytes) -> dict[str, str]:
+        """Return the fields of a block; a repeated field has its last value.
+
+        Raises:
+            Http2Error: The block is malformed.
+        """
+        cached = self._blocks.get(block)
+        if cached is not None:
+            return cached
+        entries = self._decoder.header_table.dynamic_entries
+        before = len(entries), entries[0] if entries else None, self._decoder.header_table.maxsize
+        try:
+            fields = dict(self._decoder.decode(block))
+        except (self._errors, UnicodeDecodeError) as error:
+            raise Http2Error(COMPRESSION_ERROR, "malformed header block") from error
+        after = len(entries), entries[0] if entries else None, self._decoder.header_table.maxsize
+        if before[0] != after[0] or before[1] is not after[1] or before[2] != after[2]:
+            self._blocks.clear()
+        elif len(self._blocks) < _LARGEST_CACHE:
+            self._blocks[block] = fields
+        return fields

@@ -1,0 +1,257 @@
+"""The gRPC server on the event loop, without ``grpcio``: a quarter of its cost a call."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from typing import Any
+
+from sardonyx.errors import RequestError, ResourceError
+from sardonyx.serve.grpc.calls import CALLS
+from sardonyx.serve.grpc.conversion import answer_message, parsed_request
+from sardonyx.serve.grpc.http2 import Http2Connection, Stream
+from sardonyx.serve.operations.service import Service
+from sardonyx.serve.protocol.messages import SERVICE, message_class
+from sardonyx.serve.protocol.refusals import refusal
+from sardonyx.serve.protocol.requests import Answer
+from sardonyx.serve.security.tls import Tls
+from sardonyx.serve.security.tokens import Tokens
+
+_QUIET_SECONDS = 0.05
+
+
+class OwnGrpcListener:
+    """A running gRPC server of this package.
+
+    Args:
+        service: The operations of the server.
+        tokens: The accepted tokens.
+
+    Attributes:
+        port: The port.
+    """
+
+    def __init__(self, service: Service, tokens: Tokens) -> None:
+        self.port = 0
+        self._service = service
+        self._tokens = tokens
+        self._connections: set[Http2Connection] = set()
+        self._listener: asyncio.Server | None = None
+        self._request = message_class("ModelInferRequest")
+        self._streamed = message_class("ModelStreamInferResponse")
+
+    async def open(self, host: str, port: int, tls: Tls | None, reuse_port: bool) -> None:
+        """Listen.
+
+        Raises:
+            ResourceError: The address is in use.
+        """
+        context = None
+        if tls is not None:
+            context = tls.context()
+            context.set_alpn_protocols(["h2"])
+        limits = self._service.limits
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(
+                lambda: Http2Connection(self._answer, limits, self._connections), host, port, ssl=context,
+                backlog=1024, reuse_port=reuse_port or None,
+            )  # fmt: skip
+        except OSError as error:
+            raise ResourceError(
+                f"the address cannot be used: {error.strerror or error}.", where=f"{host}:{port}"
+            ) from error
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def close(self, seconds: float) -> None:
+        """End after the calls that are being answered, or after some seconds."""
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections):
+            connection.go_away()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end and any(connection.is_busy for connection in self._connections):
+            await asyncio.sleep(_QUIET_SECONDS / 5)
+        for connection in list(self._connections):
+            connection.abort()
+
+    def _answer(self, stream: Stream, data: bytes | None) -> None:
+        method = stream.method
+        if method == "ModelStreamInfer":
+            self._stream(stream, data)
+        elif data is None:
+            if stream.work is None and not stream.pending and stream.trailers is None and not stream.is_closed:
+                raise RequestError("the call has no message.")
+        elif method == "ModelInfer" and stream.headers[":path"] == f"/{SERVICE}/ModelInfer":
+            self._infer(stream, data)
+        else:
+            self._call(stream, data)
+
+    def _require(self, stream: Stream, scope: str) -> None:
+        if self._tokens.is_required:
+            self._tokens.require(stream.headers.get("authorization", ""), scope)
+
+    def _parsed(self, stream: Stream, data: bytes) -> Any:
+        try:
+            message = self._request.FromString(data)
+        except Exception as error:  # The library's error class depends on its implementation.
+            raise RequestError("the message is malformed.") from error
+        request = parsed_request(self._service, message)
+        timeout = stream.timeout_us
+        if timeout:
+            request.timeout_us = min(timeout, request.timeout_us) if request.timeout_us else timeout
+        if "traceparent" in stream.headers:
+            request.trace = stream.headers["traceparent"]
+        return request
+
+    def _infer(self, stream: Stream, data: bytes) -> None:
+        self._require(stream, "infer")
+        request = self._parsed(stream, data)
+
+        def done(result: Answer | Exception) -> None:
+            stream.work = None
+            if isinstance(result, Exception):
+                stream.fail(result)
+                return
+            try:
+                stream.reply(answer_message(result).SerializeToString())
+            except Exception as error:
+                stream.fail(error)
+                return
+            stream.finish()
+
+        work = self._service.infer(request, done)
+        if not stream.is_closed and stream.trailers is None:
+            stream.work = work if work is not None else _Flag(request)
+
+    def _call(self, stream: Stream, data: bytes) -> None:
+        prefix, _, name = stream.headers[":path"].rpartition("/")
+        entry = CALLS.get(name) if prefix == f"/{SERVICE}" else None
+        if entry is None:
+            raise RequestError("unknown call.", kind="unsupported")
+        kind, scope, handler = entry
+        self._require(stream, scope)
+        try:
+            message = message_class(kind).FromString(data)
+        except Exception as error:  # The library's error class depends on its implementation.
+            raise RequestError("the message is malformed.") from error
+        result = handler(self._service, message)
+        if not inspect.isawaitable(result):
+            stream.reply(result.SerializeToString())
+            stream.finish()
+            return
+
+        async def finish() -> None:
+            try:
+                stream.reply((await result).SerializeToString())
+            except Exception as error:
+                stream.fail(error)
+            else:
+                stream.finish()
+
+        stream.work = asyncio.get_running_loop().create_task(finish())
+
+    def _stream(self, stream: Stream, data: bytes | None) -> None:
+        """Answer a message of a stream; answers are in the order of requests."""
+        window = stream.work
+        if window is None:
+            self._require(stream, "infer")
+            window = stream.work = _Window(self, stream)
+        if data is None:
+            window.is_ended = True
+            window.send()
+        else:
+            window.add(data)
+
+    def failed(self, request_id: str, error: BaseException) -> bytes:
+        """Return the message of a failed request of a stream."""
+        response = self._streamed(error_message=str(refusal(error)[0]))
+        response.infer_response.id = request_id
+        data: bytes = response.SerializeToString()
+        return data
+
+    def begin(self, stream: Stream, data: bytes, done: Any) -> Any:
+        """Compute a request of a stream; return the pending work."""
+        return self._service.infer(self._parsed(stream, data), done)
+
+    def streamed(self, answer: Answer) -> bytes:
+        """Return the message of an answer of a stream."""
+        data: bytes = self._streamed(infer_response=answer_message(answer)).SerializeToString()
+        return data
+
+
+class _Flag:
+    """Cancels a request that is not in a queue."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def cancel(self) -> None:
+        self._request.cancelled = True
+
+
+class _Window:
+    """The answers of a stream, in order."""
+
+    def __init__(self, listener: OwnGrpcListener, stream: Stream) -> None:
+        self.is_ended = False
+        self._listener = listener
+        self._stream = stream
+        self._slots: deque[list[bytes | None]] = deque()
+        self._works: list[Any] = []
+
+    def add(self, data: bytes) -> None:
+        slot: list[bytes | None] = [None]
+        self._slots.append(slot)
+        identity = message_class("ModelInferRequest").FromString(data).id
+
+        def done(result: Answer | Exception) -> None:
+            try:
+                slot[0] = (
+                    self._listener.failed(identity, result)
+                    if isinstance(result, Exception)
+                    else self._listener.streamed(result)
+                )
+            except Exception as error:
+                slot[0] = self._listener.failed(identity, error)
+            self.send()
+
+        try:
+            work = self._listener.begin(self._stream, data, done)
+            if work is not None:
+                self._works = [entry for entry in self._works if entry.is_waiting]
+                self._works.append(work)
+        except Exception as error:
+            done(error)
+
+    def send(self) -> None:
+        slots = self._slots
+        while slots and slots[0][0] is not None:
+            message = slots.popleft()[0]
+            assert message is not None
+            self._stream.reply(message)
+        if self.is_ended and not slots:
+            self._stream.finish()
+
+    def cancel(self) -> None:
+        for work in self._works:
+            work.cancel()
+
+
+async def open_own_grpc(
+    service: Service, tokens: Tokens, host: str, port: int, tls: Tls | None = None, reuse_port: bool = False
+) -> OwnGrpcListener:
+    """Start a gRPC server of this package on the running event loop; arguments as for :func:`.open_grpc`.
+
+    Raises:
+        MissingDependencyError: hpack is not installed.
+        ResourceError: The address is in use.
+    """
+    from sardonyx.serve.grpc.frames import HeaderReader
+
+    HeaderReader(service.limits.head_bytes)
+    listener = OwnGrpcListener(service, tokens)
+    await listener.open(host, port, tls, reuse_port)
+    return listener
