@@ -107,7 +107,8 @@ def command(
         if access_log is not None:
             log = AccessLogWriter(stack.enter_context(access_log.open("a", encoding="utf-8")))
         options: dict[str, Any] = {
-            "http": http, "grpc": grpc, "grpc_engine": grpc_engine, "limits": limits, "control": control, "insecure": insecure,
+            "http": http, "grpc": grpc, "grpc_engine": grpc_engine, "limits": limits, "control": control,
+            "insecure": insecure,
             "tokens": Tokens() if token_file is None else read_tokens(token_file),
             "tls": None if tls_cert is None or tls_key is None else Tls(tls_cert, tls_key, tls_client_ca),
             "poll_seconds": poll, "drain_seconds": drain, "allow_inner": allow_inner,
