@@ -56,6 +56,11 @@ def test_two_runs_of_a_seed_are_equal_to_the_bit() -> None:
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
+def test_seeds_drop_other_elements() -> None:
+    losses = {trainer_of(classifier(dropout=0.5), seed=seed).step(images(64)) for seed in range(4)}
+    assert len(losses) == 4
+
+
 def test_dropout_drops_in_training_alone() -> None:
     plain = trainer_of(classifier())
     dropped = trainer_of(classifier(dropout=0.5))

@@ -21,6 +21,7 @@ _NAMES = {
         "RMSprop",
     ],
     "sardonyx.train.parameters": ["Parameter", "find_parameters", "select_parameters", "trainable_form"],
+    "sardonyx.train.privacy": ["Privacy"],
     "sardonyx.train.schedules": ["Constant", "CosineDecay", "Linear", "OneCycle", "Plateau", "Schedule", "Steps"],
     "sardonyx.train.trainer": ["Trainer"],
 }  # fmt: skip

@@ -20,6 +20,7 @@ from sardonyx.train.forward import Forward
 from sardonyx.train.losses.loss import shape_of
 from sardonyx.train.optimizers import SAM, Optimizer
 from sardonyx.train.optimizers.optimizer import Slot
+from sardonyx.train.privacy import Privacy, private_gradients
 
 _HALVES = (t.FLOAT16, t.BFLOAT16)
 
@@ -58,6 +59,7 @@ class StepOptions:
         rho: Length of the move of :class:`SAM`; 0 for none.
         accumulate: Batches a step.
         masked: Positions of parameters whose zeros stay zero.
+        privacy: Clipping and noise of the gradients of samples; None for none.
     """
 
     clip_norm: float | None = None
@@ -66,6 +68,7 @@ class StepOptions:
     rho: float = 0.0
     accumulate: int = 1
     masked: tuple[int, ...] = ()
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value"):
@@ -76,6 +79,10 @@ class StepOptions:
             raise OptionError(f"expected a coefficient in [0, 1), got {self.ema}.", where="ema")
         if self.accumulate < 1:
             raise OptionError(f"expected at least 1 batch, got {self.accumulate}.", where="accumulate")
+        if self.privacy is not None and (self.rho or self.accumulate > 1):
+            raise OptionError(
+                "private gradients are those of one batch: SAM and accumulation are not possible.", where="privacy"
+            )
         if self.rho and self.accumulate > 1:
             raise OptionError("SAM computes two gradients of one batch; it accumulates none.", where="accumulate")
 
@@ -165,6 +172,8 @@ class _Builder:
         self.state = tuple(state)
         first = self.count + len(forward.statistics)
         self.batch_types = [value.type for value in forward.function.inputs[first:]]
+        if options.privacy is not None and not forward.has_key:
+            self.batch_types.append(TensorType(t.INT64, ()))
         self.statistics = tuple(range(len(self.state) - len(forward.statistics), len(self.state)))
 
     def build(self) -> Step:
@@ -210,8 +219,17 @@ class _Builder:
         parameters = state[: self.count]
         statistics = [state[i] for i in self.statistics]
         derived = self._differentiated(as_quotient=True)
-        results = inline(derived, [*parameters, *statistics, *batch])
+        arrays = len(self.forward.inputs) + len(self.forward.labels)
+        keys = batch[arrays:] if self.forward.has_key else []
+        results = inline(derived, [*parameters, *statistics, *batch[:arrays], *keys])
         loss, outputs, new_statistics, gradients = self._parts(results)
+        if self.options.privacy is not None:
+
+            def gradients_of(sample: list[Value]) -> list[Tensor]:
+                return self._parts(inline(derived, [*parameters, *statistics, *sample, *keys]))[3]
+
+            own, (key,) = _tensors(parameters), _tensors(batch[arrays:])
+            gradients = private_gradients(self.options.privacy, gradients_of, batch[:arrays], own, key)
         if self.options.rho:
             length = _length(gradients)
             scale = self.options.rho / (length + 1e-12)

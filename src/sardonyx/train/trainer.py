@@ -31,6 +31,7 @@ from sardonyx.train.model_weights import equal_answers, with_inputs_as_weights, 
 from sardonyx.train.non_finite import first_non_finite
 from sardonyx.train.optimizers import SAM, Optimizer, optimizer_of
 from sardonyx.train.parameters import find_parameters, select_parameters, trainable_form
+from sardonyx.train.privacy import Privacy
 from sardonyx.train.quantized import simulated_form
 from sardonyx.train.reachability import unreached_parameters
 from sardonyx.train.schedules import Plateau, Schedule
@@ -61,6 +62,7 @@ class Trainer:
         lora: Adapters that are trained instead of weights; ``trainable`` names further parameters then.
         weights: Weights that are inputs of the model, by name; in the trained model the inputs have default values.
         keep_zeros: If True, weights that are zero stay zero: the masks of a pruned model are preserved.
+        privacy: Clipping of the gradients of samples, and noise; see :meth:`Privacy.epsilon` for the guarantee.
         seed: Seed of the order of samples, of dropout and of adapters.
         threads: Number of threads; None for all processors of the process.
 
@@ -99,6 +101,7 @@ class Trainer:
         lora: LoRA | None = None,
         weights: Mapping[str, Any] | None = None,
         keep_zeros: bool = False,
+        privacy: Privacy | None = None,
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
@@ -125,7 +128,11 @@ class Trainer:
         )
         rho = self._optimizer.rho if isinstance(self._optimizer, SAM) else 0.0
         masked = _masked(self._model, selected) if keep_zeros else ()
-        options = StepOptions(clip_norm, clip_value, ema, rho, accumulate, masked)
+        options = StepOptions(clip_norm, clip_value, ema, rho, accumulate, masked, privacy)
+        if privacy is not None and self._forward.statistics:
+            raise OptionError(
+                "statistics of a batch mix its samples.", where="privacy", remedy="Use batch_norm='frozen'."
+            )
         self._groups = make_groups(self._optimizer, selected, groups)
         self._step = build_step(self._forward, self._groups, options)
         self._options = options
@@ -253,7 +260,7 @@ class Trainer:
         feeds = {name: batch[name] for name in self._forward.inputs}
         self._last_batch = feeds, [labels[name] for name in self._forward.labels]
         arguments = [*feeds.values(), *self._last_batch[1]]
-        if self._forward.has_key:
+        if self._forward.has_key or self._options.privacy is not None:
             step = self._position.step * self._options.accumulate + self._waiting
             arguments.append(np.array((self._seed << 32) + step, np.int64))
         return arguments

@@ -47,5 +47,8 @@ def random_bits(x: Tensor, key: Tensor, stream: int) -> Tensor:
         return apply("xor", bits, L.shift_right(bits, word(16)))
 
     index = L.reshape(L.arange(L.product(x.shape)), x.shape)
-    seed = mixed(L.cast(L.reshape(key, ()), t.UINT32) * word(_GOLDEN) + word(stream * 0x632BE5AB))
+    wide = L.cast(L.reshape(key, ()), t.UINT64)
+    high = L.cast(L.shift_right(wide, L.constant(32, t.UINT64)), t.UINT32)
+    low = L.cast(apply("and", wide, L.constant(0xFFFFFFFF, t.UINT64)), t.UINT32)
+    seed = mixed(mixed(high + word(stream * 0x632BE5AB)) + low * word(_GOLDEN))
     return mixed(L.cast(index, t.UINT32) * word(_GOLDEN) + seed)
