@@ -18,7 +18,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import DType, MapType, Shape, TensorType, TupleType, Type
-from sardonyx.errors import NeedsValueError, ShapeError, TypeMismatchError
+from sardonyx.errors import NeedsValueError, ResourceError, ShapeError, TypeMismatchError
 
 TypeRule = Callable[..., Type]
 
@@ -267,6 +267,24 @@ def window_count(size: Size, window: Size, stride: int, dilation: int, low: Size
     return count
 
 
+MOST_TAPS = 1 << 24
+"""Most elements of a window; a window in the padding of a small image would take any time without any memory."""
+
+MOST_DILATION = 1 << 16
+"""Greatest dilation of an input, which is the stride of a transposed convolution."""
+
+
+def _require_window(window: Sequence[Size], base_dilation: Sequence[int] = ()) -> None:
+    taps = math.prod(size for size in window if isinstance(size, int))
+    if taps > MOST_TAPS:
+        raise ResourceError(f"a window has {taps} elements, expected at most {MOST_TAPS}.", remedy="Give a smaller one.")
+    if max(base_dilation, default=1) > MOST_DILATION:
+        raise ResourceError(
+            f"an image is dilated by {max(base_dilation)}, expected at most {MOST_DILATION}.",
+            remedy="Give smaller strides.",
+        )
+
+
 @type_rule("convolve")
 def _convolve(
     x: Type,
@@ -281,6 +299,7 @@ def _convolve(
     (xd, xs), (wd, ws) = _tensor(x), _tensor(w)
     _accept("convolve", xd, _NUMBERS)
     _accept("convolve", wd, _NUMBERS)
+    _require_window(ws[3:], base_dilation)
     if len(xs) != len(ws) or len(xs) != 3 + len(strides):
         raise ShapeError(f"convolve of {x} with {w} needs {3 + len(strides)} axes of both.")
     for axis, name in ((0, "groups"), (2, "channels")):
@@ -308,6 +327,7 @@ def _reduce_window(
 ) -> Type:
     dtype, shape = _tensor(x)
     _accept("reduce_window", dtype, _REAL)
+    _require_window(window)
     if len(shape) < len(window):
         raise ShapeError(f"windows of {len(window)} axes exceed the rank of {x}.")
     leading = len(shape) - len(window)
