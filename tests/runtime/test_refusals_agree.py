@@ -62,6 +62,15 @@ INFERRED = "g (int64[2] shape) => (float y) <float[0, 3] x = {}> { y = Reshape <
 IMAGELESS = "g (float[0, 1, 8, 7] x, float[2, 5] r) => (float y) { y = MaxRoiPool <pooled_shape = [3, 2]> (x, r) }"
 PADDED = "g (float[2] x, int64[1] axes) => (float y) <int64[2] p = {0, 0}> { y = Pad (x, p, , axes) }"
 PARTS = "g (int64[N] parts) => (float y) <float[2, 0, 1] x = {}> { y = Split <axis = -1> (x, parts) }"
+BLOCKS = (
+    "g (uint8[2, 4] x, int64[1] i, float[A, B] s) => (float y)"
+    "{ y = com.microsoft.GatherBlockQuantized <block_size = 1099511627776> (x, i, s) }"
+)
+POOLED = (
+    "g (float[1, 1, N, 4] x) => (float y)"
+    "{ y = MaxPool <kernel_shape = [1099511627776, 1], pads = [1099511627776, 0, 0, 0]> (x) }"
+)
+STRIDES = "g (float[1, 1, N] x, float[1, 1, 3] w) => (float y) { y = ConvTranspose <strides = [1099511627776]> (x, w) }"
 NUMBERS = "g (string[N] x) => (uint64 y) { y = Cast <to = 13> (x) }"
 
 UNREAD = "g (float[A] x, int64[1] s, int64[1] e, int64[B] axes) => (float y) { y = Slice (x, s, e, axes) }"
@@ -114,6 +123,11 @@ REFUSED = {
     "paddings of 0 along an axis out of range": (PADDED, {"x": np.ones(2, F), "axes": np.array([1])}, ShapeError),
     "parts of an empty constant": (PARTS, {"parts": np.array([2])}, ShapeError),
     "a negative text as a natural number": (NUMBERS, {"x": np.array(["-12"], object)}, ExecutionError),
+    "scales of other blocks than the table has": (
+        BLOCKS, {"x": np.ones((2, 4), np.uint8), "i": np.array([0]), "s": np.ones((2, 2), F)}, ShapeError,
+    ),
+    "a window without end in the padding": (POOLED, {"x": np.ones((1, 1, 4, 4), F)}, ResourceError),
+    "a stride without end": (STRIDES, {"x": np.ones((1, 1, 4), F), "w": np.ones((1, 1, 3), F)}, ResourceError),
     "scanned sequences of two lengths": (SCANNED, {"x": np.ones(2, F), "z": np.ones(3, F)}, ShapeError),
 }  # fmt: skip
 

@@ -234,6 +234,8 @@ def gather_block_quantized(
             zero_points = L.slice_(unpack_bits(zero_points, bits), -1, 0, scales.shape[-1])
     else:
         middle = 0
+    if block_size:
+        scales = L.of_size(scales, by_block, ceil_div(data.shape[by_block], block_size), "the scales of blocks")
     size = data.shape[axis]
     at = L.cast(indices, t.INT64)
     at = L.where(at < 0, at + L.number(size), at)
