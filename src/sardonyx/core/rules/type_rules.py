@@ -277,7 +277,7 @@ MOST_DILATION = 1 << 16
 def _require_window(window: Sequence[Size], base_dilation: Sequence[int] = ()) -> None:
     taps = math.prod(size for size in window if isinstance(size, int))
     if taps > MOST_TAPS:
-        raise ResourceError(f"a window has {taps} elements, expected at most {MOST_TAPS}.", remedy="Give a smaller one.")
+        raise ResourceError(f"a window has {taps} elements, expected at most {MOST_TAPS}.", remedy="Give fewer.")
     if max(base_dilation, default=1) > MOST_DILATION:
         raise ResourceError(
             f"an image is dilated by {max(base_dilation)}, expected at most {MOST_DILATION}.",
