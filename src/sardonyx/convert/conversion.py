@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -84,10 +85,12 @@ class Converted:
     Attributes:
         model: The model.
         report: The result of every call, the open sizes, and the proof.
+        beside: Files that `save` copies to the model's folder, e.g. a tokenizer.
     """
 
     model: ir.Model
     report: ConversionReport
+    beside: tuple[Path, ...] = ()
 
     @property
     def proto(self) -> onnx.ModelProto:
@@ -120,6 +123,10 @@ class Converted:
             )
         require_valid(self.model)
         model_io.save(self.model, path, **options)
+        folder = Path(path).parent
+        for file in self.beside:
+            if file.parent.resolve() != folder.resolve():
+                shutil.copyfile(file, folder / file.name)
 
 
 def convert(
@@ -228,7 +235,7 @@ def _tried(way: Way, framework: str, attempts: list[Attempt], *, simplify: bool,
         tuple(imported.notes),
         {name: round(time_, 3) for name, time_ in seconds.items()},
     )
-    return Converted(model, report)
+    return Converted(model, report, tuple(imported.beside))
 
 
 def _simplified(model: ir.Model, *, verify: bool) -> tuple[ir.Model, str]:

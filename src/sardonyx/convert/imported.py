@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import onnx_ir as ir
@@ -89,6 +90,7 @@ class Imported:
         inner: Yields inner values of the source for feeds in the order of computation, as (name of the model's tensor,
             description of the layer with its source line, array): the proof finds the first that differs.
         notes: Remarks for the reader of the report.
+        beside: Files that belong to the model and are copied to its folder: tokenizers, vocabularies.
         code_bits: Width of the integers with which a quantized source computes; 0 for a source in floating point.
     """
 
@@ -100,6 +102,7 @@ class Imported:
     calls: Sequence[Call] = ()
     inner: Callable[[Feeds], Iterator[tuple[str, str, Any]]] | None = None
     notes: Sequence[str] = ()
+    beside: Sequence[Path] = ()
     code_bits: int = 0
 
 

@@ -56,6 +56,9 @@ IMPORTERS: tuple[Importer, ...] = (
         suffixes=(".joblib", ".pkl", ".pickle", ".ubj", ".xgb", ".cbm", ".lgb"),
         classes=("sklearn", "xgboost", "lightgbm", "catboost"),
     ),
+    Importer(
+        "weights", "sardonyx.convert.weights.importer", suffixes=(".gguf", ".safetensors"), files=("config.json",)
+    ),
     Importer("onnx", "sardonyx.convert.old_onnx.importer", suffixes=(".onnx",)),
 )
 """All importers; the first that accepts a source reads it."""

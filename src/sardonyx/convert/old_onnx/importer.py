@@ -1,4 +1,4 @@
-"""The importer of old ONNX files: weights stop being inputs, and operators become those of a present operator set."""
+"""The importer of old ONNX files: weights become constants, operators those of a present set."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Weights of common decoders and encoders with their configuration: safetensors and GGUF."""
