@@ -66,6 +66,19 @@ class TypeMismatchError(InvalidModelError):
     """An operand has an element type, a rank or a kind of value that its operator does not accept."""
 
 
+class DownloadError(SardonyxError):
+    """A model of a hub cannot be obtained: unreachable, without a digest, another file than the pinned one, too large.
+
+    Attributes:
+        status: The status of the server's answer; 0 without one.
+        challenge: The authentication that the server requests.
+    """
+
+    exit_code = 2
+    status = 0
+    challenge = ""
+
+
 class FeedError(SardonyxError):
     """Inputs of a session do not match the model: a missing or unknown input, a wrong type."""
 

@@ -62,6 +62,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "serve": "Serve models over HTTP and gRPC by the Open Inference Protocol.",
         "call": "Send one request to a server, and show or write the outputs.",
     },
+    "Hub": {
+        "hub": "Search, get and list models of hubs, with digests and a lock file.",
+    },
     "Trust": {
         "keygen": "Make a key: the secret in a file that only its owner reads, the public half beside it.",
         "encrypt": "Encrypt a model with its data files for named recipients; sessions open the result with a key.",

@@ -1,0 +1,176 @@
+"""The local cache of downloaded files: blobs by digest, and folders of links by model and revision."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sardonyx.base.artifact_store import write_whole
+from sardonyx.errors import DownloadError
+
+FOLDER = "SARDONYX_HUB"
+"""Environment variable with the folder; default ``~/.cache/sardonyx-hub``."""
+
+QUOTA = "SARDONYX_HUB_QUOTA"
+"""Environment variable with the most bytes of all blobs."""
+
+_DEFAULT_QUOTA = 100 << 30
+_NOTE = "model.json"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A model in the cache.
+
+    Attributes:
+        name: The name for :func:`.get`.
+        revision: The exact revision.
+        path: The model file.
+        files: SHA-256 digest and size by file name.
+    """
+
+    name: str
+    revision: str
+    path: Path
+    files: dict[str, tuple[str, int]]
+
+
+class Cache:
+    """The cache in a folder.
+
+    Args:
+        folder: The folder; None for that of the environment.
+        quota: Most bytes of all blobs; None for that of the environment.
+    """
+
+    def __init__(self, folder: Path | None = None, quota: int | None = None) -> None:
+        self.folder = folder or Path(os.environ.get(FOLDER) or Path.home() / ".cache" / "sardonyx-hub")
+        self.quota = quota if quota is not None else _quota()
+        self.blobs = self.folder / "blobs"
+
+    def used(self) -> int:
+        """Return the bytes of all blobs, incomplete ones included."""
+        if not self.blobs.is_dir():
+            return 0
+        return sum(entry.stat().st_size for entry in os.scandir(self.blobs) if entry.is_file(follow_symlinks=False))
+
+    def room(self) -> int:
+        """Return the bytes that may be added.
+
+        Raises:
+            DownloadError: None.
+        """
+        room = self.quota - self.used()
+        if room <= 0:
+            raise DownloadError(
+                f"the cache holds {self.used():,} bytes, its quota is {self.quota:,}.",
+                where=str(self.folder),
+                remedy=f"Delete models there, or raise {QUOTA}.",
+            )
+        return room
+
+    def blob(self, sha256: str) -> Path:
+        """Return the path of a blob."""
+        return self.blobs / sha256
+
+    @contextlib.contextmanager
+    def incomplete(self, key: str) -> Iterator[Path]:
+        """Yield the path of an incomplete download, which one process at a time may write.
+
+        Raises:
+            DownloadError: Another process downloads the file, or the folder cannot be written.
+        """
+        name = hashlib.sha256(key.encode()).hexdigest()[:32]
+        try:
+            self.blobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self.blobs / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DownloadError(f"cannot be written: {error.strerror}.", where=str(self.blobs)) from error
+        try:
+            if os.name == "posix":
+                import fcntl
+
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    raise DownloadError("another process downloads the file.", where=str(self.blobs)) from error
+            yield self.blobs / f"{name}.part"
+        finally:
+            os.close(descriptor)
+
+    def adopt(self, part: Path, sha256: str) -> None:
+        """Make a complete, verified download a blob."""
+        part.replace(self.blob(sha256))
+
+    def link_files(self, name: str, revision: str, model: str, files: dict[str, tuple[str, int]]) -> Stored:
+        """Make the folder of a model: links to blobs, and a note about the model.
+
+        Args:
+            name: The name of the model.
+            revision: Its revision.
+            model: Name of the model file among the files.
+            files: SHA-256 digest and size by file name; the blobs exist.
+        """
+        folder = self._folder(name, revision)
+        for file, (sum, _) in files.items():
+            link = folder / file
+            link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if link.is_symlink() or link.exists():
+                link.unlink()
+            try:
+                link.symlink_to(self.blob(sum).absolute())
+            except OSError:  # Windows without the privilege.
+                shutil.copy(self.blob(sum), link)
+        note = {"name": name, "revision": revision, "model": model, "files": {f: list(row) for f, row in files.items()}}
+        write_whole(folder / _NOTE, json.dumps(note).encode())
+        return Stored(name, revision, folder / model, files)
+
+    def find(self, name: str, revision: str) -> Stored | None:
+        """Return a model of which all files are here, with their digests verified; None otherwise."""
+        stored = _read_note(self._folder(name, revision) / _NOTE)
+        if stored is None or (stored.name, stored.revision) != (name, revision):
+            return None
+        for sum, size in stored.files.values():
+            blob = self.blob(sum)
+            if not blob.is_file() or blob.stat().st_size != size or _sha256(blob) != sum:
+                return None
+        return stored
+
+    def models(self) -> list[Stored]:
+        """Return all models of the cache, sorted by name."""
+        notes = (self.folder / "models").glob(f"*/{_NOTE}")
+        stored = [entry for note in notes if (entry := _read_note(note)) is not None]
+        return sorted(stored, key=lambda entry: (entry.name, entry.revision))
+
+    def _folder(self, name: str, revision: str) -> Path:
+        return self.folder / "models" / hashlib.sha256(f"{name}\0{revision}".encode()).hexdigest()[:40]
+
+
+def _read_note(path: Path) -> Stored | None:
+    try:
+        note = json.loads(path.read_bytes())
+        files = {str(name): (str(sum), int(size)) for name, (sum, size) in note["files"].items()}
+        return Stored(str(note["name"]), str(note["revision"]), path.parent / note["model"], files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _quota() -> int:
+    text = os.environ.get(QUOTA, "")
+    if text and not (text.isascii() and text.isdigit()):
+        raise DownloadError(f"expected a number of bytes, got {text[:40]!r}.", where=QUOTA)
+    return int(text) if text else _DEFAULT_QUOTA

@@ -1,0 +1,90 @@
+"""The lock file: the exact revision and digests of each model that a project uses, e.g. for builds."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sardonyx.base.artifact_store import write_whole
+from sardonyx.errors import DownloadError
+
+_MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class LockedModel:
+    """A model of a lock file.
+
+    Attributes:
+        revision: The exact revision of its source.
+        files: SHA-256 digest and size by file name.
+    """
+
+    revision: str
+    files: dict[str, tuple[str, int]]
+
+
+@dataclass
+class Lock:
+    """A lock file.
+
+    Attributes:
+        path: The file.
+        models: The locked models, by name.
+    """
+
+    path: Path
+    models: dict[str, LockedModel] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Lock:
+        """Read a lock file; a missing file locks nothing.
+
+        Raises:
+            DownloadError: The file is malformed.
+        """
+        source = Path(path)
+        try:
+            with source.open("rb") as file:
+                content = file.read(_MAX_BYTES + 1)
+        except FileNotFoundError:
+            return cls(source)
+        except OSError as error:
+            raise DownloadError(f"cannot be read: {error.strerror}.", where=str(source)) from error
+        try:
+            data = json.loads(content)
+            if data["version"] != 1:
+                raise ValueError("unknown version")
+            models = {
+                str(name): LockedModel(
+                    str(row["revision"]),
+                    {str(file): (str(sum), int(size)) for file, (sum, size) in row["files"].items()},
+                )
+                for name, row in data["models"].items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DownloadError(f"the lock file is malformed: {error}.", where=str(source)) from error
+        return cls(source, models)
+
+    def write(self) -> None:
+        """Write the file, sorted by name.
+
+        Raises:
+            DownloadError: The file cannot be written.
+        """
+        models = {
+            name: {"revision": model.revision, "files": {file: list(row) for file, row in sorted(model.files.items())}}
+            for name, model in sorted(self.models.items())
+        }
+        try:
+            write_whole(self.path, (json.dumps({"version": 1, "models": models}, indent=2) + "\n").encode())
+        except OSError as error:
+            raise DownloadError(f"cannot be written: {error.strerror}.", where=str(self.path)) from error
+
+
+def _locked(row: Any) -> LockedModel:
+    files = {str(file): (str(sum), int(size)) for file, (sum, size) in row["files"].items()}
+    return LockedModel(str(row["revision"]), files)
