@@ -1,0 +1,226 @@
+"""Measure conversions: source by way, failures by cause, open sizes, nodes and time.
+
+    python benchmarks/convert.py --sources torch-small,torchvision,timm,transformers --json out.jsonl
+    python benchmarks/convert.py --json out.jsonl --table
+
+Sources are the modules of ``convert_sources``. The cases of a source run one after another in a process of its own; a
+case that exceeds the limit ends the process, and a new one continues. Results are JSON lines; cases that the file holds
+are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import importlib
+import io
+import json
+import math
+import re
+import select
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+SOURCES = ("torch-small", "torchvision", "timm", "transformers")
+WAYS = ("sardonyx", "torch.onnx")
+GOOD = "proved"
+
+
+def source_cases(source: str) -> dict[str, Any]:
+    """Return the cases of a source."""
+    module = importlib.import_module(f"convert_sources.{source.replace('-', '_')}")
+    return module.cases()  # type: ignore[no-any-return]
+
+
+def cause_of(reason: str) -> str:
+    """Return the cause of a failure: the operator, or the class of the error."""
+    operators = re.findall(
+        r"((?:aten|prims|torchvision|quantized_decomposed|python)\.\w+(?:\.\w+)?) (?:has|\()", reason
+    )
+    if operators:
+        return str(operators[0])
+    named = re.search(r"(GuardOnDataDependentSymNode|UserError|\w+Error)\b", reason)
+    return named.group(1) if named else reason[:60]
+
+
+def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
+    """Convert one case; return the row of the result."""
+    import sardonyx
+    from sardonyx.errors import SardonyxError
+
+    began = time.perf_counter()
+    row: dict[str, Any] = {"source": source, "case": case, "way": way}
+    try:
+        module, inputs = source_cases(source)[case]()
+    except Exception as error:  # A source that cannot be built is no failure of the conversion.
+        return {**row, "status": "no source", "reason": f"{type(error).__name__}: {error}"[:300]}
+    try:
+        options = {"exporter": way, "simplify": way == "sardonyx"}
+        result = sardonyx.convert(module, inputs, **options)  # type: ignore[arg-type]
+        report = result.report
+        row |= {
+            "status": report.verdict.status,
+            "reason": (report.verdict.reason or "")[:500],
+            "where": report.attempts[-1].where[:300],
+            "open": {name: list(values) for name, values in report.sizes.items()},
+            "nodes": report.nodes,
+            "seconds": dict(report.seconds),
+            "notes": list(report.notes),
+        }
+    except SardonyxError as error:
+        row |= {"status": "refused", "reason": str(error)[:700], "where": error.where[:300]}
+    except Exception as error:
+        row |= {"status": "error", "reason": f"{type(error).__name__}: {error}"[:500]}
+    row["wall"] = round(time.perf_counter() - began, 2)
+    if row["status"] != GOOD:
+        row["cause"] = cause_of(row["reason"])
+    return row
+
+
+def serve(source: str, way: str) -> None:
+    """Answer names of cases from the standard input with rows, one a line."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    out = sys.stdout
+    for line in sys.stdin:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            row = convert_case(source, line.strip(), way)
+        print(json.dumps(row), file=out, flush=True)
+
+
+class Worker:
+    """A process that converts cases of one source by one way."""
+
+    def __init__(self, source: str, way: str) -> None:
+        self.source, self.way = source, way
+        command = [sys.executable, __file__, "--serve", source, "--ways", way]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def row(self, case: str, limit: float) -> dict[str, Any] | None:
+        """Return the row of a case; None if the process ended or the time is over."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(case + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return None
+        ready, _, _ = select.select([self._process.stdout], [], [], limit)
+        line = self._process.stdout.readline() if ready else ""
+        return json.loads(line) if line else None
+
+    def close(self) -> int | None:
+        """End the process; return its exit code if it ended by itself."""
+        code = self._process.poll()
+        self._process.kill()
+        self._process.wait()
+        return code
+
+
+def sweep(source: str, ways: Sequence[str], names: Sequence[str], path: Path, limit: float) -> None:
+    """Convert cases and append their rows."""
+    done = {(row["source"], row["case"], row["way"]) for row in rows_of(path)}
+    for way in ways:
+        worker: Worker | None = None
+        for name in names:
+            if (source, name, way) in done:
+                continue
+            worker = worker or Worker(source, way)
+            row = worker.row(name, limit)
+            if row is None:
+                code = worker.close()
+                status = "timeout" if code is None else "crash"
+                row = {
+                    "source": source,
+                    "case": name,
+                    "way": way,
+                    "status": status,
+                    "cause": status,
+                    "reason": f"exit {code}",
+                }
+                worker = None
+            with path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(f"{source} {name} {way}: {row['status']} {row.get('cause', '')}", flush=True)
+        if worker is not None:
+            worker.close()
+
+
+def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file, the last of each case."""
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        row = json.loads(line)
+        rows[row["source"], row["case"], row["way"]] = row
+    yield from rows.values()
+
+
+def table(path: Path) -> str:
+    """Return the results as Markdown: counts, ratios of nodes and time, failures by cause."""
+    rows = [row for row in rows_of(path) if row["status"] != "no source"]
+    lines = ["| source | way | tried | proved | open sizes | other |", "|---|---|--:|--:|--:|---|"]
+    for source, way in dict.fromkeys((row["source"], row["way"]) for row in rows):
+        own = [row for row in rows if (row["source"], row["way"]) == (source, way)]
+        proved = [row for row in own if row["status"] == GOOD]
+        opened = sum(any(len(values) > 1 for values in row["open"].values()) for row in proved)
+        other = Counter(row["status"] for row in own if row["status"] != GOOD)
+        text = ", ".join(f"{count} {status}" for status, count in other.most_common())
+        lines.append(f"| {source} | {way} | {len(own)} | {len(proved)} | {opened} | {text} |")
+    both: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        if row["status"] == GOOD:
+            both.setdefault((row["source"], row["case"]), {})[row["way"]] = row
+    pairs = [item for item in both.values() if set(WAYS) <= set(item)]
+    if pairs:
+        nodes = _mean([item[WAYS[0]]["nodes"] / max(item[WAYS[1]]["nodes"], 1) for item in pairs])
+        times = _mean([item[WAYS[0]]["seconds"]["import"] / item[WAYS[1]]["seconds"]["import"] for item in pairs])
+        lines += [
+            "",
+            f"{len(pairs)} cases proved both ways: nodes × {nodes:.2f}, time of import × {times:.2f} of torch.onnx",
+        ]
+    causes: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row["status"] != GOOD:
+            causes.setdefault((row["way"], row.get("cause", "")), []).append(f"{row['source']}/{row['case']}")
+    lines += ["", "| way | cause | cases |", "|---|---|---|"]
+    for (way, cause), names in sorted(causes.items(), key=lambda item: -len(item[1])):
+        lines.append(f"| {way} | {cause} | {len(names)}: {', '.join(names[:8])} |")
+    return "\n".join(lines)
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(sum(math.log(max(ratio, 1e-6)) for ratio in ratios) / len(ratios))
+
+
+def main() -> None:
+    """Run or print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--sources", default=",".join(SOURCES))
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--cases", default="*", help="patterns of names, by comma")
+    parser.add_argument("--json", type=Path, default=Path("convert.jsonl"))
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds for a case")
+    parser.add_argument("--table", action="store_true", help="print the results without running")
+    parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve, options.ways)
+        return
+    if not options.table:
+        sys.path.insert(0, str(Path(__file__).parent))
+        for source in options.sources.split(","):
+            patterns = options.cases.split(",")
+            names = [name for name in source_cases(source) if any(fnmatch.fnmatch(name, p) for p in patterns)]
+            sweep(source, options.ways.split(","), names, options.json, options.limit)
+    print(table(options.json))
+
+
+if __name__ == "__main__":
+    main()
