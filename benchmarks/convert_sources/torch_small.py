@@ -147,7 +147,7 @@ def torch_scan(x):  # type: ignore[no-untyped-def]
 
 @case(lambda: rand(4, 6))
 def sorting(x):  # type: ignore[no-untyped-def]
-    values, order = x.sort(-1, descending=True, stable=True)
+    values, order = x.sort(dim=-1, descending=True, stable=True)
     return values, order, x.argsort(0), x.topk(2).values, x.kthvalue(2).values, x.median(1).values
 
 

@@ -197,7 +197,8 @@ class _Translation:
             elif node.op == "get_attr":
                 values[node] = self._attribute(module, node)
             elif node.op == "output":
-                return torch.fx.node.map_arg(list(node.args[0]), values.__getitem__)  # type: ignore[no-any-return]
+                results = torch.fx.node.map_arg(node.args[0], values.__getitem__)
+                return list(results) if isinstance(results, (tuple, list)) else [results]
             else:
                 values[node] = self._call(node, values)
         return ()

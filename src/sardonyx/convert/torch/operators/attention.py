@@ -12,7 +12,7 @@ from sardonyx.convert.torch.operators.promotion import cast, tensor_of
 from sardonyx.convert.torch.operators.registry import aten
 from sardonyx.convert.torch.operators.sizes import expanded, reshaped
 from sardonyx.core import language as L
-from sardonyx.core.dim import Dim, floor_div
+from sardonyx.core.dim import floor_div
 from sardonyx.core.eval.tensor import Tensor, constant
 from sardonyx.core.ir import types as t
 from sardonyx.errors import UnsupportedError
@@ -34,11 +34,9 @@ def _repeated_heads(x: Tensor, heads: Any) -> Tensor:
     if own == heads:
         return x
     times = floor_div(heads, own)
-    if isinstance(times, Dim):
-        raise UnsupportedError("the number of heads is only known at run time.")
     lead = x.shape[:-3]
     wide = reshaped(x, [*lead, own, 1, *x.shape[-2:]])
-    return reshaped(expanded(wide, [*lead, own, times, *x.shape[-2:]]), [*lead, own * times, *x.shape[-2:]])
+    return reshaped(expanded(wide, [*lead, own, times, *x.shape[-2:]]), [*lead, heads, *x.shape[-2:]])
 
 
 def attention(

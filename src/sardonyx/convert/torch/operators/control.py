@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx.convert.torch.operators.promotion import cast, promoted, tensor_of
-from sardonyx.convert.torch.operators.registry import aten, site
+from sardonyx.convert.torch.operators.registry import IGNORED, aten, site, translation_of
 from sardonyx.convert.torch.operators.sizes import predicted
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, Size, at_least, dim_max, dim_min, equal, floor_div
 from sardonyx.core.eval.tensor import Tensor, bind
 from sardonyx.core.ir import types as t
+from sardonyx.errors import UnsupportedError
 
 
 @aten("sym_size.int")
@@ -303,3 +304,14 @@ def _hinted(body: Any, *operands: Any, **_: Any) -> Any:
     if len(operands) and isinstance(operands[0], (tuple, list)):
         operands = tuple(operands[0])
     return tuple(body(*operands))
+
+
+@aten("python.with_effects.default")
+def _with_effects(token: Any, target: Any, *operands: Any, **options: Any) -> Any:
+    """Call an operator whose order torch records with a token."""
+    name = f"{target.namespace}.{target._schema.name.partition('::')[2]}.{target._overloadname}"
+    function = translation_of(name)
+    if function is None:
+        raise UnsupportedError(f"{name} has no translation")
+    result = function(*operands, **{key: value for key, value in options.items() if key not in IGNORED})
+    return (token, *result) if isinstance(result, (tuple, list)) else (token, result)
