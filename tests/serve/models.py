@@ -18,6 +18,7 @@ NETS = {
     "add_sub": "net (int32[N, 16] INPUT0, int32[N, 16] INPUT1) => (int32[N, 16] OUTPUT0, int32[N, 16] OUTPUT1)"
     " { OUTPUT0 = Add(INPUT0, INPUT1) OUTPUT1 = Sub(INPUT0, INPUT1) }",
     "strings": "net (string[N, 2] x) => (string[N, 2] y) { y = Identity(x) }",
+    "doubled": "net (float[N, W] x) => (float[N, W] y) { y = Add(x, x) }",
     "half": "net (float16[N, 2] x) => (float16[N, 2] y) { y = Add(x, x) }",
     "ragged": "net (float[N, 3, H] x) => (float[N, 3, 1] y) <int64[1] axes = {2}>"
     " { y = ReduceMean<keepdims=1>(x, axes) }",

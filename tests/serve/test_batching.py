@@ -194,6 +194,23 @@ def test_other_inner_sizes_run_apart_without_padding() -> None:
     run(work)
 
 
+def test_padding_by_choice_cuts_outputs_to_the_sizes_of_the_request() -> None:
+    model = served("doubled", ragged="pad")
+
+    async def work() -> None:
+        endpoint = endpoint_of(model)
+        widths = [2, 5, 3]
+        arrays = [np.random.default_rng(width).random((1, width), np.float32) for width in widths]
+        futures = [submit(endpoint, InferRequest("doubled", inputs={"x": x}))[0] for x in arrays]
+        answers = await asyncio.gather(*futures)
+        for answer, x in zip(answers, arrays, strict=True):
+            np.testing.assert_array_equal(answer.outputs[0].array, x + x)
+        assert model.statistics.executions == 1
+        endpoint.queue.close()
+
+    run(work)
+
+
 def test_a_delay_collects_rows_only_if_it_is_set() -> None:
     model = served("net", max_delay_us=200_000, max_rows=64, preferred_rows=(3,))
 

@@ -104,3 +104,23 @@ def test_a_browser_renders_the_status_page(observed: tuple[Client, io.StringIO],
     dom = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False).stdout
     assert 'data-model="net"' in dom and '<dd data-fact="answered">1</dd>' in dom
     assert "up for" in dom and "<rect" in dom
+
+
+def test_spans_have_the_context_of_the_client() -> None:
+    package = "opentelemetry.sdk.trace.export.in_memory_span_exporter"
+    exporter_module = pytest.importorskip(package, reason="opentelemetry-sdk is not installed (extra: trace)")
+    exporter = exporter_module.InMemorySpanExporter()
+    with Server({"net": session("net")}, http="127.0.0.1:0", trace_exporter=exporter) as server:
+        client = Client(server)
+        parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        body = {"inputs": [X], "id": "seven"}
+        assert client.request("POST", "/v2/models/net/infer", body, {"traceparent": parent}).status == 200
+        client.post("/v2/trace/setting", {"trace_level": ["OFF"]})
+        client.infer("net", [X])
+    spans = exporter.get_finished_spans()
+    assert [span.name for span in spans] == ["infer net"]
+    assert f"{spans[0].context.trace_id:032x}" == parent[3:35]
+    assert f"{spans[0].parent.span_id:016x}" == parent[36:52]
+    assert spans[0].attributes["sardonyx.revision"] == 0 and spans[0].attributes["sardonyx.request_id"] == "seven"
+    assert [event.name for event in spans[0].events] == ["run begins", "run ends"]
+    assert spans[0].start_time < spans[0].events[0].timestamp <= spans[0].events[1].timestamp <= spans[0].end_time

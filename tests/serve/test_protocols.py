@@ -118,6 +118,8 @@ def test_the_grpc_client_updates_settings(both: Server) -> None:
     client = grpc_client(both)
     settings = client.update_trace_settings(settings={"trace_rate": "5"}, as_json=True)["settings"]
     assert settings["trace_rate"]["value"] == ["5"]
+    with pytest.raises(Exception, match="--trace"):
+        client.update_trace_settings(settings={"trace_level": "TIMESTAMPS"})
     assert client.update_log_settings({"log_verbose_level": 1}, as_json=True)["settings"]["log_verbose_level"]
     client.close()
 

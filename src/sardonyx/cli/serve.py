@@ -66,6 +66,9 @@ def command(
     access_log: Annotated[
         Path | None, typer.Option(help="Append a line for each request to this file.", show_default=False)
     ] = None,
+    trace: Annotated[
+        str | None, typer.Option(help="Send spans of requests: otlp:URL, or console.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve models over HTTP and gRPC by the Open Inference Protocol; SIGTERM or Ctrl-C ends the server.
@@ -95,6 +98,7 @@ def command(
     if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
         raise OptionError("expected a certificate and its key.", where="--tls-cert")
     from sardonyx.serve.observation.access_log import AccessLogWriter
+    from sardonyx.serve.observation.traces import exporter_of
     from sardonyx.serve.server import Server
     from sardonyx.serve.workers import is_worker, stop_with_supervisor
 
@@ -114,6 +118,7 @@ def command(
             "poll_seconds": poll, "drain_seconds": drain, "allow_inner": allow_inner,
             "allow_shared_memory": allow_client_shm, "strict_json": strict_json, "triton_metrics": triton_metrics,
             "access_log": log, "reuse_port": is_worker(),
+            "trace_exporter": None if trace is None else exporter_of(trace),
             "load": LoadOptions(threads, batch, allow_compiled, cache_answers),
         }  # fmt: skip
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)

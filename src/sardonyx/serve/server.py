@@ -21,6 +21,7 @@ from sardonyx.serve.http.application import Application
 from sardonyx.serve.http.connection import AccessLog, Connections
 from sardonyx.serve.models.model import Model, ServedModel
 from sardonyx.serve.models.repository import LoadOptions, Repository
+from sardonyx.serve.observation.traces import Traces
 from sardonyx.serve.operations.service import ControlMode, Service, ServiceOptions
 from sardonyx.serve.protocol.limits import MODEL_NAME, Limits
 from sardonyx.serve.security.tls import Tls, require_protection
@@ -82,6 +83,7 @@ class ServerOptions:
         strict_json: True to refuse NaN and infinity in JSON.
         triton_metrics: True if metrics have Triton's names too.
         access_log: Receives every answered request; None for no log.
+        trace_exporter: The exporter of OpenTelemetry that receives spans; None for no traces.
         reuse_port: True if several processes listen on the same port.
     """
 
@@ -101,6 +103,7 @@ class ServerOptions:
     strict_json: bool = False
     triton_metrics: bool = False
     access_log: AccessLog | None = None
+    trace_exporter: Any = None
     reuse_port: bool = False
 
     def __post_init__(self) -> None:
@@ -321,7 +324,9 @@ class Server:
             self._tasks.append(loop.create_task(service.poll(options.poll_seconds)))
 
     async def _open_service(self, loop: asyncio.AbstractEventLoop) -> Service:
-        service = self._service = Service(self.options.service, self._repository, loop)
+        exporter = self.options.trace_exporter
+        traces = None if exporter is None else Traces(exporter)
+        service = self._service = Service(self.options.service, self._repository, loop, traces)
         for name, entry in self._models.items():
             service.host.put(name, [await service.in_worker(functools.partial(_served, name, entry))])
         return service

@@ -31,6 +31,11 @@ class Outcome:
     cpu_ns: int = 0
 
 
+def padded_key(key: Any) -> Any:
+    """Return the key of requests that are merged by padding: only types and ranks must be equal."""
+    return None if key is None else tuple((name, dtype, len(sizes)) for name, dtype, sizes in key)
+
+
 def batch_key(request: InferRequest) -> tuple[Any, int]:
     """Return the key of requests that may be merged, and the rows of the request; None for no common rows.
 
@@ -73,13 +78,17 @@ def execute(model: ServedModel, requests: Sequence[InferRequest], rows: int) -> 
         answers: list[Answer | Exception] = []
         offset = 0
         names = list(revision.interface.outputs)
+        is_padded = model.model.batching.ragged == "pad"
         name, version, number = model.name, model.version, revision.number
         for request in requests:
             end = offset + next(iter(request.inputs.values())).shape[0]
+            parts = [result[offset:end] for result in results]
+            if is_padded:
+                parts = _cropped(parts, request, revision)
             if request.outputs:
-                answers.append(_answer(model, revision, request, [result[offset:end] for result in results]))
+                answers.append(_answer(model, revision, request, parts))
             else:
-                outputs = [Output(names[index], result[offset:end]) for index, result in enumerate(results)]
+                outputs = [Output(names[index], part) for index, part in enumerate(parts)]
                 answers.append(Answer(name, version, request.id, outputs, number))
             offset = end
         return Outcome(answers, rows, (merged - begin, ran - merged, time.perf_counter_ns() - ran), cpu)
@@ -108,7 +117,40 @@ def _single(model: ServedModel, revision: Revision, request: InferRequest, rows:
 
 
 def _merged(requests: Sequence[InferRequest]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([request.inputs[name] for request in requests]) for name in requests[0].inputs}
+    return {name: _joined([request.inputs[name] for request in requests]) for name in requests[0].inputs}
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the rows of all arrays, padded with zeros where inner sizes differ."""
+    sizes = [array.shape[1:] for array in arrays]
+    if all(size == sizes[0] for size in sizes):
+        return np.concatenate(arrays)
+    largest = tuple(map(max, zip(*sizes, strict=True)))
+    rows = sum(len(array) for array in arrays)
+    zero: Any = "" if arrays[0].dtype.kind == "O" else 0
+    joined = np.full((rows, *largest), zero, arrays[0].dtype)
+    offset = 0
+    for array in arrays:
+        joined[(slice(offset, offset + len(array)), *map(slice, array.shape[1:]))] = array
+        offset += len(array)
+    return joined
+
+
+def _cropped(results: Sequence[np.ndarray], request: InferRequest, revision: Revision) -> list[np.ndarray]:
+    """Return results without the part that padding added, as far as the names of sizes tell."""
+    interface = revision.interface
+    sizes = {
+        size: actual
+        for name, array in request.inputs.items()
+        for size, actual in zip(interface.inputs[name].shape or (), array.shape, strict=False)
+        if isinstance(size, str)
+    }
+    cropped = []
+    for tensor, result in zip(interface.outputs.values(), results, strict=True):
+        shape = tensor.shape or (None,) * result.ndim
+        ends = [sizes.get(size) if isinstance(size, str) else None for size in shape[1:]]
+        cropped.append(result[(slice(None), *map(slice, ends))])
+    return cropped
 
 
 def _require_rows(results: Sequence[Any], rows: int, revision: Revision) -> None:

@@ -255,6 +255,7 @@ class Queue:
         for entry, result in zip(batch, outcome.results, strict=True):
             if entry.request.cancelled:
                 continue
+            entry.request.started, entry.request.ended = begin, now
             if isinstance(result, Answer):
                 arrival = entry.request.arrival
                 statistics.answered(now - arrival, begin - arrival)

@@ -10,8 +10,8 @@ from sardonyx.errors import OptionError
 BatchMode = Literal["auto", "off", "force"]
 """Merge requests if a proof holds, never, or without a proof."""
 
-Ragged = Literal["group", "pad", "concat"]
-"""Requests of other inner sizes: run apart, padded with zeros to the largest, or joined along the axis that differs."""
+Ragged = Literal["group", "pad"]
+"""Requests of other inner sizes: run apart, or padded with zeros to the largest of the batch."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,9 @@ class Batching:
         max_rows: Largest number of rows of a batch.
         preferred_rows: Numbers of rows at which a batch does not wait for more; only of use with `max_delay_us`.
         max_delay_us: Microseconds that a batch waits for more requests while the model is idle; 0 never waits.
-        ragged: Treatment of requests with other inner sizes; ``"group"`` runs equal sizes together.
+        ragged: Treatment of requests with other inner sizes: ``"group"`` runs equal sizes together; ``"pad"`` is for
+            models that ignore zeros at the end, which no proof covers. Sizes of outputs that are named as those of an
+            input are cut to the sizes of the request.
         priority_levels: Number of priorities that requests may name; 0 for any.
         default_priority: The priority of requests that name none.
         timeout_us: Microseconds that a request may wait; 0 for no limit.

@@ -22,6 +22,7 @@ from sardonyx.serve.dispatch.host import Host
 from sardonyx.serve.dispatch.queue import Entry
 from sardonyx.serve.models.model import ServedModel
 from sardonyx.serve.models.repository import Repository
+from sardonyx.serve.observation.traces import Traces
 from sardonyx.serve.operations import live_edits
 from sardonyx.serve.operations.classification import classified
 from sardonyx.serve.operations.shared_memory import SharedMemory
@@ -79,9 +80,11 @@ class Service:
         options: The options.
         repository: The models on disk; None for models of the caller alone.
         loop: The event loop.
+        traces: Records spans of requests; None for no traces.
 
     Attributes:
         options: As passed.
+        traces: As passed.
         limits: The limits of the server.
         host: The endpoints of all models.
         shared_memory: The registered regions.
@@ -89,7 +92,13 @@ class Service:
         start: The time of the start, in seconds since 1970.
     """
 
-    def __init__(self, options: ServiceOptions, repository: Repository | None, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        options: ServiceOptions,
+        repository: Repository | None,
+        loop: asyncio.AbstractEventLoop,
+        traces: Traces | None = None,
+    ) -> None:
         self.options = options
         self.limits = options.limits
         self.host = Host(options.limits, loop, options.allow_inner)
@@ -99,8 +108,9 @@ class Service:
         self._repository = repository
         self._loop = loop
         self._workers = ThreadPoolExecutor(2, "sardonyx-serve-control")
+        self.traces = traces
         self._trace_settings: dict[str, Any] = {
-            "trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0", "trace_file": "",
+            "trace_level": ["OFF" if traces is None else "TIMESTAMPS"], "trace_rate": "1",
             "trace_mode": "opentelemetry",
         }  # fmt: skip
         self._log_settings: dict[str, Any] = {
@@ -115,6 +125,8 @@ class Service:
     def close(self) -> None:
         """End all threads."""
         self.host.close()
+        if self.traces is not None:
+            self.traces.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     # Health and metadata.
@@ -196,6 +208,8 @@ class Service:
             RequestError: The request does not fit the model, the queue is full, or the server is stopping.
         """
         endpoint = self.host.get(request.model, request.version)
+        if self.traces is not None and self.traces.is_on:
+            done = self.traces.watched(request, done)
         if any(output.classes or output.destination for output in request.outputs):
             inner = done
 
@@ -373,9 +387,16 @@ class Service:
         for key, value in (changes or {}).items():
             if key not in self._trace_settings:
                 raise RequestError(f"unknown trace setting {shortened(key)}.")
-            if key in ("trace_file", "trace_mode") and value not in (None, "", self._trace_settings[key]):
+            if key == "trace_mode" and value not in (None, self._trace_settings[key]):
                 raise RequestError("the setting is fixed when the server starts.", kind="unsupported", where=key)
+            if key == "trace_level" and self.traces is None and _trace_value(key, value) != ["OFF"]:
+                raise RequestError(
+                    "traces are off.", kind="unsupported", where=key, remedy="Start the server with --trace."
+                )
             self._trace_settings[key] = _trace_value(key, value)
+        if self.traces is not None:
+            self.traces.is_on = "TIMESTAMPS" in self._trace_settings["trace_level"]
+            self.traces.rate = max(1, int(self._trace_settings["trace_rate"]))
         return dict(self._trace_settings)
 
     def log_settings(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -405,30 +426,22 @@ class Service:
         )  # fmt: skip
         _log.setLevel(next((level for is_on, level in levels if is_on), "CRITICAL"))
 
-    @property
-    def traces(self) -> bool:
-        """True if requests are traced."""
-        return "TIMESTAMPS" in self._trace_settings["trace_level"]
-
 
 def _config_type(name: str) -> str:
     return "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}"
 
 
-_TRACE_DEFAULTS = {"trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0"}
-
-
 def _trace_value(key: str, value: Any) -> Any:
     if value is None:
-        return _TRACE_DEFAULTS.get(key, "")
+        return {"trace_level": ["OFF"], "trace_rate": "1"}.get(key, "opentelemetry")
     if key == "trace_level":
         levels = value if isinstance(value, list) else [value]
         if not levels or not set(map(str, levels)) <= {"OFF", "TIMESTAMPS"}:
             raise RequestError(f"expected OFF or TIMESTAMPS, got {shortened(value)}.", where=key)
         return levels
-    if key in ("trace_rate", "trace_count", "log_frequency"):
+    if key == "trace_rate":
         text = str(value[0] if isinstance(value, list) and len(value) == 1 else value)
-        if not re.fullmatch(r"-?\d{1,18}", text):
+        if not re.fullmatch(r"\d{1,9}", text):
             raise RequestError(f"expected a number, got {shortened(value)}.", where=key)
         return text
-    return str(value)
+    return value

@@ -75,7 +75,9 @@ class InferRequest:
         size: Bytes that the request occupies.
         arrival: The time of arrival, in nanoseconds of the monotonic clock.
         cancelled: True once the client has gone: the request is not computed.
-        trace: The trace context of the request, if it is traced.
+        trace: The W3C trace context of the client; None if it sent none.
+        started: The start of the run, as `arrival`; 0 before.
+        ended: The end of the run; 0 before.
     """
 
     model: str
@@ -91,7 +93,9 @@ class InferRequest:
     size: int = 0
     arrival: int = field(default_factory=time.monotonic_ns)
     cancelled: bool = False
-    trace: Any = None
+    trace: str | None = None
+    started: int = 0
+    ended: int = 0
 
 
 @dataclass(slots=True, eq=False)
