@@ -51,11 +51,10 @@ class OwnGrpcListener:
         if tls is not None:
             context = tls.context()
             context.set_alpn_protocols(["h2"])
-        limits = self._service.limits
         loop = asyncio.get_running_loop()
         try:
             self._listener = await loop.create_server(
-                lambda: Http2Connection(self._answer, limits, self._connections), host, port, ssl=context,
+                self.connection, host, port, ssl=context,
                 backlog=1024, reuse_port=reuse_port or None,
             )  # fmt: skip
         except OSError as error:
@@ -63,6 +62,10 @@ class OwnGrpcListener:
                 f"the address cannot be used: {error.strerror or error}.", where=f"{host}:{port}"
             ) from error
         self.port = self._listener.sockets[0].getsockname()[1]
+
+    def connection(self) -> Http2Connection:
+        """Return the protocol of a new connection."""
+        return Http2Connection(self._answer, self._service.limits, self._connections)
 
     async def close(self, seconds: float) -> None:
         """End after the calls that are being answered, or after some seconds."""
@@ -93,11 +96,18 @@ class OwnGrpcListener:
         if self._tokens.is_required:
             self._tokens.require(stream.headers.get("authorization", ""), scope)
 
-    def _parsed(self, stream: Stream, data: bytes) -> Any:
+    def message(self, data: bytes) -> Any:
+        """Return a request for inference.
+
+        Raises:
+            RequestError: The bytes are not such a message.
+        """
         try:
-            message = self._request.FromString(data)
+            return self._request.FromString(data)
         except Exception as error:  # The library's error class depends on its implementation.
             raise RequestError("the message is malformed.") from error
+
+    def _parsed(self, stream: Stream, message: Any) -> Any:
         request = parsed_request(self._service, message)
         timeout = stream.timeout_us
         if timeout:
@@ -108,7 +118,7 @@ class OwnGrpcListener:
 
     def _infer(self, stream: Stream, data: bytes) -> None:
         self._require(stream, "infer")
-        request = self._parsed(stream, data)
+        request = self._parsed(stream, self.message(data))
 
         def done(result: Answer | Exception) -> None:
             stream.work = None
@@ -172,9 +182,9 @@ class OwnGrpcListener:
         data: bytes = response.SerializeToString()
         return data
 
-    def begin(self, stream: Stream, data: bytes, done: Any) -> Any:
+    def begin(self, stream: Stream, message: Any, done: Any) -> Any:
         """Compute a request of a stream; return the pending work."""
-        return self._service.infer(self._parsed(stream, data), done)
+        return self._service.infer(self._parsed(stream, message), done)
 
     def streamed(self, answer: Answer) -> bytes:
         """Return the message of an answer of a stream."""
@@ -205,7 +215,7 @@ class _Window:
     def add(self, data: bytes) -> None:
         slot: list[bytes | None] = [None]
         self._slots.append(slot)
-        identity = message_class("ModelInferRequest").FromString(data).id
+        identity = ""
 
         def done(result: Answer | Exception) -> None:
             try:
@@ -219,7 +229,9 @@ class _Window:
             self.send()
 
         try:
-            work = self._listener.begin(self._stream, data, done)
+            message = self._listener.message(data)
+            identity = message.id
+            work = self._listener.begin(self._stream, message, done)
             if work is not None:
                 self._works = [entry for entry in self._works if entry.is_waiting]
                 self._works.append(work)
