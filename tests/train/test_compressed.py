@@ -82,3 +82,21 @@ def test_adapters_of_a_quantized_model_are_refused() -> None:
     quantized = sardonyx.quantize(trained(), weights="int4").model
     with pytest.raises(OptionError, match="cannot be merged"):
         train.Trainer(quantized, "cross-entropy", lora=train.LoRA(2))
+
+
+def test_folded_batch_normalization_is_restored() -> None:
+    folded = sardonyx.optimize(classifier(normalized=True)).model
+    assert not any(node.op_type == "BatchNormalization" for node in folded.graph)
+    data = images(64)
+    feeds = [{"image": data["image"][i : i + 16]} for i in range(0, 64, 16)]
+    restored = train.restore_batch_norm(folded, feeds)
+    expected = sardonyx.Session(folded, compile="off").run(None, feeds[0])[0]
+    np.testing.assert_allclose(
+        sardonyx.Session(restored, compile="off").run(None, feeds[0])[0], expected, rtol=1e-4, atol=1e-5
+    )
+    trainer = train.Trainer(restored, "cross-entropy", train.AdamW(0.02))
+    assert sum(name.startswith("statistic:") for name in trainer.state()) == 2
+    losses = [trainer.step(data) for _ in range(8)]
+    assert losses[-1] < losses[0]
+    again = sardonyx.optimize(trainer.model()).model
+    assert not any(node.op_type == "BatchNormalization" for node in again.graph)

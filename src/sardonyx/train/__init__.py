@@ -22,6 +22,7 @@ _NAMES = {
     ],
     "sardonyx.train.parameters": ["Parameter", "find_parameters", "select_parameters", "trainable_form"],
     "sardonyx.train.privacy": ["Privacy"],
+    "sardonyx.train.refolding": ["restore_batch_norm"],
     "sardonyx.train.schedules": ["Constant", "CosineDecay", "Linear", "OneCycle", "Plateau", "Schedule", "Steps"],
     "sardonyx.train.trainer": ["Trainer"],
 }  # fmt: skip
