@@ -290,7 +290,8 @@ def run_streams(limit: int, rate: float) -> None:
     for name, read in STREAMS.items():
         x, y = read()
         x, y = np.stack(list(scaled(x[:limit]))), y[:limit]
-        trainer = train.Trainer(perceptron(x.shape[1]), "cross-entropy", train.Adam(rate), threads=1)
+        optimizer = train.RMSprop(rate, alpha=0.999, weight_decay=1e-4)
+        trainer = train.Trainer(perceptron(x.shape[1]), "cross-entropy", optimizer, threads=1)
         rows, labels = x[:, None], y[:, None]
         for i in range(8):
             trainer.step_outputs({"x": rows[i], "labels": labels[i]})

@@ -25,6 +25,7 @@ _NAMES = {
     "sardonyx.train.refolding": ["restore_batch_norm"],
     "sardonyx.train.schedules": ["Constant", "CosineDecay", "Linear", "OneCycle", "Plateau", "Schedule", "Steps"],
     "sardonyx.train.trainer": ["Trainer"],
+    "sardonyx.train.training_info": ["TrainingAlgorithm", "with_training_info"],
 }  # fmt: skip
 
 __all__ = sorted(name for names in _NAMES.values() for name in names)

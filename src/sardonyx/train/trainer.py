@@ -22,7 +22,7 @@ from sardonyx.runtime.session import Session
 from sardonyx.train.batches import Batches, Data, as_declared
 from sardonyx.train.callbacks import Callback, Moment
 from sardonyx.train.checkpoints import Position, read_checkpoint, write_checkpoint
-from sardonyx.train.forward import LOSS, BatchNormMode, Forward, build_forward
+from sardonyx.train.forward import KEY, LOSS, BatchNormMode, Forward, build_forward
 from sardonyx.train.history import History
 from sardonyx.train.lora import Adapter, LoRA, with_adapters
 from sardonyx.train.losses import Loss, loss_of
@@ -36,7 +36,7 @@ from sardonyx.train.quantized import simulated_form
 from sardonyx.train.reachability import unreached_parameters
 from sardonyx.train.schedules import Plateau, Schedule
 from sardonyx.train.state_program import StateProgram
-from sardonyx.train.step import StepOptions, build_step, loss_gradients, make_groups
+from sardonyx.train.step import Step, StepOptions, build_step, loss_gradients, make_groups
 
 _CHECKPOINT = "training.safetensors"
 
@@ -169,6 +169,25 @@ class Trainer:
         inputs = zip(self._forward.inputs, self._input_types(), strict=True)
         labels = {name: type for name, type in self._forward.labels.items() if not self._computes(name)}
         return {**dict(inputs), **labels}
+
+    @property
+    def batch_names(self) -> tuple[str, ...]:
+        """The names of the arrays of a batch as the step reads them: inputs, labels, and the key of random numbers."""
+        key = [KEY] * (self._forward.has_key or self._options.privacy is not None)
+        return (*self._forward.inputs, *self._forward.labels, *key)
+
+    @property
+    def plan(self) -> Step:
+        """The functions of a step and the tensors of its state."""
+        return self._step
+
+    def step_numbers(self, total: int | None = None) -> list[np.ndarray]:
+        """Return the numbers of the next step for each group of parameters, such as the learning rate.
+
+        Args:
+            total: Steps in all, for schedules that depend on them.
+        """
+        return self._scalars(total)
 
     def _computes(self, label: str) -> bool:
         return self._teacher is not None and label == getattr(self._loss, "teacher", None)
