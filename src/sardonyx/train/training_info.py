@@ -1,8 +1,8 @@
 """Training steps in ONNX files: ``training_info``, written from a trainer and executed from a file.
 
-Source: ONNX IR specification, *TrainingInfoProto*. The algorithm is a graph of standard operators: it reads a batch, the
-numbers of the step, and initializers of the inference graph and of its own; the update binding assigns its results to
-the initializers.
+Source: ONNX IR specification, *TrainingInfoProto*. The algorithm is a graph of standard operators: it reads a batch,
+the numbers of the step, and initializers of the inference graph and of its own; the update binding assigns its results
+to the initializers.
 """
 
 from __future__ import annotations
