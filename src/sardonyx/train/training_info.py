@@ -36,7 +36,7 @@ def with_training_info(trainer: Trainer) -> onnx.ModelProto:
     """
     step = trainer.plan
     if step.accumulate is not None:
-        raise UnsupportedError("a step over several batches is no single graph.", where="accumulate")
+        raise UnsupportedError("expected a step over one batch, got one over several batches.", where="accumulate")
     proto = to_proto(trainer.model())
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     names = []
