@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import os
 import signal
@@ -28,6 +29,9 @@ from sardonyx.serve.security.tls import Tls, require_protection
 from sardonyx.serve.security.tokens import Tokens
 
 _log = logging.getLogger("sardonyx.serve")
+
+_COLLECTED_OBJECTS = 20_000
+"""New objects between two looks of the garbage collector, in a process that only serves."""
 
 _QUIET_SECONDS = 0.3
 """Seconds without requests after which a stopping server closes idle connections."""
@@ -259,6 +263,9 @@ class Server:
             try:
                 await self.open(loop)
                 await self.load_all()
+                # Models and modules live as long as the process, and requests form no reference cycles.
+                gc.freeze()
+                gc.set_threshold(_COLLECTED_OBJECTS, 20, 100)
                 announce(self)
                 if watch is not None:
                     watch(lambda: loop.call_soon_threadsafe(stop))

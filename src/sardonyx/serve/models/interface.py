@@ -87,11 +87,6 @@ class Interface:
             missing = next(name for name in self._required if name not in feeds)
             raise RequestError("the input is missing.", where=missing)
 
-    def datatype_of(self, output: str) -> Datatype | None:
-        """Return the element type of an output; None for an inner tensor."""
-        tensor = self.outputs.get(output)
-        return None if tensor is None else tensor.datatype
-
     def described(self) -> dict[str, Any]:
         """Return the inputs and outputs in the form of model metadata."""
         return {
