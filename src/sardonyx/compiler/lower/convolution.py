@@ -167,6 +167,8 @@ class ImageKernel:
         """Emit the kernel that packs weights in the call; return the work items."""
         w, reader = self.writer, self.writer.reader
         e = w.kernel.emitter
+        if schedule.algorithm == "winograd":
+            return self._prepare_winograd(conv, schedule)
         tile, window = schedule.tile, fixed(shape_of(conv.weights)[3:])
         assert tile is not None
 
@@ -192,14 +194,30 @@ class ImageKernel:
                 return tiles.pack_weights(source, self.target)
             return tiles.transform_weights(source, schedule.winograd_tile, self.target)
 
-        weights = Prepared(conv.weights, form, transform)
         plan = self.plan(conv, schedule)
+        weights: Stage | Prepared = Prepared(conv.weights, form, transform)
+        if schedule.runtime_packing:
+            weights = Stage(conv.weights, plan.weight_bytes)
         if not schedule.staged:
             scratch = w.pointer(Scratch(plan.scratch))
             return winograd.convolve(w.kernel, plan, image, w.pointer(weights), scratch, epilogue)
         transformed = w.pointer(Stage(conv.image, plan.transformed))
         scratch = w.pointer(Scratch(plan.scratch))
         return winograd.multiply(w.kernel, plan, transformed, w.pointer(weights), scratch, epilogue)
+
+    def _prepare_winograd(self, conv: Convolution, schedule: ConvolutionSchedule) -> Size:
+        """Emit the kernel that transforms or packs weights in the call; return the work items."""
+        w, reader, plan = self.writer, self.writer.reader, self.plan(conv, schedule)
+
+        def weights(filters: Index, channel: str | int, row: int, column: int, mask: str) -> str:
+            with masked(reader, mask):
+                position = (Index(0), filters, Index(channel), Index(row), Index(column))
+                element = reader.element(conv.weights, position)
+                name = reader.converted(dtype_of(conv.weights), t.FLOAT, element.name, element.uniform)
+                return reader.spread(Element(name, element.uniform), conv.weights)
+
+        prepared = w.pointer(Stage(conv.weights, plan.weight_bytes))
+        return winograd.prepare_weights(w.kernel, plan, weights, prepared)
 
     def plan(self, conv: Convolution, schedule: ConvolutionSchedule) -> tiles.Winograd:
         """Return the tiling of a Winograd convolution."""

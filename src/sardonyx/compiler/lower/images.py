@@ -45,7 +45,7 @@ def lower_image(context: FunctionContext, group: Group, anchor: Value) -> list[L
         title = "lines of an image" if schedule.algorithm == "matrix" else "winograd inputs"
         stages.append(w.launch(ImageKernel(w).transform(conv, schedule), title))
     if schedule.runtime_packing:
-        w = KernelWriter(context, group, 1)
+        w = KernelWriter(context, group, None if schedule.algorithm == "winograd" else 1)
         stages.append(w.launch(ImageKernel(w).pack(conv, schedule), "weights"))
     w = KernelWriter(context, group)
     items, title = ImageKernel(w).convolve(conv, choice)

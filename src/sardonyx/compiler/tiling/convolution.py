@@ -336,6 +336,11 @@ class ConvolutionProblem:
         return tuple(size if isinstance(size, int) else costs.TYPICAL_SIZE for size in self.out)
 
     @property
+    def largest_winograd_error(self) -> float:
+        """The largest error bound of a Winograd convolution."""
+        return costs.WINOGRAD_MAX_ERROR if self.constant_weights else costs.WINOGRAD_MAX_COMPUTED_ERROR
+
+    @property
     def winograd_sizes(self) -> dict[str, Any]:
         """The arguments of Winograd's cost."""
         rows, columns = self._typical
@@ -452,7 +457,8 @@ class ConvolutionSchedule:
         lanes = target.lanes(32)
         runtime = not problem.constant_weights
         require(self.runtime_packing == runtime, f"runtime_packing is {runtime} for this problem.")
-        require(self.algorithm == "direct" or not runtime, "computed weights take the direct algorithm.")
+        takes = self.algorithm in ("direct", "winograd")
+        require(takes or not runtime, "computed weights take the direct algorithm or Winograd's.")
         require((self.tile is not None) == (self.algorithm == "direct"), "a tile belongs to the direct algorithm.")
         if self.algorithm == "depthwise":
             require(is_depthwise(problem), "depthwise takes as many groups as channels and filters.")
@@ -479,7 +485,7 @@ class ConvolutionSchedule:
             fits = self.winograd_tile[0] in rows and self.winograd_tile[1] in columns
             require(fits, f"expected a winograd_tile in {rows.start}..{LARGEST}, or 1 along an axis of one tap.")
             error = winograd.error_bound(self.winograd_tile, problem.channels)
-            most = costs.WINOGRAD_MAX_ERROR
+            most = problem.largest_winograd_error
             require(error <= most, f"the error bound of {self.title} is {error:.1e}, expected at most {most:.1e}.")
         else:
             require(self.algorithm == "matrix" or not self.staged, "staged belongs to winograd and matrix.")
@@ -528,7 +534,8 @@ def is_depthwise(problem: ConvolutionProblem) -> bool:
 def is_winograd(problem: ConvolutionProblem) -> bool:
     """Return True if Winograd's algorithm computes such windows."""
     return (
-        problem.groups == 1 and problem.window in ((3, 3), (1, 3), (3, 1)) and problem.constant_weights
+        problem.groups == 1 and problem.window in ((3, 3), (1, 3), (3, 1))
+        and (problem.constant_weights or problem.dtype == FLOAT)
         and set(problem.strides + problem.dilations + problem.base_dilations) == {1} and not is_integer(problem.dtype)
     )  # fmt: skip
 
@@ -564,9 +571,12 @@ def _choose(problem: ConvolutionProblem, target: Target) -> Choice[ConvolutionSc
     direct, alternatives = _direct(problem, target)
     if refuse_matrix(problem, target) is None:
         return _choose_matrix(problem, direct)
-    if is_integer(problem.dtype) or not problem.constant_weights:
-        reason = "8-bit or 16-bit integers" if problem.constant_weights else "computed weights"
-        return Choice(problem, direct, reason, problem.fmas, alternatives)
+    if is_integer(problem.dtype):
+        return Choice(problem, direct, "8-bit or 16-bit integers", problem.fmas, alternatives)
+    if not problem.constant_weights:
+        if problem.dtype == FLOAT:
+            return _choose_winograd(problem, target, direct, alternatives)
+        return Choice(problem, direct, "computed weights", problem.fmas, alternatives)
     refusal = refuse_planar(problem, target) or _refuse_slow_planar(problem, target)
     if refusal is None:
         lanes = target.lanes(32)
@@ -668,16 +678,20 @@ def _choose_winograd(
         return Choice(problem, direct, "least estimated cost of the direct tiles", fmas, alternatives)
     sizes = problem.winograd_sizes
     taps = (problem.window[0], problem.window[1])
+    smallest = (2 if taps[0] > 1 else 1, 2 if taps[1] > 1 else 1)
+    if winograd.error_bound(smallest, problem.channels) > problem.largest_winograd_error:
+        return Choice(problem, direct, "no Winograd tile is exact enough", fmas, alternatives)
     compared = winograd.tile_costs(
-        target, **sizes, taps=taps, workers=problem.threads, largest_error=costs.WINOGRAD_MAX_ERROR
+        target, **sizes, taps=taps, workers=problem.threads, largest_error=problem.largest_winograd_error
     )
 
     def schedule(tile: tuple[int, int]) -> ConvolutionSchedule:
         plan = winograd.Winograd(target, tile, **sizes, workers=problem.threads)
         fresh = winograd.has_fresh_weights(target, tile, problem.channels, problem.filters)
         return ConvolutionSchedule(
-            "winograd", True, winograd_tile=tile, staged=winograd.prefers_stages(plan), fresh=fresh
-        )
+            "winograd", True, winograd_tile=tile, staged=winograd.prefers_stages(plan), fresh=fresh,
+            runtime_packing=not problem.constant_weights,
+        )  # fmt: skip
 
     ordered = sorted(compared, key=compared.__getitem__)
     shown = tuple(Candidate(schedule(tile), "higher estimated cost", compared[tile]) for tile in ordered[:4])

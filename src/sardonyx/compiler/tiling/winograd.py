@@ -155,6 +155,13 @@ class Winograd:
         return 4 * self.points * planes
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights as kernels read them."""
+        taps = math.prod(algorithm.taps for algorithm in self.algorithms)
+        channels, filters = self.channel_blocks * self.lanes, self.groups * self.vectors * self.lanes
+        return 4 * (taps if self.fresh else self.points) * channels * filters
+
+    @property
     def transformed(self) -> Size:
         """Bytes of all transformed inputs, where they are a stage of their own."""
         return self.blocks * (4 * self.points * self.input_plane)

@@ -12,7 +12,7 @@ without a mask. Lanes past the last filter are zero, and must be zero again in a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
@@ -51,6 +51,52 @@ def convolve(kernel: Kernel, plan: Winograd, x: Image, weights: str, scratch: st
             code.multiply(planes, weights, own, group, count)
             code.transform_outputs(own, group, start, count, epilogue)
     return plan.blocks
+
+
+Weights = Callable[[Index, Number, int, int, str], str]
+"""Emit the load of some weights: filters in the lanes, a channel, row and column of the window, a mask of lanes."""
+
+
+def prepare_weights(kernel: Kernel, plan: Winograd, weights: Weights, prepared: str) -> int:
+    """Write a kernel that transforms weights computed in the same call, or packs them if the plan's are fresh.
+
+    Args:
+        kernel: The kernel.
+        plan: The plan.
+        weights: The weights; lanes outside of the mask are not used.
+        prepared: Address of ``plan.weight_bytes`` bytes, in the order of
+            :func:`~sardonyx.compiler.tiling.winograd.transform_weights` or :func:`.pack_weights`.
+
+    Returns:
+        The number of work items.
+    """
+    code = _Code(kernel, plan)
+    e, lanes = code.e, plan.lanes
+    width, depth = plan.vectors * lanes, plan.channel_blocks * lanes
+    rows, columns = code.down.taps, code.across.taps
+    with e.loop("%first", "%last") as item:
+        group, first_channel = e.div(item, plan.channel_blocks), e.mul(e.rem(item, plan.channel_blocks), lanes)
+        with e.loop(first_channel, e.add(first_channel, lanes)) as channel:
+            known = e.spread(e.let(f"icmp slt i64 {channel}, {plan.channels}"), lanes, "i1")
+            inside = e.least(channel, plan.channels - 1)
+            for member in range(plan.vectors):
+                first = e.add(e.mul(group, width), member * lanes)
+                below = e.lanes_below(e.most(0, e.sub(plan.filters, first)), lanes)
+                mask = e.let(f"and <{lanes} x i1> {below}, {known}")
+                taps = []
+                for i in range(rows):
+                    loaded = [weights(Index(first, 1), inside, i, j, mask) for j in range(columns)]
+                    zero = f"{code.type} zeroinitializer"
+                    taps.append([e.let(f"select <{lanes} x i1> {mask}, {code.type} {x}, {zero}") for x in loaded])
+                if plan.fresh:
+                    start = e.mul(e.add(e.mul(group, depth), channel), rows * columns * width)
+                    for number, value in enumerate(value for row in taps for value in row):
+                        code.store(value, prepared, e.add(start, number * width + member * lanes))
+                    continue
+                start = e.mul(e.add(e.mul(group, plan.points * depth), channel), width)
+                for number, value in enumerate(code.transformed_weights(taps)):
+                    code.store(value, prepared, e.add(start, number * depth * width + member * lanes))
+    return plan.groups * plan.channel_blocks
 
 
 def transform(kernel: Kernel, plan: Winograd, x: Image, transformed: str) -> Size:
@@ -227,15 +273,23 @@ class _Code:
             of_channel = self.at(source, e.mul(channel, math.prod(taps) * width))
             to_channel = self.at(fresh, e.mul(channel, width))
             for member in range(plan.vectors):
-                columns = []
-                for j in range(taps[1]):
-                    values = [self.load(of_channel, (i * taps[1] + j) * width + member * lanes) for i in range(taps[0])]
-                    columns.append(transform_weight(e, self.type, self.down, values))
-                for i in range(self.down.n):
-                    values = transform_weight(e, self.type, self.across, [column[i] for column in columns])
-                    for j, value in enumerate(values):
-                        plane = (i * self.across.n + j) * plan.weight_plane
-                        self.store(value, to_channel, plane + member * lanes)
+                loaded = [
+                    [self.load(of_channel, (i * taps[1] + j) * width + member * lanes) for j in range(taps[1])]
+                    for i in range(taps[0])
+                ]
+                for point, value in enumerate(self.transformed_weights(loaded)):
+                    self.store(value, to_channel, point * plan.weight_plane + member * lanes)
+
+    def transformed_weights(self, taps: Sequence[Sequence[str]]) -> list[str]:
+        """Return the weights of some filters at all points, from those at the rows and columns of the window."""
+        columns = [
+            transform_weight(self.e, self.type, self.down, [row[j] for row in taps]) for j in range(self.across.taps)
+        ]
+        return [
+            value
+            for i in range(self.down.n)
+            for value in transform_weight(self.e, self.type, self.across, [column[i] for column in columns])
+        ]
 
     # Products.
 
