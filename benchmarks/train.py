@@ -1,4 +1,4 @@
-"""Measure training: our steps next to those of torch (eager and compiled, fused optimizers) and jax.
+"""Measure training: our steps next to those of torch, eager and compiled, with fused optimizers.
 
     python benchmarks/train.py --networks mlp cnn --threads 1 2 --plot train.png --markdown docs/benchmarks.md
 
@@ -26,7 +26,7 @@ import train_engines
 import train_networks
 from sardonyx.rewrite.measure import median_interval
 from tables import Table, geomean
-from train_engines import EAGER, HALVES, PEERS, SUBJECT, Result, Worker
+from train_engines import EAGER, PEERS, SUBJECT, Result, Worker
 
 BLOCK_SECONDS = 0.1
 FEWEST_ROUNDS = 5
@@ -39,7 +39,7 @@ GOAL, BEST_GOAL = 2.0, 1.5
 SECTIONS = ("speed", "start", "publish")
 
 
-def compared(network: str, model: Path, engines: Sequence[str], threads: int, seconds: float, jax: str) -> Result:
+def compared(network: str, model: Path, engines: Sequence[str], threads: int, seconds: float) -> Result:
     """Return times, memory and losses of the engines on a network."""
     failures: dict[str, str] = {}
     rounds: dict[str, list[Result]] = {}
@@ -48,9 +48,7 @@ def compared(network: str, model: Path, engines: Sequence[str], threads: int, se
         workers: dict[str, Worker] = {}
         for engine in engines:
             try:
-                worker = stack.enter_context(
-                    Worker(engine, network, model, threads, jax if engine == "jax" else sys.executable)
-                )
+                worker = stack.enter_context(Worker(engine, network, model, threads))
                 warm = worker.steps(WARM_STEPS)
             except RuntimeError as error:
                 failures[engine] = str(error)
@@ -80,15 +78,14 @@ def compared(network: str, model: Path, engines: Sequence[str], threads: int, se
     }
 
 
-def first_steps(network: str, model: Path, engines: Sequence[str], threads: int, jax: str) -> Result:
+def first_steps(network: str, model: Path, engines: Sequence[str], threads: int) -> Result:
     """Return the seconds to the end of the first step of each engine, with empty and filled caches."""
     seconds: Result = {}
     for engine in engines:
-        python = jax if engine == "jax" else sys.executable
         with tempfile.TemporaryDirectory() as cache:
             for state in ("empty", "filled"):
                 try:
-                    with Worker(engine, network, model, threads, python, Path(cache)) as worker:
+                    with Worker(engine, network, model, threads, Path(cache)) as worker:
                         seconds[f"{engine}, {state}"] = worker.start["seconds"]
                         if engine == SUBJECT and state == "filled":
                             steps = worker.steps(2 * len(train_networks.NETWORKS[network].batches()))
@@ -110,15 +107,10 @@ def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return max(abs(a - b) / max(abs(b), 1e-3) for a, b in zip(ours, theirs, strict=False))
 
 
-def subject_of(engine: str) -> str:
-    """Return our engine that an engine is compared with."""
-    return HALVES[0] if engine in HALVES else SUBJECT
-
-
 def speed_table(threads: int, results: Mapping[str, Result], engines: Sequence[str]) -> Table:
     """Return the table of one number of threads."""
     clock = "processor" if threads == 1 else "wall"
-    peers = [engine for engine in engines if engine != subject_of(engine)]
+    peers = [engine for engine in engines if engine != SUBJECT]
     table = Table(
         f"Training: {clock} milliseconds of a step, {threads} thread{'s' * (threads > 1)}",
         "Ratios are times of the peer over ours, with an interval of 95 %; memory is the peak above that of the"
@@ -129,17 +121,18 @@ def speed_table(threads: int, results: Mapping[str, Result], engines: Sequence[s
     to_eager, to_best = [], []
     for name, result in results.items():
         times, failures, losses = result[clock], result["failures"], result["losses"]
-        cells = [f"{statistics.median(times[e]) * 1e3:.3g}" if e in times else failures[e][:60] for e in engines]
+        cells = [
+            f"{statistics.median(times[e]) * 1e3:.3g}" if e in times else failures.get(e, "-")[:60] for e in engines
+        ]
         fastest = []
         for peer in peers:
-            own = times.get(subject_of(peer))
+            own = times.get(SUBJECT)
             if peer not in times or own is None:
                 cells.append("-")
                 continue
             middle, low, high = ratio(times[peer], own)
             cells.append(f"{middle:.2f} ({low:.2f} to {high:.2f})")
-            if peer not in HALVES:
-                fastest.append(middle)
+            fastest.append(middle)
             if peer == EAGER and train_networks.NETWORKS[name].counted:
                 to_eager.append(middle)
         if fastest and train_networks.NETWORKS[name].counted:
@@ -188,11 +181,11 @@ def plot(path: Path, tables: Mapping[int, Mapping[str, Result]], engines: Sequen
     figure, axes = plt.subplots(len(tables), 1, figsize=(11, 4 * len(tables)), squeeze=False, layout="constrained")
     for axis, (threads, results) in zip(axes[:, 0], tables.items(), strict=True):
         clock = "processor" if threads == 1 else "wall"
-        peers = [engine for engine in engines if engine != subject_of(engine)]
+        peers = [engine for engine in engines if engine != SUBJECT]
         for number, peer in enumerate(peers):
             positions, heights = [], []
             for at, result in enumerate(results.values()):
-                own = result[clock].get(subject_of(peer))
+                own = result[clock].get(SUBJECT)
                 if own is not None and peer in result[clock]:
                     positions.append(at + 0.8 * (number - (len(peers) - 1) / 2) / len(peers))
                     heights.append(ratio(result[clock][peer], own)[0])
@@ -219,26 +212,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sections", nargs="*", default=["speed"], choices=SECTIONS)
     parser.add_argument("--networks", nargs="*", default=list(train_networks.NETWORKS))
-    parser.add_argument("--engines", nargs="*", default=[SUBJECT, *PEERS], help=", ".join((SUBJECT, *PEERS, *HALVES)))
+    parser.add_argument("--engines", nargs="*", default=[SUBJECT, *PEERS], help=", ".join((SUBJECT, *PEERS)))
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--seconds", type=float, default=6.0, help="duration of the rounds of a network")
-    parser.add_argument("--jax", default=sys.executable, help="a Python interpreter that has jax")
     parser.add_argument("--models", type=Path, help="folder of the exported networks, reused by later runs")
     parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--merge", nargs="*", type=Path, default=[], help="figures of earlier runs, shown as well")
     parser.add_argument("--plot", type=Path, help="file for a plot of the section speed")
     parser.add_argument("--markdown", type=Path, help="page whose section training is rewritten")
     chosen = parser.parse_args()
     speed: dict[int, dict[str, Result]] = {threads: {} for threads in chosen.threads}
     start: dict[str, Result] = {}
     publish: dict[str, Result] = {}
+    for path in chosen.merge:
+        earlier = json.loads(path.read_text())
+        for threads, results in earlier["speed"].items():
+            speed.setdefault(int(threads), {}).update(results)
+        start |= earlier["start"]
+        publish |= earlier["publish"]
     with tempfile.TemporaryDirectory() as temporary:
         for name, model in models(chosen.models or Path(temporary), chosen.networks):
             if "speed" in chosen.sections:
                 for threads in chosen.threads:
-                    speed[threads][name] = compared(name, model, chosen.engines, threads, chosen.seconds, chosen.jax)
+                    speed[threads][name] = compared(name, model, chosen.engines, threads, chosen.seconds)
                     print(json.dumps({"network": name, "threads": threads, **speed[threads][name]}), file=sys.stderr)
             if "start" in chosen.sections:
-                start[name] = first_steps(name, model, chosen.engines, chosen.threads[0], chosen.jax)
+                start[name] = first_steps(name, model, chosen.engines, chosen.threads[0])
             if "publish" in chosen.sections:
                 publish[name] = train_engines.publication(name, model)
     tables = [speed_table(threads, results, chosen.engines) for threads, results in speed.items() if results]

@@ -6,7 +6,6 @@ of JSON.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -25,10 +24,7 @@ Step = Callable[[train_networks.Batch], float]
 
 SUBJECT = "sardonyx"
 EAGER = "torch"
-PEERS = (EAGER, "torch-compile", "jax")
-HALVES = ("sardonyx-bf16", "torch-bf16")
-"""Engines in mixed precision, which are compared with each other."""
-
+PEERS = (EAGER, "torch-compile")
 TIMEOUT_SECONDS = 900.0
 
 
@@ -40,7 +36,6 @@ class Worker:
         network: The name of the network.
         model: The ONNX file.
         threads: Number of threads.
-        python: The interpreter of the engine.
         cache: The folder of the program cache; None for that of the environment.
 
     Attributes:
@@ -51,19 +46,17 @@ class Worker:
     """
 
     def __init__(
-        self, engine: str, network: str, model: Path, threads: int, python: str = sys.executable,
+        self, engine: str, network: str, model: Path, threads: int,
         cache: Path | None = None,
     ) -> None:  # fmt: skip
         arguments = json.dumps([engine, network, str(model), threads])
         surroundings = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        if engine == "jax":
-            surroundings["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
         if cache is not None:
             surroundings["SARDONYX_CACHE"] = str(cache)
             surroundings["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            [python, __file__, arguments], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True,
+            [sys.executable, __file__, arguments], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True,
             env=surroundings,
         )  # fmt: skip
         self.start = self._reply()
@@ -98,7 +91,7 @@ class Worker:
 # The engines, in the child process.
 
 
-def sardonyx(network: train_networks.Network, model: Path, threads: int, **options: Any) -> Step:
+def sardonyx(network: train_networks.Network, model: Path, threads: int) -> Step:
     """Return a step of our trainer."""
     from sardonyx import train
 
@@ -110,7 +103,6 @@ def sardonyx(network: train_networks.Network, model: Path, threads: int, **optio
     }[network.optimizer]()
     trainer = train.Trainer(
         str(model), train.CrossEntropy(), optimizer, trainable=parameters_of(network, model), threads=threads,
-        **options,
     )  # fmt: skip
     return trainer.step
 
@@ -165,7 +157,7 @@ def _is_installed(name: str) -> bool:
     return util.find_spec(name) is not None
 
 
-def _torch(network: train_networks.Network, compiled: bool, half: bool) -> Step:
+def _torch(network: train_networks.Network, compiled: bool) -> Step:
     import torch
 
     module = network.module().train()
@@ -182,8 +174,7 @@ def _torch(network: train_networks.Network, compiled: bool, half: bool) -> Step:
     def step(batch: train_networks.Batch) -> float:
         *inputs, labels = (torch.from_numpy(array) for array in batch.values())
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16) if half else contextlib.nullcontext():
-            loss = loss_of(forward(*inputs), labels)
+        loss = loss_of(forward(*inputs), labels)
         loss.backward()
         optimizer.step()
         return float(loss)
@@ -195,16 +186,10 @@ def build(engine: str, network: train_networks.Network, model: Path, threads: in
     """Return the step of an engine."""
     if engine == SUBJECT:
         return sardonyx(network, model, threads)
-    if engine == "jax":
-        import train_jax
-
-        return train_jax.step_of(network, model)
-    if engine == HALVES[0]:
-        return sardonyx(network, model, threads, precision="bfloat16")
     import torch
 
     torch.set_num_threads(threads)
-    return _torch(network, engine == "torch-compile", engine.endswith("bf16"))
+    return _torch(network, engine == "torch-compile")
 
 
 def _import(engine: str) -> None:
@@ -214,11 +199,6 @@ def _import(engine: str) -> None:
         import sardonyx.train.trainer  # noqa: F401
 
         _Modules.watch()
-    elif engine == "jax":
-        import jax
-        import onnx  # noqa: F401
-
-        jax.devices()
     else:
         import torch  # noqa: F401
 
@@ -246,8 +226,6 @@ def serve(engine: str, name: str, model: Path, threads: int) -> None:
     """Build an engine, take a step, and then as many steps as each line of the input says."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    if engine == "jax" and threads == 1:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     network = train_networks.NETWORKS[name]
     batches = train_networks.endless(network)
     _import(engine)
