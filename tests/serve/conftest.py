@@ -4,15 +4,15 @@ import http.client
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("msgspec", reason="serving requires the extra serve: msgspec is not installed")
-pytest.importorskip("httptools", reason="serving requires the extra serve: httptools is not installed")
-
-from sardonyx.serve import Limits, Server
+from sardonyx.serve.protocol.limits import Limits
 from tests.serve.models import session
+
+if TYPE_CHECKING:
+    from sardonyx.serve import Server
 
 SMALL = Limits(body_bytes=1 << 20, head_bytes=8192)
 
@@ -60,6 +60,8 @@ def tensor(name: str, datatype: str, shape: list[int], data: list[Any]) -> dict[
 @pytest.fixture(scope="package")
 def server() -> Iterator[Server]:
     """A server of all models that tests read only."""
+    from sardonyx.serve import Server
+
     names = ("net", "add_sub", "strings", "half", "ragged", "gather", "huge", "batch_mean", "batch_sort", "fixed")
     with Server({name: session(name) for name in names}, http="127.0.0.1:0", limits=SMALL) as running:
         yield running

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
+pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
+
 from sardonyx.errors import RequestError
 from sardonyx.serve import Batching, Limits, Model
 from sardonyx.serve.dispatch.endpoint import Endpoint

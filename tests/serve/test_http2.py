@@ -12,6 +12,9 @@ import pytest
 
 pytest.importorskip("hpack", reason="hpack is not installed (extra: grpc)")
 
+pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
+pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
+
 from sardonyx.serve import Limits, Server
 from sardonyx.serve.grpc import frames
 from sardonyx.serve.grpc.frames import frame, header_block, settings_frame

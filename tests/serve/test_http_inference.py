@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
+pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
+
 from tests.serve.conftest import SMALL, Client, tensor
 
 X = tensor("x", "FP32", [1, 4], [1, 2, 3, 4])

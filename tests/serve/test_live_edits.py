@@ -12,6 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
+pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
+pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
+
 from sardonyx.serve import Server
 from sardonyx.serve.client import Client as BinaryClient
 from tests.serve.conftest import Client, tensor

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
+pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
+
 from sardonyx.serve import Server
 from sardonyx.serve.observation.access_log import AccessLogWriter
 from sardonyx.serve.observation.statistics import Histogram

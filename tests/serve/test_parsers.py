@@ -15,6 +15,9 @@ from hypothesis.extra import numpy as arrays
 
 pytest.importorskip("hpack", reason="hpack is not installed (extra: grpc)")
 
+pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
+pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
+
 from sardonyx.errors import RequestError
 from sardonyx.serve.http.infer_requests import encode_answer
 from sardonyx.serve.protocol import json_codec

@@ -16,6 +16,9 @@ import numpy as np
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
+pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
+
 from sardonyx.errors import OptionError, RequestError
 from sardonyx.serve import Control, Limits, Model, Server, State
 from sardonyx.serve.client import Client as BinaryClient

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
+pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
+
 from sardonyx.errors import ModelFileError, SardonyxError
 from sardonyx.serve import Limits, Server
 from sardonyx.serve.models.layout import model_files, model_names
