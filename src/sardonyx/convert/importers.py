@@ -56,6 +56,7 @@ IMPORTERS: tuple[Importer, ...] = (
         suffixes=(".joblib", ".pkl", ".pickle", ".ubj", ".xgb", ".cbm", ".lgb"),
         classes=("sklearn", "xgboost", "lightgbm", "catboost"),
     ),
+    Importer("jax", "sardonyx.convert.jax.importer", requires=("jax",), extra="jax", classes=("jax", "jaxlib", "flax")),
     Importer(
         "weights", "sardonyx.convert.weights.importer", suffixes=(".gguf", ".safetensors"), files=("config.json",)
     ),

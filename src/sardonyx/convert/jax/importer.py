@@ -1,0 +1,197 @@
+"""The importer of JAX functions and Flax modules, with the sizes open that can be traced open."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.convert.graph_builder import Names
+from sardonyx.convert.imported import Answers, Call, Feeds, Imported, Options, Size, Way
+from sardonyx.convert.jax import control, primitives
+from sardonyx.convert.jax.translation import Context
+from sardonyx.errors import ConversionError, EvaluationError, OptionError
+
+FAMILIES = (control, primitives)
+"""Modules that register translations."""
+
+OPSET = 21
+_MOST_TRIALS = 12
+"""Number of traces in the search for open sizes."""
+
+
+def ways(source: Any, options: Options) -> Sequence[Way]:
+    """Return the way to read a function.
+
+    Args:
+        source: A function of arrays, or a Flax module.
+        options: See :class:`Options`; examples are necessary.
+
+    Raises:
+        OptionError: The source cannot be called, or examples are missing.
+    """
+    if not callable(source):
+        raise OptionError(f"expected a function, got {type(source).__name__}", where="source")
+    if not len(options.examples):
+        raise OptionError("a function of JAX needs example inputs", where="example_inputs")
+    return (Way("sardonyx", lambda: _read(source, options)),)
+
+
+def _arguments(source: Any, options: Options) -> tuple[list[Any], list[str]]:
+    """Return the examples as positional arguments, and the names of the parameters."""
+    try:
+        parameters = [name for name in inspect.signature(source).parameters if name != "self"]
+    except (TypeError, ValueError):
+        parameters = []
+    if isinstance(options.examples, Mapping):
+        unknown = [name for name in options.examples if parameters and name not in parameters]
+        if unknown:
+            raise OptionError(f"the function has no parameters {unknown}", where="example_inputs")
+        names = [name for name in parameters if name in options.examples] or list(options.examples)
+        return [options.examples[name] for name in names], names
+    arguments = list(options.examples)
+    return arguments, [parameters[i] if i < len(parameters) else f"x{i}" for i in range(len(arguments))]
+
+
+def _read(source: Any, options: Options) -> Imported:
+    import jax
+
+    arguments, parameters = _arguments(source, options)
+    leaves, structure = jax.tree.flatten(arguments)
+    arrays = [np.asarray(jax.numpy.asarray(leaf)) for leaf in leaves]
+    names = _leaf_names(arguments, parameters)
+
+    def flat(*values: Any) -> list[Any]:
+        results: list[Any] = jax.tree.leaves(source(*jax.tree.unflatten(structure, values)))
+        return results
+
+    shapes, closed = _traced(jax, flat, arrays, names, options)
+    calls: list[Call] = []
+    context = Context(Names(), {}, calls)
+    inputs = []
+    for name, array, shape in zip(names, arrays, shapes, strict=True):
+        sizes = [size if isinstance(size, int) else str(size) for size in shape]
+        kind = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        inputs.append(ir.Value(name=context.names.fresh(name), type=kind, shape=ir.Shape(sizes)))
+        for axis, size in enumerate(shape):
+            if not isinstance(size, int) and str(size) not in context.symbols:
+                length = context.node("Shape", inputs[-1], start=axis, end=axis + 1)
+                context.symbols[str(size)] = context.node("Squeeze", length, context.ints([0]))
+    results = context.call(closed.jaxpr, closed.consts, inputs)
+    outputs = []
+    for i, (value, variable) in enumerate(zip(results, closed.jaxpr.outvars, strict=True)):
+        output = context.node("Identity", value)
+        output.name = context.names.fresh(f"output_{i}" if len(results) > 1 else "output")
+        output.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(variable.aval.dtype)))
+        output.shape = ir.Shape([n if isinstance(n, int) else _size_name(n) for n in variable.aval.shape])
+        outputs.append(output)
+    graph = context.graph(inputs, outputs, getattr(source, "__name__", type(source).__name__))
+    graph.opset_imports[""] = OPSET
+    model = ir.Model(graph, ir_version=10, producer_name="sardonyx")
+    example = dict(zip(names, arrays, strict=True))
+    opened = {
+        str(size): Size(array.shape[axis])
+        for array, shape in zip(arrays, shapes, strict=True)
+        for axis, size in enumerate(shape)
+        if not isinstance(size, int)
+    }
+    run = _runner(jax, flat, names, [str(output.name) for output in outputs])
+    return Imported(model, run, sizes=opened, examples=(example,), calls=calls)
+
+
+def _size_name(size: Any) -> str | None:
+    text = str(size)
+    return text if text.isidentifier() else None
+
+
+def _leaf_names(arguments: Sequence[Any], parameters: Sequence[str]) -> list[str]:
+    import jax
+
+    names = []
+    for argument, parameter in zip(arguments, parameters, strict=True):
+        for path, _ in jax.tree_util.tree_leaves_with_path(argument):
+            suffix = jax.tree_util.keystr(path).strip("[]'.").replace("']['", ".").replace("][", ".")
+            names.append(f"{parameter}.{suffix}" if suffix else parameter)
+    return names
+
+
+def _traced(
+    jax: Any, flat: Callable[..., Any], arrays: Sequence[Any], names: Sequence[str], options: Options
+) -> tuple[list[tuple[Any, ...]], Any]:
+    """Return the input sizes, open where the function can be traced so, and the jaxpr."""
+    fixed = [array.shape for array in arrays]
+    if options.dynamic is False:
+        return fixed, _jaxpr(jax, flat, arrays, fixed)
+    if isinstance(options.dynamic, Mapping):
+        named_sizes = {
+            (i, axis): size for i, name in enumerate(names) for axis, size in options.dynamic.get(name, {}).items()
+        }
+        shapes = _symbolic(jax, fixed, named_sizes)
+        return shapes, _jaxpr(jax, flat, arrays, shapes)
+    opened: dict[tuple[int, int], str] = {}
+    best, closed = list(fixed), _jaxpr(jax, flat, arrays, fixed)
+    for group in _candidates(fixed, names)[:_MOST_TRIALS]:
+        trial = {**opened, **group}
+        try:
+            shapes = _symbolic(jax, fixed, trial)
+            closed = _jaxpr(jax, flat, arrays, shapes)
+        except ConversionError:
+            continue
+        opened, best = trial, shapes
+    return best, closed
+
+
+def _candidates(shapes: Sequence[tuple[int, ...]], names: Sequence[str]) -> list[dict[tuple[int, int], str]]:
+    """Return groups of axes to open together: the first axes of equal size, then every other axis."""
+    groups: list[dict[tuple[int, int], str]] = []
+    first = [i for i, shape in enumerate(shapes) if shape]
+    sizes = {shapes[i][0] for i in first}
+    if len(sizes) == 1:
+        groups.append({(i, 0): "batch" for i in first})
+    elif first:
+        groups.append({(first[0], 0): "batch"})
+    for i, shape in enumerate(shapes):
+        label = "".join(c if c.isalnum() else "_" for c in names[i])
+        groups += [{(i, axis): f"{label}_{axis}"} for axis in range(1, len(shape)) if shape[axis] > 1]
+    return groups
+
+
+def _symbolic(
+    jax: Any, shapes: Sequence[tuple[int, ...]], opened: Mapping[tuple[int, int], str]
+) -> list[tuple[Any, ...]]:
+    scope = jax.export.SymbolicScope()
+    result = []
+    for i, shape in enumerate(shapes):
+        text = ", ".join(opened.get((i, axis), str(size)) for axis, size in enumerate(shape))
+        result.append(
+            tuple(jax.export.symbolic_shape(f"({text},)" if len(shape) == 1 else f"({text})", scope=scope))
+            if shape
+            else ()
+        )
+    return result
+
+
+def _jaxpr(jax: Any, flat: Callable[..., Any], arrays: Sequence[Any], shapes: Sequence[tuple[Any, ...]]) -> Any:
+    specifications = [jax.ShapeDtypeStruct(shape, array.dtype) for array, shape in zip(arrays, shapes, strict=True)]
+    try:
+        return jax.make_jaxpr(flat)(*specifications)
+    except Exception as error:
+        raise ConversionError(
+            f"jax cannot trace the function: {type(error).__name__}: {str(error)[:300]}", where="jax"
+        ) from error
+
+
+def _runner(
+    jax: Any, flat: Callable[..., Any], names: Sequence[str], outputs: Sequence[str]
+) -> Callable[[Feeds], Answers]:
+    def run(feeds: Feeds) -> Answers:
+        try:
+            results = flat(*(jax.numpy.asarray(feeds[name]) for name in names))
+        except Exception as error:
+            raise EvaluationError(f"jax refuses: {str(error)[:300]}", where="jax") from error
+        return {name: np.asarray(result) for name, result in zip(outputs, results, strict=True)}
+
+    return run

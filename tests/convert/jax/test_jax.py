@@ -1,0 +1,62 @@
+"""Functions of JAX become models with the sizes open that the function admits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx
+from sardonyx.errors import OptionError, UnsupportedError
+
+jax = pytest.importorskip("jax", reason="jax is not installed")
+jnp, lax = jax.numpy, jax.lax
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((3, 5)).astype(np.float32)
+IMAGE = RNG.standard_normal((2, 8, 8, 3)).astype(np.float32)
+KERNEL = RNG.standard_normal((3, 3, 3, 4)).astype(np.float32)
+LAYOUT = ("NHWC", "HWIO", "NHWC")
+
+CASES: dict[str, tuple[Callable[..., Any], Any]] = {
+    "attention": (lambda x: jax.nn.softmax(x @ x.T) @ x, X),
+    "convolution": (lambda x: lax.conv_general_dilated(x, KERNEL, (2, 2), "SAME", dimension_numbers=LAYOUT), IMAGE),
+    "transposed convolution": (lambda x: lax.conv_transpose(x, KERNEL, (2, 2), "SAME"), IMAGE),
+    "pooling": (lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"), IMAGE),
+    "indices": (lambda x: (x[:, [0, 2]], jnp.sort(x, 1), jnp.take_along_axis(x, jnp.argsort(x, 1), 1)), X),
+    "scatter": (lambda x: x.at[:, jnp.array([1, 1, 3])].add(2.0), X),
+    "scan": (lambda x: lax.scan(lambda c, e: (jnp.tanh(c + e), c), jnp.zeros(x.shape[1]), x, reverse=True), X),
+    "loop": (lambda x: lax.while_loop(lambda s: s[0] < 5, lambda s: (s[0] + 1, s[1] * 1.5 + 1), (0, x)), X),
+    "branches": (lambda x: lax.switch(jnp.int32(x.sum() > 0), [lambda v: v, lambda v: v * 2], x), X),
+    "gradient": (jax.grad(lambda x: (jnp.tanh(x) ** 2).sum()), X),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_function_is_proved(name: str) -> None:
+    function, example = CASES[name]
+    report = sardonyx.convert(function, (example,), framework="jax").report
+    assert report.verdict.status == "proved", report.verdict.reason
+
+
+def test_open_sizes_are_those_with_which_the_function_can_be_traced() -> None:
+    def fixed_width(x: Any) -> Any:
+        return x.reshape(-1, 5) @ np.ones((5, 2), np.float32)
+
+    report = sardonyx.convert(fixed_width, (X,), framework="jax").report
+    assert set(report.sizes) == {"batch"}
+    assert len(report.sizes["batch"]) > 1
+
+
+def test_a_primitive_without_translation_is_named_with_its_line() -> None:
+    def decomposed(x: Any) -> Any:
+        return jnp.linalg.svd(x)[1]
+
+    with pytest.raises(UnsupportedError, match=r"(?s)(test_jax\.py|jax).*primitive '\w+' has no translation"):
+        sardonyx.convert(decomposed, (X,), framework="jax")
+
+
+def test_a_function_needs_examples() -> None:
+    with pytest.raises(OptionError, match="needs example inputs"):
+        sardonyx.convert(lambda x: x, framework="jax")
