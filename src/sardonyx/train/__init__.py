@@ -21,6 +21,7 @@ _NAMES = {
         "RMSprop",
     ],
     "sardonyx.train.parameters": ["Parameter", "find_parameters", "select_parameters", "trainable_form"],
+    "sardonyx.train.ort_artifacts": ["generate_artifacts"],
     "sardonyx.train.privacy": ["Privacy"],
     "sardonyx.train.refolding": ["restore_batch_norm"],
     "sardonyx.train.schedules": ["Constant", "CosineDecay", "Linear", "OneCycle", "Plateau", "Schedule", "Steps"],

@@ -181,6 +181,15 @@ class Trainer:
         """The functions of a step and the tensors of its state."""
         return self._step
 
+    @property
+    def optimizer(self) -> Optimizer | SAM:
+        """The optimizer."""
+        return self._optimizer
+
+    def forward_passes(self) -> tuple[Forward, Forward]:
+        """Return the forward passes in training and in inference mode."""
+        return self._forward, self._inference().forward
+
     def step_numbers(self, total: int | None = None) -> list[np.ndarray]:
         """Return the numbers of the next step for each group of parameters, such as the learning rate.
 
