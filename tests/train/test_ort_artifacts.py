@@ -1,4 +1,4 @@
-"""Artifacts have the inputs and outputs that ONNX Runtime's on-device training requires, and it takes the same steps."""
+"""Artifacts have the form that ONNX Runtime's on-device training requires, and it takes the same steps."""
 
 from __future__ import annotations
 
