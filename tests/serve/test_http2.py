@@ -137,6 +137,16 @@ def test_a_malformed_message_has_a_status(server: Server, message: bytes, status
     assert b"grpc-status" + bytes((len(status),)) + status in send(server, BEGIN + call, b"grpc-message")
 
 
+def test_probes_of_orchestrators_are_answered(server: Server) -> None:
+    grpc = pytest.importorskip("grpc", reason="grpcio is not installed (extra: grpc)")
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert check(b"", timeout=10) == b"\x08\x01"
+        with pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary("/grpc.health.v1.Health/Absent")(b"", timeout=10)
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
 def test_calls_beyond_the_limit_of_streams_are_refused(server: Server) -> None:
     opened = b"".join(frame(frames.HEADERS, OPEN, n, CALL) for n in range(1, 21, 2))
     refused = frame(frames.RST_STREAM, 0, 17, struct.pack(">I", frames.REFUSED_STREAM))

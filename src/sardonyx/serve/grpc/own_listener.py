@@ -20,6 +20,10 @@ from sardonyx.serve.security.tokens import Tokens
 
 _QUIET_SECONDS = 0.05
 
+_HEALTH = "/grpc.health.v1.Health/Check"
+"""The health call of gRPC, with its two answers, for probes of orchestrators."""
+_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
+
 
 class OwnGrpcListener:
     """A running gRPC server of this package.
@@ -137,6 +141,10 @@ class OwnGrpcListener:
             stream.work = work if work is not None else _Flag(request)
 
     def _call(self, stream: Stream, data: bytes) -> None:
+        if stream.headers[":path"] == _HEALTH:
+            stream.reply(_SERVING if self._service.is_ready else _NOT_SERVING)
+            stream.finish()
+            return
         prefix, _, name = stream.headers[":path"].rpartition("/")
         entry = CALLS.get(name) if prefix == f"/{SERVICE}" else None
         if entry is None:
