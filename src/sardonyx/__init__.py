@@ -32,6 +32,7 @@ PUBLIC_NAMES = {
     "sardonyx.compress.quantization": ["quantize"],
     "sardonyx.compress.search": ["Budget", "compress"],
     "sardonyx.convert.conversion": ["Converted", "convert"],
+    "sardonyx.distributed.split": ["split"],
     "sardonyx.errors": ["SardonyxError"],
     "sardonyx.model": ["load", "save", "to_proto"],
     "sardonyx.model.check": ["check"],

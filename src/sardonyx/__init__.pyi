@@ -10,6 +10,7 @@ from sardonyx.compress.search import Budget as Budget
 from sardonyx.compress.search import compress as compress
 from sardonyx.convert.conversion import Converted as Converted
 from sardonyx.convert.conversion import convert as convert
+from sardonyx.distributed.split import split as split
 from sardonyx.errors import SardonyxError as SardonyxError
 from sardonyx.model import load as load
 from sardonyx.model import save as save

@@ -1,0 +1,53 @@
+"""Dask: a model over the blocks of an array."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from sardonyx.base.extras import require
+from sardonyx.distributed.image import Image
+from sardonyx.distributed.predictor import Predictor
+from sardonyx.errors import OptionError
+from sardonyx.model.load import Loadable
+
+
+def map_blocks(array: Any, model: Loadable | Image) -> Any:
+    """Return the first output of a model for a Dask array that is chunked along the batch alone.
+
+    Args:
+        array: The input, of shape ``[rows, …]`` with chunks of whole rows.
+        model: A model with one input, or its image.
+
+    Raises:
+        MissingDependencyError: Dask is not installed.
+        OptionError: The model has several inputs, or the array is chunked along other axes.
+    """
+    require("dask", "dask", "Dask")
+    image = model if isinstance(model, Image) else Image.compile(model)
+    predictor = _predictor(image)
+    if len(predictor.inputs) != 1:
+        raise OptionError(f"expected one input, the model has {', '.join(predictor.inputs)}.", where="model")
+    if any(len(chunks) > 1 for chunks in array.chunks[1:]):
+        raise OptionError("expected chunks of whole rows.", where="array", remedy="Rechunk the array along axis 0.")
+    sample = _apply(np.zeros((1, *array.shape[1:]), array.dtype), image)
+    return array.map_blocks(
+        _apply,
+        image,
+        dtype=sample.dtype,
+        chunks=(array.chunks[0], *((size,) for size in sample.shape[1:])),
+        drop_axis=list(range(1, array.ndim)),
+        new_axis=list(range(1, sample.ndim)),
+    )
+
+
+def _apply(block: np.ndarray, image: Image) -> np.ndarray:
+    predictor = _predictor(image)
+    return np.asarray(next(iter(predictor.predict({predictor.inputs[0]: block}).values())))
+
+
+@lru_cache(maxsize=8)
+def _predictor(image: Image) -> Predictor:
+    return Predictor(image)
