@@ -84,12 +84,14 @@ def convolve(
 
 def _by_channel(w: Array, patches: Array, shape: tuple[int, ...]) -> Array:
     """Convolve one channel per group: one product per kernel element, for all groups at once."""
-    result = np.zeros(shape, w.dtype)
+    result = np.empty(shape, w.dtype)
     product = np.empty(shape, w.dtype)
     to_right = (..., *(None,) * (len(shape) - 3))
-    for position in itertools.product(*map(range, w.shape[3:])):
+    for number, position in enumerate(itertools.product(*map(range, w.shape[3:]))):
         factor = w[(slice(None), None, slice(None), 0, *position)][to_right]
-        result += np.multiply(factor, _at(patches, *position), out=product)
+        patch = np.multiply(factor, _at(patches, *position), out=product if number else result)
+        if number:
+            result += patch
     return result
 
 

@@ -19,7 +19,7 @@ from sardonyx.ops.registry import host_operator
 
 Array = np.ndarray
 
-_BLOCK = 256
+_BLOCK = 64
 """Number of boxes that are compared with the chosen boxes at a time."""
 
 
@@ -95,8 +95,9 @@ def _suppress(low: Array, high: Array, order: Array, limit: int, overlap: float)
         remaining = order[start : start + _BLOCK]
         overlapping = overlap_each_other(np.array(chosen, np.intp)[:, None], remaining)
         remaining = remaining[~overlapping.any(0)]
-        while len(remaining) and len(chosen) < limit:
-            first, rest = remaining[0], remaining[1:]
-            chosen.append(int(first))
-            remaining = rest[~overlap_each_other(first, rest)]
+        suppressed = np.zeros(len(remaining), np.bool_)
+        for i, suppresses in enumerate(overlap_each_other(remaining[:, None], remaining)):
+            if not suppressed[i] and len(chosen) < limit:
+                chosen.append(int(remaining[i]))
+                suppressed |= suppresses
     return chosen
