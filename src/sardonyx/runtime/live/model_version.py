@@ -123,7 +123,7 @@ class ModelVersion:
         self.native: NativeModel | None = None
         self.not_compiled = ""
         self.inputs: list[ValueInfo]
-        self._defaults: list[ValueInfo] = []
+        self._restored_defaults: list[ValueInfo] | None = None
         self.outputs: list[ValueInfo]
         self.partitioned: PartitionedModel | None = None
         self._source = ModelSource(loadable)
@@ -141,7 +141,6 @@ class ModelVersion:
     def _declare(self) -> None:
         graph = self.model.graph
         self.inputs = [ValueInfo.of(value) for value in graph.inputs if not value.is_initializer()]
-        self._defaults = [ValueInfo.of(value) for value in graph.inputs if value.is_initializer()]
         self.outputs = [ValueInfo.of(value) for value in graph.outputs]
         if not self.options.is_plain:
             from sardonyx.runtime.partition.partitioned_model import PartitionedModel
@@ -339,6 +338,13 @@ class ModelVersion:
         """
         return [] if self._is_compiled_file else self._defaults
 
+    @functools.cached_property
+    def _defaults(self) -> list[ValueInfo]:
+        """The declared inputs with a default value, which may be hundreds of weights; no first answer needs them."""
+        if self._restored_defaults is not None:
+            return self._restored_defaults
+        return [ValueInfo.of(value) for value in self.model.graph.inputs if value.is_initializer()]
+
     def save_compiled(self, path: str | os.PathLike[str]) -> None:
         """Write the compiled model to a file; see :meth:`.Session.save_compiled`."""
         from sardonyx.compiler.program_image.image import UnserializableError
@@ -399,7 +405,7 @@ class ModelVersion:
         self._end_compiling()
 
     def _set_restored(self, program: Program, signature: Mapping[str, Any]) -> None:
-        self.inputs, self._defaults, self.outputs = (
+        self.inputs, self._restored_defaults, self.outputs = (
             [ValueInfo(*info) for info in signature[part]] for part in ("inputs", "defaults", "outputs")
         )
         self._set_native(NativeModel(program, signature["fed"], [info.name for info in self.outputs]))
