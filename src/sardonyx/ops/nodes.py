@@ -84,6 +84,9 @@ def node(
         arguments = iter([old if _is_static(old) else new for old, new in zip(operands, own, strict=True)])
         return apply(*[None if value is None else next(arguments) for value in inputs_])
 
+    if operator.host_reason or name == "Compress":
+        # A counted size is defined by the value itself, outside of any function.
+        return _single(apply(*inputs_))
     form = NodeForm(name, domain, opset, tuple(value is not None for value in inputs_), tuple(present.items()))
     return _single(call(name, definition, operands, form))
 

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from sardonyx.convert.imported import Options, Size
 from sardonyx.convert.torch.loading import load_file
 from sardonyx.convert.torch.sources import is_users
+from sardonyx.convert.torch.whole_layers import whole_layers
 from sardonyx.errors import ConversionError, EvaluationError, OptionError
 
 
@@ -86,7 +87,7 @@ class Program:
         return ("named",) if self.options.dynamic else ("none",)
 
     def _export(self, openness: str) -> torch.export.ExportedProgram:
-        with quiet(), evaluating(self.module):
+        with quiet(), evaluating(self.module), whole_layers():
             return torch.export.export(
                 self.module, self.args, self.kwargs, dynamic_shapes=self._dynamic_shapes(openness), strict=False
             )

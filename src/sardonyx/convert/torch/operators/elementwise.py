@@ -20,6 +20,7 @@ from sardonyx.convert.torch.operators.promotion import (
 )
 from sardonyx.convert.torch.operators.registry import aten
 from sardonyx.convert.torch.operators.sizes import aligned, common_shape
+from sardonyx.convert.torch.operators.spectral import is_complex, magnitude
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.tensor import Tensor, constant
@@ -401,7 +402,7 @@ _same("round", "Round", L.round_, integers=False)
 
 @aten("abs.default")
 def _abs(x: Tensor) -> Tensor:
-    return pointwise("Abs", L.abs_, x)
+    return magnitude(x) if is_complex(x) else pointwise("Abs", L.abs_, x)
 
 
 @aten("sign.default", "sgn.default")

@@ -12,6 +12,7 @@ from sardonyx.convert.torch.operators.registry import site
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, Size, at_least, broadcast, dim_max, dim_min, equal, floor_div
 from sardonyx.core.eval.tensor import Tensor
+from sardonyx.core.ir import types as t
 from sardonyx.errors import ShapeError, UnsupportedError
 from sardonyx.ops.nodes import onnx
 
@@ -142,7 +143,7 @@ def reshaped(x: Tensor, shape: Sequence[Size]) -> Tensor:
         numbers[open_ones[0]] = -1
     if numbers.count(-1) > 1 or 0 in numbers:
         return x if x.shape == shape else L.reshape(x, shape)
-    target = L.constant([0 if number == -2 else number for number in numbers])
+    target = L.constant([0 if number == -2 else number for number in numbers], t.INT64)
     return onnx.Reshape(x, target, body=lambda x, _: [L.reshape(x, shape)])  # type: ignore[no-any-return]
 
 

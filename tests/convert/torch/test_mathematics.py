@@ -1,0 +1,87 @@
+"""Fourier transforms, complex numbers, linear algebra and special functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed (extra: torch)")
+
+from tests.convert.torch.programs import require_equal  # noqa: E402
+
+
+def x(*shape: int) -> Any:
+    return torch.randn(*shape)
+
+
+MATRIX = x(3, 4, 4)
+POSITIVE = MATRIX @ MATRIX.mT + torch.eye(4)
+RIGHT = x(3, 4, 2)
+WINDOW = torch.hann_window(16)
+
+SPECTRA = {
+    "fft": (lambda x: torch.view_as_real(torch.fft.fft(x)), (x(2, 6, 10),), (x(3, 6, 14),)),
+    "orthonormal": (lambda x: torch.view_as_real(torch.fft.rfft(x, norm="ortho")), (x(2, 6, 10),)),
+    "inverse": (lambda x: torch.fft.irfft(torch.fft.rfft(x), n=9), (x(2, 9),)),
+    "two axes": (lambda x: torch.fft.irfft2(torch.fft.rfft2(x) * 2), (x(2, 6, 10),)),
+    "magnitude": (lambda x: torch.fft.fft2(x).abs(), (x(2, 6, 8),)),
+    "angle": (lambda x: torch.fft.fft(x).angle(), (x(2, 9),)),
+    "shift": (torch.fft.fftshift, (x(2, 6, 9),)),
+    "short time": (
+        lambda x, w: torch.istft(torch.stft(x, 16, 8, window=w, return_complex=True) * 2, 16, 8, window=w),
+        (x(2, 64), WINDOW),
+    ),
+    "rotations": (
+        lambda x: torch.view_as_real(
+            torch.view_as_complex(x.reshape(2, 6, 5, 2)) * torch.polar(torch.ones(6, 5), torch.ones(6, 5))
+        ),
+        (x(2, 6, 10),),
+    ),
+}
+ALGEBRA = {
+    "cdist": (torch.cdist, (x(2, 6, 5), x(2, 7, 5))),
+    "cdist, largest": (lambda a, b: torch.cdist(a, b, float("inf")), (x(2, 6, 5), x(2, 7, 5))),
+    "inverse": (torch.linalg.inv, (MATRIX,)),
+    "solve": (torch.linalg.solve, (MATRIX, RIGHT)),
+    "det": (torch.linalg.det, (MATRIX,)),
+    "slogdet": (torch.linalg.slogdet, (MATRIX,)),
+    "cholesky": (torch.linalg.cholesky, (POSITIVE,)),
+    "triangular": (lambda a, b: torch.linalg.solve_triangular(a, b, upper=True), (MATRIX, RIGHT)),
+    "triangular from the right": (
+        lambda a, b: torch.linalg.solve_triangular(a, b, upper=False, left=False),
+        (MATRIX, x(3, 2, 4)),
+    ),
+    "cholesky_solve": (torch.cholesky_solve, (RIGHT, torch.linalg.cholesky(POSITIVE))),
+    "qr": (torch.linalg.qr, (x(3, 5, 4),)),
+    "qr of wide matrices": (torch.linalg.qr, (x(3, 4, 6),)),
+    "complete qr": (lambda a: torch.linalg.qr(a, mode="complete"), (x(3, 6, 4),)),
+    "power": (lambda a: torch.linalg.matrix_power(a, 5), (MATRIX / 2,)),
+    "exponential": (torch.linalg.matrix_exp, (MATRIX / 2,)),
+}
+FUNCTIONS = {
+    "digamma": torch.digamma,
+    "trigamma": lambda x: torch.polygamma(1, x.abs() + 0.1),
+    "i0": torch.i0,
+    "i0e": torch.special.i0e,
+    "i1": torch.special.i1,
+    "i1e": torch.special.i1e,
+    "ndtri": lambda x: torch.special.ndtri(torch.sigmoid(x)),
+    "sinc": torch.sinc,
+    "entr": torch.special.entr,
+}
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_spectra(name: str) -> None:
+    require_equal(*SPECTRA[name])
+
+
+@pytest.mark.parametrize("name", ALGEBRA)
+def test_linear_algebra(name: str) -> None:
+    require_equal(*ALGEBRA[name], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_special_functions(name: str) -> None:
+    require_equal(FUNCTIONS[name], (x(4, 20) * 4,), tolerance=1e-4)
