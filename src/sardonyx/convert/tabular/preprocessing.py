@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.convert.tabular.arrays import Array, concatenated, where
+from sardonyx.convert.tabular.arrays import Array, concatenated, sigmoid, where
 from sardonyx.convert.tabular.linear import interpolated
 from sardonyx.convert.tabular.methods import Table, apply, method, number_matrix
 from sardonyx.errors import UnsupportedError
@@ -539,6 +539,21 @@ def dictionary(estimator: Any, x: Any) -> Array:
     if estimator.split_sign:
         code = concatenated([np.maximum(code, 0.0), np.maximum(code * -1.0, 0.0)], axis=1)
     return code
+
+
+@method("transform", "BernoulliRBM")
+def hidden_units(estimator: Any, x: Any) -> Array:
+    """Translate probabilities of hidden units."""
+    return sigmoid(number_matrix(x) @ estimator.components_.T + estimator.intercept_hidden_)
+
+
+@method("transform", "FeatureAgglomeration")
+def agglomerated(estimator: Any, x: Any) -> Array:
+    """Translate the mean of each cluster of features."""
+    if estimator.pooling_func is not np.mean:
+        raise UnsupportedError("pooling_func other than numpy.mean", where="FeatureAgglomeration")
+    member = np.eye(int(estimator.n_clusters_))[np.asarray(estimator.labels_)]
+    return number_matrix(x) @ (member / member.sum(axis=0))
 
 
 # Selections and functions
