@@ -5,7 +5,7 @@ from sardonyx.compress.evidence.labels import read_labels, stored_metric
 from sardonyx.compress.evidence.layers import LayerError, layers_that_hurt
 from sardonyx.compress.evidence.measurement import Evaluate, Measurement, measure
 from sardonyx.compress.evidence.metrics import METRICS, metric
-from sardonyx.compress.evidence.outputs import OutputError, output_errors
+from sardonyx.compress.evidence.outputs import OutputError, RecordedOutputs, output_errors, record_outputs
 from sardonyx.compress.evidence.record import HELD_OUT, ON_FITTED, WITHOUT_DATA, Evidence, plain, store
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Measurement",
     "MetricChange",
     "OutputError",
+    "RecordedOutputs",
     "Verdict",
     "compare_metrics",
     "layers_that_hurt",
@@ -28,6 +29,7 @@ __all__ = [
     "output_errors",
     "plain",
     "read_labels",
+    "record_outputs",
     "standard_error",
     "store",
     "stored_metric",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,32 @@ class OutputError:
     sqnr: float
 
 
+@dataclass(frozen=True)
+class RecordedOutputs:
+    """The outputs of a model over some samples, in place of the model, whose memory is free again.
+
+    Attributes:
+        names: The names of the outputs.
+        results: The outputs of each sample.
+    """
+
+    names: tuple[str, ...]
+    results: tuple[Sequence[Any], ...]
+
+
+def record_outputs(model: ir.Model | Session, judged: Iterable[Mapping[str, Any]]) -> RecordedOutputs:
+    """Return the outputs of a model over some samples.
+
+    Raises:
+        SardonyxError: The model does not run on a sample.
+    """
+    session = model if isinstance(model, Session) else Session(model, compile="wait")
+    names = tuple(info.name for info in session.get_outputs())
+    return RecordedOutputs(names, tuple(session.run(None, feeds) for feeds in judged))
+
+
 def output_errors(
-    before: ir.Model | Session, after: ir.Model | Session, judged: Iterable[Mapping[str, Any]]
+    before: ir.Model | Session | RecordedOutputs, after: ir.Model | Session, judged: Iterable[Mapping[str, Any]]
 ) -> tuple[OutputError, ...]:
     """Return the error of each float output over some samples, in the order of the outputs.
 
@@ -36,21 +60,21 @@ def output_errors(
     alone, and another shape, are errors of infinite size.
 
     Args:
-        before: The original, as a model or a session.
+        before: The original, as a model, a session, or its outputs on the samples.
         after: The compressed model; inputs are rounded to its precision.
         judged: Feeds of the original by name.
 
     Raises:
         SardonyxError: A model does not run on a sample.
     """
-    first = before if isinstance(before, Session) else Session(before, compile="wait")
+    judged = list(judged)
+    recorded = before if isinstance(before, RecordedOutputs) else record_outputs(before, judged)
     second = after if isinstance(after, Session) else Session(after, compile="wait")
     signal: dict[str, float] = {}
     noise: dict[str, float] = {}
-    names = [info.name for info in first.get_outputs()]
-    for feeds in judged:
+    for feeds, results in zip(judged, recorded.results, strict=True):
         converted = feeds if isinstance(after, Session) else convert_feeds(after, feeds)
-        for name, expected, actual in zip(names, first.run(None, feeds), second.run(None, converted), strict=True):
+        for name, expected, actual in zip(recorded.names, results, second.run(None, converted), strict=True):
             if not is_float(expected):
                 continue
             power, distance = _powers(expected, np.asarray(actual))

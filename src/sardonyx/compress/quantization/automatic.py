@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.quantization.methods.channel_groups import find_channel_groups
+from sardonyx.compress.quantization.methods.rounding import round_by_columns
 from sardonyx.compress.quantization.methods.smoothing import smooth
 from sardonyx.compress.quantization.methods.table import METHODS
 from sardonyx.compress.quantization.placement import Placement, WeightSite
@@ -90,7 +91,7 @@ def automatic_method(scheme: Scheme, mode: str, elements: int, *, has_data: bool
     if mode == "static" and is_integer and not scheme.activation_type.is_float:
         if elements > MOST_ELEMENTS:
             return Method("auto", "chosen by measured errors", rescale=_smooth_normalized)
-        return Method("auto: gptq", "chosen by measured errors", _MOMENTS, _smooth_normalized, METHODS["gptq"].round)
+        return Method("auto: gptq", "chosen by measured errors", _MOMENTS, _smooth_normalized, round_by_columns)
     return replace(METHODS["nearest"], name="auto: nearest")
 
 
@@ -156,7 +157,7 @@ class Selection:
         runs = min(_MOST_WORK_OF_RANGES / max(multiplications(placement.sites), 1.0), _MOST_RUNS_OF_RANGES)
         many = samples[: int(min(max(runs / 8, 2), _MOST_SAMPLES_OF_RANGES))]
         references = self._probe.references(many)
-        self.ranges = choose_ranges(self._probe, many, references, candidates, runs)
+        self.ranges = choose_ranges(self._probe, many, references, candidates, runs / 2)
         count = samples_to_probe(placement.sites, len(self._probe.nodes), len(many))
         self._samples, self._references = many[:count], references[:count]
 

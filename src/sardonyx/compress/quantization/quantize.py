@@ -21,6 +21,7 @@ from sardonyx.compress.evidence import (
     OutputError,
     compare_metrics,
     output_errors,
+    record_outputs,
     store,
 )
 from sardonyx.compress.evidence.change import MetricChange, metric_change
@@ -41,7 +42,7 @@ from sardonyx.compress.quantization.methods.table import METHODS as ROUNDING
 from sardonyx.compress.quantization.placement import FloatNode, Placement, WeightSite, find_placement
 from sardonyx.compress.quantization.ranges import METHODS
 from sardonyx.compress.quantization.scheme import QDQ_OPSET, Affine, Granularity, Scheme
-from sardonyx.compress.quantization.sensitivity import Probe
+from sardonyx.compress.quantization.sensitivity import Probe, multiplications
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.compress.quantization.steps import Method, Preview
 from sardonyx.compress.quantization.targets import (
@@ -66,6 +67,9 @@ from sardonyx.runtime.session import Session
 
 Mode = Literal["static", "dynamic", "weights"]
 """Weights and activations with learned ranges, with ranges of each call, or weights alone."""
+
+_INTERPRETED_WORK = 1e8
+"""Multiplications of all judged runs up to which the interpreter, about 5e8 a second, is faster than a compilation."""
 
 AUTO = ("mse", "minmax", "percentile")
 """Calibration methods that ``calibration="auto"`` compares; wider types have the first."""
@@ -229,14 +233,14 @@ def _best(draft: Draft, calibration: str) -> tuple[str, ir.Model, tuple[OutputEr
     """Return the calibration with the best worst output on the judged samples, its model, and the errors."""
     if not draft.judged:
         return "", draft.write(""), ()
-    original = Session(draft.source, compile="wait")
+    original = record_outputs(_judged_session(draft, draft.source), draft.judged)
     if draft.mode != "static":
         result = draft.write("")
         return "", result, output_errors(original, result, draft.judged)
     best: tuple[float, str, ir.Model, tuple[OutputError, ...]] | None = None
     for one in draft.calibrations(calibration):
         result = draft.write(one)
-        errors = output_errors(original, result, draft.judged)
+        errors = output_errors(original, _judged_session(draft, result), draft.judged)
         worst = min((error.sqnr for error in errors), default=math.inf)
         if best is None or worst > best[0]:
             best = worst, one, result, errors
@@ -252,15 +256,17 @@ def _best_nodes(
     Without an `evaluate` function one model is written. With a budget, models with less noise follow until the loss is
     within the budget.
     """
-    original = Session(draft.source, compile="wait")
-    before = None if evaluate is None else measure(original, evaluate)
+    session = _judged_session(draft, draft.source, evaluate)
+    before = None if evaluate is None else measure(session, evaluate)
+    original = record_outputs(session, draft.judged)
+    del session
     selection = draft.selection(calibration)
     choice = None if selection is None else selection.choose()
     if calibration == "auto":
         calibration = "mse" if selection is None else selection.ranges.method
     for count in range(1, MOST_CANDIDATES + 1):
         result = draft.write(calibration, None if choice is None else dict.fromkeys(choice.floats))
-        session = Session(result, compile="wait")
+        session = _judged_session(draft, result, evaluate)
         change = None
         if before is not None and evaluate is not None:
             change = metric_change(before, measure(session, evaluate), drop, comparisons=count)
@@ -272,6 +278,15 @@ def _best_nodes(
     if choice is not None:
         draft.notes.append(choice.note)
     return calibration, result, output_errors(original, session, draft.judged), change
+
+
+def _judged_session(draft: Draft, model: ir.Model, evaluate: Evaluate | None = None) -> Session:
+    """Return a session for the judged samples alone: interpreted if that is less work than to compile."""
+    sites = draft.placement.sites
+    sizes = [size for site in sites for size in site.node.outputs[0].shape or (None,)]
+    is_known = draft.mode == "static" and all(isinstance(size, int) for size in sizes)
+    is_small = is_known and multiplications(sites) * len(draft.judged) <= _INTERPRETED_WORK
+    return Session(model, compile="off" if is_small and evaluate is None else "wait")
 
 
 class Draft:

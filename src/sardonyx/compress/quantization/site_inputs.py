@@ -264,7 +264,8 @@ class _Patches:
         spatial = values.shape[2:]
         reach = [(size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
         begins, ends = self._padding(spatial, reach)
-        padded = np.pad(values, [(0, 0), (0, 0), *zip(begins, ends, strict=True)])
+        widths = [(0, 0), (0, 0), *zip(begins, ends, strict=True)]
+        padded = np.pad(values, widths) if any(map(any, widths)) else np.ascontiguousarray(values)
         positions = [
             max((size - r) // step + 1, 0) for size, r, step in zip(padded.shape[2:], reach, self.strides, strict=True)
         ]

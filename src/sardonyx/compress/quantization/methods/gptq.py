@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.compress.quantization.methods.grids import Grid, hessian_error, require_hessian
+from sardonyx.errors import OptionError
 
 _PANEL = 128
 """Columns whose errors are compensated at once."""
@@ -167,3 +168,33 @@ def refit_scales(
         scales[:, part] = new[:, None]
         gradient -= (levels * (new - old)[:, None]) @ hessian[part]
     return Grid(scales, np.broadcast_to(grid.zeros, rows.shape), grid.lowest, grid.highest)
+
+
+def descend_groups(
+    rows: np.ndarray, hessians: np.ndarray, grid: Grid, *, sweeps: int = 3
+) -> np.ndarray:  # fmt: skip
+    """Return the integers of many small matrices by coordinate descent from the nearest ones, all matrices at once.
+
+    Args:
+        rows: The weights, [groups, rows, k].
+        hessians: The mean of ``x x^T`` over the inputs of each group, [groups, k, k].
+        grid: The scales and zeros, of the shape of the weights.
+        sweeps: The sweeps over all columns.
+
+    Raises:
+        OptionError: A Hessian or a weight is not finite.
+    """
+    if not (np.isfinite(hessians).all() and np.isfinite(rows).all()):
+        raise OptionError("expected finite weights and Hessians.", where="hessians")
+    integers = grid.nearest(rows)
+    gradient = (rows - grid.values(integers)) @ hessians
+    diagonal = np.diagonal(hessians, axis1=1, axis2=2)
+    for _ in range(sweeps):
+        for column in range(rows.shape[2]):
+            curvature = diagonal[:, column, None]
+            scales, old = grid.scales[:, :, column], integers[:, :, column]
+            ideal = old + gradient[:, :, column] / (np.where(curvature > 0, curvature, 1) * scales)
+            new = np.where(curvature > 0, np.clip(np.rint(ideal), grid.lowest, grid.highest), old)
+            gradient -= ((new - old) * scales)[:, :, None] * hessians[:, None, column]
+            integers[:, :, column] = new
+    return integers
