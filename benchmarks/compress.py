@@ -28,6 +28,8 @@ import onnxruntime
 import rich.console
 import rich.table
 
+import report
+import tables
 from compress_quantizers import SECTIONS
 from compress_tasks import TASKS, TRANSFORMERS, Task, load_task
 from sardonyx.compress.evidence import metric_change
@@ -127,6 +129,25 @@ def show(task: Task, rows: list[dict[str, Any]]) -> None:
     rich.console.Console(width=150).print(table)
 
 
+def summary(results: dict[str, list[dict[str, Any]]]) -> tables.Table:
+    """Return the metric, and the SQNR of the outputs in dB, by task and quantizer."""
+    ways = list(dict.fromkeys(row["way"] for rows in results.values() for row in rows))
+
+    def cell(rows: list[dict[str, Any]], way: str) -> str:
+        row = next((row for row in rows if row["way"] == way), {"failure": "not measured"})
+        if "failure" in row:
+            return "not measured" if row["failure"] == "not measured" else "fails"
+        metric = f"{row['metric']:.2f}" if "metric" in row else "–"
+        return f"{metric} ({row['sqnr']:.1f})" if "sqnr" in row else metric
+
+    return tables.Table(
+        "Static int8: accuracy",
+        "The metric on test samples, and the SQNR of the outputs in dB. Perplexity for lm, mAP50 for fastestdet and "
+        "yolox, top-1 for the others; anomaly has no labels.",
+        ["task", *ways], [[name, *(cell(rows, way) for way in ways)] for name, rows in results.items()],
+    )  # fmt: skip
+
+
 def plot(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Draw the SQNR of the outputs and the loss of the metric, by task and quantizer."""
     import matplotlib
@@ -157,11 +178,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every figure here, task by task")
     parser.add_argument("--plot", type=Path, help="write a plot here")
     parser.add_argument("--cache", type=Path, help="a folder for the rows of peers")
+    parser.add_argument("--markdown", type=Path, help="page whose section accuracy is rewritten")
+    parser.add_argument("--merge", nargs="*", type=Path, default=[], help="figures of earlier runs, not measured again")
     options = parser.parse_args()
     results: dict[str, list[dict[str, Any]]] = {}
+    for path in options.merge:
+        for name, rows in json.loads(path.read_text()).items():
+            known = {row["way"] for row in results.get(name, ())}
+            results[name] = [*results.get(name, ()), *(row for row in rows if row["way"] not in known)]
     ways = [way for section in options.sections for way in SECTIONS[section]]
     ways = [way for way in ways if not options.only or any(word in way for word in options.only)]
-    for name in options.tasks:
+    for name in [] if options.merge else options.tasks:
         task = load_task(name)
         with tempfile.TemporaryDirectory() as folder:
             results[name] = measure(task, ways, Path(folder), options.cache)
@@ -170,6 +197,10 @@ def main() -> None:
             options.json.write_text(json.dumps(results, indent=1))
     if options.plot:
         plot(results, options.plot)
+    if options.markdown:
+        packages = ("sardonyx", "onnxruntime", "nncf", "onnxsim")
+        facts = {**{name: importlib.metadata.version(name) for name in packages}, **report.machine_and_date()}
+        report.rewrite_section(options.markdown, report.markdown([summary(results)], facts), "accuracy")
 
 
 if __name__ == "__main__":
