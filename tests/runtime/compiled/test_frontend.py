@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from importlib.resources import files
 
 import numpy as np
 import onnx
@@ -219,3 +220,17 @@ def test_a_rule_that_is_registered_since_is_applied() -> None:
         return Op("Sub")(x, y) >> Op("Neg")(Op("Sub")(y, x))
 
     assert source.over(other, "all") is None
+
+
+def test_a_part_whose_inputs_have_sizes_that_no_call_binds_is_compiled() -> None:
+    path = files("sardonyx.demo") / "digits_detector.onnx"
+    part = sardonyx.extract(
+        sardonyx.load(str(path)),
+        inputs=["/detector/stem/stem.0/Conv_output_0"],
+        outputs=["/detector/block8/block8.0/second/second.1/BatchNormalization_output_0"],
+    )
+    session = sardonyx.Session(part, compile="wait")
+    x = np.random.default_rng(0).random((2, 16, 9, 13), np.float32)
+    (y,) = session.run(None, {session.get_inputs()[0].name: x})
+    (expected,) = sardonyx.Session(part, providers=["reference"]).run(None, {session.get_inputs()[0].name: x})
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4 * float(np.abs(expected).max()))

@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.analysis.shape_guards import collect_guards, select_known
-from sardonyx.core.dim import Size
+from sardonyx.core.dim import Dim, Size, linear_symbol
 from sardonyx.core.eval.assumptions import assuming
+from sardonyx.core.eval.host_function import unknown_size
 from sardonyx.core.eval.tensor import function_input
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir.graph import Function, Value, function, symbols_in
@@ -64,6 +65,7 @@ def trace_model(model: ir.Model, values: Sequence[np.ndarray] = ()) -> Function:
         if declared is None or (isinstance(declared, TensorType) and declared.shape is None):
             raise UnsupportedError("the input has no declared type and rank.", where=str(value.name))
         types.append(declared)
+    types = name_unbound_sizes(types)
     assumed: dict[tuple[Size, Size], None] = {}
     with assuming(values) as assumptions, recorded_assumptions(assumed):
         try:
@@ -76,6 +78,27 @@ def trace_model(model: ir.Model, values: Sequence[np.ndarray] = ()) -> Function:
         except ShapeError as error:
             raise UnsupportedError(error.problem, where=error.where, remedy=error.remedy) from error
     return _simplified(result, assumed)
+
+
+def name_unbound_sizes(types: Sequence[Type]) -> list[Type]:
+    """Return the types of inputs with a symbol for each size that no call can bind.
+
+    A part of a model may declare ``(height + 1)//2`` without an input of size ``height``: the size of an array does not
+    determine ``height``.
+    """
+    sizes = [size for type in types if isinstance(type, TensorType) for size in type.shape or ()]
+    dims = [size for size in sizes if isinstance(size, Dim)]
+    linear = [linear_symbol(dim) for dim in dims]
+    bound = {solution[0] for solution in linear if solution is not None}
+    symbols = {dim: unknown_size() for dim in dict.fromkeys(dims) if not dim.symbols() <= bound}
+
+    def named(type: Type) -> Type:
+        if not symbols or not isinstance(type, TensorType) or type.shape is None:
+            return type
+        shape = tuple(symbols.get(size, size) if isinstance(size, Dim) else size for size in type.shape)
+        return TensorType(type.dtype, shape)
+
+    return [named(type) for type in types]
 
 
 def _simplified(traced: Function, assumed: Collection[tuple[Size, Size]]) -> Function:
