@@ -262,23 +262,23 @@ def cases() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:
     def tokens(model: Any) -> tuple[Any, ...]:
         ids = torch.randint(3, 100, (2, 8))
         if model.config.is_encoder_decoder:
-            return ({"input_ids": ids, "decoder_input_ids": ids[:, :6]},)
-        return ({"input_ids": ids, "attention_mask": torch.ones_like(ids)},)
+            return {"input_ids": ids, "decoder_input_ids": ids[:, :6]}
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
     def pixels(model: Any) -> tuple[Any, ...]:
         size = getattr(model.config, "image_size", 64)
         size = size if isinstance(size, int) else size[0]
-        return ({"pixel_values": torch.randn(2, getattr(model.config, "num_channels", 3), size, size)},)
+        return {"pixel_values": torch.randn(2, getattr(model.config, "num_channels", 3), size, size)}
 
     def sound(model: Any) -> tuple[Any, ...]:
         kind = model.config.model_type
         if kind == "whisper":
             ids = torch.randint(3, 100, (2, 6))
             features = torch.randn(2, model.config.num_mel_bins, 2 * model.config.max_source_positions)
-            return ({"input_features": features, "decoder_input_ids": ids},)
+            return {"input_features": features, "decoder_input_ids": ids}
         if kind == "audio-spectrogram-transformer":
-            return ({"input_values": torch.randn(2, model.config.max_length, model.config.num_mel_bins)},)
-        return ({"input_values": torch.randn(2, 4000)},)
+            return {"input_values": torch.randn(2, model.config.max_length, model.config.num_mel_bins)}
+        return {"input_values": torch.randn(2, 4000)}
 
     result = {kind: build(kind, tokens) for kind in TEXT}
     result |= {kind: build(kind, pixels) for kind in VISION}
