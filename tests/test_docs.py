@@ -79,6 +79,7 @@ NEEDED = {
     **dict.fromkeys(("encrypt", "decrypt", "keygen"), "cryptography"),
     **dict.fromkeys(("sign", "verify"), "model_signing"),
     "sbom": "cyclonedx",
+    "convert": "torch",
 }
 """Package that a page or a verb needs, by its name."""
 

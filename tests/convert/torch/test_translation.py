@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import sardonyx  # noqa: E402
 from sardonyx.errors import ConversionError, OptionError  # noqa: E402
+from tests.convert.torch.conversions import converted  # noqa: E402
 
 
 class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
@@ -23,15 +24,6 @@ class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
     def forward(self, x: Any) -> Any:
         y = torch.relu(self.bn(self.conv(x)))
         return torch.softmax(self.fc((y + y.mean((2, 3), keepdim=True)).amax((2, 3))), -1)
-
-
-def converted(function: Any, *inputs: Any, **options: Any) -> Any:
-    """Return the conversion of a module or a function, by our own translation."""
-    module = function
-    if not isinstance(function, torch.nn.Module):
-        module = type("Program", (torch.nn.Module,), {"forward": lambda self, *xs: function(*xs)})()
-        module.forward = function
-    return sardonyx.convert(module.eval(), inputs, exporter="sardonyx", **options)
 
 
 def test_a_small_net_is_proved_with_all_sizes_open() -> None:
@@ -124,3 +116,41 @@ def test_open_sizes_in_every_family(function: Any) -> None:
     report = converted(function, torch.from_numpy(np.linspace(-2, 5, 24, dtype=np.float32).reshape(4, 6))).report
     assert report.verdict.status == "proved", report
     assert len(report.sizes) == 2 and all(len(values) > 1 for values in report.sizes.values())
+
+
+def test_a_wrong_layer_is_located_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.convert.torch.operators.registry import translation_of
+    from sardonyx.ops.nodes import onnx
+
+    def wrong(name: str) -> Any:
+        return onnx.Sigmoid if name == "aten.tanh.default" else translation_of(name)
+
+    monkeypatch.setattr("sardonyx.convert.torch.translation.translation_of", wrong)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    report = converted(net, torch.randn(2, 4)).report
+    assert report.verdict.status == "different"
+    assert "aten.tanh.default in 1" in report.attempts[0].where
+
+
+def test_an_unknown_operator_names_line_and_remedies() -> None:
+    library = torch.library.Library("sardonyx_tests", "FRAGMENT")
+    library.define("mystery(Tensor x) -> Tensor")
+    library.impl("mystery", lambda x: x * 2, "CompositeExplicitAutograd")
+
+    class Mysterious(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return torch.ops.sardonyx_tests.mystery(x) + 1
+
+    with pytest.raises(ConversionError, match="mystery") as caught:
+        converted(Mysterious(), torch.randn(3))
+    assert "test_translation.py" in str(caught.value) and "@sardonyx.operator" in caught.value.remedy
+
+
+def test_tensors_on_another_device_are_refused() -> None:
+    with pytest.raises(OptionError, match="on the CPU, got cpu, meta"):
+        converted(torch.nn.Linear(3, 2, device="meta"), torch.randn(1, 3))
+
+
+def test_a_module_without_examples_is_refused() -> None:
+    with pytest.raises(OptionError, match="needs example inputs for x"):
+        sardonyx.convert(Net())

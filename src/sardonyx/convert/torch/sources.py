@@ -15,6 +15,11 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)')
 _OWN = tuple(f"{Path(str(path)).resolve().parent}{os.sep}" for path in (torch.__file__, __file__))
 
 
+def is_ours(file: str) -> bool:
+    """Return True for a file of this package."""
+    return file.startswith(_OWN[1])
+
+
 def is_users(file: str) -> bool:
     """Return True for a file of the user's program: neither torch's, nor ours, nor generated code."""
     return not file.startswith(("<", *_OWN))
@@ -30,9 +35,9 @@ def module_of(node: Any) -> str:
 def line_of(node: Any) -> str:
     """Return the user's line of a call, ``file.py:12 (x = f(y))``; empty if torch recorded none."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    if not frames:
+    own = [frame for frame in frames if is_users(frame[0])] or [frame for frame in frames if not is_ours(frame[0])]
+    if not own:
         return ""
-    own = [frame for frame in frames if is_users(frame[0])] or frames
     file, line, _, text = own[-1]
     return f"{file}:{line} ({text.strip()[:80]})"
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
-from sardonyx.convert.imported import Call, Imported
+from sardonyx.convert.imported import Call, Imported, Options
 from sardonyx.convert.torch.capture import Program, Runner, as_array, input_names, quiet
 from sardonyx.convert.torch.decomposition import decomposed, name_of
 from sardonyx.convert.torch.operators.promotion import core_dtype, torch_dtype
@@ -51,7 +51,7 @@ def read(program: Program) -> Imported:
     captured, runner = program.captured, program.runner
     with quiet():
         exported = decomposed(captured.exported)
-    translation = _Translation(exported, runner, program.options.opset)
+    translation = _Translation(exported, runner, program.options)
     model = translation.model()
     names = {str(value.name) for value in model.graph.inputs}
     feeds = {
@@ -79,8 +79,9 @@ def read(program: Program) -> Imported:
 class _Translation:
     """The translation of one program."""
 
-    def __init__(self, exported: Any, runner: Runner, opset: int | None) -> None:
+    def __init__(self, exported: Any, runner: Runner, options: Options) -> None:
         self._exported = exported
+        self._labels = options.dynamic if isinstance(options.dynamic, Mapping) else {}
         self._runner = runner
         self.calls: list[Call] = []
         self.symbols: dict[str, Size] = {}
@@ -88,7 +89,7 @@ class _Translation:
         self._names: list[str] = []
         self._weights: dict[int, ir.TensorProtocol] = {}
         self._placeholders: list[tuple[Any, Any]] = []
-        self._opset = opset or (BFLOAT16_OPSET if _uses_bfloat16(exported) else OPSET)
+        self._opset = options.opset or (BFLOAT16_OPSET if _uses_bfloat16(exported) else OPSET)
 
     def model(self) -> ir.Model:
         """Return the model."""
@@ -167,8 +168,8 @@ class _Translation:
         expression = size.node.expr
         for symbol in sorted(expression.free_symbols, key=str):
             if str(symbol) not in self.symbols:
-                labels = {str(known) for known in self.symbols.values()}
-                label = "batch" if axis == 0 and "batch" not in labels and not self.symbols else f"{name}_{axis}"
+                chosen = self._labels.get(name, {}).get(axis)
+                label = chosen or ("batch" if axis == 0 and not self.symbols else f"{name}_{axis}")
                 self.symbols[str(symbol)] = Dim.symbol(label)
         text = str(expression)
         for symbol in sorted(map(str, expression.free_symbols), key=len, reverse=True):

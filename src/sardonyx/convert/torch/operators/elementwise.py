@@ -637,14 +637,6 @@ def _rad2deg(x: Tensor) -> Tensor:
     return mul_(x, like(x, 180 / math.pi))
 
 
-@aten("sinc.default", "special_sinc.default")
-def _sinc(x: Tensor) -> Tensor:
-    x = floating(x)
-    zero = equal_(x, like(x, 0))
-    angle = mul_(where_(zero, like(x, 1), x), like(x, math.pi))
-    return where_(zero, like(x, 1), div_(pointwise("Sin", L.sin, angle), angle))
-
-
 @aten("erfinv.default", "special_erfinv.default")
 def erfinv(x: Tensor) -> Tensor:
     """Return the inverse of erf: an approximation, then two steps of Newton's method.

@@ -35,7 +35,7 @@ def _embedding_bag(
     per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False,
     padding_idx: int | None = -1,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return sums, means or maxima of rows; a bag begins at each offset."""
     indices, offsets = cast(indices, t.INT64), cast(offsets, t.INT64)
     if include_last_offset:
@@ -63,7 +63,7 @@ def _embedding_bag(
         result = L.scatter_nd(L.full(shape, 0, rows.dtype), at, masked, "add")
         if mode == 1:
             result = div_(result, cast(L.unsqueeze(L.maximum(sizes, 1), [1]), rows.dtype))
-    return result, bag, sizes, sizes
+    return result, bag, sizes, None if mode == 2 else sizes
 
 
 @aten("renorm.default")

@@ -15,7 +15,6 @@ from sardonyx.core import language as L
 from sardonyx.core.dim import Size, dim_max, dim_min
 from sardonyx.core.eval.tensor import Tensor
 from sardonyx.core.ir import types as t
-from sardonyx.errors import UnsupportedError
 from sardonyx.ops.nodes import onnx
 
 _REDUCTIONS = {
@@ -401,34 +400,6 @@ def _repeat_interleave_tensor(x: Tensor, repeats: Tensor, dim: int | None = None
     axis = axis_of(dim, x)
     counts = expanded(scalar_as_vector(repeats), [x.shape[axis]])
     return onnx.Gather(x, repeat_interleave(counts, output_size=output_size), axis=axis)  # type: ignore[no-any-return]
-
-
-@aten(
-    "embedding_bag.padding_idx",
-    "embedding_bag.default",
-    "_embedding_bag.default",
-    "_embedding_bag_forward_only.default",
-)
-def _embedding_bag(
-    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = 0,
-    sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    if padding_idx is not None and padding_idx >= 0:
-        raise UnsupportedError("an embedding bag with a padding index has no translation.")
-    count = indices.shape[0]
-    bags = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
-    starts = L.slice_(as_long(offsets), 0, 0, bags)
-    slot = L.reduce_sum(cast(L.unsqueeze(L.arange(count), [1]) >= starts, t.INT64), [1]) - 1
-    rows = onnx.Gather(weight, as_long(indices), axis=0)
-    if per_sample_weights is not None:
-        rows = rows * L.unsqueeze(cast(per_sample_weights, rows.dtype), [1])
-    at = expanded(L.unsqueeze(slot, [1]), rows.shape)
-    zeros = L.full([bags, weight.shape[1]], L.zero(weight.dtype), weight.dtype)
-    name = ("sum", "mean", "amax")[mode]
-    result = scatter_reduce(zeros, 0, at, rows, name, include_self=False)
-    sizes = L.reduce_sum(cast(L.equal(L.unsqueeze(slot, [1]), L.arange(bags)), t.INT64), [0])
-    return result, slot, sizes, as_long(offsets)
 
 
 @aten("copy.default")

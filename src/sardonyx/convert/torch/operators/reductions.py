@@ -305,25 +305,6 @@ def _cumprod(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     return L.cumulative("mul", x, dim) if x.rank else x
 
 
-def _running(kind: str) -> Callable[[Tensor, int], tuple[Tensor, Tensor]]:
-    def function(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        if x.rank == 0:
-            return x, constant(0, t.INT64)
-        axis = L.normalized_axis(dim, x.rank)
-        number = cast(x, t.INT32) if x.dtype == t.BOOL else x
-        extreme = L.cumulative(kind, number, axis)
-        # The index is that of the last element equal to the running extreme.
-        line = L.iota(x.shape, axis)
-        index = L.cumulative("max", L.where(L.equal(number, extreme), line, 0), axis)
-        return cast(extreme, x.dtype), index
-
-    return function
-
-
-aten("cummax.default")(_running("max"))
-aten("cummin.default")(_running("min"))
-
-
 @aten("logcumsumexp.default")
 def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
     most = max_(x, dim, True)

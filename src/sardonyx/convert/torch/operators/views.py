@@ -136,11 +136,6 @@ def _expand(x: Tensor, shape: Any, *_: Any, implicit: bool = False) -> Tensor:
     return expanded(x, sizes)
 
 
-@aten("copy.default")
-def _copy(x: Tensor, source: Tensor) -> Tensor:
-    return expanded(cast(source, x.dtype), x.shape)
-
-
 @aten("broadcast_tensors.default")
 def _broadcast_tensors(xs: Sequence[Tensor]) -> list[Tensor]:
     shape = L.broadcast_shapes(*(x.shape for x in xs))

@@ -1,0 +1,80 @@
+"""Attention, experts, embeddings and control flow of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from tests.convert.torch.conversions import converted, drawn  # noqa: E402
+
+attend = torch.nn.functional.scaled_dot_product_attention
+
+
+@pytest.mark.parametrize(
+    ("options", "heads"),
+    [({"is_causal": True}, 2), ({"scale": 0.3}, 2), ({"enable_gqa": True}, 4)],
+)
+def test_attention_with_open_sizes(options: dict[str, Any], heads: int) -> None:
+    query, key = drawn(2, heads, 5, 4), drawn(2, 2, 7, 4, seed=1)
+    names = {"q": {0: "batch", 2: "queries"}, "k": {0: "batch", 2: "keys"}}
+
+    def program(q: Any, k: Any) -> Any:
+        return attend(q, k, k, **options)
+
+    report = converted(program, query, key, dynamic=names).report
+    assert report.verdict.status == "proved", report
+    assert all(len(values) > 1 for values in report.sizes.values())
+
+
+def test_a_row_that_is_masked_as_a_whole_is_zero() -> None:
+    x = drawn(1, 2, 3, 4)
+
+    def program(x: Any) -> Any:
+        mask = torch.arange(3)[:, None] > torch.arange(x.shape[2])[None]
+        return attend(x, x, x, attn_mask=mask)
+
+    result = converted(program, x, dynamic=False)
+    assert result.report.verdict.status == "proved", result.report
+
+
+def test_a_branch_on_data_becomes_an_if_node() -> None:
+    def program(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x,))
+
+    result = converted(program, drawn(3, 4))
+    assert result.report.verdict.status == "proved", result.report
+    assert "If" in {node.op_type for node in result.model.graph}
+
+
+def test_a_scan_becomes_a_loop_over_an_open_axis() -> None:
+    from torch._higher_order_ops.scan import scan
+
+    def program(x: Any) -> Any:
+        return scan(lambda c, y: (c + y, c * y), torch.zeros(3), x, dim=0)
+
+    report = converted(program, drawn(5, 3), dynamic={"x": {0: "steps"}}).report
+    assert report.verdict.status == "proved", report
+    assert len(report.sizes["steps"]) > 1
+
+
+def test_products_of_groups_of_rows() -> None:
+    weights = torch.from_numpy(drawn(3, 8, 16).numpy()).bfloat16()
+
+    def program(x: Any) -> Any:
+        positive = (x[:, 0] > 0).sum()
+        ends = torch.stack([positive // 2, positive, positive * 0 + x.shape[0]]).int()
+        return torch.nn.functional.grouped_mm(x.bfloat16(), weights, offs=ends).float()
+
+    report = converted(program, drawn(6, 8), dynamic=False).report
+    assert report.verdict.status == "proved", report
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_rows(mode: str) -> None:
+    bag = torch.nn.EmbeddingBag(10, 6, mode=mode)
+    tokens = torch.tensor([[1, 2, 4, 5], [4, 3, 2, 9]])
+    report = converted(bag, tokens).report
+    assert report.verdict.status == "proved", report
