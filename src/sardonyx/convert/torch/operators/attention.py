@@ -131,7 +131,7 @@ def _multi_head_attention(
     return linear(whole, out_weight, out_bias), weights
 
 
-@aten("_grouped_mm.default", "grouped_mm.default")
+@aten("_grouped_mm.default", "grouped_mm.default", "transformers.grouped_mm_fallback.default")
 def grouped_product(
     x: Tensor, weights: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: Any = None
 ) -> Tensor:
