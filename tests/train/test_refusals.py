@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +122,19 @@ def test_a_failing_loader_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     assert all(np.array_equal(straight.state()[name], array) for name, array in again.state().items())
 
 
-def test_an_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:
+@pytest.fixture
+def interruptible() -> Any:
+    """Ctrl-C raises KeyboardInterrupt, whatever handler the process has."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_leaves_a_checkpoint(tmp_path: Path, interruptible: None) -> None:
     def loader() -> Any:
         for seed in range(1000):
             if seed == 3:
-                threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+                signal.raise_signal(signal.SIGINT)
             yield images(16, seed)
 
     trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(0.01))

@@ -100,5 +100,7 @@ def test_a_damaged_entry_of_the_encrypted_store_is_ignored(kind: str, tmp_path: 
     assert SealedStore(tmp_path / "store", bytes(31) + b"1").get(kind, "ab" * 20) is None  # type: ignore[call-overload]
     (path,) = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert b"contents" not in path.read_bytes() and path.name != "ab" * 20
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(bytes(damaged))
     assert store.get(kind, "ab" * 20) is None  # type: ignore[call-overload]

@@ -155,6 +155,13 @@ def leftover(message: M, written: frozenset[str]) -> M | None:
     return rest
 
 
+_FLOATS = (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE)
+
+
+def _has_nan(value: Any) -> bool:
+    return any(map(math.isnan, [value] if isinstance(value, float) else value))
+
+
 def copy_field(source: Message, target: Message, descriptor: FieldDescriptor) -> None:
     """Copy one set field bit for bit: a NaN keeps its payload.
 
@@ -168,7 +175,8 @@ def copy_field(source: Message, target: Message, descriptor: FieldDescriptor) ->
         getattr(target, name).SetInParent()
     elif isinstance(value, bytes) and descriptor.type == FieldDescriptor.TYPE_STRING:
         raise not_utf8(f"{source.DESCRIPTOR.name}.{name}", value)
-    elif isinstance(value, float) and math.isnan(value):
+    elif descriptor.type in _FLOATS and _has_nan(value):
+        # Some releases of protobuf pass floats through Python's, which make signalling NaNs quiet.
         part = type(source)()
         part.CopyFrom(source)
         part.DiscardUnknownFields()
