@@ -110,6 +110,7 @@ ORDER = {
     "cummax": (lambda x: torch.cummax(x, 1), (index(3, 5, 6, 7).float(),)),
     "cummin": (lambda x: torch.cummin(x, 1), (x(),)),
     "unique": (lambda x: torch.unique(x, return_inverse=True, return_counts=True), (index(4, 5, 6),)),
+    "unique alone": (torch.unique, (index(4, 5, 6),)),
     "unique rows": (lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True), (index(2, 5, 2),)),
     "unique_consecutive": (
         lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True),

@@ -110,3 +110,12 @@ def test_projected_states_are_a_loop() -> None:
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 def test_packed_sequences(layer: Any) -> None:
     require_equal(Packed(layer), (x(3, 6, 5), torch.tensor([4, 6, 2])), (x(2, 4, 5), torch.tensor([4, 3])))
+
+
+def test_simulated_quantization() -> None:
+    require_equal(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 255), (x(2, 6),), (x(3, 6),))
+    require_equal(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -7, 7), (x(2, 6),))
+
+
+def test_a_view_keeps_the_numbers_of_the_program_at_other_sizes() -> None:
+    require_equal(lambda x: x.view(2, 2, -1) + 1, (x(4, 6),), (x(8, 6),))

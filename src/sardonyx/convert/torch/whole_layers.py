@@ -19,6 +19,14 @@ _LAYERS = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 """Recurrent layers, with the number of states."""
 
 
+_SIMULATED = (
+    "fake_quantize_per_tensor_affine_cachemask",
+    "fake_quantize_per_channel_affine_cachemask",
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+)
+"""Operators of simulated quantization, whose shapes torch does not infer."""
+
+
 @contextlib.contextmanager
 def whole_layers() -> Iterator[None]:
     """Replace the functions inside of the ``with`` statement."""
@@ -75,6 +83,10 @@ def _define_operators() -> Any:
     )
     library.impl("pad_packed", torch._VF._pad_packed_sequence, "CompositeExplicitAutograd")
     torch.library.register_fake("sardonyx::pad_packed", _pad_fake, lib=library)
+    simulated = torch.library.Library("aten", "IMPL", "Meta")
+    _libraries.append(simulated)
+    for name in _SIMULATED:
+        simulated.impl(name, lambda x, *_: (torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)))
     return torch.ops.sardonyx
 
 

@@ -404,4 +404,7 @@ def _repeat_interleave_tensor(x: Tensor, repeats: Tensor, dim: int | None = None
 
 @aten("copy.default")
 def _copy(x: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-    return expanded(cast(src, x.dtype), x.shape)
+    src = cast(src, x.dtype)
+    # torch specializes sizes of 1: an open size is that of the destination.
+    repeated = src.rank != x.rank or any(a == 1 and b != 1 for a, b in zip(src.shape, x.shape, strict=True))
+    return expanded(src, x.shape) if repeated else src

@@ -147,12 +147,18 @@ def _unique2(x: Tensor, sorted: bool = True, return_inverse: bool = False, retur
     flat = reshaped(x, [L.product(x.shape)])
     keys = _sortable(flat)
     values, _, inverse, counts = onnx.Unique(keys, sorted=1, outputs=4)
-    return cast(values, x.dtype), reshaped(inverse, x.shape), counts
+    # Results that the program does not request are empty.
+    empty = L.full([0], 0, t.INT64)
+    return (
+        cast(values, x.dtype),
+        reshaped(inverse, x.shape) if return_inverse else empty,
+        counts if return_counts else empty,
+    )
 
 
 @aten("_unique.default")
 def _unique(x: Tensor, sorted: bool = True, return_inverse: bool = False) -> Any:
-    return _unique2(x)[:2]
+    return _unique2(x, sorted, return_inverse)[:2]
 
 
 @aten("unique_dim.default")

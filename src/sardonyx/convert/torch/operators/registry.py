@@ -46,7 +46,9 @@ def aten(*names: str) -> Callable[[F], F]:
 
     def register(function: F) -> F:
         for name in names:
-            _translations[name if name.count(".") > 1 else f"aten.{name}"] = function
+            full = name if name.count(".") > 1 else f"aten.{name}"
+            assert full not in _translations, f"{full} is registered twice"
+            _translations[full] = function
         return function
 
     return register

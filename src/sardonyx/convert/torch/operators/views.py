@@ -39,7 +39,13 @@ def _completed(x: Tensor, shape: Sequence[Any]) -> list[Size]:
             others.remove(size)
     known = predicted_shape()
     quotient = floor_div(product(rest), product(others)) if product(others) != 0 else 0
-    if isinstance(quotient, Dim) and known is not None and len(known) == len(shape) and known[at] is not None:
+    # torch may write a number of the program as an expression that has the number's value for the example alone.
+    agrees = (
+        known is not None
+        and len(known) == len(shape)
+        and all(a == b for i, (a, b) in enumerate(zip(known, shape, strict=True)) if i != at)
+    )
+    if isinstance(quotient, Dim) and agrees and known is not None and known[at] is not None:
         quotient = known[at]  # type: ignore[assignment]
     return [quotient if i == at else size for i, size in enumerate(shape)]
 
