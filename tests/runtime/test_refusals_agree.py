@@ -9,7 +9,13 @@ import onnx.parser
 import pytest
 
 from sardonyx import Session, optimize
-from sardonyx.errors import ExecutionError, InvalidModelError, ResourceError, SardonyxError, ShapeError
+from sardonyx.errors import (
+    ExecutionError,
+    InvalidModelError,
+    ResourceError,
+    SardonyxError,
+    ShapeError,
+)
 
 F = np.float32
 
@@ -248,3 +254,27 @@ def test_an_attribute_of_another_kind_is_an_invalid_model(value: Any) -> None:
         onnx.helper.make_graph([node], "g", [x], [y]), ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 13)]
     )
     assert outcomes(model, {"x": np.ones((2, 3), F)}) == [InvalidModelError, InvalidModelError]
+
+
+def test_padding_beyond_all_memory_is_refused_at_once() -> None:
+    most = 2**31 - 1
+    model = model_of(
+        "g (float[1, 2, 5, 5] x, float[3, 2, 3, 3] w) => (float[N, C, H, W] y) "
+        f"{{ y = Conv <pads = [{most}, {most}, {most}, {most}]> (x, w) }}"
+    )
+    feeds = {"x": np.ones((1, 2, 5, 5), F), "w": np.ones((3, 2, 3, 3), F)}
+    assert outcomes(model, feeds) == [ResourceError, ResourceError]
+
+
+def test_a_run_of_tokens_longer_than_any_sequence_blocks_nothing() -> None:
+    node = onnx.helper.make_node("NGramRepeatBlock", ["ids", "x"], ["y"], domain="com.microsoft", ngram_size=2**40)
+    ids = onnx.helper.make_tensor_value_info("ids", 7, ["N", "L"])
+    x = onnx.helper.make_tensor_value_info("x", 1, ["N", 7])
+    y = onnx.helper.make_tensor_value_info("y", 1, None)
+    opsets = [onnx.helper.make_opsetid("", 13), onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "g", [ids, x], [y]), ir_version=8, opset_imports=opsets
+    )
+    scores = np.ones((2, 7), F)
+    (y,) = Session(model, compile="wait").run(None, {"ids": np.ones((2, 2000), np.int64), "x": scores})
+    np.testing.assert_array_equal(y, scores)

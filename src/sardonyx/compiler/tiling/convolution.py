@@ -209,8 +209,8 @@ def _room(target: Target) -> int:
 
 def _direct_cost(tile: Tile, width: Size | None, broadcast: float) -> float:
     if isinstance(width, int) and width:
-        tiles = -(-width // tile.outputs)
-        sizes = [width / tiles] * tiles
+        # All tiles of a row are alike: one of them has the cost of an output.
+        sizes = [width / -(-width // tile.outputs)]
     else:
         sizes = [size for typical in costs.TYPICAL_WIDTHS for size in _split_row(typical, tile.outputs)]
     cost = 0.0

@@ -29,6 +29,9 @@ _PHASES = 4
 _PIECE = 8
 """Tiles of a piece of a row."""
 
+_LONGEST_LISTED = 1 << 16
+"""Longest row whose tiles are listed when code is generated."""
+
 _EDGES = 4
 """Largest number of tiles at an end of a row that is unrolled."""
 
@@ -377,7 +380,7 @@ class Sweep:
         """
         if row.piece:
             self._unknown_tiles(row, *row.piece, body)
-        elif isinstance(row.count, int):
+        elif isinstance(row.count, int) and row.count <= _LONGEST_LISTED:
             self._known_tiles(row, row.count, body)
         else:
             self._unknown_tiles(row, 0, row.count, body)

@@ -184,6 +184,10 @@ def _clamp(at: Tensor, size: Size) -> Tensor:
     return L.clip(L.cast(at, t.INT64), 0, L.size_tensor([size], ()) - 1)
 
 
+_LONGEST_RUN = 1024
+"""Longest run of tokens: each token is an operation of its own."""
+
+
 @operator("NGramRepeatBlock", since=1, domain=DOMAIN)
 def ngram_repeat_block(input_ids: Tensor, scores: Tensor, *, ngram_size: int) -> Tensor:
     """Set the scores of tokens that would repeat a run of ``ngram_size`` tokens to -inf."""
@@ -191,6 +195,8 @@ def ngram_repeat_block(input_ids: Tensor, scores: Tensor, *, ngram_size: int) ->
     starts = length - ngram_size + 1
     if isinstance(starts, int) and starts <= 0:
         return scores
+    if ngram_size > _LONGEST_RUN:
+        raise UnsupportedError(f"expected an ngram_size of at most {_LONGEST_RUN}, got {ngram_size}.")
     tail: Sequence[Tensor] = [
         L.slice_(input_ids, 1, length - ngram_size + 1 + i, length - ngram_size + 2 + i) for i in range(ngram_size - 1)
     ]
