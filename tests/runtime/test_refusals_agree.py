@@ -278,3 +278,15 @@ def test_a_run_of_tokens_longer_than_any_sequence_blocks_nothing() -> None:
     scores = np.ones((2, 7), F)
     (y,) = Session(model, compile="wait").run(None, {"ids": np.ones((2, 2000), np.int64), "x": scores})
     np.testing.assert_array_equal(y, scores)
+
+
+def test_an_image_is_resized_to_nothing() -> None:
+    model = model_of(
+        "g (float[2, 1, 3, 3] x, int64[4] sizes) => (float[A, B, C, D] y) "
+        '{ y = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric"> (x, , , sizes) }',
+        opset=18,
+    )
+    feeds = {"x": np.ones((2, 1, 3, 3), F), "sizes": np.array([2, 1, 5, 0])}
+    for options in ({"providers": ["reference"]}, {"compile": "wait"}):
+        (y,) = Session(model, **options).run(None, feeds)
+        assert y.shape == (2, 1, 5, 0)

@@ -264,6 +264,8 @@ def _stride(line: _Line, method: _Method) -> int | None:
     if line.region is not None or method.coordinates != "asymmetric" or not line.scale.is_constant:
         return None
     scale = float(L.static_scalar(line.scale))
+    if not scale > 0:
+        return None
     step = round(1 / scale)
     return step if step * scale == 1 and at_least(line.before, line.after * step) else None
 
