@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sardonyx.base.artifact_store import write_whole
 from sardonyx.compress.evidence import OutputError
 from sardonyx.compress.search.figures import Figures
 from sardonyx.compress.search.moves import Plan, Step
@@ -99,7 +99,7 @@ class State:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not path.exists():
-                _write(path, head)
+                write_whole(path, json.dumps(head).encode())
                 return
             stored = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -130,7 +130,7 @@ class State:
         if self._folder is None:
             return
         try:
-            _write(self._path(trial.plan), asdict(trial))
+            write_whole(self._path(trial.plan), json.dumps(asdict(trial)).encode())
         except OSError as error:
             raise ModelFileError(f"cannot be written: {error.strerror}", where=str(self._folder)) from error
 
@@ -138,17 +138,6 @@ class State:
         assert self._folder is not None
         text = json.dumps([asdict(step) for step in plan])
         return self._folder / f"trial-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
-
-
-def _write(path: Path, data: Mapping[str, Any]) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(data, file)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _trial(data: Mapping[str, Any]) -> Trial:

@@ -38,7 +38,6 @@ class CalibrationDataReader(abc.ABC):
     @abc.abstractmethod
     def get_next(self) -> Any:
         """Return the next sample as arrays by input, or None at the end."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -50,6 +49,7 @@ class CalibrationDataReader(abc.ABC):
         return sample
 
     def __len__(self) -> int:
+        """Return the number of samples; readers that do not know it raise, as those of ONNX Runtime do."""
         raise NotImplementedError
 
     def set_range(self, start_index: int, end_index: int) -> None:

@@ -220,14 +220,15 @@ def _spread(value: Any, rank: int) -> list[int]:
     return values * rank if len(values) == 1 else values
 
 
+@aten("conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding", "conv3d.padding")
 def _convolution(
     x: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Tensor:
     rank = weight.rank - 2
     unbatched = x.rank == rank + 1
@@ -255,28 +256,16 @@ def _convolution(
     return reshaped(result, result.shape[1:]) if unbatched else result
 
 
-@aten("conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding", "conv3d.padding")
-def _conv(
+@aten("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
+def _transposed_convolution(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Any = 1,
     padding: Any = 0,
-    dilation: Any = 1,
+    output_padding: Any = 0,
     groups: int = 1,
-) -> Tensor:
-    return _convolution(x, weight, bias, stride, padding, dilation, groups)
-
-
-def _transposed_convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    groups: int,
-    dilation: Any,
+    dilation: Any = 1,
 ) -> Tensor:
     rank = weight.rank - 2
     unbatched = x.rank == rank + 1
@@ -294,20 +283,6 @@ def _transposed_convolution(
         group=groups,
     )
     return reshaped(result, result.shape[1:]) if unbatched else result
-
-
-@aten("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
-def _conv_transpose(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Tensor:
-    return _transposed_convolution(x, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 @aten("convolution.default", "_convolution.default")
