@@ -46,7 +46,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("licence", PERMITTED, ids=str)
+@pytest.mark.parametrize("licence", PERMITTED, ids=["of a holder", "of a period", "of a number of cores"])
 def test_a_valid_licence_permits_the_load(licence: Licence, model: Path) -> None:
     sardonyx.load(licensed(model, licence))
 
