@@ -23,6 +23,8 @@ register_hook("learner", "sardonyx.train.online.learner", "learner_of")
 register_hook("open_encrypted", "sardonyx.trust.encryption.reader", "open_encrypted")
 register_hook("sealed_store", "sardonyx.trust.encryption.sealed_store", "sealed_store")
 register_hook("verify_on_load", "sardonyx.trust.signing.policy", "verify_on_load")
+register_hook("export_findings", "sardonyx.export.checking", "export_findings")
+register_hook("export_targets", "sardonyx.export.targets", "target_names")
 register_hook("encrypt_compiled", "sardonyx.trust.encryption.files", "encrypt_compiled")
 
 PUBLIC_NAMES = {
@@ -34,6 +36,7 @@ PUBLIC_NAMES = {
     "sardonyx.convert.conversion": ["Converted", "convert"],
     "sardonyx.distributed.split": ["split"],
     "sardonyx.errors": ["SardonyxError"],
+    "sardonyx.export.exporting": ["Exported", "convert_to"],
     "sardonyx.model": ["load", "save", "to_proto"],
     "sardonyx.model.check": ["check"],
     "sardonyx.ops": ["host_operator", "operator"],

@@ -12,6 +12,8 @@ from sardonyx.convert.conversion import Converted as Converted
 from sardonyx.convert.conversion import convert as convert
 from sardonyx.distributed.split import split as split
 from sardonyx.errors import SardonyxError as SardonyxError
+from sardonyx.export.exporting import Exported as Exported
+from sardonyx.export.exporting import convert_to as convert_to
 from sardonyx.model import load as load
 from sardonyx.model import save as save
 from sardonyx.model import to_proto as to_proto

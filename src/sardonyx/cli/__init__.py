@@ -42,6 +42,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Other frameworks": {
         "convert-from": "Convert a program of another framework, and prove the model equal to the program.",
+        "convert-to": "Convert a model to another framework or engine, and prove the result equal to the model.",
     },
     "Train": {
         "train": "Train a model on labelled data, and write an inference model with the trained weights.",

@@ -10,7 +10,14 @@ import typer
 from rich.markup import escape
 
 from sardonyx.cli.output import AsJson, ModelPath, console, print_json, progress
+from sardonyx.export.targets import target_names
 from sardonyx.model.check import Finding, Severity, check, known_targets
+
+
+def _targets() -> list[str]:
+    """Return the names of runtimes with tables of limits, and of the targets of ``convert-to``."""
+    return list(dict.fromkeys((*known_targets(), *target_names())))
+
 
 EXAMPLE = "sardonyx check model.onnx --target tensorrt --lint"
 
@@ -25,7 +32,7 @@ def command(
     target: Annotated[
         str | None,
         typer.Option(
-            help=f"Also report nodes that this target cannot run: {', '.join(known_targets())}.", show_default=False
+            help=f"Also report nodes that this target cannot run: {', '.join(_targets())}.", show_default=False
         ),
     ] = None,
     version: Annotated[

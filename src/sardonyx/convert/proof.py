@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,36 +131,57 @@ class Witness:
 
     def judge(self, model: ir.Model) -> Proof:
         """Compare a model with the source."""
-        if self._imported.run is None:
-            return Proof(Verdict("not proved", reason=self._imported.reason or "the source cannot be run here"))
-        if not self.samples:
-            reason = "; ".join(self.reasons) or "no inputs could be drawn"
-            return Proof(Verdict("not proved", reason=f"the source ran on no sample: {reason}"))
-        answers = [sample.answers for sample in self.samples]
-        if not any(map(is_informative, answers)) and not varies(answers):
-            return Proof(Verdict("not proved", reason="every output is empty, NaN or one repeated number"))
-        self._worst = 0.0
+        if (reason := self.missing_evidence()) is not None:
+            return Proof(Verdict("not proved", reason=reason))
         with tempfile.TemporaryDirectory(prefix="sardonyx-proof-") as folder:
             path = Path(folder) / "model.onnx"
             model_io.save(model, path)
-            return self._judge_file(path)
+            try:
+                runner = evaluate.runner(path)
+            except EvaluationError as error:
+                reason = f"the model cannot be loaded: {error}"
+                return Proof(Verdict("different", reason=reason, worst=float("inf"), exact=False))
+            second = None if runner.name == "reference" else lambda: evaluate.ReferenceRunner(path)
+            return self.judge_runner(runner, second=second, locate=self._guilty)
 
-    def _judge_file(self, path: Path) -> Proof:
+    def missing_evidence(self) -> str | None:
+        """Return the reason why the source's answers decide nothing about any model; None if they do."""
+        if self._imported.run is None:
+            return self._imported.reason or "the source cannot be run here"
+        if not self.samples:
+            return f"the source ran on no sample: {'; '.join(self.reasons) or 'no inputs could be drawn'}"
+        answers = [sample.answers for sample in self.samples]
+        if not any(map(is_informative, answers)) and not varies(answers):
+            return "every output is empty, NaN or one repeated number"
+        return None
+
+    def judge_runner(
+        self,
+        runner: evaluate.Runner,
+        *,
+        second: Callable[[], evaluate.Runner] | None = None,
+        locate: Callable[[Sample], str] | None = None,
+    ) -> Proof:
+        """Compare the answers of a runner with the source's.
+
+        Args:
+            runner: Runs the result of a conversion.
+            second: Loads another runner of the same result, which decides where the first differs from the source.
+            locate: Returns the first layer that differs at a sample, in words; empty if unknown.
+        """
+        if (reason := self.missing_evidence()) is not None:
+            return Proof(Verdict("not proved", reason=reason))
+        self._worst = 0.0
         decided: list[Sample] = []
         notes: list[str] = []
-        try:
-            runners = [evaluate.runner(path)]
-        except EvaluationError as error:
-            return Proof(
-                Verdict("different", reason=f"the model cannot be loaded: {error}", worst=float("inf"), exact=False)
-            )
+        runners = [runner]
         for number, sample in enumerate(self.samples):
             fault = self._fault(runners[0], sample)
-            if fault is not None and runners[0].name != "reference":
+            if fault is not None and second is not None:
                 if len(runners) == 1:
-                    runners.append(evaluate.ReferenceRunner(path))
-                second = self._fault(runners[1], sample)
-                if second is None:
+                    runners.append(second())
+                other = self._fault(runners[1], sample)
+                if other is None:
                     notes.append(f"{runners[0].name} differs from the operators' definitions: {fault[0]}")
                     fault = None
             if fault is None:
@@ -175,7 +196,7 @@ class Witness:
             if gap > self._noise(number):
                 sizes = f" at sizes {dict(sample.sizes)}" if sample.sizes else ""
                 verdict = Verdict("different", reason=text + sizes, worst=gap, exact=False, samples=len(decided))
-                return Proof(verdict, guilty=self._guilty(sample))
+                return Proof(verdict, guilty="" if locate is None else locate(sample))
             notes.append(f"{text}, as the source does for inputs that differ in the last bits")
         if not decided:
             return Proof(

@@ -33,6 +33,7 @@ from sardonyx.errors import (
 )
 from sardonyx.model import types as model_types
 from sardonyx.ops import registry
+from sardonyx.ops.nodes import is_kept, kept_call
 from sardonyx.ops.registry import Between, Operator, canonical
 from sardonyx.ops.signatures import Signature, signature
 from sardonyx.ops.wide_values import wide_values
@@ -356,6 +357,8 @@ def apply_operator(step: Step, inputs: list[Value | None], attributes: Mapping[s
     assert step.operator is not None
     if step.references:
         step.operator.check_attributes(attributes)
+    if not step.bodies and is_kept(step.operator, inputs):
+        return kept_call(step.operator, inputs, attributes, step.opset, step.outputs)
     identity = step.node.name or str(step.node.outputs[0].name)
     apply = functools.partial(
         step.operator,

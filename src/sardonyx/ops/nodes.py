@@ -7,18 +7,63 @@ values and gradient of the operator's definition, and :mod:`sardonyx.core.export
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from sardonyx.core.eval.tensor import Tensor
 from sardonyx.core.eval.trace import call
 from sardonyx.core.ir.graph import NodeForm, Value
+from sardonyx.core.ir.types import STRING, TensorType, is_integer
 from sardonyx.errors import UnsupportedError
 from sardonyx.ops import registry
 from sardonyx.ops.signatures import signature
 
 _opset: ContextVar[int] = ContextVar("sardonyx_written_opset", default=20)
+
+_called_operators: ContextVar[Collection[str]] = ContextVar("sardonyx_kept_calls", default=())
+
+_SIZE_LENGTH = 64
+"""Integer vectors up to this length may hold sizes."""
+
+
+@contextlib.contextmanager
+def kept_calls(names: Collection[str]) -> Iterator[None]:
+    """Trace the nodes of these operators of ``ai.onnx`` as calls with a node form, not as their definitions.
+
+    Exporters write such a call as one operator of their target. Arithmetic on integers that may be sizes is traced
+    through, because sizes are computed symbolically there.
+    """
+    token = _called_operators.set(names)
+    try:
+        yield
+    finally:
+        _called_operators.reset(token)
+
+
+def is_kept(operator: registry.Operator, inputs: Sequence[Value | None]) -> bool:
+    """Return True if a node is traced as a call."""
+    if operator.domain or operator.name not in _called_operators.get() or operator.is_random or operator.host_reason:
+        return False
+    first = next((value.type for value in inputs if value is not None), None)
+    if not isinstance(first, TensorType) or first.shape is None or first.dtype == STRING:
+        return False
+    if not is_integer(first.dtype) or len(first.shape) > 1:
+        return True
+    return bool(first.shape) and isinstance(first.shape[0], int) and first.shape[0] > _SIZE_LENGTH
+
+
+def kept_call(
+    operator: registry.Operator,
+    inputs: Sequence[Value | None],
+    attributes: Mapping[str, Any],
+    opset: int,
+    outputs: int,
+) -> Sequence[Value | None]:
+    """Return the results of a node as a call."""
+    domain, name = operator.domain, operator.name
+    results = node(name, *inputs, outputs=outputs, domain=domain, version=opset, **attributes)  # type: ignore[arg-type]
+    return results if isinstance(results, tuple) else (results,)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ ELSEWHERE = {
     "external-file": "test_external.py",
     "external-range": "test_external.py",
     "message-too-large": "test_external.py",
+    "target-form": "tests/export/test_exporting.py",
     "target-ir": "test_targets.py",
     "target-operator": "test_targets.py",
     "target-opset": "test_targets.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sardonyx.base.hooks import hook
 from sardonyx.model.check.attribute_ranges import check_attribute_ranges
 from sardonyx.model.check.commands import Commands
 from sardonyx.model.check.encoding import check_encoding
@@ -17,7 +18,7 @@ from sardonyx.model.check.recurrent import check_recurrent
 from sardonyx.model.check.source import Source, open_source
 from sardonyx.model.check.structure import check_values
 from sardonyx.model.check.target_check import check_target
-from sardonyx.model.check.targets import Target, find_target
+from sardonyx.model.check.targets import Target, find_target, known_targets
 from sardonyx.model.check.tensors import check_tensors
 from sardonyx.model.check.values import check_declarations
 from sardonyx.model.load import Loadable
@@ -56,7 +57,8 @@ def check(
     Args:
         model_or_path: Anything that ``sardonyx.model.load`` accepts. A path is checked as stored on disk, with its
             external data; the contents of weights are not read (except for ``lint``).
-        target: A target whose limits are checked too: a name in ``known_targets()``.
+        target: A target whose limits are checked too: a name in ``known_targets()``, or a target of
+            ``sardonyx.convert_to``, which names the nodes without a form there.
         version: The target's version; None for the newest known.
         lint: True to report legal but wasteful or risky parts too. Lint reads all weights.
 
@@ -67,11 +69,14 @@ def check(
         ModelFileError: The path or the bytes do not contain an ONNX model.
         OptionError: The target or its version is unknown.
     """
-    chosen = find_target(target, version)
+    exports = target in hook("export_targets")()
+    chosen = None if exports and target not in known_targets() else find_target(target, version)
     source = open_source(model_or_path)
     findings = list(source.findings)
     if source.proto.HasField("graph") or not findings:
         findings += _findings(source, chosen, lint)
+    if exports and not any(item.severity == "error" for item in findings):
+        findings += hook("export_findings")(model_or_path, target)
     return sorted(dict.fromkeys(findings), key=lambda item: _ORDER[item.severity])
 
 

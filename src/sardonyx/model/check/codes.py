@@ -107,6 +107,7 @@ _ERRORS = [
     # Targets.
     ("target-operator", "The target cannot run the operator.", "Legalize the model for the target."),
     ("target-type", "The target cannot run the operator with this element type.", "Change the type."),
+    ("target-form", "The export target has no form for the operator or type.", "Export to another target."),
     ("target-opset", "The target does not know the opset.", "Convert the opset."),
     ("target-ir", "The target does not read the IR version.", "Write an older IR version."),
 ]

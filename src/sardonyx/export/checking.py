@@ -1,0 +1,36 @@
+"""Findings of ``sardonyx check --target`` for export targets: nodes without a form, before any conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sardonyx.errors import SardonyxError
+from sardonyx.export.artifact import Options, Refusal
+from sardonyx.export.exporting import loaded, simplified_model
+from sardonyx.export.targets import exporter_of, target_of
+from sardonyx.model.check.codes import finding
+from sardonyx.model.check.findings import Finding, Location
+from sardonyx.model.load import Loadable
+
+
+def export_findings(model: Loadable, target: str) -> Iterator[Finding]:
+    """Yield a finding for each node or tensor that an export target has no form for.
+
+    Raises:
+        MissingDependencyError: A package of the target is not installed.
+    """
+    row = target_of(target)
+    exporter = exporter_of(row)
+    try:
+        source = loaded(model, row, {})
+    except SardonyxError as error:
+        yield finding("target-form", error.problem, Location(item=error.where), remedy=error.remedy)
+        return
+    simplified, _ = simplified_model(source)
+    for one in exporter.refusals(simplified, Options()):
+        yield _finding(one, target)
+
+
+def _finding(one: Refusal, target: str) -> Finding:
+    where = Location(node=one.where, op_type=one.operator) if one.operator else Location(tensor=one.where)
+    return finding("target-form", f"{target}: {one.rule}", where, remedy=one.remedy)

@@ -1,0 +1,86 @@
+"""The table of export targets: name, exporter, packages, file, and the way in which a result is proved."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.errors import MissingDependencyError, OptionError
+
+
+@dataclass(frozen=True)
+class Target:
+    """An export target.
+
+    Attributes:
+        name: As ``--to`` names it.
+        module: The exporter, a module with ``refusals`` and ``export``; see :mod:`.artifact`.
+        suffix: Suffix of the main file or folder.
+        writes: The files, in words.
+        proof: The engine that answers in the proof, in words.
+        requires: Packages of the conversion, by import name.
+        extra: The extra of ``pip install sardonyx[…]`` that installs them.
+        opens_sizes: True if the target keeps open sizes; otherwise ``--size`` must fix them.
+    """
+
+    name: str
+    module: str
+    suffix: str
+    writes: str
+    proof: str
+    requires: tuple[str, ...] = ()
+    extra: str = ""
+    opens_sizes: bool = True
+
+
+TARGETS: tuple[Target, ...] = (
+    Target(
+        "torch",
+        "sardonyx.export.torch.exporter",
+        ".py",
+        "Python source of an nn.Module, and its weights as .safetensors beside",
+        "torch runs the module",
+        requires=("torch", "safetensors"),
+        extra="torch",
+    ),
+)
+"""All targets, in the order of the documentation."""
+
+
+def target_of(name: str) -> Target:
+    """Return the target of a name.
+
+    Raises:
+        OptionError: No target has this name.
+    """
+    chosen = next((target for target in TARGETS if target.name == name), None)
+    if chosen is None:
+        names = ", ".join(target.name for target in TARGETS)
+        raise OptionError(f"unknown target {name!r}", where="--to", remedy=f"Known are: {names}.")
+    return chosen
+
+
+def target_names() -> tuple[str, ...]:
+    """Return the names of all targets."""
+    return tuple(target.name for target in TARGETS)
+
+
+def missing_packages(target: Target) -> list[str]:
+    """Return the missing packages of a target."""
+    return [package for package in target.requires if importlib.util.find_spec(package) is None]
+
+
+def exporter_of(target: Target) -> Any:
+    """Return the module of a target's exporter.
+
+    Raises:
+        MissingDependencyError: A package is not installed; names the extra.
+    """
+    if missing := missing_packages(target):
+        raise MissingDependencyError(
+            f"writing {target.name} needs {', '.join(missing)}, which is not installed",
+            remedy=f"pip install sardonyx[{target.extra}]" if target.extra else "Install the package.",
+        )
+    return importlib.import_module(target.module)

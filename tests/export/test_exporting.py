@@ -1,0 +1,93 @@
+"""The frame of exports: refusals, proof, atomic files and the command, on small models in torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from sardonyx.cli import main
+from sardonyx.errors import OptionError, UnsupportedError, VerificationError
+from sardonyx.export.artifact import Refusal, refuse
+from sardonyx.export.targets import TARGETS, target_of
+
+torch = pytest.importorskip("torch", reason="torch is not installed (extra: torch)")
+
+NET = """<ir_version: 9, opset_import: ["": 18]> small_net (float[N, 4] x) => (float[N, 4] y)
+<float[4, 4] w = {1., 2., 3., 4., 5., 6., 7., 8., 9., 1., 2., 3., 4., 5., 6., 7.}>
+{ a = MatMul(x, w)  b = Softmax(a)  y = Exp(b) }"""
+
+TEXTS = """<ir_version: 9, opset_import: ["": 20]> net (string[N] x, string[N] y) => (string[N] z)
+{ z = StringConcat(x, y) }"""
+
+
+def proto(text: str = NET) -> Any:
+    return onnx.parser.parse_model(text)
+
+
+def test_every_target_has_one_name_and_an_extra_for_its_packages() -> None:
+    assert len({target.name for target in TARGETS}) == len(TARGETS)
+    assert all(target.extra or not target.requires for target in TARGETS)
+
+
+def test_an_export_is_proved_at_several_sizes() -> None:
+    result = sardonyx.convert_to(proto(), "torch")
+    assert result.report.verdict.status == "proved"
+    assert {1, 2} < set(result.report.sizes["N"])
+    assert isinstance(result.artifact, torch.nn.Module)
+
+
+def test_sizes_of_the_caller_are_fixed() -> None:
+    result = sardonyx.convert_to(proto(), "torch", sizes={"N": 3})
+    assert result.report.verdict.status == "proved" and not result.report.sizes
+
+
+def test_unknown_targets_and_sizes_are_refused() -> None:
+    with pytest.raises(OptionError, match="unknown target 'caffe'"):
+        target_of("caffe")
+    with pytest.raises(OptionError, match="unknown open size 'M'"):
+        sardonyx.convert_to(proto(), "torch", sizes={"M": 3})
+
+
+def test_refusals_name_node_and_rule() -> None:
+    with pytest.raises(UnsupportedError, match="torch has no tensors of string"):
+        sardonyx.convert_to(proto(TEXTS), "torch")
+    with pytest.raises(UnsupportedError, match="and 2 more"):
+        refuse("torch", [Refusal(f"node {i}", "Op", "no form") for i in range(10)])
+    refuse("torch", [])
+
+
+def test_check_says_beforehand_what_has_no_form() -> None:
+    findings = sardonyx.check(proto(TEXTS), target="torch")
+    assert {finding.code for finding in findings} == {"target-form"}
+    assert not sardonyx.check(proto(), target="torch")
+
+
+def test_nothing_is_written_unless_proved(tmp_path: Path) -> None:
+    result = sardonyx.convert_to(proto(), "torch", verify=False)
+    with pytest.raises(VerificationError, match="not proved"):
+        result.save(tmp_path / "net.py")
+    assert not list(tmp_path.iterdir())
+    files = result.save(tmp_path / "net.py", unproved=True)
+    assert [file.name for file in files] == ["net.safetensors", "net.py"]
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+
+
+def test_command_writes_a_module_that_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(proto(), tmp_path / "net.onnx")
+    with pytest.raises(SystemExit) as ended:
+        main(["convert-to", str(tmp_path / "net.onnx"), "--to", "torch", "--json"])
+    assert ended.value.code == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["verdict"]["status"] == "proved"
+    assert [Path(file).name for file in report["written"]] == ["net.safetensors", "net.py"]
+    namespace: dict[str, Any] = {"__file__": str(tmp_path / "net.py")}
+    exec(compile((tmp_path / "net.py").read_text(), "net.py", "exec"), namespace)
+    x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    (expected,) = sardonyx.run(proto(), {"x": x}).values()
+    np.testing.assert_allclose(namespace["load"]()(torch.from_numpy(x)).detach().numpy(), expected, rtol=1e-5)
