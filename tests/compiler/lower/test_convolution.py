@@ -150,3 +150,20 @@ def test_images_that_others_read_in_blocks_are_computed_in_blocks() -> None:
         "f", lambda x: [convolved(L.maximum(convolved(x, FEW), 0.0), 64)], [TensorType(t.FLOAT, (1, 3, H, W))]
     )
     assert "planar convolution" not in titles(Program.compile(function))
+
+
+@pytest.mark.parametrize("size", [7, 14, 30])
+@pytest.mark.parametrize("channels", [1, 16])
+def test_weights_that_are_computed_of_constants_are_packed_once(size: int, channels: int) -> None:
+    rng = np.random.default_rng(0)
+    codes = constant(rng.integers(-128, 128, (16, channels, 3, 3)).astype(np.int8))
+    scale = constant(rng.uniform(0.01, 0.02, (16, 1, 1, 1)).astype(np.float32))
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [L.convolve(x, L.cast(codes, t.FLOAT) * scale, strides=[1, 1], padding=[(1, 1), (1, 1)])]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, channels, size, size))])
+    program = Program.compile(function)
+    assert "map" not in [launch.title for launch in program.launches]
+    x = rng.standard_normal((2, channels, size, size)).astype(np.float32)
+    assert_close(program.run([x]), computed(function, [x]))

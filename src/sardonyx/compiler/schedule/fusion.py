@@ -268,15 +268,15 @@ class Grouping:
         return groups
 
     def _reading(self, user: Value, value: Value) -> Iterable[Group | str]:
+        if user in self.host:
+            return ["read by the interpreter"]
+        if user.op in ("contract", "convolve") and value is user.operands[1] and self._is_prepared(user):
+            return []
         if user in self._absorbed:
             chain = self.users[user]
             return self._reading(chain[0], user) if user.op != "convolve" else ["read by a convolution"]
-        if user in self.host:
-            return ["read by the interpreter"]
         if user.op in WHOLE:
             return ["read by control flow"]
-        if user.op in ("contract", "convolve") and value is user.operands[1] and self._is_prepared(user):
-            return []
         if user.op == "scatter" and value is user.operands[1] and written_box(user) is not None:
             return []
         if user in self.attentions and value in self.attentions[user].interior:
