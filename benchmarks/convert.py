@@ -1,7 +1,11 @@
 """Measure conversions: source by way, failures by cause, open sizes, nodes and time.
 
     python benchmarks/convert.py --sources torch-small,torchvision,timm,transformers --json out.jsonl
+    python benchmarks/convert.py --sources torch-small,onnx-files --ways round-trip --json back.jsonl
     python benchmarks/convert.py --json out.jsonl --table
+
+The way ``round-trip`` converts a source to a model and the model to torch: the result is proved against the model, and
+captured by ``torch.export`` with open sizes. ``onnx-files`` are the public models beside ``SARDONYX_SUITES``.
 
 Sources are the modules of ``convert_sources``. The cases of a source run one after another in a process of its own; a
 case that exceeds the limit ends the process, and a new one continues. Results are JSON lines; cases that the file holds
@@ -54,6 +58,8 @@ def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
     import sardonyx
     from sardonyx.errors import SardonyxError
 
+    if way == "round-trip":
+        return round_trip(source, case)
     began = time.perf_counter()
     row: dict[str, Any] = {"source": source, "case": case, "way": way}
     try:
@@ -81,6 +87,79 @@ def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
     if row["status"] != GOOD:
         row["cause"] = cause_of(row["reason"])
     return row
+
+
+def round_trip(source: str, case: str) -> dict[str, Any]:
+    """Convert one case to a model and back to torch; return the row of the way back."""
+    import sardonyx
+    from sardonyx.errors import SardonyxError
+
+    began = time.perf_counter()
+    row: dict[str, Any] = {"source": source, "case": case, "way": "round-trip"}
+    try:
+        program, inputs = source_cases(source)[case]()
+        model, feeds = program, inputs
+        if source != "onnx-files":
+            model = sardonyx.convert(program, inputs).model
+            feeds = _named(model, inputs)
+    except Exception as error:  # A source without a model is no failure of the way back.
+        return {**row, "status": "no source", "reason": f"{type(error).__name__}: {error}"[:300]}
+    try:
+        result = sardonyx.convert_to(model, "torch", inputs=feeds)
+        report = result.report
+        row |= {
+            "status": report.verdict.status,
+            "reason": (report.verdict.reason or "")[:500],
+            "where": report.guilty[:300],
+            "open": {name: list(values) for name, values in report.sizes.items()},
+            "nodes": sum(report.forms.values()),
+            "definitions": {form: count for form, count in report.forms.items() if form.endswith("definition")},
+            "seconds": dict(report.seconds),
+            "notes": list(report.notes),
+            "captured": _captured(result.artifact, model, feeds),
+        }
+    except SardonyxError as error:
+        row |= {"status": "refused", "reason": str(error)[:700], "where": error.where[:300]}
+    except Exception as error:
+        row |= {"status": "error", "reason": f"{type(error).__name__}: {error}"[:500]}
+    row["wall"] = round(time.perf_counter() - began, 2)
+    if row["status"] != GOOD:
+        row["cause"] = cause_of(row["reason"])
+    return row
+
+
+def _named(model: Any, inputs: Any) -> dict[str, Any] | None:
+    """Return the tensors among examples by names of a model's inputs; None if the number differs."""
+    import torch
+    from torch.utils import _pytree
+
+    names = [str(value.name) for value in model.graph.inputs]
+    leaves = [leaf for leaf in _pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+    if len(leaves) != len(names) or any(leaf.dtype == torch.bfloat16 for leaf in leaves):
+        return None
+    return {name: leaf.numpy() for name, leaf in zip(names, leaves, strict=True)}
+
+
+def _captured(module: Any, model: Any, feeds: Any) -> str:
+    """Return "open" or "fixed", the sizes with which ``torch.export`` captures a module, or the error."""
+    import torch
+
+    if not feeds:
+        return "no examples"
+    tensors = tuple(torch.from_numpy(feeds[str(value.name)].copy()) for value in model.graph.inputs)
+    shapes = [
+        {axis: torch.export.Dim.AUTO for axis, size in enumerate(value.shape or ()) if not isinstance(size, int)}
+        for value in model.graph.inputs
+    ]
+    errors = []
+    for kind, dynamic in (("open", shapes), ("fixed", None)):
+        try:
+            torch.export.export(module, tensors, dynamic_shapes=dynamic)
+        except Exception as error:  # torch.export raises many unrelated classes
+            errors.append(f"{type(error).__name__}: {error}"[:200])
+        else:
+            return kind
+    return errors[-1]
 
 
 def serve(source: str, way: str) -> None:

@@ -230,6 +230,136 @@ def scatter_vectors(
     return rows.scatter_reduce(0, flat[:, None].expand_as(new), new, reduce).reshape(shape)
 
 
-def unfitting(problem: str) -> RuntimeError:
-    """Return the error of inputs that the program does not accept."""
-    return RuntimeError(problem)
+def inserted(sequence: list[torch.Tensor], tensor: torch.Tensor, position: int) -> list[torch.Tensor]:
+    """Return a sequence with a tensor inserted at a position, which may count from the end."""
+    position = position + len(sequence) if position < 0 else position
+    return [*sequence[:position], tensor, *sequence[position:]]
+
+
+def erased(sequence: list[torch.Tensor], position: int) -> list[torch.Tensor]:
+    """Return a sequence without the tensor at a position, which may count from the end."""
+    position = position + len(sequence) if position < 0 else position
+    return [*sequence[:position], *sequence[position + 1 :]]
+
+
+def non_max_suppression(
+    boxes: torch.Tensor, scores: torch.Tensor, most: int, overlap: float, least: float | None, centered: bool
+) -> torch.Tensor:
+    """Return the indices [image, class, box] of boxes without stronger boxes that overlap."""
+    a, b = boxes[..., :2], boxes[..., 2:]
+    low, high = (a - b / 2, a + b / 2) if centered else (torch.minimum(a, b), torch.maximum(a, b))
+    area = (high - low).prod(-1)
+    selected = []
+    for image in range(scores.shape[0]):
+        for category in range(scores.shape[1]):
+            of = scores[image, category]
+            order = torch.argsort(of, descending=True, stable=True)
+            order = order if least is None else order[of[order] > least]
+            count = 0
+            while order.numel() and count < most:
+                best, order = order[0], order[1:]
+                selected.append((image, category, int(best)))
+                count += 1
+                sides = torch.minimum(high[image, order], high[image, best])
+                sides = torch.clamp(sides - torch.maximum(low[image, order], low[image, best]), min=0)
+                common = sides.prod(-1)
+                union = area[image, order] + area[image, best] - common
+                solid = (common > 0) & (area[image, order] > 0) & (area[image, best] > 0) & (union > 0)
+                order = order[~(solid & (common / torch.where(solid, union, 1) > overlap))]
+    return torch.tensor(selected, dtype=torch.int64, device=boxes.device).reshape(-1, 3)
+
+
+def unique(
+    x: torch.Tensor, axis: int | None, in_order: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the different slices of an axis (or elements), first indices, indices into the result, and counts."""
+    flat = x.reshape(-1) if axis is None else x
+    dim = 0 if axis is None else axis
+    values, inverse, counts = torch.unique(flat, return_inverse=True, return_counts=True, dim=dim)
+    positions = torch.arange(inverse.numel() - 1, -1, -1, device=x.device)
+    first = torch.zeros_like(counts).index_copy_(0, inverse.flip(0), positions)
+    if not in_order:
+        order = torch.argsort(first)
+        rank = torch.zeros_like(order).index_copy_(0, order, torch.arange(len(order), device=x.device))
+        return values.index_select(dim, order), first[order], rank[inverse], counts[order]
+    return values, first, inverse, counts
+
+
+def gates_in_order(x: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """Reorder the blocks of the first axis, one for each gate."""
+    blocks = x.chunk(len(order))
+    return torch.cat([blocks[i] for i in order])
+
+
+def layer_weights(
+    w: torch.Tensor, r: torch.Tensor, b: torch.Tensor | None, order: tuple[int, ...]
+) -> list[torch.Tensor]:
+    """Return the weights of a recurrent layer in torch's order, from [directions, gates * hidden, …]."""
+    weights = []
+    for direction in range(w.shape[0]):
+        parts = [w[direction], r[direction], *([] if b is None else b[direction].chunk(2))]
+        weights += [gates_in_order(part, order) for part in parts]
+    return weights
+
+
+def by_direction(x: torch.Tensor, directions: int) -> torch.Tensor:
+    """Return [time, directions, batch, hidden] from [time, batch, directions * hidden]."""
+    return x.unflatten(2, (directions, x.shape[2] // directions)).transpose(1, 2)
+
+
+def onnx_lstm(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    r: torch.Tensor,
+    b: torch.Tensor | None,
+    h: torch.Tensor | None,
+    c: torch.Tensor | None,
+    direction: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Compute an LSTM with weights in the order of ONNX: input, output, forget, cell."""
+    count, hidden = w.shape[0], r.shape[2]
+    zero = torch.zeros((count, x.shape[1], hidden), dtype=x.dtype, device=x.device)
+    states = (zero if h is None else h, zero if c is None else c)
+    x = x.flip(0) if direction == "reverse" else x
+    weights = layer_weights(w, r, b, (0, 2, 3, 1))
+    y, h, c = torch.lstm(x, states, weights, b is not None, 1, 0.0, False, count == 2, False)
+    y = y.flip(0) if direction == "reverse" else y
+    return by_direction(y, count), h, c
+
+
+def onnx_gru(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    r: torch.Tensor,
+    b: torch.Tensor | None,
+    h: torch.Tensor | None,
+    direction: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute a GRU with weights in the order of ONNX: update, reset, hidden."""
+    count, hidden = w.shape[0], r.shape[2]
+    h = torch.zeros((count, x.shape[1], hidden), dtype=x.dtype, device=x.device) if h is None else h
+    x = x.flip(0) if direction == "reverse" else x
+    weights = layer_weights(w, r, b, (1, 0, 2))
+    y, h = torch.gru(x, h, weights, b is not None, 1, 0.0, False, count == 2, False)
+    y = y.flip(0) if direction == "reverse" else y
+    return by_direction(y, count), h
+
+
+def onnx_rnn(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    r: torch.Tensor,
+    b: torch.Tensor | None,
+    h: torch.Tensor | None,
+    direction: str,
+    activation: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute a recurrent layer with one gate."""
+    count, hidden = w.shape[0], r.shape[2]
+    h = torch.zeros((count, x.shape[1], hidden), dtype=x.dtype, device=x.device) if h is None else h
+    x = x.flip(0) if direction == "reverse" else x
+    weights = layer_weights(w, r, b, (0,))
+    layer = torch.rnn_tanh if activation == "tanh" else torch.rnn_relu
+    y, h = layer(x, h, weights, b is not None, 1, 0.0, False, count == 2, False)
+    y = y.flip(0) if direction == "reverse" else y
+    return by_direction(y, count), h

@@ -23,7 +23,7 @@ from sardonyx.export.torch.functions import write
 from sardonyx.export.torch.hosts import HOST_FORMS
 from sardonyx.export.torch.operators import OPERATOR_FORMS
 from sardonyx.export.torch.primitives import spelled_dtype
-from sardonyx.export.torch.source import Module, Source
+from sardonyx.export.torch.source import Module, Source, without_unread
 
 
 def refusals(model: ir.Model, options: Options) -> Iterator[Refusal]:
@@ -135,6 +135,7 @@ def _source(program: Traced, parts: Module, name: str) -> tuple[str, str, dict[s
         for text, value in zip(write(s, function, expressions), function.results, strict=True)
     ]
     returned = results[0] if len(results) == 1 else f"({', '.join(results)},)" if results else "()"
+    s.lines = without_unread(s.lines, returned)
     text = file_text(name, parts, s.lines, arguments, returned, program)
     shown = file_text(name, parts, s.lines, arguments, "dict(locals())", program)
     variables = {text: value for value, text in s.expressions.items() if isinstance(text, str) and value.origin}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core.ir.graph import Function, Value
-from sardonyx.core.ir.types import TensorType, TupleType
+from sardonyx.core.ir.types import UINT64, TensorType, TupleType
 from sardonyx.errors import UnsupportedError
+from sardonyx.export.torch.element_types import WIDENED, WRAPPED
 from sardonyx.export.torch.hosts import HOST_FORMS
-from sardonyx.export.torch.operators import OPERATOR_FORMS, Call
+from sardonyx.export.torch.operators import OPERATOR_FORMS, Call, Unpacked
 from sardonyx.export.torch.primitives import LAZY, expression, form_of, spelled_dtype
 from sardonyx.export.torch.source import Source
 
@@ -63,8 +64,9 @@ def _write_value(s: Source, value: Value, names: dict[int, str]) -> None:
             return
     assert isinstance(value.type, TupleType)
     s.expressions[value] = results
-    for type_, result in zip(value.type.results, results, strict=True):
-        s.bind_sizes(type_, result)
+    for type_, result in zip(value.type.results, results, strict=False):
+        if result != "_":
+            s.bind_sizes(type_, result)
 
 
 def _bind(s: Source, value: Value) -> None:
@@ -79,13 +81,13 @@ def _call(s: Source, value: Value, names: dict[int, str]) -> list[str]:
     """Write a known operator of torch, else the values of the definition."""
     function: Function = value.params["function"]
     form = function.node
-    if form is not None and not form.domain and form.name in OPERATOR_FORMS:
+    if form is not None and not form.domain and form.name in OPERATOR_FORMS and _is_computable(value):
         call = Call(s, value, form)
-        results = OPERATOR_FORMS[form.name](call)
-        if results is not None:
+        known = OPERATOR_FORMS[form.name](call)
+        if known is not None:
             key = f"{form.name} → {call.spelling}"
             s.module.forms[key] = s.module.forms.get(key, 0) + 1
-            return _assigned(s, results, names, form.name)
+            return _assigned(s, known, names, form.name)
     if form is not None:
         key = f"{form.name} → definition"
         s.module.forms[key] = s.module.forms.get(key, 0) + 1
@@ -101,11 +103,23 @@ def _call(s: Source, value: Value, names: dict[int, str]) -> list[str]:
     return named
 
 
-def _assigned(s: Source, results: str | Sequence[str], names: dict[int, str], base: str) -> list[str]:
-    """Assign an expression, or a statement's several results, to names."""
+def _is_computable(value: Value) -> bool:
+    """Return True if torch computes with the element types of a call as they are."""
+    results = value.type.results if isinstance(value.type, TupleType) else ()
+    types = (*(operand.type for operand in value.operands), *results)
+    return not any(
+        isinstance(type_, TensorType) and (type_.dtype in WRAPPED or type_.dtype in WIDENED or type_.dtype == UINT64)
+        for type_ in types
+    )
+
+
+def _assigned(s: Source, results: str | Unpacked, names: dict[int, str], base: str) -> list[str]:
+    """Assign an expression to a name, or its elements to several; return the names."""
     if isinstance(results, str):
         return [s.assign(names.get(0) or base, results)]
-    return [s.assign(names.get(i) or base, result) for i, result in enumerate(results) if result] + []
+    targets = [s.name(names[i]) if names.get(i) else "_" for i in range(results.count)]
+    s.line(f"{', '.join(targets)} = {results.text}")
+    return targets
 
 
 def _host(s: Source, value: Value, names: dict[int, str]) -> list[str]:

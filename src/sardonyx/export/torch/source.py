@@ -267,6 +267,39 @@ class Source:
         )
 
 
+_ASSIGNMENT = re.compile(r"( *)([A-Za-z_]\w*) = (?!\[\]$)")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def without_unread(lines: Sequence[str], returned: str) -> list[str]:
+    """Return statements without assignments to names that no later statement reads.
+
+    Names are unique, and an assignment in a loop is read in any order: every statement outside counts as later.
+    """
+    statements = list(lines)
+    while True:
+        counts: dict[str, int] = {}
+        for text in (*statements, returned):
+            for name in _NAME.findall(text):
+                counts[name] = counts.get(name, 0) + 1
+        read = [
+            text
+            for text in statements
+            if (match := _ASSIGNMENT.match(text)) is None
+            or counts[match.group(2)] > 1
+            or _is_only_one(statements, text)
+        ]
+        if len(read) == len(statements):
+            return read
+        statements = read
+
+
+def _is_only_one(statements: Sequence[str], text: str) -> bool:
+    """Return True if a statement is the only one of its block."""
+    index = statements.index(text)
+    return index > 0 and statements[index - 1].endswith(":")
+
+
 def spelled_number(number: Any) -> str:
     """Return a number as Python writes it; infinities and NaN through ``math``."""
     if isinstance(number, float):
