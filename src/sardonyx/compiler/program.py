@@ -26,6 +26,7 @@ from sardonyx.compiler.lower.launch import Launch, Prepared
 from sardonyx.compiler.plan.compiled_function import CompiledFunction
 from sardonyx.compiler.plan.segments import Segment, describe_interpreted, find_last_readers
 from sardonyx.compiler.plan.tape import Plan
+from sardonyx.compiler.plan.weight_plan import WeightPlan
 from sardonyx.compiler.program_image.image import Image
 from sardonyx.compiler.program_image.reader import HostLookup, no_host_functions, read_image
 from sardonyx.compiler.program_image.writer import write_image
@@ -127,7 +128,40 @@ class Program:
         from sardonyx.compiler import pipeline
 
         compiled = pipeline.reweight(self._compiled, function)
-        return None if compiled is None else Program(compiled)
+        return None if compiled is None else self._over(compiled)
+
+    def weight_plan(self, before: Program, weights: Sequence[np.ndarray]) -> WeightPlan | None:
+        """Return how the constants of this program depend on weights.
+
+        The result is None unless each constant that differs is a view of a weight.
+
+        Args:
+            before: The program whose code this program reuses with other weights.
+            weights: The weights of this program that differ, contiguous.
+        """
+        return WeightPlan.of(self._compiled, before._compiled, weights)
+
+    def with_weights(self, plan: WeightPlan, weights: Mapping[int, np.ndarray]) -> Program | None:
+        """Return the program over other weights, without tracing; None if code depends on these.
+
+        Args:
+            plan: The result of :meth:`weight_plan`.
+            weights: The weights that change, contiguous, by their index in :meth:`weight_plan`.
+        """
+        compiled = plan.apply(self._compiled, weights, self.pool)
+        return None if compiled is None else self._over(compiled)
+
+    def _over(self, compiled: CompiledFunction) -> Program:
+        """Return the program of a record with other constants alone; plans are shared."""
+        program = Program(compiled)
+        for number, linked in self._plans.copy().items():
+            program._plans[number] = program._linked(linked.plan)
+        program._sizes = self._sizes
+        return program
+
+    def _linked(self, plan: Plan) -> Linked:
+        kernels = self._compiled.kernels
+        return Linked(plan, player(self.target), self.pool.address, kernels.addresses, self.prepared)
 
     def image(self) -> Image:
         """Return the program as data.
@@ -270,9 +304,7 @@ class Program:
                 select_known(self._compiled.guards, known_names),
                 known_names,
             )
-            kernels = self._compiled.kernels
-            linked = Linked(plan, player(self.target), self.pool.address, kernels.addresses, self.prepared)
-            self._plans[number] = linked
+            linked = self._plans[number] = self._linked(plan)
         return linked
 
     def _unsure_symbols(self, number: int) -> set[str]:

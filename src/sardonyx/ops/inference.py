@@ -500,11 +500,22 @@ _LAYERS = frozenset(
 )  # fmt: skip
 """Operators whose float inputs after the first are weights, regardless of their number of elements."""
 
+_JOINS = frozenset({"Add", "Sub", "Mul"})
+"""Operators that have no known value if one input is the result of a layer."""
+
 
 def _is_layer_weight(value: ir.Value) -> bool:
-    """Return True if a value is only read as a weight of layers."""
+    """Return True if a value is only read as a weight of layers, or added to or multiplied with the result of one."""
     uses = value.uses()
-    return bool(uses) and all(use.idx > 0 and use.node.op_type in _LAYERS for use in uses)
+    return bool(uses) and all(
+        (use.idx > 0 and use.node.op_type in _LAYERS) or (use.node.op_type in _JOINS and _joins_layer(use.node))
+        for use in uses
+    )
+
+
+def _joins_layer(node: ir.Node) -> bool:
+    producers = [operand.producer() for operand in node.inputs if operand is not None]
+    return any(producer is not None and producer.op_type in (*_LAYERS, "MatMul") for producer in producers)
 
 
 def _is_large(attribute: Any) -> bool:

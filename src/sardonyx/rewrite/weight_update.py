@@ -78,12 +78,7 @@ class Rewriting:
             weights: The weights, of the same element types and shapes.
         """
         with self._lock:
-            replay = _Replay(self._record, dict(zip(self._weights, weights, strict=True)))
-            try:
-                tensors = replay.tensors(self._held) if replay.is_same(self._equal) else None
-            except Exception as error:  # Rewriting again meets the same exception of a rule and reports it.
-                _log.info("the model is rewritten again, because rules raise %r over these weights", error)
-                tensors = None
+            tensors = self.tensors(weights)
             if tensors is None:
                 yield None
                 return
@@ -93,6 +88,29 @@ class Rewriting:
                 yield self._model
             finally:
                 self.release()
+
+    def elements(self) -> list[ir.TensorProtocol]:
+        """Return the tensors of the rewritten model inside of :meth:`over`, in the order of :meth:`tensors`."""
+        return [tensor.unrecorded() for tensor in self._held]
+
+    def held(self, indices: Iterable[int]) -> list[ir.TensorProtocol]:
+        """Return tensors of the rewritten model by their indices in :meth:`tensors`."""
+        return [self._held[index] for index in indices]
+
+    def tensors(self, weights: Sequence[ir.TensorProtocol]) -> list[ir.TensorProtocol] | None:
+        """Return the tensors of the rewritten model over other weights, always in the same order.
+
+        The result is None if the rewriting would differ.
+
+        Args:
+            weights: The weights, of the same element types and shapes.
+        """
+        replay = _Replay(self._record, dict(zip(self._weights, weights, strict=True)))
+        try:
+            return replay.tensors(self._held) if replay.is_same(self._equal) else None
+        except Exception as error:  # Rewriting again meets the same exception of a rule and reports it.
+            _log.info("the model is rewritten again, because rules raise %r over these weights", error)
+            return None
 
 
 class _Replay:

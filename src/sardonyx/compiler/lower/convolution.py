@@ -122,7 +122,9 @@ class ImageKernel:
         epilogue = self._epilogue(conv.result, wide)
         form = f"{conv.weights.type} {schedule.packed_layout} {self.target.name}"
         if schedule.algorithm == "depthwise":
-            weights = Prepared(conv.weights, form, lambda read: pack_depthwise_weights(read(conv.weights), self.target))
+            weights = Prepared(
+                conv.weights, form, lambda read: pack_depthwise_weights(read(conv.weights), self.target), True
+            )
             items = depthwise(
                 kernel,
                 x=image,
@@ -135,7 +137,7 @@ class ImageKernel:
                 epilogue=self._epilogue(conv.result, wide, result_type=t.FLOAT if t.is_integer(dtype) else None),
             )
         elif schedule.algorithm == "planar":
-            weights = Prepared(conv.weights, form, lambda read: pack_planar_weights(read(conv.weights)))
+            weights = Prepared(conv.weights, form, lambda read: pack_planar_weights(read(conv.weights)), moves=True)
             items = planar(
                 kernel, x=image, weights=w.pointer(weights), filters=filters, batch=shape[0], windows=windows,
                 out=out_sizes, outputs=schedule.outputs, epilogue=self._epilogue(conv.result, wide, planar=True),
@@ -151,7 +153,7 @@ class ImageKernel:
             tile = schedule.tile
             assert tile is not None
             packed = self._packed(conv, tile) if schedule.runtime_packing else Prepared(
-                conv.weights, form, lambda read: pack_weights(read(conv.weights), tile)
+                conv.weights, form, lambda read: pack_weights(read(conv.weights), tile), tile.dot_width == 1
             )  # fmt: skip
             items = convolution(
                 kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=out_sizes, tile=tile,
@@ -195,7 +197,7 @@ class ImageKernel:
             return tiles.transform_weights(source, schedule.winograd_tile, self.target)
 
         plan = self.plan(conv, schedule)
-        weights: Stage | Prepared = Prepared(conv.weights, form, transform)
+        weights: Stage | Prepared = Prepared(conv.weights, form, transform, schedule.fresh)
         if schedule.runtime_packing:
             weights = Stage(conv.weights, plan.weight_bytes)
         if not schedule.staged:

@@ -35,11 +35,13 @@ class Prepared:
         form: Description of the data, different for each form of the same constant.
         make: Computes the data; receives a function that reads closed values. Other kernels may share it for other
             weights (:mod:`.shared_kernels`): elements are read by this function alone.
+        moves: True if the data are elements of the source and zeros, at places that do not depend on elements.
     """
 
     source: Value
     form: str
     make: Callable[[Read], np.ndarray] = field(compare=False)
+    moves: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

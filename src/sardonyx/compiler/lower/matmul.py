@@ -241,7 +241,7 @@ class Contraction:
 
         source = f"{right} {columns} {b.shape} {b.strides} {b.offset}"
         source += ", whole steps" if schedule.form == "matrix" else ""
-        return Prepared(b.base, f"{layout}, {source} {self.writer.context.target.name}", make)
+        return Prepared(b.base, f"{layout}, {source} {self.writer.context.target.name}", make, layout.dot_width == 1)
 
     def _epilogue(self, rows: list[int], batch_rows: list[int], columns: list[int], batch_columns: list[int]):  # type: ignore[no-untyped-def]
         w, value, gates = self.writer, self.value, self.gates

@@ -83,7 +83,7 @@ def rebuild_constants(
         before: The same for the current constants.
         results: The results of the compiled function.
     """
-    changed = _changed_constants(substitution, before)
+    changed = changed_constants(substitution, before)
     if changed is None or not changed.isdisjoint(results):
         return None
     arrays = dict(prepared)
@@ -95,11 +95,11 @@ def rebuild_constants(
         elif not is_closed(key.source):
             return None
         elif not changed.isdisjoint(function("closed", (), [key.source], 0).values):
-            arrays[key] = key.make(lambda value: _elements(value, substitution))
+            arrays[key] = key.make(lambda value: elements(value, substitution))
     return arrays
 
 
-def _changed_constants(substitution: Substitution, before: Substitution) -> set[Value] | None:
+def changed_constants(substitution: Substitution, before: Substitution) -> set[Value] | None:
     """Return the constants with other elements; None if one of them may be part of the code."""
     changed = set()
     for value in {**before, **substitution}:
@@ -133,7 +133,7 @@ def _has_same_elements(a: Value, b: Value) -> bool:
     return all(np.array_equal(one[at : at + _BLOCK], other[at : at + _BLOCK]) for at in range(0, one.size, _BLOCK))
 
 
-def _elements(value: Value, substitution: Substitution) -> np.ndarray:
+def elements(value: Value, substitution: Substitution) -> np.ndarray:
     """Return the elements of a closed value after substitution of its constants."""
     if value in substitution:
         return evaluate_closed(substitution[value])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sardonyx.compiler.target.denormals import Denormals
     from sardonyx.core.eval.run_context import RunContext
     from sardonyx.runtime.compiled.frontend import Source
+    from sardonyx.runtime.compiled.weight_swap import WeightSwap
     from sardonyx.runtime.providers.protocol import OptimizationLevel
 
 
@@ -32,6 +33,7 @@ class NativeModel:
         input_names: The names of its inputs.
         output_names: The names of its results.
         source: The rewritten model, for programs over other weights; None if unknown.
+        swap: The replacement of weights without tracing; None if unknown.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class NativeModel:
         input_names: Sequence[str],
         output_names: Sequence[str],
         source: Source | None = None,
+        swap: WeightSwap | None = None,
     ) -> None:
         self.program = program
-        self._source = source
+        self._source, self._swap = source, swap
         self.input_names = list(input_names)
         self.output_names = list(output_names)
         self._positions = {name: position for position, name in enumerate(self.output_names)}
@@ -96,11 +99,23 @@ class NativeModel:
         if not self.program.can_be_reweighted:
             return None
         inputs, source = self.input_names, self._source
-        function = source.over(model, optimization) if source is not None else None
-        if function is None:
+        swapped = None if self._swap is None else self._swap.over(self.program, model, optimization)
+        if swapped is not None:
+            return NativeModel(swapped[0], inputs, self.output_names, source, swapped[1])
+        traced = source.traced(model, optimization) if source is not None else None
+        if traced is None:
             function, inputs, source = lower_model(model, optimization)
+        else:
+            function = traced[0]
         program = self.program.reweighted(function) if inputs == self.input_names else None
-        return None if program is None else NativeModel(program, inputs, self.output_names, source)
+        if program is None:
+            return None
+        swap = None
+        if source is not None and traced is not None:
+            from sardonyx.runtime.compiled.weight_swap import WeightSwap
+
+            swap = WeightSwap.of(source, self.program, program, model, traced[1])
+        return NativeModel(program, inputs, self.output_names, source, swap)
 
     @property
     def output_bytes(self) -> dict[str, int]:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.analysis.shape_guards import collect_guards, select_known
+from sardonyx.compiler.analysis.strided_views import MOVEMENTS
 from sardonyx.core.dim import Dim, Size, linear_symbol
 from sardonyx.core.eval.assumptions import assuming
 from sardonyx.core.eval.host_function import unknown_size
@@ -18,7 +19,8 @@ from sardonyx.core.ir.graph import Function, Value, function, symbols_in
 from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.core.rules.type_rules import recorded_assumptions
 from sardonyx.core.transform.simplify import simplify
-from sardonyx.errors import NeedsValueError, ShapeError, UnsupportedError
+from sardonyx.errors import NeedsValueError, SardonyxError, ShapeError, UnsupportedError
+from sardonyx.model.copying import copy_model
 from sardonyx.ops.graph import declared_type, prepare
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import Selection, exact_passes, select
@@ -155,13 +157,75 @@ class Source(NamedTuple):
         Raises:
             UnsupportedError: See :func:`trace_model`.
         """
+        traced = self.traced(model, optimization)
+        return None if traced is None else traced[0]
+
+    def traced(
+        self, model: ir.Model, optimization: OptimizationLevel
+    ) -> tuple[Function, list[ir.TensorProtocol]] | None:
+        """Return the result of :meth:`over`, and the tensors of the rewritten model in the order of :meth:`tensors`."""
         fingerprint = structure(model)
         if fingerprint is None or fingerprint.form != self.structure.form:
             return None
         if select(_TARGET, _passes(optimization)) != self.selection:  # Rules were registered since.
             return None
         with self.rewriting.over(fingerprint.weights) as rewritten:
-            return None if rewritten is None else trace_model(rewritten)
+            return None if rewritten is None else (trace_model(rewritten), self.rewriting.elements())
+
+    def tensors(self, model: ir.Model, optimization: OptimizationLevel) -> list[ir.TensorProtocol] | None:
+        """Return the tensors of the rewritten model for a model with other weights; None: see :meth:`over`."""
+        fingerprint = structure(model)
+        if fingerprint is None or fingerprint.form != self.structure.form:
+            return None
+        if select(_TARGET, _passes(optimization)) != self.selection:
+            return None
+        return self.rewriting.tensors(fingerprint.weights)
+
+    def only_moves(self, model: ir.Model, indices: Collection[int]) -> bool:
+        """Return True if tracing reads no element of some tensors, and computes only movements from these alone.
+
+        Every constant that tracing leaves of these tensors is then a view of one, whatever the elements are.
+
+        Args:
+            model: A model with the weights of :meth:`tensors`.
+            indices: Indices of the tensors in :meth:`tensors`.
+        """
+        fingerprint = structure(model)
+        if fingerprint is None:
+            return False
+        with self.rewriting.over(fingerprint.weights) as rewritten:
+            return rewritten is not None and _only_moves(rewritten, self.rewriting.held(indices))
+
+
+def _only_moves(model: ir.Model, tensors: Collection[ir.TensorProtocol]) -> bool:
+    """Return True if the function of a model over some of its weights has no operation on these alone but movements."""
+    twin, chosen, opened = copy_model(model), set(map(id, tensors)), set()
+    for name, value in list(twin.graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is not None and id(tensor) in chosen:
+            del twin.graph.initializers[name]
+            value.const_value, value.type, value.shape = None, ir.TensorType(tensor.dtype), tensor.shape  # type: ignore[assignment]
+            if value not in twin.graph.inputs:
+                twin.graph.inputs.append(value)
+            opened.add(name)
+    if len(opened) != len(chosen):
+        return False  # An attribute of a node.
+    try:
+        traced = trace_model(twin)
+    except SardonyxError:
+        return False
+    names = [value.name for value in twin.graph.inputs]
+    from_weights = {value for name, value in zip(names, traced.inputs, strict=True) if name in opened}
+    for member in traced.values:
+        if member.op in ("loop", "cond", "call", "host"):
+            return False
+        if from_weights.isdisjoint(member.operands):
+            continue
+        if all(operand in from_weights or operand.is_constant for operand in member.operands):
+            if member.op not in MOVEMENTS:
+                return False
+            from_weights.add(member)
+    return True
 
 
 def _passes(optimization: OptimizationLevel) -> list[str] | None:

@@ -1,0 +1,167 @@
+"""Weight plans: the constants of a program as views of a model's weights, for repeated replacement.
+
+Replacing weights by :mod:`.reweight` compares two functions. If each constant that differs is a view of one weight, the
+same constants are views of later weights too, and nothing but the form that kernels read is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sardonyx.base.cancellation import raise_if_cancelled
+from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.primitive_traits import is_splat
+from sardonyx.compiler.analysis.strided_views import MOVEMENTS
+from sardonyx.compiler.executor.thread_pool import Pool
+from sardonyx.compiler.lower.launch import Prepared
+from sardonyx.compiler.plan.compiled_function import CompiledFunction
+from sardonyx.compiler.plan.packing import Packing
+from sardonyx.compiler.plan.reweight import Substitution, changed_constants, elements
+from sardonyx.compiler.target.alignment import aligned
+from sardonyx.compiler.target.denormals import holds_denormals
+from sardonyx.compiler.target.description import Target
+from sardonyx.core.eval.tensor import constant
+from sardonyx.core.ir.graph import Value, function
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A view of a weight.
+
+    Attributes:
+        weight: Index of the weight.
+        offset: Offset of the first element in the weight, in bytes.
+        strides: For each axis, the bytes between neighbours.
+    """
+
+    weight: int
+    offset: int
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: np.ndarray, weights: Sequence[np.ndarray]) -> Origin | None:
+        """Return the origin of an array that is a view of a weight; None if the array is another memory."""
+        start, end = np.lib.array_utils.byte_bounds(array)
+        for i, weight in enumerate(weights):
+            first = weight.ctypes.data
+            if first <= start and end <= first + weight.nbytes and array.dtype == weight.dtype:
+                return cls(i, array.ctypes.data - first, array.strides)
+        return None
+
+    def view(self, weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the view of a weight, which is contiguous."""
+        return np.ndarray(shape, weight.dtype, weight, self.offset, self.strides)
+
+
+class WeightPlan:
+    """Replacement of weights of a compiled function.
+
+    Args:
+        origins: The origin of each constant that may change.
+        readers: Prepared constants by the constants that may change and that they depend on.
+
+    Attributes:
+        weights: Indices of the weights that may change.
+    """
+
+    def __init__(self, origins: Mapping[Value, Origin], readers: Mapping[Any, Sequence[Value]]) -> None:
+        self._origins, self._readers = origins, readers
+        self._packings: dict[Any, Packing | None] = {}
+        self.weights = frozenset(origin.weight for origin in origins.values())
+
+    @classmethod
+    def of(
+        cls, compiled: CompiledFunction, before: CompiledFunction, weights: Sequence[np.ndarray]
+    ) -> WeightPlan | None:
+        """Return the plan for weights that differ between two functions of the same code.
+
+        The result is None if a constant that differs is not a view of a weight.
+
+        Args:
+            compiled: A function with other weights than ``before``.
+            before: The function whose code ``compiled`` reuses.
+            weights: The weights of ``compiled`` that differ, contiguous.
+        """
+        changed = changed_constants(compiled.substitution, before.substitution)
+        if changed is None:
+            return None
+        origins = {}
+        for value in changed:
+            origin = Origin.of(compiled.substitution[value].known, weights)
+            if origin is None:
+                return None
+            origins[value] = origin
+        readers: dict[Any, Sequence[Value]] = {}
+        for key in compiled.prepared:
+            if isinstance(key, Value):
+                read = [key] if key in changed else []
+            elif is_closed(key.source):
+                read = [value for value in function("closed", (), [key.source], 0).values if value in changed]
+            else:
+                return None
+            if read:
+                readers[key] = read
+        return cls(origins, readers)
+
+    def apply(
+        self, compiled: CompiledFunction, weights: Mapping[int, np.ndarray], pool: Pool
+    ) -> CompiledFunction | None:
+        """Return the function over other weights; None if the code depends on these.
+
+        Args:
+            compiled: The function, with any weights.
+            weights: The weights that change by index, contiguous.
+            pool: The threads that pack.
+        """
+        constants: dict[Value, Value] = {}
+        for value, origin in self._origins.items():
+            weight = weights.get(origin.weight)
+            if weight is None:
+                continue
+            now = constant(origin.view(weight, value.known.shape), value.type.dtype)  # type: ignore[union-attr]
+            if is_splat(now):
+                return None
+            constants[value] = now
+        substitution: Substitution = {
+            **{value: now for value, now in compiled.substitution.items() if value.is_constant},
+            **constants,
+        }
+        prepared = dict(compiled.prepared)
+        renewed = []
+        denormal = np.zeros(1, np.int32)
+        for key, read in self._readers.items():
+            if constants.keys().isdisjoint(read):
+                continue
+            raise_if_cancelled()
+            if key not in self._packings:
+                self._packings[key] = _packing(key, read, compiled.target)
+            packing = self._packings[key]
+            if packing is None:
+                prepared[key] = _prepared(key, substitution)
+                renewed.append(prepared[key])
+                continue
+            source = np.ascontiguousarray(substitution[read[0]].known)
+            prepared[key] = packing.packed(source, compiled.target, pool, denormal)
+        has_denormals = bool(denormal[0]) or holds_denormals(prepared.values() if compiled.has_denormals else renewed)
+        return replace(compiled, substitution=substitution, prepared=prepared, has_denormals=has_denormals)
+
+
+def _packing(key: Any, read: Sequence[Value], target: Target) -> Packing | None:
+    """Return the packing of a prepared constant; None if it is more than one constant in another order."""
+    if not isinstance(key, Prepared) or not key.moves or len(read) != 1:
+        return None
+    (weight,) = read
+    between = function("closed", (), [key.source], 0).values
+    if any(value is not weight and value.op not in MOVEMENTS for value in between):
+        return None
+    return Packing.of(lambda numbers: _prepared(key, {weight: constant(numbers)}), weight.known, target)
+
+
+def _prepared(key: Any, substitution: Substitution) -> np.ndarray:
+    if isinstance(key, Value):
+        return aligned(np.asarray(substitution[key].known))
+    return aligned(key.make(lambda value: elements(value, substitution)))

@@ -1,0 +1,89 @@
+"""Weight swaps: a compiled model over other weights, without rewriting, tracing or comparison of functions.
+
+The first update of weights is traced (:meth:`.NativeModel.reweighted`). If every constant that it changed is a view of
+a weight, and the program computes nothing else from the elements of these weights, later updates prepare the constants
+of the new weights alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.rewrite.weight_digest import Contents
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.plan.weight_plan import WeightPlan
+    from sardonyx.compiler.program import Program
+    from sardonyx.runtime.compiled.frontend import Source
+    from sardonyx.runtime.providers.protocol import OptimizationLevel
+
+
+class WeightSwap:
+    """The current weights of a compiled model, and the way to replace them.
+
+    Args:
+        source: The rewritten model.
+        plan: The constants of the program as views of tensors.
+        tensors: The tensors of the rewritten model, as the program reads them.
+        free: Indices of the tensors that may change.
+    """
+
+    def __init__(
+        self, source: Source, plan: WeightPlan, tensors: Sequence[ir.TensorProtocol], free: Collection[int]
+    ) -> None:
+        self._source, self._plan, self._tensors, self._free = source, plan, tensors, free
+
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        before: Program,
+        after: Program,
+        model: ir.Model,
+        tensors: Sequence[ir.TensorProtocol],
+    ) -> WeightSwap | None:
+        """Return the swap of a program that was traced over other weights; None if it must be traced each time.
+
+        Args:
+            source: The rewritten model.
+            before: The program whose code ``after`` reuses.
+            after: The program over the weights of ``model``.
+            model: The model.
+            tensors: The tensors of the rewritten model that were traced.
+        """
+        arrays = [_array(tensor) for tensor in tensors]
+        plan = after.weight_plan(before, arrays)
+        if plan is None:
+            return None
+        # Tensors that no kernel reads, as statistics in training mode, are free too.
+        floats = {i for i, tensor in enumerate(tensors) if tensor.dtype.is_floating_point() and tensor.size > 1}
+        for free in (floats | plan.weights, plan.weights):
+            if source.only_moves(model, free):
+                return cls(source, plan, tensors, free)
+        return None
+
+    def over(
+        self, program: Program, model: ir.Model, optimization: OptimizationLevel
+    ) -> tuple[Program, WeightSwap] | None:
+        """Return the program over the weights of a model, and its swap; None if the model must be traced."""
+        tensors = self._source.tensors(model, optimization)
+        if tensors is None:
+            return None
+        contents, arrays = Contents(), dict[int, np.ndarray]()
+        for index, (was, now) in enumerate(zip(self._tensors, tensors, strict=True)):
+            if now is was:
+                continue
+            if index in self._free:
+                arrays[index] = _array(now)
+            elif not contents.equal(was, now):
+                return None
+        swapped = program.with_weights(self._plan, arrays)
+        return None if swapped is None else (swapped, WeightSwap(self._source, self._plan, tensors, self._free))
+
+
+def _array(tensor: ir.TensorProtocol) -> np.ndarray:
+    return np.ascontiguousarray(tensor.numpy())

@@ -1,0 +1,121 @@
+"""Weight plans: weights replaced without tracing, equal to the bit to a program that is compiled anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.compiler.plan.reweighted_models import drawn, filled, parsed, run, with_weights
+
+from sardonyx.compiler.executor.thread_pool import pool
+from sardonyx.compiler.plan.packing import Packing
+from sardonyx.compiler.target.description import host
+from sardonyx.runtime.compiled import frontend
+from sardonyx.runtime.compiled.compiled_model import NativeModel
+
+TARGET = host()
+
+
+def packed(packing: Packing, source: np.ndarray) -> tuple[np.ndarray, bool]:
+    denormal = np.zeros(1, np.int32)
+    result = packing.packed(source, TARGET, pool(2), denormal)
+    return result, bool(denormal[0])
+
+
+@given(
+    st.integers(1, 5), st.integers(1, 7), st.integers(1, 40), st.permutations(range(3)), st.integers(1, 3), st.data()
+)
+@settings(max_examples=40, deadline=None)
+def test_a_packed_weight_is_the_moved_weight(
+    a: int, b: int, c: int, axes: list[int], repeats: int, data: st.DataObject
+) -> None:
+    shape = (a * repeats, b, c)
+    source = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    columns = data.draw(st.sampled_from([16, 32, 64]))
+
+    def move(array: np.ndarray) -> np.ndarray:
+        moved = array.transpose(axes).reshape(-1, array.shape[axes[-1]])
+        panels = -(-moved.shape[1] // columns)
+        padded = np.zeros((len(moved), panels * columns), np.float32)
+        padded[:, : moved.shape[1]] = moved
+        return np.ascontiguousarray(padded.reshape(len(moved), panels, columns).swapaxes(0, 1))
+
+    packing = Packing.of(move, source, TARGET)
+    if packing is not None:
+        result, denormal = packed(packing, source)
+        np.testing.assert_array_equal(result, move(source))
+        assert not denormal
+
+
+def test_memory_of_a_packed_weight_is_not_reused_while_somebody_reads() -> None:
+    source = np.arange(1024, dtype=np.float32)
+    packing = Packing.of(lambda array: array[::-1].copy(), source, TARGET)
+    assert packing is not None
+    first, _ = packed(packing, source)
+    second, _ = packed(packing, source + 1)
+    np.testing.assert_array_equal(first, source[::-1])
+    np.testing.assert_array_equal(second, source[::-1] + 1)
+    address = first.ctypes.data
+    del first
+    assert packed(packing, source)[0].ctypes.data == address
+
+
+def test_denormal_numbers_are_noticed() -> None:
+    source = np.ones(1024, np.float32)
+    packing = Packing.of(lambda array: array[::-1].copy(), source, TARGET)
+    assert packing is not None
+    assert not packed(packing, source)[1]
+    source[700] = 1e-40
+    assert packed(packing, source)[1]
+
+
+@pytest.mark.parametrize("name", ["convolutions", "products"])
+def test_the_third_weights_are_not_traced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, feeds = filled(name)
+    native = NativeModel.compiled(model)
+    second = native.reweighted(with_weights(model, drawn))
+    assert second is not None
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("traced")
+
+    for _ in range(3):
+        new = with_weights(model, drawn)
+        with monkeypatch.context() as patched:
+            patched.setattr(frontend, "trace_model", refuse)
+            third = second.reweighted(new)
+        assert third is not None
+        for actual, expected in zip(run(third, feeds), run(NativeModel.compiled(new), feeds), strict=True):
+            np.testing.assert_array_equal(actual, expected)
+        second = third
+
+
+def test_one_of_several_weights_is_replaced() -> None:
+    model, feeds = filled("products")
+    native = NativeModel.compiled(model).reweighted(with_weights(model, drawn))
+    assert native is not None
+    new = with_weights(model, drawn)
+    native = native.reweighted(new)
+    assert native is not None
+    newer = new.clone()
+    newer.graph.initializers["v"].const_value = with_weights(model, drawn).graph.initializers["v"].const_value
+    again = native.reweighted(newer)
+    assert again is not None
+    np.testing.assert_array_equal(run(again, feeds)[0], run(NativeModel.compiled(newer), feeds)[0])
+
+
+CLIPPED = """net (float[N, 4] x) => (float[N, 4] y) <float[4] low = {-1.0, -2.0, -3.0, -4.0}>
+    { zero = Constant<value = float {0.0}>() bound = Max(low, zero) z = Sub(x, bound) y = Relu(z) }"""
+
+
+def test_what_is_computed_from_weights_is_computed_anew() -> None:
+    model, x = parsed(CLIPPED), {"x": np.ones((2, 4), np.float32)}
+    native: NativeModel | None = NativeModel.compiled(model)
+    for values in ([-2, -1, -5, -3], [-3, -4, -1, -2], [3, -4, 1, 2], [0.5, 4, 1, 2]):
+        new = with_weights(model, lambda name, array: np.array(values, array.dtype) if name == "low" else array)  # noqa: B023
+        again = native.reweighted(new) if native is not None else None
+        native = again or NativeModel.compiled(new)
+        np.testing.assert_array_equal(run(native, x)[0], np.maximum(1 - np.maximum(values, 0), 0)[None].repeat(2, 0))

@@ -1,0 +1,100 @@
+"""Publications: new weights of a live session, while other threads call."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx import Session
+
+ROWS = 24
+
+
+def network() -> bytes:
+    """Two products whose weights are one number each: an answer tells the numbers that computed it."""
+    graph = """net (float[N, 24] x) => (float[N, 24] y) <float[24, 24] w, float[24] b, float[24, 24] v>
+        { h = MatMul(x, w) i = Add(h, b) r = Relu(i) y = MatMul(r, v) }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
+    del model.graph.value_info[:]
+    for name, array in weights(1).items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model.SerializeToString()
+
+
+def weights(number: int) -> dict[str, np.ndarray]:
+    """Return weights whose answer is `number` for each element of the mean of a row, with different elements."""
+    spread = np.linspace(0.5, 1.5, ROWS, dtype=np.float32)
+    matrix = np.outer(spread / spread.sum(), np.ones(ROWS)).astype(np.float32)
+    return {
+        "w": number * matrix,
+        "b": (0.001 * number * (spread + 1)).astype(np.float32),
+        "v": matrix + 1e-3 * matrix.T,
+    }
+
+
+def publish_and_call(publications: int, versions: int) -> int:
+    """Publish while two threads call; return the number of checked answers."""
+    session = Session(network(), compile="wait")
+    x = {"x": np.ones((3, ROWS), np.float32)}
+    sets = [weights(number + 1) for number in range(versions)]
+    expected = []
+    for one in sets:
+        session.update_weights(one)
+        expected.append(session.run(None, x)[0].tobytes())
+    known, torn, counts = frozenset(expected), list[bytes](), [0, 0]
+    done = threading.Event()
+
+    def call(thread: int) -> None:
+        while not done.is_set():
+            answer = session.run(None, x)[0].tobytes()
+            counts[thread] += 1
+            if answer not in known:
+                torn.append(answer)
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(publications):
+        session.update_weights(sets[number % versions])
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not torn
+    assert session.run(None, x)[0].tobytes() == expected[(publications - 1) % versions]
+    return min(counts)
+
+
+def test_every_answer_is_that_of_one_publication() -> None:
+    assert publish_and_call(200, 5) > 0
+
+
+@pytest.mark.long
+def test_every_answer_of_ten_thousand_publications_is_that_of_one() -> None:
+    assert publish_and_call(10_000, 7) > 0
+
+
+def test_undo_restores_the_exact_bits_after_many_publications() -> None:
+    session = Session(network(), compile="wait")
+    x = {"x": np.ones((3, ROWS), np.float32)}
+    answers = [session.run(None, x)[0]]
+    for number in range(2, 8):
+        session.update_weights(weights(number))
+        answers.append(session.run(None, x)[0])
+    for expected in reversed(answers[:-1]):
+        session.undo()
+        np.testing.assert_array_equal(session.run(None, x)[0], expected)
+
+
+def test_an_array_may_change_after_its_publication() -> None:
+    session = Session(network(), compile="wait")
+    x = {"x": np.ones((1, ROWS), np.float32)}
+    for number in range(2, 6):
+        new = weights(number)
+        session.update_weights(new)
+        expected = session.run(None, x)[0]
+        for array in new.values():
+            array[...] = 7
+        np.testing.assert_array_equal(session.run(None, x)[0], expected)
