@@ -66,6 +66,7 @@ from sardonyx.compiler.plan.compiled_function import CompiledFunction, KernelCod
 from sardonyx.compiler.plan.reweight import match_values, rebuild_constants
 from sardonyx.compiler.plan.segments import Segment, Step, find_interpreted, split_segments
 from sardonyx.compiler.plan.shared_weights import prepare_weight
+from sardonyx.compiler.schedule.fault_coverage import FaultCoverage
 from sardonyx.compiler.schedule.fusion import Grouping
 from sardonyx.compiler.schedule.layout_assignment import blocked_images
 from sardonyx.compiler.segment_planning import PLAN_SEGMENT
@@ -255,7 +256,7 @@ def compile_function(
         host=host,
         reads=reads,
         inner=inner,
-        guards=list(dict.fromkeys([*collect_guards(function), *conditions])),
+        guards=list(dict.fromkeys([*collect_guards(function), *conditions, *lowering.fault_guards])),
         bodies=bodies,
         kernels=kernels,
         prepared=prepared,
@@ -350,9 +351,15 @@ def _lower(
     refused = dict(without_kernel or {})
     while True:
         grouping = FUSE(function, in_memory, refused, target, threads)
+        coverage = FaultCoverage(grouping)
+        if not coverage.stored.keys() <= in_memory.keys():
+            in_memory |= coverage.stored
+            continue
         whole = ASSIGN_LAYOUTS(grouping, threads, iteration)
         lowering = LOWER_GROUPS(whole, bodies.lowered, bodies.emit, bodies.shared)
         if not lowering.unfusable and not lowering.refused:
+            loops = (body for launch in lowering.launches if launch.writes.op == "loop" for body in launch.bodies)
+            lowering.fault_guards = [*coverage.guards, *(pair for body in loops for pair in body.fault_guards)]
             return lowering
         if not lowering.refused and lowering.unfusable.keys() <= in_memory.keys():
             for value in lowering.unfusable:
@@ -410,7 +417,8 @@ class _Bodies:
         ):
             return f"in {function.name}: the state of a loop may change its sizes"
         launches = order_concurrent_loops(lowering.launches, self._target, self._threads)
-        return Body(function, tuple(launches), lowering.blocks, collect_guards(function))
+        guards = [*collect_guards(function), *lowering.fault_guards]
+        return Body(function, tuple(launches), lowering.blocks, guards, lowering.fault_guards)
 
 
 def _module(launch: Launch, target: Target) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compiler.analysis.control_flow import CONTROL, results_of
 from sardonyx.compiler.analysis.primitive_traits import ORDERED
+from sardonyx.compiler.analysis.shape_guards import Equal
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import Unfusable, bound_at, stored
@@ -55,6 +56,8 @@ class Lowering:
         refused: Values without a kernel, with the reason. A defect of a template costs the group its kernel, not the
             function.
         blocked: The anchor or root of the group that requires a value of ``unfusable``.
+        fault_guards: Pairs of sizes that must be equal for kernels to notice every error in a value; see
+            :class:`.FaultCoverage`.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Lowering:
         self.unfusable: dict[Value, str] = {}
         self.refused: dict[Value, str] = {}
         self.blocked: dict[Value, Value] = {}
+        self.fault_guards: list[Equal] = []
         for group in context.grouping.groups:
             raise_if_cancelled()
             built_around = group.anchor or group.root

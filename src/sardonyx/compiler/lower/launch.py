@@ -173,12 +173,14 @@ class Body:
         launches: The launches, in order.
         blocks: Channels of a block, for each image in blocked layout.
         equal: Sizes that must be equal when the body runs.
+        fault_guards: The pairs of ``equal`` that :class:`.FaultCoverage` adds.
     """
 
     function: Function
     launches: tuple[Launch, ...]
     blocks: Mapping[Value, int]
     equal: Sequence[Equal] = ()
+    fault_guards: Sequence[Equal] = ()
 
     @property
     def all_writes(self) -> frozenset[Value]:
