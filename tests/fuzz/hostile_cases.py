@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 
 from tests.fuzz.tree_cases import draw_trees
 from tests.ops import microsoft_cases
+from tests.ops.decoder_models import VOCABULARY, decoder_graph
 from tests.ops.generators import GENERATORS
 from tests.ops.generators.draw import Case, Draw
 from tests.ops.generators.retyped import retyped
@@ -60,6 +61,7 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
     **{name: _standard(name) for name in GENERATORS},
     **{f"com.microsoft.{case.name}": _microsoft(case.name) for case in microsoft_cases.CASES},
     "com.microsoft.CachedAttention": lambda draw: _cached_attention(draw),
+    "com.microsoft.Search": lambda draw: _search(draw),
     **{name: lambda draw, name=name: draw_trees(draw, name) for name in (  # type: ignore[misc]
         "TreeEnsemble", "TreeEnsembleRegressor", "TreeEnsembleClassifier"
     )},
@@ -87,6 +89,22 @@ def _cached_attention(draw: Draw) -> Case:
     width = [] if name == "MultiHeadAttention" else [np.array([batch], np.int32)]
     inputs = [*qkv, *left_out, *caches, length, *width, beams]
     return Case(name, 1, inputs, {"num_heads": heads, **shared}, 3, "com.microsoft")
+
+
+def _search(draw: Draw) -> Case:
+    """Return a generation of tokens, whose lengths and numbers of beams are values in tensors."""
+    name = draw.pick("BeamSearch", "GreedySearch", "Sampling")
+    batch, length = draw.integer(1, 3), draw.integer(1, 4)
+    beams = draw.integer(1, 3)
+    prompt = draw.numbers.integers(0, VOCABULARY, (batch, length)).astype(np.int32)
+    most, least = (np.array([length + draw.integer(1, 5)], np.int32), np.array([draw.integer(0, 6)], np.int32))
+    penalty = np.array([draw.pick(1.0, 0.5, 2.0)], np.float32)
+    widths = [np.array([beams], np.int32), np.array([draw.integer(1, beams)], np.int32), penalty]
+    inputs = [prompt, most, least, *(widths if name == "BeamSearch" else []), penalty]
+    ngram = {"no_repeat_ngram_size": draw.integer(0, 3)}
+    chosen = {"top_p": 0.0, "min_tokens_to_keep": 1, "filter_value": -math.inf} if name == "Sampling" else {}
+    attributes = {"decoder": decoder_graph(), "eos_token_id": 5, "pad_token_id": 0, **ngram, **chosen}
+    return Case(name, 1, inputs, attributes, 1, "com.microsoft")
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,14 @@ CONTRIBUTED_ATTRIBUTES: dict[str, str] = {
         "do_rotary mask_filter_value num_heads past_present_share_buffer qkv_hidden_sizes "
         "rotary_embedding_dim scale unidirectional"
     ),
+    "BeamSearch": (
+        "decoder decoder_start_token_id early_stopping encoder eos_token_id init_decoder model_type "
+        "no_repeat_ngram_size pad_token_id vocab_size"
+    ),
     "BiasGelu": "",
     "BiasSoftmax": "axis is_inner_broadcast",
     "BiasSplitGelu": "",
-    "CDist": "metric",
+    "CDist": "metric p",
     "CropAndResize": "extrapolation_value mode",
     "DecoderMaskedMultiHeadAttention": "mask_filter_value num_heads output_qk past_present_share_buffer scale",
     "DequantizeLinear": "axis",
@@ -27,6 +31,10 @@ CONTRIBUTED_ATTRIBUTES: dict[str, str] = {
     "FusedMatMul": "alpha transA transB transBatchA transBatchB",
     "GatherBlockQuantized": "bits block_size gather_axis quantize_axis",
     "Gelu": "",
+    "GreedySearch": (
+        "decoder decoder_start_token_id encoder eos_token_id init_decoder model_type no_repeat_ngram_size "
+        "pad_token_id vocab_size"
+    ),
     "GridSample": "align_corners mode padding_mode",
     "GroupNorm": "activation channels_last epsilon groups",
     "GroupQueryAttention": (
@@ -66,6 +74,11 @@ CONTRIBUTED_ATTRIBUTES: dict[str, str] = {
     "Range": "",
     "Rfft": "normalized onesided signal_ndim",
     "RotaryEmbedding": "interleaved is_packed_batching num_heads rotary_embedding_dim scale",
+    "Sampling": (
+        "custom decoder decoder_start_token_id encoder eos_token_id filter_value init_decoder "
+        "min_tokens_to_keep model_type no_repeat_ngram_size pad_token_id presence_penalty temperature top_p "
+        "vocab_size"
+    ),
     "SkipLayerNormalization": "epsilon",
     "SkipSimplifiedLayerNormalization": "epsilon",
     "Tokenizer": "mark mincharnum pad_value separators stopwords tokenexp",

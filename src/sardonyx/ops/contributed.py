@@ -12,6 +12,7 @@ CONTRIBUTED = {
     },
     "com.microsoft": {
         "Attention": "T T T M T T M; T: bfloat16 float float16; M: int32",
+        "BeamSearch": ("F I I I I T T M M I I I; F: float float16 int32; I: int32; M: int32; T: float float16"),
         "BiasGelu": "T T; T: bfloat16 double float float16",
         "BiasSoftmax": "T T; T: double float float16",
         "BiasSplitGelu": "T T; T: float float16",
@@ -35,6 +36,7 @@ CONTRIBUTED = {
             "Tind: int32 int64; T2: bfloat16 float float16"
         ),
         "Gelu": "T; T: bfloat16 double float float16",
+        "GreedySearch": "I I I T I I I; T: float; I: int32",
         "GridSample": (
             "T1 T1; T1: bool complex128 complex64 double float float16 int16 int32 int64 int8 string uint16 uint32 "
             "uint64 uint8"
@@ -75,6 +77,7 @@ CONTRIBUTED = {
         "Range": "T T T; T: double float int16 int32 int64",
         "Rfft": "T; T: double float float16",
         "RotaryEmbedding": "T M T T; T: bfloat16 float float16; M: int64",
+        "Sampling": "I I I T I I I I I; T: float; I: int32",
         "SkipLayerNormalization": "T T T T T; T: bfloat16 float float16",
         "SkipSimplifiedLayerNormalization": "T T T T; T: bfloat16 float float16",
         "Tokenizer": "T; T: string",

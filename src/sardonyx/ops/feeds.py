@@ -12,12 +12,14 @@ from sardonyx.core.eval.tensor import constant, known
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import (
     STRING,
+    DType,
     MapType,
     OptionalType,
     SequenceType,
     TensorType,
     Type,
     dtype_of,
+    is_float,
     numpy_dtype,
 )
 from sardonyx.errors import FeedError
@@ -39,7 +41,7 @@ def as_value(feed: Any, declared: Type | None, name: str) -> Value:
         case MapType():
             if not isinstance(feed, Mapping):
                 raise FeedError(f"expected a dict for {declared}, got {type(feed).__name__}.", where=name)
-            return known(_to_map(feed, declared), declared)
+            return known(_to_map(feed, declared, name), declared)
     if feed is None or isinstance(feed, (list, tuple, dict)):
         raise FeedError(f"expected an array, got {type(feed).__name__}.", where=name, remedy="Use `numpy.asarray`.")
     array = _to_array(feed, name)
@@ -96,11 +98,40 @@ def _to_array(feed: Any, name: str) -> np.ndarray:
         raise
 
 
-def _to_map(feed: Mapping[Any, Any], declared: MapType) -> dict[Any, Any]:
-    if not isinstance(declared.value, TensorType) or declared.value.dtype == STRING:
-        return dict(feed)
-    number = numpy_dtype(declared.value.dtype).type
-    return {key: number(value) for key, value in feed.items()}
+def _to_map(feed: Mapping[Any, Any], declared: MapType, name: str) -> dict[Any, Any]:
+    """Return a map with keys and values of the declared types.
+
+    Raises:
+        FeedError: A key or a value is of another type.
+    """
+    key_type = str if declared.key == STRING else int
+    keys = [key.item() if isinstance(key, np.generic) else key for key in feed]
+    value_type = declared.value.dtype if isinstance(declared.value, TensorType) else None
+    values = list(feed.values())
+    for kind, elements, dtype in (("keys", keys, declared.key), ("values", values, value_type)):
+        wrong = [x for x in elements if dtype is not None and not _is_element(x, dtype)]
+        if wrong and dtype is not None:
+            raise FeedError(
+                f"expected {kind} of type {dtype.name.lower()} for {declared}, got {wrong[0]!r}.", where=name
+            )
+    if value_type is None or value_type == STRING:
+        return dict(zip(map(key_type, keys), values, strict=True))
+    number = numpy_dtype(value_type).type
+    return dict(zip(map(key_type, keys), map(number, values), strict=True))
+
+
+def _is_element(value: Any, dtype: DType) -> bool:
+    """Return True if a Python or numpy scalar is a value of an element type without loss."""
+    if dtype == STRING:
+        return isinstance(value, str)
+    if isinstance(value, np.ndarray) and not value.ndim:
+        value = value[()]
+    if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
+        return False
+    if is_float(dtype):
+        return True
+    limits = np.iinfo(numpy_dtype(dtype))
+    return bool(value == value // 1 and limits.min <= value <= limits.max)
 
 
 def to_python(value: Value) -> Any:

@@ -1,10 +1,11 @@
 """Registry of operators: each is a function over Core, found by domain, name and version.
 
 A definition's signature is the operator's: positional parameters are inputs (``Tensor | None = None`` for an optional
-input, ``*xs`` for a variadic one), keyword-only parameters are attributes with the standard's defaults. Four
+input, ``*xs`` for a variadic one), keyword-only parameters are attributes with the standard's defaults. Five
 keyword-only names are not attributes, but supplied by the caller: ``opset`` (the version of the operator's domain that
-the model imports), ``outputs`` (the number of requested results), ``identity`` (the node, for random numbers) and
-``between`` (subgraphs of the graph around the node, as functions from some of its values to another).
+the model imports), ``outputs`` (the number of requested results), ``identity`` (the node, for random numbers),
+``map_types`` (the types of the inputs that are maps) and ``between`` (subgraphs of the graph around the node, as
+functions from some of its values to another).
 An attribute whose name collides with these, with an input or with Python is written with an underscore after it.
 """
 
@@ -26,7 +27,7 @@ import numpy as np
 
 from sardonyx.core.eval.host_function import HostFunction, host, known_function
 from sardonyx.core.ir.graph import Value
-from sardonyx.core.ir.types import Type
+from sardonyx.core.ir.types import MapType, Type
 from sardonyx.errors import InvalidModelError, RuleError, UnsupportedError
 from sardonyx.model.unchecked_attributes import UNCHECKED
 from sardonyx.ops import definitions
@@ -44,7 +45,7 @@ Between = Callable[[Sequence[str], str], Callable[..., Value]]
 REQUIRED = inspect.Parameter.empty
 """Default of an attribute that has none."""
 
-CONTEXT_PARAMETERS = ("opset", "outputs", "identity", "between")
+CONTEXT_PARAMETERS = ("opset", "outputs", "identity", "map_types", "between")
 """Keyword-only parameters of a definition that are not attributes."""
 
 
@@ -121,8 +122,12 @@ class Operator:
         for name, parameter in self.renamed.items():
             if name in options:
                 options[parameter] = options.pop(name)
-        context = {"opset": opset, "outputs": outputs, "identity": identity, "between": between}
-        options.update((name, context[name]) for name in self.context_parameters)
+        if self.context_parameters:
+            maps = tuple(x.type for x in inputs if x is not None and isinstance(x.type, MapType))
+            context = {
+                "opset": opset, "outputs": outputs, "identity": identity, "map_types": maps, "between": between,
+            }  # fmt: skip
+            options.update((name, context[name]) for name in self.context_parameters)
         returned = self.definition(*inputs, **options)
         results = (returned,) if isinstance(returned, Value) else tuple(returned)
         if len(results) < outputs:

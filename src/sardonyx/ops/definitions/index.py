@@ -84,6 +84,7 @@ _FAMILIES: dict[str, dict[str, str]] = {
         "microsoft.fusions": (
             "BiasGelu BiasSoftmax BiasSplitGelu FastGelu FusedConv FusedGemm FusedMatMul Gelu QuickGelu"
         ),
+        "microsoft.generation": "BeamSearch GreedySearch Sampling",
         "microsoft.grouped_queries": "GroupQueryAttention",
         "microsoft.hashes": "MurmurHash3",
         "microsoft.normalization": (

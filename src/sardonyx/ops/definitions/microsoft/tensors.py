@@ -5,6 +5,7 @@ Source: ONNX Runtime's contrib operators, *Pad* to *NGramRepeatBlock*.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
@@ -35,16 +36,33 @@ def expand_dims(x: Tensor, axis: Tensor) -> Tensor:
     return L.unsqueeze(x, [int(L.static_scalar(axis, "the axis of ExpandDims"))])
 
 
+_EXPONENTS = {"chebyshev": math.inf, "cityblock": 1.0, "euclidean": 2.0, "manhattan": 1.0, "sqeuclidean": 2.0}
+"""The exponent p of the metrics that are special cases of Minkowski's."""
+
+
 @operator("CDist", since=1, domain=DOMAIN)
-def cdist(a: Tensor, b: Tensor, *, metric: str = "sqeuclidean") -> Tensor:
-    """Return the distance of each row of ``a`` [M, K] to each row of ``b`` [N, K], as [M, N]."""
-    if metric not in ("euclidean", "sqeuclidean"):
-        raise InvalidModelError(f"unknown metric {metric!r}; expected 'euclidean' or 'sqeuclidean'.")
+def cdist(a: Tensor, b: Tensor, *, metric: str = "sqeuclidean", p: float = 2.0) -> Tensor:
+    """Return the distance of each row of ``a`` [M, K] to each row of ``b`` [N, K], as [M, N].
+
+    ONNX Runtime computes Euclidean distances alone; skl2onnx writes other metrics, and ``p`` for Minkowski's.
+    """
+    if metric not in (*_EXPONENTS, "minkowski"):
+        raise InvalidModelError(
+            f"unknown metric {metric!r}; expected one of {', '.join(sorted([*_EXPONENTS, 'minkowski']))}."
+        )
+    exponent = _EXPONENTS.get(metric, p)
+    if not exponent > 0:
+        raise InvalidModelError(f"expected a positive `p`, got {p}.")
     if a.rank != 2 or b.rank != 2:
         raise InvalidModelError(f"expected two matrices, got ranks {a.rank} and {b.rank}.")
     difference = L.unsqueeze(a, [1]) - L.unsqueeze(L.of_shape(b, (b.shape[0], a.shape[1]), "the rows of CDist"), [0])
-    squares = L.reduce_sum(difference * difference, [-1])
-    return L.sqrt(squares) if metric == "euclidean" else squares
+    if exponent == 2:
+        squares = L.reduce_sum(difference * difference, [-1])
+        return squares if metric == "sqeuclidean" else L.sqrt(squares)
+    distance = L.abs_(difference)
+    if math.isinf(exponent):  # Rows without elements have a distance of 0.
+        return L.reduce_max(L.pad(distance, (0, 0, 0), (0, 0, 1)), [-1])
+    return L.reduce_sum(distance, [-1]) if exponent == 1 else L.reduce_sum(distance**exponent, [-1]) ** (1 / exponent)
 
 
 @operator("GridSample", since=1, domain=DOMAIN)

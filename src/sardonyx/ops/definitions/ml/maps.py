@@ -14,7 +14,7 @@ import numpy as np
 from sardonyx.core.eval.host_function import unknown_size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import MapType, SequenceType, TensorType, Type
-from sardonyx.errors import ExecutionError, InvalidModelError
+from sardonyx.errors import ExecutionError, InvalidModelError, TypeMismatchError
 from sardonyx.ops.registry import host_operator
 
 DOMAIN = "ai.onnx.ml"
@@ -75,19 +75,41 @@ def cast_map(
     return (np.array([values], t.numpy_dtype(_CASTS[cast_to])),)
 
 
+def _vocabulary(
+    map_types: Sequence[MapType], int64_vocabulary: Sequence[int], string_vocabulary: Sequence[str]
+) -> tuple[Sequence[Any], t.DType]:
+    """Return the keys in the order of the elements, and the type of the elements."""
+    (kind,) = map_types
+    assert isinstance(kind.value, TensorType)
+    name = "string_vocabulary" if kind.key == t.STRING else "int64_vocabulary"
+    vocabulary: Sequence[Any] = string_vocabulary if kind.key == t.STRING else int64_vocabulary
+    if not vocabulary:
+        raise InvalidModelError(f"DictVectorizer of {kind} needs `{name}`.")
+    return vocabulary, kind.value.dtype
+
+
 def _dict_vectorizer_types(
-    x: Type, *, int64_vocabulary: Sequence[int] = (), string_vocabulary: Sequence[str] = ()
+    x: Type,
+    *,
+    int64_vocabulary: Sequence[int] = (),
+    string_vocabulary: Sequence[str] = (),
+    map_types: Sequence[MapType],
 ) -> tuple[Type]:
-    assert isinstance(x, MapType) and isinstance(x.value, TensorType)
-    return (TensorType(x.value.dtype, (1, len(int64_vocabulary) or len(string_vocabulary))),)
+    if not map_types:
+        raise TypeMismatchError(f"expected a map for DictVectorizer, got {x}.")
+    vocabulary, dtype = _vocabulary(map_types, int64_vocabulary, string_vocabulary)
+    return (TensorType(dtype, (1, len(vocabulary))),)
 
 
 @host_operator("DictVectorizer", since=1, domain=DOMAIN, types=_dict_vectorizer_types, reason=REASON)
 def dict_vectorizer(
-    x: dict[Any, Any], *, int64_vocabulary: Sequence[int] = (), string_vocabulary: Sequence[str] = ()
+    x: dict[Any, Any],
+    *,
+    int64_vocabulary: Sequence[int] = (),
+    string_vocabulary: Sequence[str] = (),
+    map_types: Sequence[MapType],
 ) -> tuple[np.ndarray]:
-    vocabulary: Sequence[Any] = string_vocabulary or int64_vocabulary
-    sample = next(iter(x.values()), 0.0)
-    if isinstance(sample, str):
-        return (np.array([[x.get(key, "") for key in vocabulary]], object),)
-    return (np.array([[x.get(key, 0) for key in vocabulary]], np.asarray(sample).dtype),)
+    """Return the value of each key of the vocabulary, [1, keys]; zero or an empty string for an absent key."""
+    vocabulary, dtype = _vocabulary(map_types, int64_vocabulary, string_vocabulary)
+    absent = "" if dtype == t.STRING else 0
+    return (np.array([[x.get(key, absent) for key in vocabulary]], t.numpy_dtype(dtype)),)
