@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-SOURCES = ("torch-small", "torchvision", "timm", "transformers")
+SOURCES = ("torch-small", "torchvision", "timm", "transformers", "keras")
 WAYS = ("sardonyx", "torch.onnx")
 GOOD = "proved"
 
@@ -68,7 +68,7 @@ def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
         return {**row, "status": "no source", "reason": f"{type(error).__name__}: {error}"[:300]}
     try:
         options = {"exporter": way, "simplify": way == "sardonyx"}
-        result = sardonyx.convert(module, inputs, **options)  # type: ignore[arg-type]
+        result = sardonyx.convert(module, inputs or None, **options)  # type: ignore[arg-type]
         report = result.report
         row |= {
             "status": report.verdict.status,

@@ -42,6 +42,14 @@ class Importer:
 
 IMPORTERS: tuple[Importer, ...] = (
     Importer(
+        "keras",
+        "sardonyx.convert.keras.importer",
+        requires=("keras",),
+        extra="keras",
+        suffixes=(".keras", ".h5", ".hdf5"),
+        classes=("keras",),
+    ),
+    Importer(
         "torch",
         "sardonyx.convert.torch",
         requires=("torch",),

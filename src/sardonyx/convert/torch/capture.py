@@ -33,7 +33,7 @@ class Captured:
 
     Attributes:
         exported: The program.
-        openness: ``"all"``, ``"first"``, ``"named"`` or ``"none"``: the axes declared as open.
+        openness: ``"all"``, ``"declared"``, ``"first"``, ``"named"`` or ``"none"``: the axes declared as open.
         sizes: The open sizes, by symbol.
     """
 
@@ -53,6 +53,7 @@ class Program:
         exported: The program, if the source is one.
         options: The caller's options.
         notes: Remarks for the report.
+        open_axes: The axes that every positional example declares as open; None if the program declares none.
     """
 
     module: torch.nn.Module
@@ -61,6 +62,7 @@ class Program:
     exported: torch.export.ExportedProgram | None
     options: Options
     notes: list[str] = field(default_factory=list)
+    open_axes: Sequence[Sequence[int]] | None = None
 
     @cached_property
     def captured(self) -> Captured:
@@ -71,8 +73,25 @@ class Program:
         """
         if self.exported is not None:
             return Captured(self.exported, "named", open_sizes(self.exported))
+        return self._captured(self._choices())
+
+    def narrow(self) -> bool:
+        """Capture the program again with fewer open axes; return False if there is no such choice.
+
+        Raises:
+            ConversionError: torch.export refuses the program.
+        """
+        choices = self._choices() if self.exported is None else ()
+        current = self.captured.openness
+        rest = choices[choices.index(current) + 1 :] if current in choices else ()
+        if not rest or not self.captured.sizes:
+            return False
+        self.captured = self._captured(rest)
+        return True
+
+    def _captured(self, choices: Sequence[str]) -> Captured:
         failures: list[Exception] = []
-        for openness in self._choices():
+        for openness in choices:
             try:
                 exported = self._export(openness)
             except Exception as error:  # torch.export raises exceptions of a dozen unrelated classes.
@@ -83,7 +102,7 @@ class Program:
 
     def _choices(self) -> tuple[str, ...]:
         if self.options.dynamic == "auto" or self.options.dynamic is True:
-            return ("all", "first", "none")
+            return ("all" if self.open_axes is None else "declared", "first", "none")
         return ("named",) if self.options.dynamic else ("none",)
 
     def _export(self, openness: str) -> torch.export.ExportedProgram:
@@ -99,6 +118,9 @@ class Program:
             assert isinstance(self.options.dynamic, Mapping)
             return self._named_shapes(self.options.dynamic)
         automatic = torch.export.Dim.AUTO
+        if openness == "declared" and self.open_axes is not None:
+            declared = (dict.fromkeys(axes, automatic) for axes in self.open_axes)
+            return dict(zip(self.arguments, declared, strict=True))
 
         def axes(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
@@ -310,7 +332,7 @@ def refusal(error: Exception, first: Exception | None = None) -> ConversionError
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     user = _user_line(first or error) or _user_line(error)
-    problem = f"torch.export refuses the program: {type(error).__name__}: {lines[0][:300] if lines else ''}"
+    problem = f"torch.export refuses the program: {type(error).__name__}: {' '.join(lines[:3])[:400]}"
     return ConversionError(problem, where=user, remedy="Rewrite the branch or loop on data with `torch.cond` or masks.")
 
 

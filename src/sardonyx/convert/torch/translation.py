@@ -48,11 +48,18 @@ def read(program: Program) -> Imported:
     Raises:
         ConversionError: An operator has no translation; names all of them with the source lines.
     """
-    captured, runner = program.captured, program.runner
-    with quiet():
-        exported = decomposed(captured.exported)
-    translation = _Translation(exported, runner, program.options)
-    model = translation.model()
+    while True:
+        captured, runner = program.captured, program.runner
+        with quiet():
+            exported = decomposed(captured.exported)
+        translation = _Translation(exported, runner, program.options)
+        try:
+            model = translation.model()
+            break
+        except ConversionError:
+            # An axis that a translation needs as a number, e.g. the channels of a convolution.
+            if not program.narrow():
+                raise
     names = {str(value.name) for value in model.graph.inputs}
     feeds = {
         name: as_array(leaf)

@@ -111,7 +111,7 @@ def _add(x: Any, y: Any, *, alpha: Any = 1) -> Tensor:
     return add_(x, y)
 
 
-@aten("sub.Tensor", "sub.Scalar")
+@aten("sub.Tensor", "sub.Scalar", "subtract.Tensor", "subtract.Scalar")
 def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Tensor:
     x, y = promoted(x, y)
     if not (is_number(alpha) and alpha == 1):
@@ -124,7 +124,7 @@ def _rsub(x: Any, y: Any, alpha: Any = 1) -> Tensor:
     return _sub(y, x, alpha=alpha)
 
 
-@aten("mul.Tensor", "mul.Scalar")
+@aten("mul.Tensor", "mul.Scalar", "multiply.Tensor", "multiply.Scalar")
 def _mul(x: Any, y: Any) -> Tensor:
     return mul_(*promoted(x, y))
 
@@ -136,7 +136,7 @@ def _true_quotient(x: Any, y: Any) -> Tensor:
     return div_(tensor_of(x, dtype), tensor_of(y, dtype))
 
 
-@aten("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
+@aten("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar", "divide.Tensor", "divide.Scalar")
 def _div(x: Any, y: Any) -> Tensor:
     return _true_quotient(x, y)
 

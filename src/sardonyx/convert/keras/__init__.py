@@ -1,0 +1,1 @@
+"""Models of Keras 3: live ones of any backend, and files (``.keras``, ``.h5``)."""

@@ -1,0 +1,97 @@
+"""Models of Keras become proved models with the sizes open that they declare."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed, the backend of these tests")
+os.environ.setdefault("KERAS_BACKEND", "torch")
+keras = pytest.importorskip("keras", reason="keras is not installed")
+
+import sardonyx  # noqa: E402
+from sardonyx.errors import ModelFileError, OptionError  # noqa: E402
+
+layers = keras.layers
+
+
+def chain(shape: tuple[int | None, ...], *parts: Any, dtype: str = "float32") -> Any:
+    return keras.Sequential([layers.Input(shape, dtype=dtype, name="x"), *parts])
+
+
+PROGRAMS: dict[str, tuple[Callable[[], Any], set[str]]] = {
+    "convolution": (
+        lambda: chain((8, 8, 3), layers.Conv2D(4, 3, padding="same"), layers.BatchNormalization(), layers.ReLU()),
+        {"batch"},
+    ),
+    "lstm": (lambda: chain((None, 4), layers.Bidirectional(layers.LSTM(3)), layers.Dense(2, "gelu")), {"batch", "x_1"}),
+    "cells": (lambda: chain((None, 4), layers.GRU(3, reset_after=False)), {"batch", "x_1"}),
+    "masked": (
+        lambda: chain((None,), layers.Embedding(9, 4, mask_zero=True), layers.LSTM(3), dtype="int32"),
+        {"batch", "x_1"},
+    ),
+    "normalization": (lambda: chain((6, 8), layers.LayerNormalization(), layers.GroupNormalization(4)), {"batch"}),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_model_is_proved_with_the_sizes_open_that_it_declares(name: str) -> None:
+    keras.utils.set_random_seed(0)
+    make, sizes = PROGRAMS[name]
+    report = sardonyx.convert(make()).report
+    assert report.verdict.status == "proved", report.verdict.reason
+    assert {size for size, values in report.sizes.items() if len(values) > 1} == sizes
+
+
+def test_inputs_outputs_and_values_are_named_as_in_keras() -> None:
+    x = layers.Input((4,), name="features")
+    model = keras.Model(x, layers.Dense(2, name="head")(layers.Dense(3, "relu", name="body")(x)))
+    result = sardonyx.convert(model, simplify=False)
+    assert [value.name for value in result.model.graph.inputs] == ["features"]
+    assert [value.name for value in result.model.graph.outputs] == ["head"]
+    assert "body/kernel" in result.model.graph.initializers
+    assert any(str(node.outputs[0].name).startswith("body.") for node in result.model.graph)
+
+
+def test_a_subclassed_model_needs_examples() -> None:
+    class Double(keras.Model):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            return x * 2
+
+    with pytest.raises(OptionError, match="declares no inputs"):
+        sardonyx.convert(Double())
+    report = sardonyx.convert(Double(), (np.ones((3, 2), np.float32),)).report
+    assert report.verdict.status == "proved"
+
+
+def test_a_file_is_converted(tmp_path: Path) -> None:
+    chain((5,), layers.Dense(3)).save(tmp_path / "model.keras")
+    assert sardonyx.convert(str(tmp_path / "model.keras")).report.verdict.status == "proved"
+
+
+def test_a_file_with_python_code_is_refused(tmp_path: Path) -> None:
+    chain((5,), layers.Lambda(lambda x: x + 1)).save(tmp_path / "model.keras")
+    with pytest.raises(ModelFileError, match="holds Python code"):
+        sardonyx.convert(str(tmp_path / "model.keras"))
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.keras"
+    path.write_bytes(b"text")
+    with pytest.raises(ModelFileError, match="expected an archive"):
+        sardonyx.convert(str(path))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("other.json", "{}")
+    with pytest.raises(ModelFileError, match=r"config\.json"):
+        sardonyx.convert(str(path))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", json.dumps({"class_name": " " * 10_000_000}))
+    with pytest.raises(ModelFileError, match="unpacks to"):
+        sardonyx.convert(str(path))
