@@ -206,5 +206,5 @@ def _require_running(signature: Signature) -> None:
     names = list(getattr(signature.model, "output_names", None) or ())
     if len(names) != count or len(set(names)) != count:
         names = [f"output_{index}" for index in range(count)] if count > 1 else ["output"]
-    taken = set(signature.names)
-    signature.outputs = [f"{name}_output" if name in taken else name for name in names]
+    inputs = set(signature.names)
+    signature.outputs = [f"{name}_output" if name in inputs else name for name in names]
