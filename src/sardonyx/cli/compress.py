@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from sardonyx.cli import compression
 from sardonyx.cli.output import AsJson, ModelPath, Output, console, errors, print_json, report_written
-from sardonyx.compress.evidence import METRICS, plain, stored_metric
+from sardonyx.compress.evidence import plain
 from sardonyx.compress.search import Budget, CompressionReport, compress
 from sardonyx.compress.search.page import write_page
 from sardonyx.errors import OptionError
@@ -24,17 +25,10 @@ BROKEN = 3
 def command(
     model: ModelPath,
     output: Output,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Samples to learn from: .npz, or a folder of images, audio or arrays.", show_default=False),
-    ] = None,
-    evaluation: Annotated[
-        Path | None, typer.Option("--eval", help="Samples with labels that judge (.npz).", show_default=False)
-    ] = None,
-    metric: Annotated[str, typer.Option(help=f"The metric of --eval: {', '.join(METRICS)}.")] = "top1",
-    drop: Annotated[
-        float | None, typer.Option(help="Largest loss of the metric, in its units.", show_default=False)
-    ] = None,
+    data: compression.Samples = None,
+    evaluation: compression.Evaluation = None,
+    metric: compression.MetricName = "top1",
+    drop: compression.Drop = None,
     sqnr: Annotated[
         float | None, typer.Option(help="Smallest SQNR of an output in dB; 20 without --eval.", show_default=False)
     ] = None,
@@ -54,11 +48,8 @@ def command(
     allow_slower: Annotated[
         bool, typer.Option("--allow-slower", help="Accept a result that is slower than the original.")
     ] = False,
-    preprocess: Annotated[
-        Path | None,
-        typer.Option(help="A model that computes inputs from items.", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the intervals.")] = 0,
+    preprocess: compression.Preprocess = None,
+    seed: compression.Seed = 0,
     trials: Annotated[int, typer.Option(help="Most plans to try.")] = 40,
     time: Annotated[
         str | None, typer.Option(help="Time after which no further plan is tried: 10m.", show_default=False)
@@ -86,7 +77,7 @@ def command(
         result = compress(
             source,
             data,
-            evaluate=None if evaluation is None else stored_metric(metric, evaluation, source, preprocess),
+            evaluate=compression.evaluate_of(evaluation, metric, model, preprocess),
             budget=budget,
             preprocess=preprocess,
             seed=seed,

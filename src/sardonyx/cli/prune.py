@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from sardonyx.cli import compression
 from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, report_written
-from sardonyx.compress.evidence import METRICS, plain, stored_metric
+from sardonyx.compress.evidence import plain
 from sardonyx.compress.pruning import PruningReport, prune
-from sardonyx.model import load
+from sardonyx.compress.pruning.prune import STEPS
 
 EXAMPLE = "sardonyx prune digits_classifier.onnx --channels 0.3 --data train.npz -o small.onnx"
 
@@ -22,37 +22,45 @@ def command(
     channels: Annotated[
         float | None, typer.Option(help="Share of channels to remove from the shapes.", show_default=False)
     ] = None,
+    heads: Annotated[float | None, typer.Option(help="Share of attention heads to remove.", show_default=False)] = None,
+    layers: Annotated[
+        float | None, typer.Option(help="Share of residual branches to remove; needs --data.", show_default=False)
+    ] = None,
     sparsity: Annotated[
         float | None, typer.Option(help="Share of weights to set to zero, per layer.", show_default=False)
     ] = None,
     pattern: Annotated[
-        str | None, typer.Option(help="2:4 for two zeros of four input channels.", show_default=False)
-    ] = None,
-    data: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="Samples of real inputs: .npz (axis 0 of each array), or a folder of images, audio or arrays.",
+            help="N:M for N nonzero of M input channels (2:4), RxC for blocks of outputs and inputs.",
             show_default=False,
         ),
     ] = None,
-    criterion: Annotated[str, typer.Option(help="Importance: auto, magnitude, or activation (with --data).")] = "auto",
-    preprocess: Annotated[
-        Path | None, typer.Option(help="Model that computes inputs from the items of --data.", show_default=False)
+    data: compression.Samples = None,
+    criterion: Annotated[
+        str, typer.Option(help="Importance: auto, magnitude, activation, taylor, wanda or sparsegpt.")
+    ] = "auto",
+    recover: Annotated[
+        str, typer.Option(help="Recovery: auto, none, bias, reconstruct (least squares) or finetune.")
+    ] = "auto",
+    steps: Annotated[int, typer.Option(help="Steps of fine-tuning on the answers of the original.")] = STEPS,
+    align: Annotated[
+        bool | None,
+        typer.Option(
+            "--align/--no-align",
+            help="Leave whole vectors of channels; by default where that is no more work.",
+            show_default=False,
+        ),
     ] = None,
-    evaluation: Annotated[
-        Path | None, typer.Option("--eval", help="Samples with labels (.npz) for --metric.", show_default=False)
-    ] = None,
-    metric_name: Annotated[str, typer.Option("--metric", help=f"Metric of --eval: {', '.join(METRICS)}.")] = "top1",
-    drop: Annotated[
-        float | None, typer.Option(help="Largest permitted loss of the metric, for the verdict.", show_default=False)
-    ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(help="Leave these nodes or operators as they are (A,B; repeatable).", show_default=False),
-    ] = None,
+    preprocess: compression.Preprocess = None,
+    evaluation: compression.Evaluation = None,
+    metric_name: compression.MetricName = "top1",
+    drop: compression.Drop = None,
+    exclude: compression.Exclude = None,
+    seed: compression.Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Remove channels from shapes, or set weights to zero, and measure the error of the outputs.
+    """Remove channels, heads or layers, or set weights to zero, and measure the error of the outputs.
 
     Exit code 1 if the loss of the metric exceeds --drop; the file is written.
     """
@@ -61,13 +69,19 @@ def command(
             model,
             data,
             channels=channels,
+            heads=heads,
+            layers=layers,
             sparsity=sparsity,
             pattern=pattern,
             criterion=criterion,
+            recover=recover,
+            steps=steps,
+            align=align,
             preprocess=preprocess,
-            evaluate=None if evaluation is None else stored_metric(metric_name, evaluation, load(model)),
+            evaluate=compression.evaluate_of(evaluation, metric_name, model, preprocess),
             drop=drop,
             exclude=names_in(exclude),
+            seed=seed,
         )
         result.save(output)
     if as_json:
@@ -81,7 +95,7 @@ def command(
 
 def _show(report: PruningReport) -> None:
     before, after = report.weight_bytes
-    subject = "channels removed" if report.kind == "channels" else "weights are zero"
+    subject = "weights are zero" if report.kind == "sparsity" else f"{report.kind} removed"
     console.print(f"{report.removed:,} of {report.candidates:,} {subject} (by {report.criterion}).", markup=False)
     console.print(f"Weights: {before:,} -> {after:,} bytes.", markup=False)
     for note in report.notes:

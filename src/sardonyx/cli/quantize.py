@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from sardonyx.cli import compression
 from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, report_written
-from sardonyx.compress.evidence import METRICS, Evaluate, metric, plain, read_labels
+from sardonyx.compress.evidence import plain
 from sardonyx.compress.quantization import QuantizationReport, quantize
 from sardonyx.compress.quantization.methods.table import METHODS
-from sardonyx.compress.samples import read_samples
-from sardonyx.errors import OptionError
-from sardonyx.model import load
-from sardonyx.rewrite.verify.inputs import required_inputs
 
 EXAMPLE = "sardonyx quantize model.onnx --data real.npz -o small.onnx"
 
@@ -23,13 +19,7 @@ EXAMPLE = "sardonyx quantize model.onnx --data real.npz -o small.onnx"
 def command(
     model: ModelPath,
     output: Output,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Samples of real inputs: .npz (axis 0 of each array), or a folder of images, audio or arrays.",
-            show_default=False,
-        ),
-    ] = None,
+    data: compression.Samples = None,
     scheme: Annotated[
         str, typer.Option(help="Types: int8, int16, int4, int2, float8, float4, or bits as in w8a16.")
     ] = "int8",
@@ -59,26 +49,17 @@ def command(
         str, typer.Option(help="Ranges: auto, minmax, moving-average, percentile, mse or entropy.")
     ] = "auto",
     method: Annotated[str, typer.Option(help=f"auto, or one of {', '.join(METHODS)}.")] = "auto",
-    preprocess: Annotated[
-        Path | None, typer.Option(help="Model that computes inputs from the items of --data.", show_default=False)
-    ] = None,
-    evaluation: Annotated[
-        Path | None, typer.Option("--eval", help="Samples with labels (.npz) for --metric.", show_default=False)
-    ] = None,
-    metric_name: Annotated[str, typer.Option("--metric", help=f"Metric of --eval: {', '.join(METRICS)}.")] = "top1",
-    drop: Annotated[
-        float | None, typer.Option(help="Largest permitted loss of the metric, for the verdict.", show_default=False)
-    ] = None,
+    preprocess: compression.Preprocess = None,
+    evaluation: compression.Evaluation = None,
+    metric_name: compression.MetricName = "top1",
+    drop: compression.Drop = None,
     no_bias_correction: Annotated[
         bool, typer.Option("--no-bias-correction", help="Keep biases, without correction by the mean error.")
     ] = False,
     reduce_range: Annotated[
         bool, typer.Option("--reduce-range", help="Use 7 bits for weights, for processors without VNNI.")
     ] = False,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(help="Leave these nodes or operators in float (A,B; repeatable).", show_default=False),
-    ] = None,
+    exclude: compression.Exclude = None,
     as_json: AsJson = False,
 ) -> None:
     """Quantize weights and activations, or weights alone, and measure the error of the outputs.
@@ -96,7 +77,7 @@ def command(
             **choices,
             block=block,
             preprocess=preprocess,
-            evaluate=None if evaluation is None else _evaluate(model, evaluation, metric_name),
+            evaluate=compression.evaluate_of(evaluation, metric_name, model, preprocess),
             drop=drop,
             bias_correction=not no_bias_correction,
             reduce_range=reduce_range,
@@ -111,15 +92,6 @@ def command(
         report_written(output, as_json=False)
     if verdict == "not kept":
         raise typer.Exit(1)
-
-
-def _evaluate(model: Path, path: Path, name: str) -> Evaluate:
-    """Return the metric of an archive of samples with labels."""
-    if name not in METRICS:
-        raise OptionError(f"expected one of {', '.join(METRICS)}, got {name!r}.", where="--metric")
-    source = load(model)
-    inputs = [str(value.name) for value in required_inputs(source)]
-    return metric(name, read_labels(path, inputs, name), read_samples(path, source))
 
 
 def _show(report: QuantizationReport) -> None:

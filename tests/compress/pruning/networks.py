@@ -97,3 +97,61 @@ def flattened(zeros: bool = True) -> bytes:
         helper.make_node("Add", ["p", b.weight("b3", 4)], ["y"]),
     ]  # fmt: skip
     return b.model(nodes, 4)
+
+
+def transformer(zero_heads: bool = False, batch: int | str = "N") -> bytes:
+    """Return two blocks of attention (four heads of queries, two of keys and values) and of a hidden layer.
+
+    The second and fourth pair of heads, and the second block, have small weights.
+    """
+    b = Builder(3)
+    nodes: list[onnx.NodeProto] = []
+    sizes = {"four": [0, 0, 4, 4], "two": [0, 0, 2, 1, 4], "wide": [1, 1, 1, 2, 1], "flat": [0, 0, 16]}
+    for name, values in sizes.items():
+        b.weights.append(numpy_helper.from_array(np.array(values, np.int64), name))
+    b.weights.append(numpy_helper.from_array(np.array(0.5, np.float32), "scale"))
+
+    def scaled(name: str, rows: int, columns: int, factor: float) -> str:
+        values = b.rng.standard_normal((rows, columns)) * factor
+        if zero_heads and name[0] in "qkv":
+            values[:, columns // 2 :] = 0
+        b.weights.append(numpy_helper.from_array(values.astype(np.float32), name))
+        return name
+
+    x = "x"
+    for block, factor in ((0, 0.5), (1, 0.02)):
+        t = f"_{block}"
+        q, k, v = (scaled(f"{kind}w{t}", 16, columns, 0.4) for kind, columns in (("q", 16), ("k", 8), ("v", 8)))
+        nodes += [
+            helper.make_node("MatMul", [x, q], [f"q{t}"], f"query{t}"),
+            helper.make_node("Reshape", [f"q{t}", "four"], [f"q4{t}"]),
+            helper.make_node("Transpose", [f"q4{t}"], [f"qt{t}"], perm=[0, 2, 1, 3]),
+        ]
+        for kind, weight, order in (("k", k, [0, 2, 3, 1]), ("v", v, [0, 2, 1, 3])):
+            nodes += [
+                helper.make_node("MatMul", [x, weight], [f"{kind}{t}"], f"{kind}{t}"),
+                helper.make_node("Reshape", [f"{kind}{t}", "two"], [f"{kind}2{t}"]),
+                helper.make_node("Expand", [f"{kind}2{t}", "wide"], [f"{kind}e{t}"]),
+                helper.make_node("Reshape", [f"{kind}e{t}", "four"], [f"{kind}4{t}"]),
+                helper.make_node("Transpose", [f"{kind}4{t}"], [f"{kind}t{t}"], perm=order),
+            ]
+        nodes += [
+            helper.make_node("MatMul", [f"qt{t}", f"kt{t}"], [f"s{t}"]),
+            helper.make_node("Mul", [f"s{t}", "scale"], [f"m{t}"]),
+            helper.make_node("Softmax", [f"m{t}"], [f"p{t}"], axis=-1),
+            helper.make_node("MatMul", [f"p{t}", f"vt{t}"], [f"a{t}"]),
+            helper.make_node("Transpose", [f"a{t}"], [f"at{t}"], perm=[0, 2, 1, 3]),
+            helper.make_node("Reshape", [f"at{t}", "flat"], [f"af{t}"]),
+            helper.make_node("MatMul", [f"af{t}", scaled(f"out{t}", 16, 16, factor)], [f"o{t}"], f"output{t}"),
+            helper.make_node("Add", [x, f"o{t}"], [f"x1{t}"], f"attention_sum{t}"),
+            helper.make_node("MatMul", [f"x1{t}", scaled(f"up{t}", 16, 32, 0.3)], [f"u{t}"], f"up{t}"),
+            helper.make_node("Relu", [f"u{t}"], [f"r{t}"]),
+            helper.make_node("MatMul", [f"r{t}", scaled(f"down{t}", 32, 16, factor)], [f"d{t}"], f"down{t}"),
+            helper.make_node("Add", [f"x1{t}", f"d{t}"], [f"x2{t}"], f"hidden_sum{t}"),
+        ]
+        x = f"x2{t}"
+    nodes.append(helper.make_node("MatMul", [x, scaled("head", 16, 5, 0.3)], ["y"], "head"))
+    source = helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, "T", 16])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, "T", 5])
+    graph = helper.make_graph(nodes, "transformer", [source], [result], b.weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()

@@ -47,6 +47,23 @@ class Axis:
     ids: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class SizeEntry:
+    """An element of a constant list of sizes that counts channels: of a Reshape, Expand or Split.
+
+    Attributes:
+        node: The node that reads the constant.
+        index: The index of the input.
+        position: The offset of the element in the constant.
+        ids: The channels that the element counts.
+    """
+
+    node: ir.Node
+    index: int
+    position: int
+    ids: np.ndarray
+
+
 @dataclass(eq=False)
 class ChannelGraph:
     """The channels of a model.
@@ -54,14 +71,16 @@ class ChannelGraph:
     Attributes:
         cuts: The slices of constants.
         groups: Convolutions whose number of groups is the number of input channels, with these channels.
-        flattened: Reshapes to `[batch, channels × positions]`, whose shape constant must not contain the size.
+        sizes: The sizes in constants that count channels.
+        heads: Channels that stay or go at once because a Reshape groups them: the heads of an attention.
         axes: The axis of channels by value.
         reasons: The reason why a channel stays, by channel.
     """
 
     cuts: list[Cut] = field(default_factory=list)
     groups: list[tuple[ir.Node, np.ndarray]] = field(default_factory=list)
-    flattened: list[ir.Node] = field(default_factory=list)
+    sizes: list[SizeEntry] = field(default_factory=list)
+    heads: set[int] = field(default_factory=set)
     axes: dict[ir.Value, Axis] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     _parents: list[int] = field(default_factory=list)
@@ -96,6 +115,10 @@ class ChannelGraph:
         for i in ids.tolist():
             if i != UNNUMBERED:
                 self.reasons.setdefault(i, reason)
+
+    def head_roots(self) -> set[int]:
+        """Return the representing channels of heads."""
+        return {self.root(channel) for channel in self.heads}
 
     def fixed_roots(self) -> dict[int, str]:
         """Return the representing channels that stay, with a reason."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.pruning.shrink import write_constant
+from sardonyx.compress.pruning.channels import ChannelGraph, Cut
+from sardonyx.compress.pruning.shrink import stays_after, write_constant
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, value_names
 
@@ -51,3 +54,26 @@ def correct_bias(model: ir.Model, node: ir.Node, lost: np.ndarray, means: np.nda
     node.resize_inputs(3)
     node.replace_input_with(2, value)
     return True
+
+
+def correct_readers(
+    model: ir.Model, graph: ChannelGraph, removed: set[int], means: Mapping[ir.Value, np.ndarray]
+) -> int:
+    """Add the mean of removed channels to the biases of layers that read these; return the number of layers."""
+    corrected = 0
+    for cut in list(graph.cuts):
+        value, weight = cut.node.inputs[0], facts.constant(cut.node.inputs[cut.index])
+        stays = stays_after(graph, cut.ids, removed)
+        if cut.role != "consumer" or value is None or value not in means or weight is None or stays.all():
+            continue
+        shape = [1] * weight.ndim
+        shape[cut.axis] = len(stays)
+        had_bias = len(cut.node.inputs) > 2 and cut.node.inputs[2] is not None
+        if correct_bias(
+            model, cut.node, np.where(stays.reshape(shape), np.zeros((), weight.dtype), weight), means[value]
+        ):
+            corrected += 1
+            if not had_bias:
+                ids = graph.axes[cut.node.outputs[0]].ids
+                graph.cuts.append(Cut(cut.node, 2, 0, ids, "parameter"))
+    return corrected

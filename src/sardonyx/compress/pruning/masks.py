@@ -1,7 +1,12 @@
-"""Masks: the least important weights become zero; shapes and bytes stay."""
+"""Masks: the least important weights become zero; shapes and bytes stay.
+
+Weights are matrices of shape [groups, outputs, depth]; the depth has the input channels innermost, so that a pattern
+of consecutive elements is one of consecutive input channels.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -9,13 +14,58 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.pruning.compensation import correct_bias
+from sardonyx.compress.pruning.second_order import sparse_rows
 from sardonyx.compress.pruning.shrink import replace_constant, write_constant
-from sardonyx.errors import EvaluationError
+from sardonyx.compress.quantization.site_inputs import SiteInput
+from sardonyx.errors import EvaluationError, OptionError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_label, value_names
 
-PATTERN = 4
-"""Consecutive weights of a 2:4 pattern, along the input channels."""
+_PANEL = 128
+"""Columns whose zeros are chosen at once by second-order information."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The places of zeros.
+
+    Attributes:
+        text: The pattern in words; empty for zeros in any place.
+        zeros: Zeros of `of` consecutive input channels, or 0 for whole blocks.
+        of: Input channels of a block.
+        outputs: Output channels of a block.
+    """
+
+    text: str = ""
+    zeros: int = 0
+    of: int = 1
+    outputs: int = 1
+
+    @classmethod
+    def of_text(cls, text: str | None) -> Pattern:
+        """Return the pattern ``N:M`` (N nonzero of M input channels) or ``RxC`` (blocks of outputs and inputs).
+
+        Raises:
+            OptionError: The text has another form.
+        """
+        if text is None:
+            return cls()
+        match = re.fullmatch(r"([1-9]\d{0,3})([:x])([1-9]\d{0,3})", text)
+        if match is not None:
+            first, second = int(match[1]), int(match[3])
+            if match[2] == "x" and first * second > 1:
+                return cls(text, 0, second, first)
+            if match[2] == ":" and first < second:
+                return cls(text, second - first, second)
+        raise OptionError(
+            f"expected N:M such as '2:4', or RxC such as '16x1', got {text!r}.", where="pattern",
+            remedy="Name N nonzero weights of M input channels with N below M, or a block of outputs and inputs.",
+        )  # fmt: skip
+
+    @property
+    def share(self) -> float | None:
+        """The share of zeros that the pattern fixes; None if it fixes none."""
+        return self.zeros / self.of if self.zeros else None
 
 
 @dataclass(frozen=True)
@@ -61,21 +111,21 @@ def weighted_nodes(model: ir.Model) -> list[ir.Node]:
 def mask_weights(
     model: ir.Model,
     share: float,
-    pattern: str | None,
-    activations: Mapping[ir.Value, np.ndarray] | None,
-    means: Mapping[ir.Value, np.ndarray],
+    pattern: Pattern,
+    criterion: str,
+    statistics: Mapping[str, SiteInput],
     exclude: Collection[str] = (),
 ) -> tuple[tuple[MaskedLayer, ...], int]:
     """Set the least important weights of every layer to zero, in place.
 
-    The importance is the magnitude, times the mean absolute activation of the input channel if there are activations.
-
     Args:
         model: The model.
         share: The share of zeros per layer.
-        pattern: ``"2:4"`` for two zeros of four consecutive input channels; None for any weights.
-        activations: The mean absolute activation per input channel by input of the nodes; None for magnitudes alone.
-        means: The mean of the input per channel, for the correction of biases; empty without data.
+        pattern: The places of zeros.
+        criterion: ``"magnitude"``; ``"activation"``, the magnitude times the mean absolute input; ``"wanda"``, the
+            magnitude times the norm of the input, compared within each output; ``"sparsegpt"``, by second moments,
+            which updates the weights that stay.
+        statistics: The inputs of layers by name; empty without data.
         exclude: Names of nodes, or operators, whose weights stay.
 
     Returns:
@@ -94,7 +144,7 @@ def mask_weights(
         source, old = node.inputs[0], node.inputs[1]
         weight = facts.constant(old)
         assert weight is not None and old is not None
-        axis = input_axis(node) if node.op_type != "MatMul" else weight.ndim - 2
+        rows = as_rows(node, weight)
         fixed = ""
         if node not in maskable:
             fixed = "excluded"
@@ -102,38 +152,109 @@ def mask_weights(
             fixed = "the weight is shared with a layer that is masked already"
         elif node.op_type == "Conv" and facts.attribute(node, "group", 11, 1) > 1 and weight.shape[1] == 1:
             fixed = "a depthwise convolution has few weights, and each matters"
-        elif pattern is not None and weight.shape[axis] % PATTERN:
-            fixed = f"{weight.shape[axis]} input channels are not a multiple of {PATTERN}"
+        elif (channels := weight.shape[_input_axis(node, weight)]) % pattern.of:
+            fixed = f"{channels} input channels are not a multiple of {pattern.of}"
+        elif rows.shape[1] % pattern.outputs:
+            fixed = f"{rows.shape[1]} outputs are not a multiple of {pattern.outputs}"
         result = weight
         if not fixed:
-            rows = np.moveaxis(np.abs(weight.astype(np.float32)), axis, -1)
-            size = None if activations is None or source is None else activations.get(source)
-            if size is not None and size.shape == rows.shape[-1:]:
-                rows = rows * size.astype(np.float32)
-            if not np.isfinite(rows).all():
-                raise EvaluationError(
-                    "expected finite weights and activations, got infinity or NaN.", where=node_label(node),
-                    remedy="Repair the weights, or exclude the node.",
-                )  # fmt: skip
-            stays = np.moveaxis(_mask(rows, share, pattern), -1, axis)
-            result = np.where(stays, weight, np.zeros((), weight.dtype))
+            sparse = _sparse(node, rows.astype(np.float32), share, pattern, criterion, statistics.get(node_label(node)))
+            result = from_rows(node, sparse, weight.shape).astype(weight.dtype)
             value = write_constant(model, names, node, 1, result)
             for use in list(old.uses()):  # Other products by the same weight read the masked one too.
                 if use.node in maskable and use.idx == 1:
                     replace_constant(model, use.node, 1, value)
-            losses[value] = np.where(stays, np.zeros((), weight.dtype), weight)
-        if source is not None and source in means and (loss := losses.get(node.inputs[1])) is not None:
-            corrected += correct_bias(model, node, loss, means[source])
+            losses[value] = (weight.astype(np.float32) - result.astype(np.float32)).astype(weight.dtype)
+        seen = statistics.get(node_label(node))
+        loss = losses.get(node.inputs[1])
+        if source is not None and seen is not None and seen.means is not None and loss is not None:
+            corrected += correct_bias(model, node, loss, seen.means)
         zeros = int(result.size - np.count_nonzero(result))
         layers.append(MaskedLayer(node_label(node), node.op_type, int(result.size), zeros, fixed))
     return tuple(layers), corrected
 
 
-def _mask(rows: np.ndarray, share: float, pattern: str | None) -> np.ndarray:
-    """Return True for the weights that stay, of shape [..., input channels]."""
-    blocks = rows.reshape(1, -1) if pattern is None else rows.reshape(-1, PATTERN)
-    zeros = round(share * blocks.shape[1])
-    stays = np.ones(blocks.shape, bool)
-    smallest = np.argsort(blocks, axis=1, kind="stable")[:, :zeros]
-    np.put_along_axis(stays, smallest, False, axis=1)
-    return stays.reshape(rows.shape)
+def _input_axis(node: ir.Node, weight: np.ndarray) -> int:
+    return input_axis(node) if node.op_type != "MatMul" else weight.ndim - 2
+
+
+def as_rows(node: ir.Node, weight: np.ndarray) -> np.ndarray:
+    """Return a weight as matrices of shape [groups, outputs, depth], input channels innermost."""
+    moved = np.moveaxis(weight, _input_axis(node, weight), -1)
+    if node.op_type == "Conv":
+        groups = int(facts.attribute(node, "group", 11, 1))
+        return np.ascontiguousarray(moved).reshape(groups, weight.shape[0] // groups, -1)
+    return np.ascontiguousarray(moved).reshape(1, -1, moved.shape[-1])
+
+
+def from_rows(node: ir.Node, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return matrices of :func:`as_rows` in the shape of the weight."""
+    axis = _input_axis(node, np.empty(shape, bool))
+    moved = [size for index, size in enumerate(shape) if index != axis]
+    return np.ascontiguousarray(np.moveaxis(rows.reshape(*moved, shape[axis]), -1, axis))
+
+
+def _sparse(
+    node: ir.Node, rows: np.ndarray, share: float, pattern: Pattern, criterion: str, seen: SiteInput | None
+) -> np.ndarray:
+    """Return the rows of one layer with zeros."""
+    order = _taps_outermost(node, rows.shape[2])
+    moment = None if seen is None else seen.second_moment
+    if criterion == "sparsegpt" and moment is not None:
+        panel = max(_PANEL // pattern.of, 1) * pattern.of
+
+        def choose(importance: np.ndarray) -> np.ndarray:
+            return _stays(importance, share, pattern, by_row=False)
+
+        _require_finite(node, rows, moment)
+        inner = [sparse_rows(group, moment[i][np.ix_(order, order)], choose, panel) for i, group in enumerate(rows)]
+        return np.stack(inner).astype(rows.dtype)
+    importance = np.abs(rows)
+    if criterion in ("wanda", "sparsegpt") and seen is not None and seen.squares is not None:
+        importance = importance * np.sqrt(seen.squares)[:, None, order].astype(np.float32)
+    elif criterion == "activation" and seen is not None and seen.magnitudes is not None:
+        size = seen.magnitudes.reshape(len(rows), -1).astype(np.float32)
+        if rows.shape[2] % size.shape[1] == 0:
+            importance = importance * np.tile(size, rows.shape[2] // size.shape[1])[:, None]
+    _require_finite(node, importance)
+    flat = np.square(importance).reshape(-1, rows.shape[2])
+    stays = _stays(flat, share, pattern, by_row=criterion in ("wanda", "sparsegpt")).reshape(rows.shape)
+    return np.where(stays, rows, np.float32(0))
+
+
+def _taps_outermost(node: ir.Node, depth: int) -> np.ndarray:
+    """Return the index of each element of :func:`as_rows` in rows of patches, [channels, *kernel]."""
+    shape = facts.static_shape(node.inputs[1])
+    if node.op_type != "Conv" or shape is None:
+        return np.arange(depth)
+    return np.arange(depth).reshape(shape[1], -1).T.reshape(-1)
+
+
+def _require_finite(node: ir.Node, *arrays: np.ndarray) -> None:
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise EvaluationError(
+            "expected finite weights and activations, got infinity or NaN.", where=node_label(node),
+            remedy="Repair the weights, or exclude the node.",
+        )  # fmt: skip
+
+
+def _stays(importance: np.ndarray, share: float, pattern: Pattern, *, by_row: bool) -> np.ndarray:
+    """Return True for the weights that stay, of shape [outputs, columns], by squared importance."""
+    outputs, columns = importance.shape
+    if pattern.zeros:
+        blocks = importance.reshape(-1, pattern.of)
+        return _largest(blocks, pattern.zeros).reshape(importance.shape)
+    if pattern.text:
+        tiles = importance.reshape(outputs // pattern.outputs, pattern.outputs, columns // pattern.of, pattern.of)
+        sums = tiles.sum((1, 3))
+        stays = _largest(sums.reshape(1, -1), round(share * sums.size)).reshape(sums.shape)
+        return np.repeat(np.repeat(stays, pattern.outputs, 0), pattern.of, 1)
+    rows = importance if by_row else importance.reshape(1, -1)
+    return _largest(rows, round(share * rows.shape[1])).reshape(importance.shape)
+
+
+def _largest(rows: np.ndarray, zeros: int) -> np.ndarray:
+    """Return False for the smallest elements of each row."""
+    stays = np.ones(rows.shape, bool)
+    np.put_along_axis(stays, np.argsort(rows, axis=1, kind="stable")[:, :zeros], False, axis=1)
+    return stays

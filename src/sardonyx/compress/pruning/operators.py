@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.pruning.channels import UNNUMBERED, Axis, ChannelGraph, Cut, is_constant
+from sardonyx.compress.pruning.movement import MOVEMENT, SEVERAL_RESULTS
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
 
@@ -40,7 +40,7 @@ def follow(graph: ChannelGraph, node: ir.Node, opset: int) -> None:
     """Continue the channels of the inputs of a node to the results, or fix these channels."""
     rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     used = [value for value in node.outputs[1:] if value.uses() or value.is_graph_output()]
-    if rule is not None and not used and rule(graph, node, opset):
+    if rule is not None and (not used or node.op_type in SEVERAL_RESULTS) and rule(graph, node, opset):
         return
     values = [value for value in node.inputs if value is not None]
     values += [value for body in facts.bodies(node) for value in facts.captured_values(body)]
@@ -119,11 +119,35 @@ def _gemm(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
 
 def _matmul(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
     shape, rank = facts.static_shape(node.inputs[1]), facts.rank(node.inputs[0])
+    if not is_constant(node, 1) and not is_constant(node, 0):
+        return _batched_product(graph, node)
     if not is_constant(node, 1) or shape is None or len(shape) != 2 or rank is None or rank < 2:
         return False
     if not _consume(graph, node, rank - 1, 0, shape):
         return False
     _produce(graph, node, rank - 1, 1, shape[1])
+    return True
+
+
+def _batched_product(graph: ChannelGraph, node: ir.Node) -> bool:
+    """Unite the channels of two factors on an axis of the batch, such as the heads of queries, keys and values."""
+    axes, ranks = [_axis(graph, node, index) for index in (0, 1)], [facts.rank(value) for value in node.inputs]
+    ends = {rank - axis.index for rank, axis in zip(ranks, axes, strict=True) if axis is not None and rank is not None}
+    if not ends:
+        return all(axis is None for axis in axes)
+    end = ends.pop()
+    known = [rank for rank in ranks if rank is not None]
+    if ends or end < 3 or len(known) != 2:
+        return False
+    for value, rank, axis in zip(node.inputs, known, axes, strict=True):
+        if axis is None and rank >= end and facts.dim_at(value, rank - end) != 1:
+            return False
+    numbered = [axis for axis in axes if axis is not None]
+    if len({len(axis.ids) for axis in numbered}) != 1:
+        return False
+    for axis in numbered[1:]:
+        graph.unite(numbered[0].ids, axis.ids, f"multiplied in {node.op_type} '{node_label(node)}'")
+    graph.axes[node.outputs[0]] = Axis(max(known) - end, numbered[0].ids)
     return True
 
 
@@ -202,58 +226,6 @@ def _concat(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
     return True
 
 
-def _flatten(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    """Number the elements of `[batch, channels × positions]`, for Flatten and Reshape."""
-    axis = _axis(graph, node)
-    if axis is None:
-        return True
-    shape, rank = node.inputs[0].shape if node.inputs[0] is not None else None, facts.rank(node.outputs[0])
-    if axis.index != 1 or shape is None or rank != 2 or not all(isinstance(size, int) for size in shape[2:]):
-        return False
-    width = math.prod(size for size in shape[2:] if isinstance(size, int))
-    if facts.dim_at(node.outputs[0], 1) != width * len(axis.ids) or width == 0:
-        return False
-    if node.op_type == "Flatten":
-        if int(facts.attribute(node, "axis", opset, 1)) % len(shape) != 1:
-            return False
-    else:
-        if not is_constant(node, 1) or facts.attribute(node, "allowzero", opset, 0):
-            return False
-        graph.flattened.append(node)
-    graph.axes[node.outputs[0]] = Axis(1, np.repeat(axis.ids, width))
-    return True
-
-
-def _reduction(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    """Continue channels over removed or reduced other axes, for ReduceMean and such, and Squeeze."""
-    axis, rank = _axis(graph, node), facts.rank(node.inputs[0])
-    if axis is None:
-        return True
-    axes = facts.attribute(node, "axes", opset, None)
-    if len(node.inputs) > 1 and node.inputs[1] is not None:
-        axes = facts.constant_ints(node.inputs[1])
-    if axes is None or rank is None:
-        return False
-    positions = {int(one) % rank for one in axes}
-    if not positions or axis.index in positions:
-        return False
-    stays = node.op_type != "Squeeze" and facts.attribute(node, "keepdims", opset, 1)
-    shift = 0 if stays else sum(one < axis.index for one in positions)
-    graph.axes[node.outputs[0]] = Axis(axis.index - shift, axis.ids)
-    return True
-
-
-def _transpose(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
-    axis, rank = _axis(graph, node), facts.rank(node.inputs[0])
-    if axis is None:
-        return True
-    if rank is None:
-        return False
-    order = list(facts.attribute(node, "perm", opset, None) or range(rank)[::-1])
-    graph.axes[node.outputs[0]] = Axis(order.index(axis.index), axis.ids)
-    return True
-
-
 def _resize(graph: ChannelGraph, node: ir.Node, opset: int) -> bool:
     axis = _axis(graph, node)
     if axis is None:
@@ -276,11 +248,9 @@ RULES: dict[str, Rule] = {
          "Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Clip", "Cast", "Identity", "Dropout"), _elementwise
     ),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), _pool),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "PRelu"), _binary),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "PRelu", "Where"), _binary),
     "Concat": _concat,
-    **dict.fromkeys(("Flatten", "Reshape"), _flatten),
-    **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceSum", "ReduceMin", "Squeeze"), _reduction),
-    "Transpose": _transpose,
     "Resize": _resize,
+    **MOVEMENT,
 }  # fmt: skip
 """The rules by operator; channels that another operator reads stay."""

@@ -1,16 +1,17 @@
-"""`prune`: fewer channels or fewer nonzero weights, with measured evidence."""
+"""`prune`: fewer channels, heads or layers, or fewer nonzero weights, with measured evidence."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compiler.target.description import host
 from sardonyx.compress.evidence import (
     HELD_OUT,
     ON_FITTED,
@@ -22,21 +23,28 @@ from sardonyx.compress.evidence import (
     output_errors,
     store,
 )
-from sardonyx.compress.pruning.channels import ChannelGraph, Cut
-from sardonyx.compress.pruning.compensation import correct_bias
-from sardonyx.compress.pruning.masks import MaskedLayer, mask_weights, weighted_nodes
+from sardonyx.compress.pruning.activations import Activations, observe
+from sardonyx.compress.pruning.blocks import RemovedLayer, choose_blocks, contributions, find_blocks, remove_blocks
+from sardonyx.compress.pruning.channels import ChannelGraph
+from sardonyx.compress.pruning.compensation import correct_readers
+from sardonyx.compress.pruning.masks import MaskedLayer, Pattern, mask_weights, weighted_nodes
 from sardonyx.compress.pruning.operators import find_channels
+from sardonyx.compress.pruning.scores import output_changes, score_by_changes, score_channels
 from sardonyx.compress.pruning.shrink import (
     LayerChannels,
     choose_channels,
-    has_free_channels,
+    free_channels,
     layer_channels,
+    padded_work,
     remove_channels,
-    score_channels,
     stays_after,
 )
-from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
-from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
+from sardonyx.compress.quantization.calibration import Observation
+from sardonyx.compress.quantization.placement import find_placement
+from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
+from sardonyx.compress.recovery import distill, reconstruct
+from sardonyx.compress.samples import Data, Preprocess, Split, read_samples, split_samples
+from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model import Loadable, load, save
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import facts
@@ -44,9 +52,26 @@ from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes
-from sardonyx.runtime.session import Session
 
-CRITERIA = ("auto", "magnitude", "activation")
+Kind = Literal["channels", "heads", "layers", "sparsity"]
+
+CRITERIA: Mapping[Kind, tuple[str, ...]] = {
+    "channels": ("magnitude", "activation", "taylor"),
+    "heads": ("magnitude", "activation", "taylor"),
+    "layers": ("activation", "taylor"),
+    "sparsity": ("magnitude", "activation", "wanda", "sparsegpt"),
+}
+"""The criteria of importance by kind."""
+
+RECOVERIES = ("auto", "none", "bias", "reconstruct", "finetune")
+
+STEPS = 200
+"""Steps of fine-tuning unless the caller states others."""
+
+MOST_REREAD = 512
+"""Samples in memory for the methods that read samples more than once."""
+
+_TAYLOR_SAMPLES = 48
 
 
 @dataclass(frozen=True)
@@ -54,25 +79,27 @@ class PruningReport:
     """The evidence of a pruning.
 
     Attributes:
-        kind: ``"channels"`` for smaller shapes, ``"sparsity"`` for zeros.
-        criterion: The importance of channels or weights: ``"magnitude"`` or ``"activation"``.
+        kind: ``"channels"`` or ``"heads"`` for smaller shapes, ``"layers"`` for fewer layers, ``"sparsity"`` for zeros.
+        criterion: The importance of channels or weights.
+        recovery: The recovery after the change.
         share: The share that the caller stated.
         pattern: The pattern of zeros; empty for none.
-        removed: The number of removed channels (channels that are summed count once), or of zeros.
-        candidates: The number of channels that can be removed, or of weights.
+        removed: The number of removed channels (channels that are summed count once), heads or layers, or of zeros.
+        candidates: The number of channels, heads or layers that can be removed, or of weights.
         layers: The layers, with the reasons of those that stay.
         weight_bytes: Bytes of weights, before and after.
         evidence: The samples, the errors of the outputs, the metric and the verdict.
         notes: Sentences for the user.
     """
 
-    kind: Literal["channels", "sparsity"]
+    kind: Kind
     criterion: str
+    recovery: str
     share: float
     pattern: str
     removed: int
     candidates: int
-    layers: tuple[LayerChannels | MaskedLayer, ...]
+    layers: tuple[LayerChannels | MaskedLayer | RemovedLayer, ...]
     weight_bytes: tuple[int, int]
     evidence: Evidence
     notes: tuple[str, ...]
@@ -100,29 +127,47 @@ def prune(
     data: Data | None = None,
     *,
     channels: float | None = None,
+    heads: float | None = None,
+    layers: float | None = None,
     sparsity: float | None = None,
     pattern: str | None = None,
     criterion: str = "auto",
+    recover: str = "auto",
+    steps: int = STEPS,
+    align: bool | None = None,
     preprocess: Preprocess | None = None,
     evaluate: Evaluate | None = None,
     drop: float | None = None,
     exclude: Collection[str] = (),
+    seed: int = 0,
 ) -> Pruned:
-    """Remove channels from the shapes of a model, or set weights to zero, and measure the error of the outputs.
+    """Remove channels, heads or layers, or set weights to zero, and measure the error of the outputs.
 
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``, which is not changed.
-        data: Samples of real inputs, as for :func:`sardonyx.quantize`. Biases are corrected by the mean of
-            the removed products; every fourth sample judges the result.
+        data: Samples of real inputs, as for :func:`sardonyx.quantize`; every fourth sample judges the result, and
+            the others serve scores and recovery.
         channels: The share of channels to remove, of the channels that can be removed; above 0 and below 1.
+        heads: The share of attention heads to remove, in place of `channels`.
+        layers: The share of residual branches with weights to remove, in place of `channels`; needs data.
         sparsity: The share of weights to set to zero in every layer, in place of `channels`.
-        pattern: ``"2:4"`` for two zeros of four consecutive input channels; needs a sparsity of 0.5.
+        pattern: ``"N:M"`` for N nonzero weights of M consecutive input channels, with its sparsity, or ``"RxC"`` for
+            whole blocks of R outputs and C input channels.
         criterion: The importance: ``"magnitude"`` of weights, ``"activation"`` (mean absolute activation times the norm
-            of the weight, needs data), or ``"auto"``: ``"activation"`` for zeros with data, else ``"magnitude"``.
+            of the weight), ``"taylor"`` (the expected change of the outputs, by gradients), for zeros ``"wanda"`` and
+            ``"sparsegpt"``; all but the first need data. ``"auto"`` is ``"taylor"`` for heads with data,
+            ``"activation"`` for layers, ``"sparsegpt"`` for zeros with data, else ``"magnitude"``.
+        recover: ``"none"``, ``"bias"`` (correction by the mean of the removed products), ``"reconstruct"`` (least
+            squares per layer), ``"finetune"`` (reconstruction, then steps on the answers of the original), or
+            ``"auto"``: reconstruction with data, for zeros the correction of biases.
+        steps: Steps of ``"finetune"``.
+        align: If True, layers lose channels in pieces that leave whole vectors of the processor; by default if the
+            products of padded layers are not more than those of the plain choice.
         preprocess: A function or a model that computes feeds from the items of the data.
         evaluate: A function of a session that returns the metric, higher is better; see ``compress.evidence``.
         drop: The largest permitted loss of the metric, for the verdict.
         exclude: Names of nodes, or operators, whose channels and weights stay.
+        seed: The seed of random directions, draws and orders.
 
     Returns:
         The model and the evidence.
@@ -130,7 +175,8 @@ def prune(
     Raises:
         OptionError: An option is impossible, a name in `exclude` is unknown, or the data hold no sample or
             samples that do not fit.
-        UnsupportedError: No channel or weight of the model can be pruned; the message has the reasons.
+        UnsupportedError: No channel, head, layer or weight of the model can be pruned, or no gradient reaches one; the
+            message has the reasons.
         EvaluationError: A weight or an activation is not finite, or the evaluate function raised.
         SardonyxError: The model cannot be read or run.
 
@@ -138,108 +184,273 @@ def prune(
         >>> result = sardonyx.prune("model.onnx", data="real.npz", channels=0.3)
         >>> result.save("small.onnx")
     """
-    share = _share(channels, sparsity, pattern)
-    criterion = _criterion(criterion, has_data=data is not None, masks=sparsity is not None)
+    zeros = Pattern.of_text(pattern)
+    kind, share = _share({"channels": channels, "heads": heads, "layers": layers, "sparsity": sparsity}, zeros)
+    criterion = _criterion(criterion, kind, has_data=data is not None)
+    recover = _recovery(recover, kind, has_data=data is not None)
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise OptionError(f"expected at least 1, got {steps!r}.", where="steps")
     if drop is not None and evaluate is None:
         raise OptionError("a permitted loss needs an evaluate function.", where="drop", remedy="Give `evaluate`.")
     source = load(model)
-    result = copy_model(optimize(source, verify=False, passes=[*exact_passes(), "inline_functions"]).model)
-    infer_shapes(result)
+    prepared = optimize(source, verify=False, passes=[*exact_passes(), "inline_functions"]).model
+    infer_shapes(prepared)
+    result = copy_model(prepared)
     _require_known(exclude, source, result)
-    before = _weight_bytes(result)
     split = None if data is None else split_samples(read_samples(data, result, preprocess))
-    graph = find_channels(result, exclude) if channels is not None else None
-    if graph is not None:
-        fixed = graph.fixed_roots()
-        if not has_free_channels(graph):
-            reasons = "; ".join(dict.fromkeys(fixed.values())) or "no layer has a constant weight"
-            raise UnsupportedError(f"no channel can be removed: {reasons}.", where=str(source.graph.name or "model"))
-    elif not weighted_nodes(result):
-        raise UnsupportedError("no layer has a constant weight.", where=str(source.graph.name or "model"))
-    activations: dict[ir.Value, np.ndarray] | None = None
-    means: dict[ir.Value, np.ndarray] = {}
-    if split is not None:
-        readers: dict[ir.Value, int]
-        if graph is not None:
-            readers = {
-                value: graph.axes[value].index
-                for cut in graph.cuts
-                if cut.role == "consumer" and (value := cut.node.inputs[0]) is not None
-            }
-        else:
-            readers = {v: _channel_axis(n) for n in weighted_nodes(result) if (v := n.inputs[0]) is not None}
-        stream = split.fitting()
-        magnitudes, means = _activations(result, readers, stream)
-        activations = magnitudes if criterion == "activation" else None
-    layers: tuple[LayerChannels | MaskedLayer, ...]
-    notes: list[str] = []
-    if graph is not None:
-        removed_roots, candidates = choose_channels(graph, score_channels(graph, activations), share)
-        layers = layer_channels(graph, removed_roots)
-        corrected = _correct_readers(result, graph, removed_roots, means)
-        remove_channels(result, graph, removed_roots)
-        infer_shapes(result)
-        removed = len(removed_roots)
-        if removed < round(share * candidates):
-            notes.append(f"{removed} of {candidates} channels were removed: every layer keeps at least one.")
-        elif not removed:
-            notes.append(f"No channel was removed: the share {share:g} of {candidates} is less than one.")
+    work = _Work(prepared, result, kind, share, criterion, recover, exclude, seed, _Samples(split))
+    if kind == "sparsity":
+        work.mask(zeros)
+    elif kind == "layers":
+        work.remove_layers()
     else:
-        masks, corrected = mask_weights(result, share, pattern, activations, means, exclude)
-        if all(layer.fixed for layer in masks):
-            reasons = "; ".join(f"{layer.name}: {layer.fixed}" for layer in masks[:3])
-            raise UnsupportedError(f"no weight can be masked ({reasons}).", where=str(source.graph.name or "model"))
-        layers = masks
-        removed, candidates = sum(layer.zeros for layer in masks), sum(layer.weights for layer in masks)
-        notes.append("Zeros save neither bytes nor time here: weights are stored and multiplied densely. A compressed "
-                     "file is smaller, and engines with sparse kernels may be faster.")  # fmt: skip
-    if corrected:
-        notes.append(f"The biases of {corrected} layers are corrected by the mean of the removed products.")
+        work.remove_channels(align)
+    work.recover(steps)
     outputs: tuple[OutputError, ...] = ()
     if split is not None:
-        outputs = output_errors(source, result, split.judged)
-    change = None if evaluate is None else compare_metrics(source, result, evaluate, drop)
+        outputs = output_errors(source, work.result, split.judged)
+    change = None if evaluate is None else compare_metrics(source, work.result, evaluate, drop)
     judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
+    evidence = Evidence(0 if split is None else split.count, judged, outputs, change)
     report = PruningReport(
-        "channels" if graph is not None else "sparsity", criterion, share, pattern or "", removed, candidates, layers,
-        (before, _weight_bytes(result)), Evidence(0 if split is None else split.count, judged, outputs, change),
-        tuple(notes),
+        kind, criterion, recover, share, zeros.text, work.removed, work.candidates, work.layers,
+        (_weight_bytes(prepared), _weight_bytes(work.result)), evidence, tuple(work.notes),
     )  # fmt: skip
-    store(result, "prune", report)
-    return Pruned(result, report)
+    store(work.result, "prune", report)
+    return Pruned(work.result, report)
 
 
-def _share(channels: float | None, sparsity: float | None, pattern: str | None) -> float:
-    """Return the share of channels or weights to remove."""
-    if pattern is not None and pattern != "2:4":
-        raise OptionError(f"expected '2:4', got {pattern!r}.", where="pattern")
-    if pattern is not None and sparsity is None:
+class _Samples:
+    """Samples to learn from: one stream, whose head stays in memory for further passes."""
+
+    def __init__(self, split: Split | None) -> None:
+        self._split, self._head = split, list[Mapping[str, Any]]()
+        self._is_read = False
+
+    @property
+    def exist(self) -> bool:
+        """True if there are data."""
+        return self._split is not None
+
+    def stream(self) -> Iterator[Mapping[str, Any]]:
+        """Yield all samples; after the first pass those in memory."""
+        if self._split is None or self._is_read:
+            yield from self._head
+            return
+        self._is_read = True
+        for sample in self._split.fitting():
+            if len(self._head) < MOST_REREAD:
+                self._head.append(sample)
+            yield sample
+
+    def head(self, most: int = MOST_REREAD) -> list[Mapping[str, Any]]:
+        """Return the samples in memory, at most a number."""
+        if not self._is_read:
+            for _ in self.stream():
+                pass
+        return self._head[:most]
+
+
+@dataclass
+class _Work:
+    """One pruning in progress.
+
+    Attributes:
+        prepared: The original after exact rewrites.
+        result: The pruned model, changed in place.
+        remaining: True for the outputs of a layer that stay, by the name of the layer.
+    """
+
+    prepared: ir.Model
+    result: ir.Model
+    kind: Kind
+    share: float
+    criterion: str
+    recovery: str
+    exclude: Collection[str]
+    seed: int
+    samples: _Samples
+    removed: int = 0
+    candidates: int = 0
+    layers: tuple[LayerChannels | MaskedLayer | RemovedLayer, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    remaining: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def remove_channels(self, align: bool | None) -> None:
+        """Remove channels or heads."""
+        graph = find_channels(self.result, self.exclude)
+        free = free_channels(graph, heads=self.kind == "heads")
+        if not free:
+            reasons = "; ".join(dict.fromkeys(graph.fixed_roots().values())) or "no layer has a constant weight"
+            noun = "channel" if self.kind == "channels" else "head"
+            raise UnsupportedError(f"no {noun} can be removed: {reasons}.", where=self._where)
+        axes = {
+            value: graph.axes[value].index
+            for cut in graph.cuts
+            if cut.role == "consumer" and (value := cut.node.inputs[0]) is not None
+        }
+        seen = None
+        if self.samples.exist and (self.recovery != "none" or self.criterion == "activation"):
+            seen = observe(self.result, axes, self.samples.stream())
+        scores = self._channel_scores(graph, axes, seen)
+        removed = self._chosen(graph, scores, free, align)
+        self.layers = layer_channels(graph, removed)
+        for cut in graph.cuts:
+            if cut.role == "producer" or (cut.role == "parameter" and cut.index == 1 and cut.node.op_type == "Conv"):
+                self.remaining[node_label(cut.node)] = stays_after(graph, cut.ids, removed)
+        corrected = 0 if seen is None else correct_readers(self.result, graph, removed, seen.means)
+        remove_channels(self.result, graph, removed)
+        infer_shapes(self.result)
+        self.removed, self.candidates = len(removed), len(free)
+        if not removed:
+            self.notes.append(f"No channel was removed: the share {self.share:g} of {len(free)} is too small.")
+        elif abs(len(removed) - round(self.share * len(free))) > 0:
+            self.notes.append(f"{len(removed)} of {len(free)} were removed: every layer keeps at least one, or whole "
+                              "vectors.")  # fmt: skip
+        self._note_biases(corrected)
+
+    def _channel_scores(
+        self, graph: ChannelGraph, axes: Mapping[ir.Value, int], seen: Activations | None
+    ) -> dict[int, float]:
+        if self.criterion == "taylor":
+            inner = {value: axis for value, axis in axes.items() if value.producer() is not None}
+            samples = self.samples.head(_TAYLOR_SAMPLES)
+            return score_by_changes(graph, output_changes(self.result, inner, samples, self.seed))
+        return score_channels(graph, seen.magnitudes if seen is not None and self.criterion == "activation" else None)
+
+    def _chosen(
+        self, graph: ChannelGraph, scores: Mapping[int, float], free: Collection[int], align: bool | None
+    ) -> set[int]:
+        """Return the channels to remove: in whole vectors if that is less work, or requested."""
+        lanes = host().lanes(32)
+        plain = choose_channels(graph, scores, self.share, free)
+        if align is False or self.kind == "heads" or lanes == 1:
+            return plain
+        whole = choose_channels(graph, scores, self.share, free, lanes)
+        if align is None and (not whole or padded_work(graph, whole, lanes) > padded_work(graph, plain, lanes)):
+            return plain
+        if whole != plain:
+            self.notes.append(f"Layers keep multiples of {lanes} channels, the lanes of a vector here.")
+        return whole
+
+    def remove_layers(self) -> None:
+        """Remove residual branches."""
+        blocks = find_blocks(self.result, self.exclude)
+        if not blocks:
+            raise UnsupportedError("no residual branch with weights can be removed.", where=self._where)
+        if self.criterion == "taylor":
+            inner = {block.branch: None for block in blocks}
+            changes = output_changes(self.result, inner, self.samples.head(_TAYLOR_SAMPLES), self.seed)
+            scores = {block: float(changes[block.branch].sum()) for block in blocks}
+        else:
+            axes = {value: 0 for block in blocks for value in (block.stream, block.branch)}
+            scores = contributions(blocks, observe(self.result, axes, self.samples.stream()).powers)
+        removed = choose_blocks(scores, self.share)
+        self.layers = tuple(
+            RemovedLayer(node_label(one.sum), one.sum.op_type, one.weights, scores[one], one in removed, "")
+            for one in blocks
+        )
+        self.removed, self.candidates = len(removed), len(blocks)
+        remove_blocks(self.result, removed)
+        infer_shapes(self.result)
+        if not removed:
+            self.notes.append(f"No layer was removed: the share {self.share:g} of {len(blocks)} is less than one.")
+
+    def mask(self, pattern: Pattern) -> None:
+        """Set weights to zero."""
+        if not weighted_nodes(self.result):
+            raise UnsupportedError("no layer has a constant weight.", where=self._where)
+        statistics: dict[str, SiteInput] = {}
+        if self.samples.exist:
+            second = self.criterion in ("wanda", "sparsegpt")
+            needs = Needs(self.recovery != "none", magnitudes=self.criterion == "activation", second_moments=second)
+            sites = find_placement(self.result).sites
+            statistics = Observation(self.result, [], self.samples.stream(), sites, needs).inputs
+        layers, corrected = mask_weights(self.result, self.share, pattern, self.criterion, statistics, self.exclude)
+        if all(layer.fixed for layer in layers):
+            reasons = "; ".join(f"{layer.name}: {layer.fixed}" for layer in layers[:3])
+            raise UnsupportedError(f"no weight can be masked ({reasons}).", where=self._where)
+        self.layers = layers
+        self.removed = sum(layer.zeros for layer in layers)
+        self.candidates = sum(layer.weights for layer in layers)
+        self.notes.append("Zeros save neither bytes nor time here: weights are stored and multiplied densely. A "
+                          "compressed file is smaller, and engines with sparse kernels may be faster.")  # fmt: skip
+        self._note_biases(corrected)
+
+    def recover(self, steps: int) -> None:
+        """Refit layers, and train on the answers of the original."""
+        if not self.removed or self.recovery not in ("reconstruct", "finetune"):
+            return
+        samples = self.samples.head()
+        if self.kind != "sparsity":
+            count = reconstruct(self.prepared, self.result, samples, self.remaining, seed=self.seed)
+            self.notes.append(f"{count} layers are refitted to the results of the original, by least squares.")
+        if self.recovery == "finetune":
+            if len(samples) < 2:
+                raise OptionError("fine-tuning needs at least 2 samples.", where="data")
+            self.result, losses = distill(
+                self.result, self.prepared, samples, steps=steps, keep_zeros=self.kind == "sparsity", seed=self.seed
+            )
+            self.notes.append(f"{steps} steps on the answers of the original: relative error {losses[0]:.3g} -> "
+                              f"{losses[1]:.3g} on samples that were not trained on.")  # fmt: skip
+
+    def _note_biases(self, corrected: int) -> None:
+        if corrected:
+            self.notes.append(f"The biases of {corrected} layers are corrected by the mean of the removed products.")
+
+    @property
+    def _where(self) -> str:
+        return str(self.prepared.graph.name or "model")
+
+
+def _share(shares: Mapping[Kind, float | None], pattern: Pattern) -> tuple[Kind, float]:
+    """Return the kind of pruning, and the share to remove."""
+    stated: list[tuple[Kind, float]] = [(kind, share) for kind, share in shares.items() if share is not None]
+    if pattern.text and shares["sparsity"] is None:
         raise OptionError("a pattern needs a sparsity.", where="pattern", remedy="Give sparsity=0.5.")
-    if (channels is None) == (sparsity is None):
+    if len(stated) != 1:
+        names = " and ".join(f"`{kind}`" for kind, _ in stated)
         raise OptionError(
-            "expected one of `channels` and `sparsity`, got " + ("none." if channels is None else "both."),
-            where="channels, sparsity",
+            f"expected one of `channels`, `heads`, `layers` and `sparsity`, got {names or 'none'}.",
+            where="channels, heads, layers, sparsity",
             remedy="Give channels=0.3 for smaller shapes, or sparsity=0.5 for zeros.",
         )
-    name, share = ("channels", channels) if channels is not None else ("sparsity", sparsity)
-    if not isinstance(share, (int, float)) or not math.isfinite(share) or not 0 < share < 1:
-        raise OptionError(f"expected a share above 0 and below 1, got {share!r}.", where=name)
-    if pattern is not None and share != 0.5:
-        raise OptionError(f"the pattern 2:4 has a sparsity of 0.5, got {share:g}.", where="sparsity")
-    return float(share)
-
-
-def _criterion(criterion: str, *, has_data: bool, masks: bool) -> str:
-    if criterion == "taylor":
+    kind, share = stated[0]
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not math.isfinite(share) or not 0 < share < 1:
+        raise OptionError(f"expected a share above 0 and below 1, got {share!r}.", where=kind)
+    if pattern.share is not None and not math.isclose(share, pattern.share):
         raise OptionError(
-            "scores by Taylor expansion need gradients of a loss on labelled data, which pruning does not compute.",
-            where="criterion", remedy="Use 'activation' with data, or 'magnitude'.",
-        )  # fmt: skip
-    if criterion not in CRITERIA:
-        raise OptionError(f"expected one of {', '.join(CRITERIA)}, got {criterion!r}.", where="criterion")
-    if criterion == "activation" and not has_data:
-        raise OptionError("scores of activations need data.", where="criterion", remedy="Give samples of real inputs.")
-    return criterion if criterion != "auto" else "activation" if has_data and masks else "magnitude"
+            f"the pattern {pattern.text} has a sparsity of {pattern.share:g}, got {share:g}.", where="sparsity"
+        )
+    return kind, float(share)
+
+
+def _criterion(criterion: str, kind: Kind, *, has_data: bool) -> str:
+    known = CRITERIA[kind]
+    if criterion == "auto":
+        with_data = {"channels": "magnitude", "heads": "taylor", "layers": "activation", "sparsity": "sparsegpt"}
+        criterion = with_data[kind] if has_data else "magnitude"
+    if kind == "layers" and not has_data:
+        raise OptionError("the importance of layers needs data.", where="criterion", remedy="Give samples.")
+    if criterion not in known:
+        raise OptionError(f"expected one of auto, {', '.join(known)} for {kind}, got {criterion!r}.", where="criterion")
+    if criterion != "magnitude" and not has_data:
+        raise OptionError(f"the criterion {criterion} needs data.", where="criterion", remedy="Give samples.")
+    return criterion
+
+
+def _recovery(recover: str, kind: Kind, *, has_data: bool) -> str:
+    if recover not in RECOVERIES:
+        raise OptionError(f"expected one of {', '.join(RECOVERIES)}, got {recover!r}.", where="recover")
+    if recover not in ("auto", "none") and not has_data:
+        raise OptionError(f"the recovery {recover} needs data.", where="recover", remedy="Give samples.")
+    if recover == "reconstruct" and kind == "sparsity":
+        raise OptionError(
+            "least squares would fill the zeros.", where="recover", remedy="Use criterion='sparsegpt', or 'finetune'."
+        )
+    if recover != "auto":
+        return recover
+    return "none" if not has_data else "bias" if kind == "sparsity" else "reconstruct"
 
 
 def _require_known(exclude: Collection[str], *models: ir.Model) -> None:
@@ -251,64 +462,6 @@ def _require_known(exclude: Collection[str], *models: ir.Model) -> None:
         raise OptionError(f"the model has no node and no operator {', '.join(unknown)}.", where="exclude")
 
 
-def _channel_axis(node: ir.Node) -> int:
-    """Return the axis of the channels of a product's input 0."""
-    if node.op_type == "MatMul" or (node.op_type == "Gemm" and "transA" not in node.attributes):
-        return -1
-    return 0 if node.op_type == "Gemm" and node.attributes["transA"].value else 1
-
-
-def _activations(
-    model: ir.Model, readers: Mapping[ir.Value, int], samples: Iterable[Mapping[str, Any]]
-) -> tuple[dict[ir.Value, np.ndarray], dict[ir.Value, np.ndarray]]:
-    """Return the mean absolute activation, and the mean, per channel over samples, by value."""
-    inputs = set(model.graph.inputs)
-    inner = [value for value in readers if value not in inputs and not value.is_initializer()]
-    session = Session(model, compile="wait") if inner else None
-    sums: dict[ir.Value, Any] = {}
-    signed: dict[ir.Value, Any] = {}
-    count = 0
-    for count, sample in enumerate(samples, 1):
-        results = [] if session is None else session.run([str(value.name) for value in inner], sample)
-        arrays = dict(zip(inner, results, strict=True))
-        arrays |= {value: np.asarray(sample[str(value.name)]) for value in readers if value in inputs}
-        for value, array in arrays.items():
-            rows = np.moveaxis(np.asarray(array, np.float32), readers[value], 0)
-            rows = rows.reshape(rows.shape[0], -1)
-            means = np.abs(rows).mean(axis=1, dtype=np.float64)
-            if not np.isfinite(means).all():
-                raise EvaluationError(
-                    "the activation holds NaN or infinity, or is empty.", where=f"{value.name}, sample {count - 1}",
-                    remedy="Remove the sample.",
-                )  # fmt: skip
-            sums[value] = sums.get(value, 0.0) + means
-            signed[value] = signed.get(value, 0.0) + rows.mean(axis=1, dtype=np.float64)
-    return {v: total / count for v, total in sums.items()}, {v: total / count for v, total in signed.items()}
-
-
-def _correct_readers(
-    model: ir.Model, graph: ChannelGraph, removed: set[int], means: Mapping[ir.Value, np.ndarray]
-) -> int:
-    """Add the mean of removed channels to the biases of layers that read these; return the number of layers."""
-    corrected = 0
-    for cut in list(graph.cuts):
-        value, weight = cut.node.inputs[0], facts.constant(cut.node.inputs[cut.index])
-        stays = stays_after(graph, cut.ids, removed)
-        if cut.role != "consumer" or value is None or value not in means or weight is None or stays.all():
-            continue
-        shape = [1] * weight.ndim
-        shape[cut.axis] = len(stays)
-        had_bias = len(cut.node.inputs) > 2 and cut.node.inputs[2] is not None
-        if correct_bias(
-            model, cut.node, np.where(stays.reshape(shape), np.zeros((), weight.dtype), weight), means[value]
-        ):
-            corrected += 1
-            if not had_bias:
-                ids = graph.axes[cut.node.outputs[0]].ids
-                graph.cuts.append(Cut(cut.node, 2, 0, ids, "parameter"))
-    return corrected
-
-
 def _weight_bytes(model: ir.Model) -> int:
-    tensors: list[Any] = [value.const_value for value in model.graph.initializers.values()]
+    tensors: Iterable[Any] = (value.const_value for value in model.graph.initializers.values())
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)

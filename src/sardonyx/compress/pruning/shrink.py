@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.pruning.channels import UNNUMBERED, ChannelGraph
-from sardonyx.errors import EvaluationError
+from sardonyx.compress.pruning.channels import ChannelGraph
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_label, value_names
 
@@ -33,57 +34,28 @@ class LayerChannels:
     fixed: str
 
 
-def score_channels(graph: ChannelGraph, activations: Mapping[ir.Value, np.ndarray] | None) -> dict[int, float]:
-    """Return the importance of each representing channel: the mean over its slices, each relative to its layer.
+def free_channels(graph: ChannelGraph, *, heads: bool) -> set[int]:
+    """Return the representing channels that weights compute and that can be removed: heads, or all others."""
+    fixed, grouped = graph.fixed_roots(), graph.head_roots()
+    roots = {root for cut in graph.cuts if cut.role == "producer" for root in graph.roots(cut.ids).tolist()}
+    return {root for root in roots - fixed.keys() if (root in grouped) == heads}
 
-    Without activations the importance of a slice is the L2 norm of a weight that computes or reads the channel. With
-    activations it is the mean absolute activation of the channel times the norm of the weight that reads the channel.
+
+def choose_channels(
+    graph: ChannelGraph, scores: Mapping[int, float], share: float, free: Collection[int], lanes: int = 1
+) -> set[int]:
+    """Return the representing channels to remove, the least important first.
+
+    A layer keeps at least one channel. With `lanes`, layers with more channels lose these in pieces that leave a
+    multiple of `lanes`, by the mean score of a piece; the share is then the nearest one that pieces reach.
 
     Args:
         graph: The channels.
-        activations: The mean absolute activation per channel, of shape [channels], by input of the consumers.
-
-    Raises:
-        EvaluationError: A score is not finite.
+        scores: The importance of each representing channel.
+        share: The share of `free` to remove.
+        free: The representing channels that may be removed.
+        lanes: The number of channels that a vector register holds.
     """
-    sums: dict[int, list[float]] = {}
-    for cut in graph.cuts:
-        if cut.role == "parameter" or (activations is not None and cut.role == "producer"):
-            continue
-        weight = facts.constant(cut.node.inputs[cut.index])
-        assert weight is not None
-        rows = np.moveaxis(weight, cut.axis, 0).reshape(len(cut.ids), -1).astype(np.float32)
-        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
-        if activations is not None:
-            value = cut.node.inputs[0]
-            assert value is not None
-            norms = norms * activations[value]
-        if not np.isfinite(norms).all():
-            raise EvaluationError(
-                "expected finite weights and activations, got infinity or NaN.",
-                where=node_label(cut.node),
-                remedy="Repair the weights, or exclude the node.",
-            )
-        mean = norms.mean() if norms.size else 0.0
-        for root, norm in zip(graph.roots(cut.ids).tolist(), (norms / (mean or 1.0)).tolist(), strict=True):
-            sums.setdefault(root, []).append(norm)
-    return {root: float(np.mean(values)) for root, values in sums.items() if root != UNNUMBERED}
-
-
-def has_free_channels(graph: ChannelGraph) -> bool:
-    """Return True if a channel that a weight computes can be removed."""
-    fixed = graph.fixed_roots()
-    return any(
-        root not in fixed for cut in graph.cuts if cut.role == "producer" for root in graph.roots(cut.ids).tolist()
-    )
-
-
-def choose_channels(graph: ChannelGraph, scores: Mapping[int, float], share: float) -> tuple[set[int], int]:
-    """Return the representing channels to remove, the least important first, and the number of channels that can go.
-
-    A layer keeps at least one channel, so that fewer channels than the share may be removed.
-    """
-    fixed = graph.fixed_roots()
     left: dict[int, int] = {}
     members: dict[int, dict[int, int]] = {}
     for number, cut in enumerate(cut for cut in graph.cuts if cut.role == "producer"):
@@ -91,17 +63,60 @@ def choose_channels(graph: ChannelGraph, scores: Mapping[int, float], share: flo
         for root in graph.roots(cut.ids).tolist():
             layer_counts = members.setdefault(root, {})
             layer_counts[number] = layer_counts.get(number, 0) + 1
-    free = sorted((root for root in members if root not in fixed and root in scores), key=lambda r: (scores[r], r))
+    aim = round(share * len(free))
     removed: set[int] = set()
-    for root in free:
-        if len(removed) >= round(share * len(free)):
-            break
-        if any(left[layer] <= count for layer, count in members[root].items()):
+    for piece in _pieces(scores, free, members, left, lanes):
+        if len(removed) + len(piece) / 2 > aim or len(removed) >= aim:
             continue
-        for layer, count in members[root].items():
+        counts: dict[int, int] = {}
+        for root in piece:
+            for layer, count in members[root].items():
+                counts[layer] = counts.get(layer, 0) + count
+        if any(left[layer] <= count for layer, count in counts.items()):
+            continue
+        for layer, count in counts.items():
             left[layer] -= count
-        removed.add(root)
-    return removed, len(free)
+        removed.update(piece)
+    return removed
+
+
+def _pieces(
+    scores: Mapping[int, float], free: Collection[int], members: Mapping[int, Mapping[int, int]],
+    widths: Mapping[int, int], lanes: int,
+) -> list[list[int]]:  # fmt: skip
+    """Return the channels that go at once, the least important first; channels of the same layers are in order."""
+    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for root in sorted((root for root in free if root in scores), key=lambda r: (scores[r], r)):
+        alike.setdefault(tuple(sorted(members[root].items())), []).append(root)
+    pieces: list[tuple[float, list[int]]] = []
+    for layers, roots in alike.items():
+        width = min(widths[layer] // count for layer, count in layers)
+        step, start = (lanes, width % lanes or lanes) if width > lanes else (1, 1)
+        bounds = [0, *range(start, len(roots) + 1, step)]
+        lowest = -np.inf
+        for first, last in itertools.pairwise(bounds):
+            piece = roots[first:last]
+            # A later piece never precedes an earlier one of the same layers.
+            lowest = max(lowest, float(np.mean([scores[root] for root in piece])))
+            pieces.append((lowest, piece))
+    return [piece for _, piece in sorted(pieces, key=lambda pair: pair[0])]
+
+
+def padded_work(graph: ChannelGraph, removed: Collection[int], lanes: int) -> float:
+    """Return the products of all layers per position, with outputs in whole vectors of `lanes`."""
+    inputs = {cut.node: cut for cut in graph.cuts if cut.role == "consumer"}
+    total = 0.0
+    for cut in graph.cuts:
+        if cut.role != "producer":
+            continue
+        weight = facts.static_shape(cut.node.inputs[cut.index]) or ()
+        outputs = -(-int(stays_after(graph, cut.ids, removed).sum()) // lanes) * lanes
+        depth = math.prod(weight) / max(weight[cut.axis], 1)
+        if cut.node in inputs:
+            ids = inputs[cut.node].ids
+            depth *= stays_after(graph, ids, removed).sum() / max(len(ids), 1)
+        total += outputs * depth
+    return total
 
 
 def layer_channels(graph: ChannelGraph, removed: set[int]) -> tuple[LayerChannels, ...]:
@@ -119,7 +134,7 @@ def layer_channels(graph: ChannelGraph, removed: set[int]) -> tuple[LayerChannel
 
 
 def remove_channels(model: ir.Model, graph: ChannelGraph, removed: set[int]) -> None:
-    """Remove channels from all constants of a model, in place; types of inner values are cleared where sizes change."""
+    """Remove channels from constants and lists of sizes, in place; shapes of inner values are cleared."""
     names = Names(value_names(model))
     masks: dict[tuple[ir.Node, int], list[tuple[int, np.ndarray]]] = {}
     for cut in graph.cuts:
@@ -141,14 +156,27 @@ def remove_channels(model: ir.Model, graph: ChannelGraph, removed: set[int]) -> 
             replace_constant(model, node, index, written[key])
     for node, ids in graph.groups:
         node.attributes["group"] = ir.AttrInt64("group", int(stays_after(graph, ids, removed).sum()))
-    for node in graph.flattened:
-        if not stays_after(graph, graph.axes[node.outputs[0]].ids, removed).all():
-            write_constant(model, names, node, 1, np.array([0, -1], np.int64))
+    _write_sizes(model, graph, removed, names)
     outputs = set(model.graph.outputs)
     for node in model.graph:
         for value in node.outputs:
             if value not in outputs:
                 value.shape = None
+
+
+def _write_sizes(model: ir.Model, graph: ChannelGraph, removed: set[int], names: Names) -> None:
+    """Write the sizes in constants that count channels."""
+    sizes: dict[tuple[ir.Node, int], np.ndarray] = {}
+    for entry in graph.sizes:
+        stays = stays_after(graph, entry.ids, removed)
+        if not stays.all():
+            key = entry.node, entry.index
+            array = facts.constant(entry.node.inputs[entry.index]) if key not in sizes else sizes[key]
+            assert array is not None
+            sizes[key] = np.array(array)
+            sizes[key][entry.position] = stays.sum()
+    for (node, index), array in sizes.items():
+        write_constant(model, names, node, index, array)
 
 
 def write_constant(model: ir.Model, names: Names, node: ir.Node, index: int, array: np.ndarray) -> ir.Value:
@@ -185,6 +213,6 @@ def replace_constant(model: ir.Model, node: ir.Node, index: int, value: ir.Value
         del model.graph.initializers[str(old.name)]
 
 
-def stays_after(graph: ChannelGraph, ids: np.ndarray, removed: set[int]) -> np.ndarray:
+def stays_after(graph: ChannelGraph, ids: np.ndarray, removed: Collection[int]) -> np.ndarray:
     """Return True for the elements of an axis that stay, of shape [elements]."""
     return np.array([root not in removed for root in graph.roots(ids).tolist()], bool)

@@ -28,6 +28,7 @@ class Needs:
 
     Attributes:
         means: If True, the mean of each channel.
+        magnitudes: If True, the mean magnitude of each channel, and the mean.
         maxima: If True, the largest magnitude and the mean of each channel.
         second_moments: If True, the mean of x xᵀ over rows x.
         rows: The number of rows to keep, drawn evenly from all samples.
@@ -44,6 +45,7 @@ class Needs:
     rows_per_sample: int = 2048
     rows_per_depth: int = 0
     most_bytes: int = 2 << 30
+    magnitudes: bool = False
 
     def union(self, other: Needs) -> Needs:
         """Return what both need."""
@@ -55,12 +57,13 @@ class Needs:
             max(self.rows_per_sample, other.rows_per_sample),
             max(self.rows_per_depth, other.rows_per_depth),
             max(self.most_bytes, other.most_bytes),
+            self.magnitudes or other.magnitudes,
         )
 
     @property
     def is_empty(self) -> bool:
         """True if nothing is needed."""
-        return not (self.means or self.maxima or self.second_moments or self.rows)
+        return not (self.means or self.maxima or self.magnitudes or self.second_moments or self.rows)
 
 
 NOTHING = Needs()
@@ -76,6 +79,7 @@ class SiteInput:
         count: The number of rows that were seen.
         maxima: The largest magnitude of each channel, of shape [channels]; None if not needed.
         means: The mean of each channel, of shape [channels]; None if not needed.
+        magnitudes: The mean magnitude of each channel, of shape [channels]; None if not needed.
         squares: The mean square of each element of rows, of shape [groups, depth]; None if not needed.
         second_moment: The mean of x xᵀ, float32 of shape [groups, depth, depth]; None if not needed or too large.
         rows: Rows, float32 of shape [groups, at most needs.rows, depth]; None if not needed.
@@ -94,6 +98,7 @@ class SiteInput:
         self._squares: np.ndarray | None = None
         self._sums: np.ndarray | None = None
         self._elements = 0
+        self._magnitudes: np.ndarray | None = None
         self.maxima: np.ndarray | None = None
         self.rows: np.ndarray | None = None
         self._keys = np.zeros(0)
@@ -107,7 +112,7 @@ class SiteInput:
         """Add the input of one sample."""
         if not values.size:
             return
-        if self._needs.means or self._needs.maxima:
+        if self._needs.means or self._needs.maxima or self._needs.magnitudes:
             self._add_channels(values)
         if not (self._needs.second_moments or self._needs.rows):
             return
@@ -123,6 +128,11 @@ class SiteInput:
     def means(self) -> np.ndarray | None:
         """The mean of each channel."""
         return None if self._sums is None or not self._elements else self._sums / self._elements
+
+    @property
+    def magnitudes(self) -> np.ndarray | None:
+        """The mean magnitude of each channel."""
+        return None if self._magnitudes is None or not self._elements else self._magnitudes / self._elements
 
     @property
     def squares(self) -> np.ndarray | None:
@@ -143,6 +153,9 @@ class SiteInput:
         sums = rows.sum(inner, dtype=np.float32).reshape(-1, values.shape[axis]).sum(0, dtype=np.float64)
         self._sums = sums if self._sums is None else self._sums + sums
         self._elements += values.size // values.shape[axis]
+        if self._needs.magnitudes:
+            sizes = np.abs(rows).sum(inner, dtype=np.float32).reshape(-1, values.shape[axis]).sum(0, dtype=np.float64)
+            self._magnitudes = sizes if self._magnitudes is None else self._magnitudes + sizes
         if self._needs.maxima:
             maxima = np.maximum(rows.max(inner), -rows.min(inner)).reshape(-1, values.shape[axis]).max(0)
             self.maxima = maxima if self.maxima is None else np.maximum(self.maxima, maxima)
