@@ -302,8 +302,9 @@ class Connection(asyncio.Protocol):
         head += "\r\n" if keeps_alive else "connection: close\r\n\r\n"
         if is_head or not body:
             self._transport.write(head.encode("latin-1"))
-        elif len(body) == 1 and size < 65536:
-            self._transport.write(head.encode("latin-1") + body[0])
+        elif size < 65536:
+            # One buffer is sent at once; several are queued.
+            self._transport.write(b"".join((head.encode("latin-1"), *body)))
         else:
             self._transport.writelines([head.encode("latin-1"), *body])
         return size

@@ -14,6 +14,7 @@ from sardonyx.serve.operations.tensors import Buffer, binary_data, binary_tensor
 from sardonyx.serve.protocol import datatypes, json_codec
 from sardonyx.serve.protocol.datatypes import Datatype, shortened
 from sardonyx.serve.protocol.limits import elements_of
+from sardonyx.serve.protocol.number_lists import NumberList
 from sardonyx.serve.protocol.requests import Answer, InferRequest
 from sardonyx.serve.protocol.strings import decoded, string_array, write_strings
 
@@ -72,7 +73,7 @@ def _input(service: Service, head: Any, tail: memoryview, offset: int) -> tuple[
     if parameters:
         size = parameters.get("binary_data_size")
         if size is not None:
-            if len(memoryview(head.data)):
+            if _has_data(head):
                 raise RequestError("the input has data and binary data.", where=name[:64])
             if type(size) is not int or not 0 <= size <= len(tail) - offset:
                 raise RequestError(
@@ -85,9 +86,13 @@ def _input(service: Service, head: Any, tail: memoryview, offset: int) -> tuple[
             elements_of(shape, name[:64])
             span = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")
             return service.shared_memory.read(region, *span, datatype, shape), offset
-    if not len(memoryview(head.data)):
+    if not _has_data(head):
         raise RequestError("the input has no data.", where=name[:64])
     return json_codec.parse_data(head.data, datatype, shape, name[:64], service.options.strict_json), offset
+
+
+def _has_data(head: Any) -> bool:
+    return isinstance(head.data, NumberList) or len(memoryview(head.data)) > 0
 
 
 def _raw_request(service: Service, model: str, version: str, data: memoryview) -> InferRequest:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import MissingDependencyError, RequestError
+from sardonyx.serve.protocol import number_lists
 from sardonyx.serve.protocol.datatypes import Datatype, all_finite, shortened
 from sardonyx.serve.protocol.limits import elements_of
 
@@ -66,14 +67,37 @@ def parse_head(data: bytes | memoryview, strict: bool) -> RequestHead:
     Raises:
         RequestError: The text is not JSON, or a field is missing or of another type.
     """
+    head: RequestHead | None
+    if type(data) is bytes and len(data) >= number_lists.LONG:
+        head = _head_with_lists(data)
+        if head is not None:
+            return head
     try:
-        head: RequestHead = _head_decoder.decode(data)
+        head = _head_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         with_words = None if strict else _head_with_words(bytes(data))
         if with_words is None:
             raise RequestError(f"the JSON of the request is malformed: {str(error)[:200]}") from error
         return with_words
     return head
+
+
+def _head_with_lists(data: bytes) -> RequestHead | None:
+    """Return the JSON part of a request with long lists as arrays; None if there is none, or for another reader."""
+    text, lists = number_lists.without_number_lists(data)
+    if not lists:
+        return None
+    try:
+        head: RequestHead = _head_decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    count = 0
+    for part in head.inputs:
+        name = bytes(part.data)
+        if name in lists:
+            part.data, count = lists[name], count + 1
+    # A list of another object, e.g. of parameters, is refused by the reader of the whole text.
+    return head if count == len(lists) else None
 
 
 def _head_with_words(text: bytes) -> RequestHead | None:
@@ -132,7 +156,7 @@ def parse_data(raw: Any, datatype: Datatype, shape: list[int], where: str, stric
     """Return the elements of an input, from a flat or nested list.
 
     Args:
-        raw: The JSON text of the list.
+        raw: The JSON text of the list, or the list if it was read already.
         datatype: The element type.
         shape: The declared sizes.
         where: The name of the input.
@@ -144,6 +168,10 @@ def parse_data(raw: Any, datatype: Datatype, shape: list[int], where: str, stric
     if not datatype.has_json:
         raise RequestError(f"{datatype.name} has no JSON form.", where=where, remedy="Send the input as binary data.")
     count = elements_of(shape, where)
+    if isinstance(raw, number_lists.NumberList):
+        if datatype.name == "FP32" and len(raw.array) == count and all_finite(raw.array):
+            return raw.array.reshape(shape)
+        raw = raw.text
     text = bytes(raw)
     kind = datatype.dtype.kind
     depth = _depth(text, len(shape), where)

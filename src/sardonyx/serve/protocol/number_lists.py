@@ -1,0 +1,452 @@
+"""Long JSON lists of numbers to float32 arrays, by generated machine code that runs without the interpreter lock.
+
+A number of up to 19 significant digits is an integer times a power of ten. The product of the integer and the first 64
+bits of the power is exact to a few units of its 64 bits, which decide the float32 unless the product is next to the
+middle of two float32. Such a number, and one that is very small, large or long, is read by Python. The result is the
+same in every case: the text rounded to float64, and the float64 rounded to float32.
+
+Source: D. Lemire, "Number parsing at a gigabyte per second", Software: Practice and Experience 51(8), 2021.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.base.artifact_store import store
+from sardonyx.compiler.llvm.elf_loader import Code, loaded
+from sardonyx.compiler.llvm.parallel_build import objects
+from sardonyx.compiler.target.description import Target, host
+
+LONG = 4096
+"""Bytes of text from which the machine code pays for its load."""
+
+_POWERS = range(-64, 40)
+"""Powers of ten in the table."""
+
+_SLOW_NUMBERS = 1024
+"""Numbers of one list that Python reads before the whole list is left to the JSON parser."""
+
+_FINISHED, _SLOW = 0, 1
+
+_KEY = b'"data":['
+
+_NAME = secrets.token_hex(16).encode()
+"""Begins the names of lists; a client cannot know it."""
+
+_LISTS = 64
+"""Lists of one body that are read ahead of the JSON."""
+
+_loaded: list[Any] = []
+"""The code, which is mapped while this list refers to it."""
+
+_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True, eq=False)
+class NumberList:
+    """A list of numbers that was read before the JSON around the list.
+
+    Attributes:
+        array: The numbers as float32, shape [elements].
+        text: The list in the body, for readers of another element type.
+    """
+
+    array: np.ndarray
+    text: memoryview
+
+
+def parse_float32(text: bytes, begin: int = 0) -> tuple[np.ndarray, int] | None:
+    """Return the numbers of a flat JSON list as a vector, and the position after the list; None for another text.
+
+    Args:
+        text: The text; ``bytes``, whose memory ends with a zero byte.
+        begin: The position of the list's bracket.
+    """
+    if text[begin : begin + 1] != b"[":
+        return None
+    # Memory that no number reaches is never touched, so that the limit on bodies limits memory.
+    array = np.empty((len(text) - begin) // 2 + 1, np.float32)
+    state = (ctypes.c_int64 * 2)(begin + 1, 0)
+    function = _function()
+    for _ in range(_SLOW_NUMBERS):
+        status = function(text, len(text), array.ctypes.data, len(array), state)
+        if status == _FINISHED:
+            return array[: state[1]], state[0]
+        match = _NUMBER.match(text, state[0]) if status == _SLOW else None
+        if match is None or state[1] >= len(array):
+            return None
+        with np.errstate(over="ignore"):
+            array[state[1]] = float(match[0])
+        state[0], state[1] = match.end(), state[1] + 1
+    return None
+
+
+def without_number_lists(body: bytes) -> tuple[bytes, dict[bytes, NumberList]]:
+    """Return a JSON text with a name of this process in place of each long list of ``"data"``, and the lists by name.
+
+    The quotes of a text in JSON are escaped, so that ``"data":[`` begins a value wherever the text is well formed, and
+    a text that is not well formed is not so afterwards.
+
+    Args:
+        body: The text.
+    """
+    lists: dict[bytes, NumberList] = {}
+    parts, position = [], 0
+    while (key := body.find(_KEY, position)) >= 0 and len(lists) < _LISTS:
+        begin = key + len(_KEY) - 1
+        parsed = parse_float32(body, begin) if b'"FP32"' in body[max(0, key - LONG) : key] else None
+        if parsed is None:
+            break
+        array, end = parsed
+        name = b'"%s%d"' % (_NAME, len(lists))
+        lists[name] = NumberList(array, memoryview(body)[begin:end])
+        parts += [body[position:begin], name]
+        position = end
+    return b"".join([*parts, body[position:]]) if lists else body, lists
+
+
+@functools.cache
+def _function() -> Callable[..., int]:
+    target = host()
+    code = loaded(Code(objects([module_text(target)], target, store(), jobs=1)), target)
+    prototype = ctypes.CFUNCTYPE(
+        ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
+    )
+    function = prototype(code.address("parse_numbers"))
+    _loaded.append(code)
+    return function
+
+
+def _power(exponent: int) -> tuple[int, int]:
+    """Return the first 64 bits of a power of ten, and the exponent of the last of them."""
+    if exponent >= 0:
+        value, shift = 10**exponent, 0
+    else:
+        shift = 256
+        value = (1 << shift) // 10**-exponent
+    excess = value.bit_length() - 64
+    return (value >> excess if excess >= 0 else value << -excess), excess - shift
+
+
+def module_text(target: Target) -> str:
+    """Return the module: ``parse_numbers(text, length, out, count, state)``.
+
+    ``state`` is [position, elements], read at the start and written at the end. The function begins after the bracket,
+    or after an element, and returns 0 after the closing bracket, 1 at a number that is left to the caller, and 2 at
+    another text. The text ends with a zero byte at ``length``, at which every loop stops; eight bytes are read at once
+    only within ``length``.
+    """
+    bits, exponents = zip(*map(_power, _POWERS), strict=True)
+    signed = [value - (1 << 64) if value >> 63 else value for value in bits]
+    size = len(_POWERS)
+    tables = (
+        f"@bits = private constant [{size} x i64] [{', '.join(f'i64 {value}' for value in signed)}]\n"
+        f"@exponents = private constant [{size} x i64] [{', '.join(f'i64 {value}' for value in exponents)}]\n"
+    )
+    tables += f"@tens = private constant [8 x i64] [{', '.join(f'i64 {10**digits}' for digits in range(8))}]\n"
+    body = _BODY.replace("{first}", str(-_POWERS[0])).replace("{size}", str(size))
+    for name, position, value, following in (
+        ("whole", "%digits_from", "0", "after_whole"),
+        ("part", "%f_at", "%whole_w", "after_part"),
+    ):
+        body = body.replace(f"<{name}>", _digits(name, position, value, following))
+    return f'target triple = "{target.triple}"\n{tables}{_EIGHT}{body}'
+
+
+def _digits(name: str, position: str, value: str, following: str) -> str:
+    """Return blocks that read digits from a position: ``%NAME_w`` and ``%NAME_at`` at the block `following`."""
+    return (
+        _DIGITS.replace("{entry}", f"{name}_entry").replace("{position}", position).replace("{value}", value)
+        .replace("{following}", following).replace("{n}", name)
+    )  # fmt: skip
+
+
+_DIGITS = """
+{n}_eight:
+  %{n}_p = phi i64 [ {position}, %{entry} ], [ %{n}_p8, %{n}_take ]
+  %{n}_v = phi i64 [ {value}, %{entry} ], [ %{n}_v8, %{n}_take ]
+  %{n}_p8 = add i64 %{n}_p, 8
+  %{n}_fits = icmp ule i64 %{n}_p8, %length
+  br i1 %{n}_fits, label %{n}_load, label %{n}_one
+{n}_load:
+  %{n}_pp = getelementptr i8, ptr %text, i64 %{n}_p
+  %{n}_word = load i64, ptr %{n}_pp, align 1
+  %{n}_zero = xor i64 %{n}_word, 3472328296227680304
+  %{n}_over = add i64 %{n}_zero, 8536140394893047414
+  %{n}_both = or i64 %{n}_zero, %{n}_over
+  %{n}_high = and i64 %{n}_both, -9187201950435737472
+  %{n}_all = icmp eq i64 %{n}_high, 0
+  br i1 %{n}_all, label %{n}_take, label %{n}_some
+{n}_take:
+  %{n}_e = call i64 @eight_digits(i64 %{n}_zero)
+  %{n}_f = mul i64 %{n}_v, 100000000
+  %{n}_v8 = add i64 %{n}_f, %{n}_e
+  br label %{n}_eight
+{n}_some:
+  ; The bytes before the first other byte, after zeros: a carry of the sum reaches later bytes alone.
+  %{n}_bits = call i64 @llvm.cttz.i64(i64 %{n}_high, i1 true)
+  %{n}_k = lshr i64 %{n}_bits, 3
+  %{n}_k8 = sub i64 63, %{n}_bits
+  %{n}_left = shl i64 %{n}_zero, 8
+  %{n}_last = shl i64 %{n}_left, %{n}_k8
+  %{n}_g = call i64 @eight_digits(i64 %{n}_last)
+  %{n}_tp = getelementptr i64, ptr @tens, i64 %{n}_k
+  %{n}_t = load i64, ptr %{n}_tp
+  %{n}_h = mul i64 %{n}_v, %{n}_t
+  %{n}_vk = add i64 %{n}_h, %{n}_g
+  %{n}_pk = add i64 %{n}_p, %{n}_k
+  br label %{n}_end
+{n}_one:
+  %{n}_p1 = phi i64 [ %{n}_p, %{n}_eight ], [ %{n}_at1, %{n}_more ]
+  %{n}_v1 = phi i64 [ %{n}_v, %{n}_eight ], [ %{n}_w1, %{n}_more ]
+  %{n}_cp = getelementptr i8, ptr %text, i64 %{n}_p1
+  %{n}_c = load i8, ptr %{n}_cp
+  %{n}_digit = sub i8 %{n}_c, 48
+  %{n}_is = icmp ult i8 %{n}_digit, 10
+  br i1 %{n}_is, label %{n}_more, label %{n}_end
+{n}_more:
+  %{n}_wide = zext i8 %{n}_digit to i64
+  %{n}_ten = mul i64 %{n}_v1, 10
+  %{n}_w1 = add i64 %{n}_ten, %{n}_wide
+  %{n}_at1 = add i64 %{n}_p1, 1
+  br label %{n}_one
+{n}_end:
+  %{n}_at = phi i64 [ %{n}_pk, %{n}_some ], [ %{n}_p1, %{n}_one ]
+  %{n}_w = phi i64 [ %{n}_vk, %{n}_some ], [ %{n}_v1, %{n}_one ]
+  br label %{following}
+"""
+"""Digits, eight at once: without a branch on their number, which no predictor knows."""
+
+_EIGHT = """
+define internal i64 @eight_digits(i64 %digits) alwaysinline {
+  %a1 = mul i64 %digits, 10
+  %a2 = lshr i64 %digits, 8
+  %a = add i64 %a1, %a2
+  %b1 = and i64 %a, 1095216660735
+  %b2 = mul i64 %b1, 4294967296000100
+  %c1 = lshr i64 %a, 16
+  %c2 = and i64 %c1, 1095216660735
+  %c3 = mul i64 %c2, 42949672960001
+  %d = add i64 %b2, %c3
+  %e = lshr i64 %d, 32
+  ret i64 %e
+}
+"""
+"""The number of eight digits, one a byte: pairs, fours and eights are added within a word."""
+
+_BODY = """
+define i64 @parse_numbers(ptr %text, i64 %length, ptr %out, i64 %count, ptr %state) {
+start:
+  %state1 = getelementptr i64, ptr %state, i64 1
+  %first = load i64, ptr %state
+  %done = load i64, ptr %state1
+  %fresh = icmp eq i64 %done, 0
+  br i1 %fresh, label %before, label %separator
+separator:
+  %s_at = phi i64 [ %first, %start ], [ %end, %stored ], [ %s_at1, %s_space ]
+  %s_n = phi i64 [ %done, %start ], [ %next, %stored ], [ %s_n, %s_space ]
+  %s_p = getelementptr i8, ptr %text, i64 %s_at
+  %s_c = load i8, ptr %s_p
+  %s_at1 = add i64 %s_at, 1
+  switch i8 %s_c, label %s_other [ i8 44, label %comma i8 93, label %close ]
+s_other:
+  switch i8 %s_c, label %foreign [
+    i8 32, label %s_space i8 10, label %s_space i8 13, label %s_space i8 9, label %s_space ]
+s_space:
+  br label %separator
+close:
+  store i64 %s_at1, ptr %state
+  store i64 %s_n, ptr %state1
+  ret i64 0
+comma:
+  br label %before
+before:
+  %at = phi i64 [ %first, %start ], [ %s_at1, %comma ], [ %at1, %b_space ]
+  %n = phi i64 [ 0, %start ], [ %s_n, %comma ], [ %n, %b_space ]
+  %p = getelementptr i8, ptr %text, i64 %at
+  %c = load i8, ptr %p
+  %at1 = add i64 %at, 1
+  %negative = icmp eq i8 %c, 45
+  %digits_from = select i1 %negative, i64 %at1, i64 %at
+  %d_p = getelementptr i8, ptr %text, i64 %digits_from
+  %d_c = load i8, ptr %d_p
+  %d_digit = sub i8 %d_c, 48
+  %d_is = icmp ult i8 %d_digit, 10
+  br i1 %d_is, label %room, label %b_other
+b_other:
+  switch i8 %c, label %foreign [
+    i8 32, label %b_space i8 10, label %b_space i8 13, label %b_space i8 9, label %b_space ]
+b_space:
+  br label %before
+room:
+  %has_room = icmp slt i64 %n, %count
+  br i1 %has_room, label %whole_entry, label %foreign
+whole_entry:
+  br label %whole_eight
+<whole>
+after_whole:
+  %whole_size = sub i64 %whole_at, %digits_from
+  ; No digit follows a leading zero.
+  %is_zero_first = icmp eq i8 %d_digit, 0
+  %is_several = icmp ugt i64 %whole_size, 1
+  %is_octal = and i1 %is_zero_first, %is_several
+  br i1 %is_octal, label %foreign, label %after_integer
+after_integer:
+  %i_p = getelementptr i8, ptr %text, i64 %whole_at
+  %i_c = load i8, ptr %i_p
+  %dot = icmp eq i8 %i_c, 46
+  br i1 %dot, label %part_entry, label %exponent
+part_entry:
+  %f_at = add i64 %whole_at, 1
+  br label %part_eight
+<part>
+after_part:
+  %part_count = sub i64 %part_at, %f_at
+  %part_none = icmp eq i64 %part_count, 0
+  br i1 %part_none, label %foreign, label %part_known
+part_known:
+  %p_size = add i64 %whole_size, %part_count
+  %p_e = sub i64 0, %part_count
+  %p_p = getelementptr i8, ptr %text, i64 %part_at
+  %p_c = load i8, ptr %p_p
+  br label %exponent
+exponent:
+  %x_at = phi i64 [ %whole_at, %after_integer ], [ %part_at, %part_known ]
+  %w = phi i64 [ %whole_w, %after_integer ], [ %part_w, %part_known ]
+  %size = phi i64 [ %whole_size, %after_integer ], [ %p_size, %part_known ]
+  %e = phi i64 [ 0, %after_integer ], [ %p_e, %part_known ]
+  %x_c = phi i8 [ %i_c, %after_integer ], [ %p_c, %part_known ]
+  %x_lower = or i8 %x_c, 32
+  %x_is = icmp eq i8 %x_lower, 101
+  br i1 %x_is, label %exponent_sign, label %value
+exponent_sign:
+  %xs_at = add i64 %x_at, 1
+  %xs_p = getelementptr i8, ptr %text, i64 %xs_at
+  %xs_c = load i8, ptr %xs_p
+  %xs_minus = icmp eq i8 %xs_c, 45
+  %xs_plus = icmp eq i8 %xs_c, 43
+  %xs_any = or i1 %xs_minus, %xs_plus
+  %xs_one = zext i1 %xs_any to i64
+  %xd_from = add i64 %xs_at, %xs_one
+  br label %exponent_digits
+exponent_digits:
+  %xd_at = phi i64 [ %xd_from, %exponent_sign ], [ %xd_at1, %exponent_more ]
+  %xd_e = phi i64 [ 0, %exponent_sign ], [ %xd_e1, %exponent_more ]
+  %xd_p = getelementptr i8, ptr %text, i64 %xd_at
+  %xd_c = load i8, ptr %xd_p
+  %xd_digit = sub i8 %xd_c, 48
+  %xd_is = icmp ult i8 %xd_digit, 10
+  br i1 %xd_is, label %exponent_more, label %exponent_end
+exponent_more:
+  %xd_wide = zext i8 %xd_digit to i64
+  %xd_ten = mul i64 %xd_e, 10
+  %xd_sum = add i64 %xd_ten, %xd_wide
+  %xd_big = icmp ugt i64 %xd_sum, 9999
+  %xd_e1 = select i1 %xd_big, i64 9999, i64 %xd_sum
+  %xd_at1 = add i64 %xd_at, 1
+  br label %exponent_digits
+exponent_end:
+  %xd_none = icmp eq i64 %xd_at, %xd_from
+  br i1 %xd_none, label %foreign, label %exponent_known
+exponent_known:
+  %xd_negative = sub i64 0, %xd_e
+  %xd_signed = select i1 %xs_minus, i64 %xd_negative, i64 %xd_e
+  %x_e = add i64 %e, %xd_signed
+  br label %value
+value:
+  %end = phi i64 [ %x_at, %exponent ], [ %xd_at, %exponent_known ]
+  %power = phi i64 [ %e, %exponent ], [ %x_e, %exponent_known ]
+  %long = icmp ugt i64 %size, 19
+  br i1 %long, label %leading, label %short
+leading:
+  ; Zeros before the first other digit do not count: 0.00012345678901234567.
+  %l_at = phi i64 [ %digits_from, %value ], [ %l_at1, %l_next ]
+  %l_rest = phi i64 [ %size, %value ], [ %l_less, %l_next ]
+  %l_p = getelementptr i8, ptr %text, i64 %l_at
+  %l_c = load i8, ptr %l_p
+  %l_at1 = add i64 %l_at, 1
+  %l_zero = icmp eq i8 %l_c, 48
+  %l_dot = icmp eq i8 %l_c, 46
+  %l_skip = or i1 %l_zero, %l_dot
+  br i1 %l_skip, label %l_next, label %l_end
+l_next:
+  %l_one = zext i1 %l_zero to i64
+  %l_less = sub i64 %l_rest, %l_one
+  br label %leading
+l_end:
+  %l_long = icmp ugt i64 %l_rest, 19
+  br i1 %l_long, label %slow, label %short
+short:
+  %is_zero = icmp eq i64 %w, 0
+  %index = add i64 %power, {first}
+  br i1 %is_zero, label %stored, label %scaled_range
+scaled_range:
+  %in_table = icmp ult i64 %index, {size}
+  br i1 %in_table, label %scaled, label %slow
+scaled:
+  %lz = call i64 @llvm.ctlz.i64(i64 %w, i1 true)
+  %normal = shl i64 %w, %lz
+  %bits_p = getelementptr i64, ptr @bits, i64 %index
+  %bits_v = load i64, ptr %bits_p
+  %exp_p = getelementptr i64, ptr @exponents, i64 %index
+  %exp_v = load i64, ptr %exp_p
+  %wide_a = zext i64 %normal to i128
+  %wide_b = zext i64 %bits_v to i128
+  %product = mul i128 %wide_a, %wide_b
+  %high_wide = lshr i128 %product, 64
+  %high = trunc i128 %high_wide to i64
+  %low = trunc i128 %product to i64
+  %top = icmp slt i64 %high, 0
+  %high2 = shl i64 %high, 1
+  %low1 = lshr i64 %low, 63
+  %shifted = or i64 %high2, %low1
+  %m = select i1 %top, i64 %high, i64 %shifted
+  %carry = zext i1 %top to i64
+  ; 63 for the first bit, 63 for the product without carry, 127 for the bias.
+  %b1 = sub i64 %exp_v, %lz
+  %b2 = add i64 %b1, %carry
+  %biased = add i64 %b2, 253
+  %biased_range = sub i64 %biased, 1
+  %is_normal = icmp ult i64 %biased_range, 253
+  %tail = and i64 %m, 1099511627775
+  %near = sub i64 %tail, 549755809792
+  %is_near = icmp ult i64 %near, 8192
+  %far = xor i1 %is_near, true
+  %known = and i1 %is_normal, %far
+  br i1 %known, label %rounded, label %slow
+rounded:
+  %mantissa = lshr i64 %m, 40
+  %half = lshr i64 %m, 39
+  %up = and i64 %half, 1
+  %mantissa_up = add i64 %mantissa, %up
+  %hidden = sub i64 %mantissa_up, 8388608
+  %biased_bits = shl i64 %biased, 23
+  %word = add i64 %biased_bits, %hidden
+  br label %stored
+stored:
+  %magnitude = phi i64 [ 0, %short ], [ %word, %rounded ]
+  %sign_bit = select i1 %negative, i64 2147483648, i64 0
+  %result = or i64 %magnitude, %sign_bit
+  %result32 = trunc i64 %result to i32
+  %slot = getelementptr i32, ptr %out, i64 %n
+  store i32 %result32, ptr %slot
+  %next = add i64 %n, 1
+  br label %separator
+slow:
+  store i64 %at, ptr %state
+  store i64 %n, ptr %state1
+  ret i64 1
+foreign:
+  ret i64 2
+}
+declare i64 @llvm.ctlz.i64(i64, i1)
+declare i64 @llvm.cttz.i64(i64, i1)
+"""
