@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ import pytest
 pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
 pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
 
+from sardonyx import Session
 from sardonyx.errors import RequestError
 from sardonyx.serve import Batching, Limits, Model
 from sardonyx.serve.dispatch.endpoint import Endpoint
+from sardonyx.serve.models import soundness
 from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.models.soundness import Verdict
 from sardonyx.serve.protocol.requests import Answer, InferRequest
-from tests.serve.models import session
+from tests.serve.models import save, session
 
 
 def served(name: str, **batching: Any) -> ServedModel:
@@ -248,3 +252,19 @@ def test_remembered_answers_end_with_the_revision() -> None:
         endpoint.queue.close()
 
     run(work)
+
+
+def test_the_verdict_is_stored_for_later_processes_but_not_that_of_an_edited_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
+    path = save("batch_mean", tmp_path / "model.onnx")
+    first = ServedModel("m", Model(Session(path, compile="wait")))
+    monkeypatch.setattr(soundness, "_compared", lambda *_: Verdict(True))
+    again = ServedModel("m", Model(Session(path, compile="wait")))
+    assert again.revision.verdict == first.revision.verdict
+    assert not again.revision.verdict.is_sound
+    edited = Session(path, compile="wait")
+    with edited.edit() as edit:
+        edit.add_output("m")
+    assert edited.snapshot().remembered("batching", lambda: "computed") == "computed"

@@ -29,7 +29,7 @@ import numpy as np
 
 _log = logging.getLogger(__name__)
 
-Kind = Literal["object", "program", "weights"]
+Kind = Literal["object", "program", "weights", "fact"]
 
 LIMIT = 4 << 30
 """Bytes that a store may hold; beyond the limit, least recently used entries are deleted."""
@@ -132,7 +132,7 @@ class Store:
     @overload
     def get(self, kind: Literal["weights"], key: str) -> memoryview | None: ...
     @overload
-    def get(self, kind: Literal["object", "program"], key: str) -> bytes | None: ...
+    def get(self, kind: Literal["object", "program", "fact"], key: str) -> bytes | None: ...
     def get(self, kind: Kind, key: str) -> bytes | memoryview | None:
         """Return an entry, verified; None if missing.
 

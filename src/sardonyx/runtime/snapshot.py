@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sardonyx.base.artifact_store import digest
 from sardonyx.errors import ResourceError
 from sardonyx.runtime.live.model_version import ModelVersion
 from sardonyx.runtime.model_info import ValueInfo
@@ -54,6 +56,25 @@ class Snapshot:
     def defaults(self) -> Sequence[ValueInfo]:
         """The inputs with a default value, which a call may feed."""
         return self._version.defaults
+
+    def remembered(self, question: str, answer: Callable[[], Any]) -> Any:
+        """Return a fact about this version, from the store of compiled programs if a process has found it before.
+
+        Args:
+            question: The name of the fact.
+            answer: Finds the fact: a value of JSON; None is not stored.
+        """
+        artifacts = self._version.artifacts()
+        if artifacts is None:
+            return answer()
+        store, key = artifacts[0], digest("fact", question, artifacts[1])
+        stored = store.get("fact", key)
+        if stored is not None:
+            return json.loads(stored)
+        fact = answer()
+        if fact is not None:
+            store.put("fact", key, json.dumps(fact).encode())
+        return fact
 
     def run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: RunOptions | None = None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.base import background_threads
-from sardonyx.base.artifact_store import using
+from sardonyx.base.artifact_store import Store, store, using
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.base.hooks import hook
 from sardonyx.base.thread_priority import FirstCall, lower_priority
@@ -159,6 +159,16 @@ class ModelVersion:
             UnsupportedError: A compiled file holds no model.
         """
         return self._source.model
+
+    def artifacts(self) -> tuple[Store, str] | None:
+        """Return the store of this version's artifacts and the name of the compiled model; None if it has no name.
+
+        A version that an edit made has no name.
+        """
+        if not self._uses_store or (name := self._source.name(self.options.threads)) is None:
+            return None
+        with using(self._source.artifacts()):
+            return store(), name
 
     @property
     def has_model(self) -> bool:

@@ -111,7 +111,7 @@ class Revision:
         self.number = snapshot.revision
         self.snapshot = snapshot
         self.interface = Interface(snapshot)
-        self.has_loops = _has_loops(snapshot)
+        self.has_loops: bool = snapshot.remembered("loops", lambda: _has_loops(snapshot))
         self.accepted: set[Any] = set()
         self.checked: set[Any] = set()
         refusal = batch_axis_refusal(self.interface)

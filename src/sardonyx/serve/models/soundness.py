@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.errors import SardonyxError
-from sardonyx.runtime.profiling.profile import drawn_feeds
 from sardonyx.runtime.session import Session
 from sardonyx.runtime.snapshot import Snapshot
 from sardonyx.serve.models.interface import Interface
@@ -65,7 +64,7 @@ def batch_axis_refusal(interface: Interface) -> str:
 
 
 def prove(session: Session, snapshot: Snapshot, interface: Interface) -> Verdict:
-    """Decide if requests of a revision may be merged.
+    """Decide if requests of a revision may be merged; the verdict on an unedited model is stored for later processes.
 
     Args:
         session: The session, for the names of open sizes.
@@ -74,15 +73,22 @@ def prove(session: Session, snapshot: Snapshot, interface: Interface) -> Verdict
     """
     if refusal := batch_axis_refusal(interface):
         return Verdict(False, refusal)
-    try:
+
+    def compared() -> tuple[bool, str]:
         rows = _rows(session, snapshot, interface)
-        return _compared(lambda feeds: snapshot.run(None, feeds), rows, interface)
+        verdict = _compared(lambda feeds: snapshot.run(None, feeds), rows, interface)
+        return verdict.is_sound, verdict.reason
+
+    try:
+        return Verdict(*snapshot.remembered("batching", compared))
     except SardonyxError as error:
         return Verdict(False, f"the proof failed: {error}"[:300])
 
 
 def _rows(session: Session, snapshot: Snapshot, interface: Interface) -> dict[str, np.ndarray]:
     """Return random inputs with as many rows as the largest batch of the proof."""
+    from sardonyx.runtime.profiling.profile import drawn_feeds
+
     count = max(BATCH_SIZES)
     required = [tensor for tensor in interface.inputs.values() if not tensor.is_optional]
     symbol = next((t.shape[0] for t in required if t.shape and isinstance(t.shape[0], str)), None)

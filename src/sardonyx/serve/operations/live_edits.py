@@ -6,16 +6,18 @@ import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sardonyx.errors import MissingDependencyError, RequestError
-from sardonyx.runtime.live.transaction import Edit
-from sardonyx.runtime.node import Node
 from sardonyx.runtime.session import Session
 from sardonyx.serve.protocol.datatypes import DATATYPES, Datatype, shortened
 from sardonyx.serve.protocol.limits import require_bytes
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.live.transaction import Edit
+    from sardonyx.runtime.node import Node
 
 _VERBS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "add_node": (("node",), ()),
@@ -158,6 +160,8 @@ def _text(value: object, where: str) -> str:
 
 
 def _node(value: object, where: str) -> Node:
+    from sardonyx.runtime.node import Node
+
     if not isinstance(value, Mapping):
         raise RequestError("expected an object with op_type, inputs and outputs.", where=where)
     known = {"op_type", "inputs", "outputs", "name", "domain", "attributes"}
