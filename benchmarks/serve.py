@@ -121,9 +121,9 @@ def plot(summary: list[dict[str, Any]], path: Path) -> None:
         clients = sorted({row["clients"] for row in rows})
         for index, server in enumerate(servers):
             part = {row["clients"]: row["requests_per_second"] for row in rows if row["server"] == server}
-            places = [place + index / (len(servers) + 1) for place in range(len(clients))]
-            axis.bar(places, [part.get(count, 0) for count in clients], 0.9 / (len(servers) + 1), label=server)
-        axis.set_xticks([place + 0.4 for place in range(len(clients))], [f"{count} clients" for count in clients])
+            offsets = [offset + index / (len(servers) + 1) for offset in range(len(clients))]
+            axis.bar(offsets, [part.get(count, 0) for count in clients], 0.9 / (len(servers) + 1), label=server)
+        axis.set_xticks([offset + 0.4 for offset in range(len(clients))], [f"{count} clients" for count in clients])
         axis.set_title(protocol)
         axis.set_ylabel("requests a second")
     axes[0][0].legend()

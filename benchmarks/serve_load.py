@@ -96,7 +96,7 @@ def milliseconds(text: str) -> float:
 
 
 def parse_speed() -> list[dict[str, Any]]:
-    """Measure the parse of an image of 3 x 224 x 224 in JSON: the numbers, the request, and the json module."""
+    """Measure the parse of an image of 3 x 224 x 224 in JSON, beside the json module."""
     from sardonyx.serve.protocol import json_codec
     from sardonyx.serve.protocol.datatypes import DATATYPES
     from sardonyx.serve.protocol.number_lists import parse_float32

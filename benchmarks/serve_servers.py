@@ -1,4 +1,4 @@
-"""Servers that `benchmarks/serve.py` measures: their commands, their start on one processor, their time and memory."""
+"""Servers of `benchmarks/serve.py`: commands, start on one processor, time and memory."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def main():
     await server.serve_forever()
 uvloop.run(main())
 """
-"""Answers every piece of bytes with fixed bytes: the most requests that sockets and the event loop permit."""
+"""Answers all bytes with fixed bytes: the limit of the sockets and the event loop."""
 
 PEERS = ("fastapi", "floor", "grpcio", "mlserver", "triton")
 
@@ -227,7 +227,7 @@ def processor_seconds(group: int) -> float:
 
 
 def proportional_memory(group: int) -> float:
-    """Return the memory of all processes of a group in MB; shared pages count by the share of each process."""
+    """Return the memory of a process group in MB; a shared page counts by the share of each process."""
     total = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
