@@ -16,11 +16,10 @@ pytest.importorskip("httptools", reason="httptools is not installed (extra: serv
 
 from sardonyx import Session
 from sardonyx.errors import RequestError
+from sardonyx.runtime.snapshot import Snapshot
 from sardonyx.serve import Batching, Limits, Model
 from sardonyx.serve.dispatch.endpoint import Endpoint
-from sardonyx.serve.models import soundness
 from sardonyx.serve.models.model import ServedModel
-from sardonyx.serve.models.soundness import Verdict
 from sardonyx.serve.protocol.requests import Answer, InferRequest
 from tests.serve.models import save, session
 
@@ -260,7 +259,7 @@ def test_the_verdict_is_stored_for_later_processes_but_not_that_of_an_edited_mod
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
     path = save("batch_mean", tmp_path / "model.onnx")
     first = ServedModel("m", Model(Session(path, compile="wait")))
-    monkeypatch.setattr(soundness, "_compared", lambda *_: Verdict(True))
+    monkeypatch.setattr(Snapshot, "run", lambda *_: pytest.fail("the model is run again"))
     again = ServedModel("m", Model(Session(path, compile="wait")))
     assert again.revision.verdict == first.revision.verdict
     assert not again.revision.verdict.is_sound

@@ -57,14 +57,14 @@ def test_texts_that_json_refuses_are_refused(text: str, at: int, piece: str, rep
     at %= len(text) + 1
     changed = text[:at] + piece + text[at + replaces :]
     try:
-        wanted = expected(changed)
+        reference = expected(changed)
     except (ValueError, TypeError):
-        wanted = None
+        reference = None
     encoded = changed.encode()
     parsed = parse_float32(encoded)
     if parsed is not None and parsed[1] == len(encoded):
-        assert wanted is not None
-        assert parsed[0].tobytes() == wanted.tobytes()
+        assert reference is not None
+        assert parsed[0].tobytes() == reference.tobytes()
 
 
 @pytest.mark.parametrize("text", ["0.5000000298023224", "16777217", "33554434.999999999999", "1.00000005960464477539"])
