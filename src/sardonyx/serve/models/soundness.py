@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,12 @@ from sardonyx.serve.models.interface import Interface
 
 BATCH_SIZES = (2, 3, 5)
 """Numbers of rows of the merged calls of the proof."""
+
+_SIZES = (4, 8, 1, 2, 16, 32, 64)
+"""Open inner sizes that are tried: small ones, because a proof needs no typical sizes, and 32 * h may be declared."""
+
+_ELEMENTS = 1 << 24
+"""Largest drawn input; a model that runs at larger sizes alone is not proved."""
 
 _TOLERANCES = {"FP16": 2e-3, "BF16": 1.6e-2, "FP32": 1e-5, "FP64": 1e-10}
 """Largest difference over the largest magnitude of an output; other types must be equal.
@@ -75,8 +81,13 @@ def prove(session: Session, snapshot: Snapshot, interface: Interface) -> Verdict
         return Verdict(False, refusal)
 
     def compared() -> tuple[bool, str]:
+        verdict = Verdict(True)
         rows = _rows(session, snapshot, interface)
-        verdict = _compared(lambda feeds: snapshot.run(None, feeds), rows, interface)
+        for kind in ("similar", *_FACTORS):
+            counts = BATCH_SIZES if kind == "similar" else BATCH_SIZES[-1:]
+            if verdict.is_sound:
+                drawn = {name: _drawn_rows(array, kind) for name, array in rows.items()}
+                verdict = _compared(lambda feeds: snapshot.run(None, feeds), drawn, counts, interface)
         return verdict.is_sound, verdict.reason
 
     try:
@@ -92,29 +103,65 @@ def _rows(session: Session, snapshot: Snapshot, interface: Interface) -> dict[st
     count = max(BATCH_SIZES)
     required = [tensor for tensor in interface.inputs.values() if not tensor.is_optional]
     symbol = next((t.shape[0] for t in required if t.shape and isinstance(t.shape[0], str)), None)
-    base, sizes = drawn_feeds(snapshot.model, session)
-    if symbol is not None and symbol in sizes:
-        base, _ = drawn_feeds(snapshot.model, session, {**sizes, symbol: count})
+    failure: SardonyxError | None = None
+    names: Mapping[str, int] = {}
+    for size in _SIZES:
+        try:
+            if not names:
+                _, names = drawn_feeds(snapshot.model, session, {})
+            sizes = {name: count if name == symbol else size for name in names}
+            base, _ = drawn_feeds(snapshot.model, session, sizes)
+            arrays = {tensor.name: _several(np.asarray(base[tensor.name]), count) for tensor in required}
+            snapshot.run(None, {name: array[:1] for name, array in arrays.items()})
+            return arrays
+        except SardonyxError as error:
+            failure = failure or error
+    base, _ = drawn_feeds(snapshot.model, session)
+    if any(np.asarray(array).size > _ELEMENTS for array in base.values()) and failure is not None:
+        raise failure
+    return {tensor.name: _several(np.asarray(base[tensor.name]), count) for tensor in required}
+
+
+def _several(array: np.ndarray, count: int) -> np.ndarray:
+    return array[:count] if len(array) >= count else np.repeat(array[:1], count, axis=0)
+
+
+_FACTORS = {
+    "unlike": (1.0, -3.0, 0.03, -0.4, 12.0),
+    "outlying": (1.0, 0.0, 1.0, 1e4, -1.0),
+    "opposite": (1.0, 0.0, 1.0, -1e4, -1.0),
+}
+"""Factors of the rows of a draw: other signs and magnitudes, and one row of zeros and one that is far from the rest.
+
+A condition on all rows, such as a comparison of their sum or maximum, is the same for similar rows.
+"""
+
+
+def _drawn_rows(array: np.ndarray, kind: str) -> np.ndarray:
+    """Return rows that differ: ``"similar"``, or by the factors of `kind`; rows of integers are exchanged or drawn."""
     rng = np.random.default_rng(0)
-    return {tensor.name: _resized(np.asarray(base[tensor.name]), count, rng) for tensor in required}
+    each_row = (len(array), *[1] * (array.ndim - 1))
+    if array.dtype.kind in "fV" and array.dtype != object:
+        factors = rng.uniform(0.5, 1.5, array.shape)
+        if kind != "similar":
+            factors = factors * np.reshape(_FACTORS[kind][: len(array)], each_row)
+        with np.errstate(over="ignore"):
+            return np.asarray((array.astype(np.float64) * factors).astype(array.dtype))
+    if kind == "similar" or array.dtype.kind not in "iu" or not array.size:
+        return rng.permuted(array.reshape(len(array), -1), axis=1).reshape(array.shape)
+    drawn = rng.integers(array.min(), array.max(), array.shape, endpoint=True, dtype=np.int64)
+    rows = np.where(
+        np.reshape(np.arange(len(array)) % 2 == 0, each_row), drawn, array.min() if kind == "outlying" else array
+    )
+    return np.asarray(rows.astype(array.dtype))
 
 
-def _resized(array: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return an array with a number of rows that differ."""
-    if array.shape[0] >= count:
-        return array[:count]
-    rows = np.repeat(array[:1], count, axis=0)
-    if array.dtype.kind == "f":
-        return (rows * rng.uniform(0.5, 1.5, rows.shape)).astype(array.dtype)
-    return rng.permuted(rows.reshape(count, -1), axis=1).reshape(rows.shape)
-
-
-def _compared(run: Run, rows: Mapping[str, np.ndarray], interface: Interface) -> Verdict:
+def _compared(run: Run, rows: Mapping[str, np.ndarray], counts: Sequence[int], interface: Interface) -> Verdict:
     def part(begin: int, end: int) -> list[np.ndarray]:
         return run({name: np.ascontiguousarray(array[begin:end]) for name, array in rows.items()})
 
-    apart = [part(index, index + 1) for index in range(max(BATCH_SIZES))]
-    for count in BATCH_SIZES:
+    apart = [part(index, index + 1) for index in range(max(counts))]
+    for count in counts:
         merged = part(0, count)
         for index, tensor in enumerate(interface.outputs.values()):
             result = merged[index]
