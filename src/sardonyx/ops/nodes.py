@@ -60,10 +60,14 @@ def kept_call(
     opset: int,
     outputs: int,
 ) -> Sequence[Value | None]:
-    """Return the results of a node as a call."""
+    """Return the results of a node as a call; those of the definition if it counts a size from data."""
     domain, name = operator.domain, operator.name
     results = node(name, *inputs, outputs=outputs, domain=domain, version=opset, **attributes)  # type: ignore[arg-type]
-    return results if isinstance(results, tuple) else (results,)
+    results = results if isinstance(results, tuple) else (results,)
+    source = results[0].operands[0] if results and results[0].op == "get" else None
+    if source is not None and source.op == "call" and source.params["function"].defined_symbols:
+        return operator(list(inputs), attributes, opset=opset, outputs=outputs, identity=name)
+    return results
 
 
 @contextlib.contextmanager

@@ -48,9 +48,69 @@ def broadcast_size(first: int, second: int) -> int:
     return second if first == 1 else first
 
 
+def truncated(first: int, second: int) -> int:
+    """Return a quotient rounded toward zero."""
+    quotient = first // second
+    return quotient + 1 if quotient < 0 and quotient * second != first else quotient
+
+
+def top_k(x: torch.Tensor, k: int, axis: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the first numbers of an axis in order, with their indices; equal numbers keep their order."""
+    values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
+    return values.narrow(axis, 0, k), indices.narrow(axis, 0, k)
+
+
+def from_start(indices: torch.Tensor, size: int) -> torch.Tensor:
+    """Return indices without those that count from the end."""
+    return torch.where(indices < 0, indices + size, indices).to(torch.int64)
+
+
 def wrap(x: torch.Tensor, bits: int, offset: int) -> torch.Tensor:
     """Reduce integers to a number of bits; numbers are signed if `offset` is not 0."""
     return ((x + offset) & ((1 << bits) - 1)) - offset
+
+
+def unsigned_less(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Compare the bits of int64 numbers as unsigned numbers."""
+    least = torch.iinfo(torch.int64).min
+    return (x ^ least) < (y ^ least)
+
+
+def unsigned_max(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the larger of unsigned numbers in int64."""
+    return torch.where(unsigned_less(x, y), y, x)
+
+
+def unsigned_min(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the smaller of unsigned numbers in int64."""
+    return torch.where(unsigned_less(x, y), x, y)
+
+
+def unsigned_shift(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """Shift unsigned numbers in int64 right; excessive amounts give 0."""
+    inside = (by >= 0) & (by < 64)
+    amount = torch.where(inside, by, torch.zeros_like(by))
+    mask = torch.where(amount == 0, -1, ~(torch.full_like(amount, -1) << (64 - amount)))
+    return torch.where(inside, (x >> amount) & mask, 0)
+
+
+def unsigned_quotient(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Divide unsigned numbers in int64, rounded down."""
+    half = ((x >> 1) & torch.iinfo(torch.int64).max) // torch.clamp(y, min=1)
+    quotient = half << 1
+    quotient = quotient + (~unsigned_less(x - quotient * y, y)).to(torch.int64)
+    return torch.where(y < 0, (~unsigned_less(x, y)).to(torch.int64), quotient)
+
+
+def unsigned_remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the remainder of unsigned numbers in int64."""
+    return x - unsigned_quotient(x, y) * y
+
+
+def unsigned_to_float(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Convert unsigned numbers in int64 to floats."""
+    half = ((x >> 1) & torch.iinfo(torch.int64).max) | (x & 1)
+    return torch.where(x < 0, half.to(torch.float64) * 2, x.to(torch.float64)).to(dtype)
 
 
 def sign(x: torch.Tensor) -> torch.Tensor:

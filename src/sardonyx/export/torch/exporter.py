@@ -134,7 +134,7 @@ def _source(program: Traced, parts: Module, name: str) -> tuple[str, str, dict[s
         else text
         for text, value in zip(write(s, function, expressions), function.results, strict=True)
     ]
-    returned = results[0] if len(results) == 1 else f"({', '.join(results)},)" if results else "()"
+    returned = results[0] if len(results) == 1 else f"({', '.join(results)})" if results else "()"
     s.lines = without_unread(s.lines, returned)
     text = file_text(name, parts, s.lines, arguments, returned, program)
     shown = file_text(name, parts, s.lines, arguments, "dict(locals())", program)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core.ir.graph import Function, Value
-from sardonyx.core.ir.types import UINT64, TensorType, TupleType
+from sardonyx.core.ir.types import UINT64, TensorType, TupleType, is_integer
 from sardonyx.errors import UnsupportedError
 from sardonyx.export.torch.element_types import WIDENED, WRAPPED
 from sardonyx.export.torch.hosts import HOST_FORMS
 from sardonyx.export.torch.operators import OPERATOR_FORMS, Call, Unpacked
-from sardonyx.export.torch.primitives import LAZY, expression, form_of, spelled_dtype
+from sardonyx.export.torch.primitives import LAZY, dtype_of, expression, form_of, spelled_dtype
+from sardonyx.export.torch.size_values import size_elements
 from sardonyx.export.torch.source import Source
 
 
@@ -71,10 +72,25 @@ def _write_value(s: Source, value: Value, names: dict[int, str]) -> None:
 
 def _bind(s: Source, value: Value) -> None:
     """Read an element as a size, unless the size is known otherwise."""
+    number = _number(s, value.operands[0], value.params["element"])
+    if number is not None:
+        s.bind(value.params["symbol"], number)
+        return
     x, element = expression(s, value.operands[0]), value.params["element"]
     index = f"[{', '.join(map(str, element))}]" if element else ""
     s.bind(value.params["symbol"], f"int({x}{index})")
     s.expressions[value] = x
+
+
+def _number(s: Source, value: Value, element: tuple[int, ...] = ()) -> str | None:
+    """Return an element of a tensor that depends on sizes alone as a number; None for data."""
+    elements = size_elements(s, value)
+    if elements is None or not is_integer(dtype_of(value)):
+        return None
+    text = str(elements[element] if element else elements.reshape(-1)[0])
+    if "truncated(" in text:
+        s.helper("truncated")
+    return text
 
 
 def _call(s: Source, value: Value, names: dict[int, str]) -> list[str]:
@@ -165,7 +181,7 @@ def _loop(s: Source, value: Value, names: dict[int, str]) -> list[str]:
     stays = body.results[0].is_constant and bool(body.results[0].known)
     starts = go.is_constant and bool(go.known)
     step = s.name("step")
-    total = f"int({_result(s, count)})" if not count.is_constant else str(int(count.known))
+    total = _number(s, count) or f"int({_result(s, count)})"
     going = "" if stays and starts else s.assign("go", _result(s, go))
     with s.block(f"for {step} in range({total}):"):
         if going:

@@ -399,6 +399,36 @@ def _gather(c: Call) -> str | None:
     return f"{c.text(0)}[{':, ' * axis}{spelled}]"
 
 
+@operator_form("TopK")
+def _top_k(c: Call) -> Unpacked | None:
+    axis, rank = c.get("axis", -1), len(c.shape(0))
+    if not rank or t.kind(dtype_of(c.value(0))) == "bool":  # type: ignore[arg-type]
+        return None
+    size = c.s.size(c.result[axis % rank])
+    text = c.apply(c.s.helper("top_k"), c.text(0), size, str(axis), str(bool(c.get("largest", 1))))
+    return Unpacked(text, 2)
+
+
+@operator_form("GatherElements")
+def _gather_elements(c: Call) -> str | None:
+    axis, shape = c.get("axis", 0), c.shape(0)
+    if not shape:
+        return None
+    size = c.s.size(shape[axis % len(shape)])
+    return c.apply("torch.gather", c.text(0), str(axis), f"{c.s.helper('from_start')}({c.text(1)}, {size})")
+
+
+@operator_form("ScatterElements")
+def _scatter_elements(c: Call) -> str | None:
+    axis, shape, reduction = c.get("axis", 0), c.shape(0), c.get("reduction", "none")
+    names = {"none": "torch.scatter", "add": "torch.scatter_add"}
+    if not shape or reduction not in names:
+        return None
+    size = c.s.size(shape[axis % len(shape)])
+    indices = f"{c.s.helper('from_start')}({c.text(1)}, {size})"
+    return c.apply(names[reduction], c.text(0), str(axis), indices, c.text(2))
+
+
 @operator_form("Trilu")
 def _trilu(c: Call) -> str | None:
     shift = c.numbers(1) if c.value(1) is not None else [0]

@@ -93,6 +93,8 @@ def _size_at(value: Value, axis: int) -> Size:
 def expression(s: Source, value: Value) -> str:
     """Return the expression of a value; constants and broadcasts are written where they are read."""
     known = s.expressions.get(value)
+    if known is None and value.op == "bind":
+        return expression(s, value.operands[0])
     if known is None:
         if value.op == "constant" and isinstance(value.type, TensorType):
             spelled_dtype(dtype_of(value), value.origin)
@@ -131,6 +133,13 @@ def form_of(s: Source, value: Value) -> str:
 
 _FUNCTIONS = {"max": "torch.maximum", "min": "torch.minimum"}
 _SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "equal": "==", "less": "<"}
+
+
+_UNSIGNED = {
+    "less": "unsigned_less", "div": "unsigned_quotient", "rem": "unsigned_remainder", "max": "unsigned_max",
+    "min": "unsigned_min", "shift_right": "unsigned_shift",
+}  # fmt: skip
+"""Functions of uint64, whose bits are in int64."""
 
 
 def _computed(s: Source, value: Value, operands: Sequence[str], compute: Callable[[Sequence[str]], str]) -> str:
@@ -172,8 +181,8 @@ def _unary(op: str) -> TorchRule:
 def _binary(op: str) -> TorchRule:
     def rule(s: Source, value: Value, x: str, y: str) -> str:
         dtype = dtype_of(value.operands[0])
-        if dtype == t.UINT64 and op in ("div", "rem", "less", "max", "min", "pow", "shift_right"):
-            raise UnsupportedError(f"torch has no {op} of uint64.", remedy="Use int64.")
+        if dtype == t.UINT64 and op in _UNSIGNED:
+            return f"{s.helper(_UNSIGNED[op])}({_tensor(s, value, 0, x)}, {_tensor(s, value, 1, y)})"
         whole = t.is_integer(dtype)
 
         def compute(xs: Sequence[str]) -> str:
@@ -242,7 +251,7 @@ def _convert(s: Source, value: Value, x: str, *, dtype: DType, saturate: bool, r
         bits, offset = WRAPPED[dtype]
         return f"{s.helper('wrap')}({_postfix(x)}.to(torch.int64), {bits}, {offset}).to({spelling})"
     if source == t.UINT64 and t.is_float(dtype):
-        raise UnsupportedError("torch does not convert uint64 to floats.", remedy="Use int64.")
+        return f"{s.helper('unsigned_to_float')}({x}, {spelling})"
     return f"{_postfix(x)}.to({spelling})"
 
 
