@@ -187,7 +187,11 @@ def convolve(
     kernel_dilation: tuple[int, ...],
 ) -> torch.Tensor:
     """Convolve [G, N, C, *spatial] with [G, M, C, *kernel] to [G, N, M, *spatial], every group by itself."""
-    groups, count = x.shape[0], x.shape[1]
+    groups, count, dtype = x.shape[0], x.shape[1], x.dtype
+    if not dtype.is_floating_point and not dtype.is_complex:
+        # torch convolves no integers; sums of products of 8 or 16 bits are exact in float64.
+        x, w = x.to(torch.float64), w.to(torch.float64)
+        return convolve(x, w, strides, padding, base_dilation, kernel_dilation).to(dtype)
     if not strides:
         return torch.einsum("gnc,gmc->gnm", x, w)
     zero = torch.zeros((), dtype=x.dtype, device=x.device)
@@ -251,6 +255,15 @@ def lowest(x: torch.Tensor, greatest: bool) -> torch.Tensor:
         return torch.full((), -math.inf if greatest else math.inf, dtype=x.dtype, device=x.device)
     limits = torch.iinfo(x.dtype)
     return torch.full((), limits.min if greatest else limits.max, dtype=x.dtype, device=x.device)
+
+
+def extremum(x: torch.Tensor, axes: tuple[int, ...], greatest: bool) -> torch.Tensor:
+    """Return the greatest or least numbers over axes, which go away; of no numbers, the identity."""
+    if x.numel():
+        return torch.amax(x, axes) if greatest else torch.amin(x, axes)
+    shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
+    identity = torch.full((), not greatest, device=x.device) if x.dtype == torch.bool else lowest(x, greatest)
+    return identity.expand(shape)
 
 
 def gather_vectors(x: torch.Tensor, indices: torch.Tensor, batch: int) -> torch.Tensor:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 import sardonyx
+from sardonyx.core.ir.types import TensorType
 from sardonyx.export.core_function import Traced
 from sardonyx.export.torch import copied_functions
 from sardonyx.export.torch.element_types import SPELLINGS
@@ -28,7 +29,12 @@ def file_text(
         returned: The expression that ``forward`` returns.
         program: The model, for the documentation of inputs and outputs.
     """
-    body = [*_device(lines, arguments, returned), *lines, f"        return {returned}"]
+    tensors = [
+        argument
+        for argument, value in zip(arguments, program.function.inputs, strict=False)
+        if isinstance(value.type, TensorType)
+    ]
+    body = [*_device(lines, tensors, returned), *lines, f"        return {returned}"]
     code = "\n".join((*body, *_helper_sources(parts.helpers)))
     imports = ["import torch"]
     if re.search(r"\bF\.", code):

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.types import kind
+from sardonyx.errors import UnsupportedError
 from sardonyx.export.torch.operators import Unpacked
-from sardonyx.export.torch.primitives import shape_of
+from sardonyx.export.torch.primitives import dtype_of, shape_of
 from sardonyx.export.torch.source import Source
 
 HostRule = Callable[..., "str | Unpacked"]
@@ -118,5 +120,7 @@ def _suppression(
 def _unique(
     s: Source, value: Value, x: str, *, axis: int | None = None, sorted_: int = 1, **attributes: Any
 ) -> Unpacked:
+    if kind(dtype_of(value.operands[0])) == "complex":
+        raise UnsupportedError("torch has no order of complex numbers.")
     in_order = bool(attributes.get("sorted", sorted_))
     return Unpacked(f"{s.helper('unique')}({x}, {axis}, {in_order})", 4)

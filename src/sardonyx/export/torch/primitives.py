@@ -59,19 +59,30 @@ def spelled_dtype(dtype: DType, where: str = "") -> str:
 
 def elementwise_operands(s: Source, value: Value, operands: Sequence[Value]) -> list[str]:
     """Return the operands without explicit broadcasts where torch broadcasts to the same sizes; numbers as literals."""
-    bare = [_bare(operand) for operand in operands]
     shape = shape_of(value)
-    covered = all(
-        size == 1 or any(_size_at(one, axis - len(shape)) == size for one in bare) for axis, size in enumerate(shape)
+    chosen = [_bare(operand) for operand in operands]
+    literals = _literals(s, chosen)
+    tensors = [one for one, text in zip(chosen, literals, strict=True) if text is None]
+    covered = max(len(shape_of(one)) for one in tensors) == len(shape) and all(
+        size == 1 or any(_size_at(one, axis - len(shape)) == size for one in tensors) for axis, size in enumerate(shape)
     )
-    chosen = bare if covered else list(operands)
-    literals = [s.literal(one) for one in chosen]
-    if all(text is not None for text in literals):
-        literals[0] = None
+    if not covered:
+        chosen = list(operands)
+        literals = _literals(s, chosen)
+        if max(len(shape_of(one)) for one, text in zip(chosen, literals, strict=True) if text is None) < len(shape):
+            literals = [None] * len(chosen)
     return [
         expression(s, one) if text is None or dtype_of(one) in WRAPPED else text
         for one, text in zip(chosen, literals, strict=True)
     ]
+
+
+def _literals(s: Source, operands: Sequence[Value]) -> list[str | None]:
+    """Return the operands that are one number as Python writes it, and None for tensors: at least one."""
+    literals = [s.literal(one) for one in operands]
+    if all(text is not None for text in literals):
+        literals[0] = None
+    return literals
 
 
 def _bare(value: Value) -> Value:
@@ -289,7 +300,10 @@ def _reduce(s: Source, value: Value, x: str, *, kind: str, axes: tuple[int, ...]
         text = f"{s.helper('product_over')}({x}, {axes!r})"
     elif kind in ("max", "min") or source == t.BOOL:
         name = {"max": "amax", "min": "amin", "or": "amax", "and": "amin"}[kind]
-        return f"torch.{name}({x}, dim={spelled})"
+        if all(isinstance(size, int) and size for size in (shape_of(value.operands[0])[axis] for axis in axes)):
+            return f"torch.{name}({x}, dim={spelled})"
+        s.module.helpers |= {"lowest"}
+        return f"{s.helper('extremum')}({x}, {axes!r}, {name == 'amax'})"
     else:
         raise UnsupportedError(f"torch has no reduction of the bits of integers ({kind}).")
     if source in WRAPPED:

@@ -17,6 +17,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import DType, TensorType
 from sardonyx.errors import UnsupportedError
+from sardonyx.export.torch import copied_functions
 from sardonyx.export.torch.element_types import SPELLINGS
 
 RESERVED = frozenset(
@@ -137,7 +138,7 @@ class Source:
         self.expressions: dict[Value, Any] = {}
         self.names: dict[str, str] = {}
         self._sizes: dict[str, str] = {}
-        self._used: set[str] = set(RESERVED)
+        self._used: set[str] = {*RESERVED, *vars(copied_functions)}
         self._depth = 2
 
     # Names and statements.

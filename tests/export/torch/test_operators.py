@@ -1,0 +1,25 @@
+"""Every operator of ONNX in torch equals its definition, as torch's function and as primitives of Core."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed (extra: torch)")
+
+from tests.export.torch.agreement import disagreement
+from tests.ops.differential import GENERATORS
+from tests.random_cases import cases
+
+
+@pytest.mark.parametrize("operator", sorted(GENERATORS))
+def test_an_operator_in_torch_equals_its_definition(operator: str) -> None:
+    for seed in range(cases(3)):
+        assert disagreement(operator, seed) is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("forms", [True, False], ids=["functions", "definitions"])
+@pytest.mark.parametrize("operator", sorted(GENERATORS))
+def test_an_operator_in_torch_equals_its_definition_at_length(operator: str, forms: bool) -> None:
+    for seed in range(3, 40):
+        assert disagreement(operator, seed, forms) is None
