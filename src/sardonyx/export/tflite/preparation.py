@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.opset import convert_opset
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.rewrite_context import Settings
+from sardonyx.runtime.compiled.frontend import name_unbound_sizes
 
 ROUNDS = 4
 """Decompositions of decompositions."""
@@ -56,13 +58,12 @@ def prepared(model: ir.Model) -> tuple[ir.Model, Mapping[str, ir.Node]]:
     """
     version = model.graph.opset_imports.get("", OPSET)
     copy = copy_model(model) if version == OPSET else convert_opset(model, OPSET)
-    pipeline.transform(copy, pipeline.select(passes=LEGALIZED), Settings())
-    inference.infer_shapes(copy, strict=False)
     for _ in range(ROUNDS):
+        pipeline.transform(copy, pipeline.select(passes=LEGALIZED), Settings())
+        inference.infer_shapes(copy, strict=False)
         if not _decompose_all(copy):
             break
         copy = optimize(copy, verify=False).model
-        inference.infer_shapes(copy, strict=False)
     return copy, with_channels_last(copy)
 
 
@@ -101,7 +102,8 @@ def _decompose(node: ir.Node) -> bool:
         function = _traced(lone)
         expanded = EXPANSION.apply(function, context=(node.op_type, {}))
         written = to_model(simplify(expanded), opset=OPSET)
-    except SardonyxError:
+    except SardonyxError as error:
+        if os.environ.get("DBG"): print("DECOMP", node.op_type, repr(error)[:300], error.__cause__)
         return False
     if any(inner.op_type == node.op_type and inner.domain == node.domain for inner in written.graph.all_nodes()):
         return False
@@ -113,7 +115,7 @@ def _decompose(node: ir.Node) -> bool:
 
 def _traced(model: ir.Model) -> Function:
     graph = prepare(model)
-    types: list[Any] = [declared_type(value) for value in graph.inputs]
+    types: Any = name_unbound_sizes([declared_type(value) for value in graph.inputs])  # type: ignore[misc]
     return trace("node", lambda *inputs: list(graph.call(list(inputs))), types)
 
 

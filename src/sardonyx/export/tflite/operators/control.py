@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.export.tflite.emission import Call, Scope, emits
-from sardonyx.export.tflite.file_builder import Size, Tensor
+from sardonyx.export.tflite.file_builder import DTYPES, Size, Tensor
+from sardonyx.rewrite import facts
 
 
 def _body(c: Call, name: str) -> Scope:
@@ -69,12 +70,15 @@ def loop(c: Call) -> list[Tensor]:
     body.emit(list(graph))
     ends = [body.tensor(value) for value in graph.outputs]
     limit = body.computed("INT64", (), name="iterations")
-    stored = [body.computed(body.type(v), (body.fresh_size(), *body.sizes(v)), name="rows") for v in rows]
-    joined = []
-    for collected, row in zip(stored, ends[1 + len(carried) :], strict=True):
+    in_place = c.has(0) and _runs_to_the_end(graph)
+    stored, joined = [], []
+    for v, row in zip(rows, ends[1 + len(carried) :], strict=True):
+        known = in_place and all(s.knows(n) for n in body.sizes(v))
+        collected = body.computed(body.type(v), (body.fresh_size(), *body.sizes(v)), name="rows")
         wide = body.reshape(row, [1, *row.shape])
         wide = body.copy(wide) if wide.array is not None else wide
-        joined.append(_joined(body, collected, wide))
+        stored.append(collected)
+        joined.append(_placed(body, collected, wide, states[0]) if known else _joined(body, collected, wide))
     step = body.binary("ADD", states[0], body.constant(np.int64(1)))
     again = body.reshape(ends[0], [])
     finals = [step, again, *ends[1 : 1 + len(carried)]]
@@ -85,7 +89,7 @@ def loop(c: Call) -> list[Tensor]:
     body.builder.outputs = [body.builder.place(t) for t in (*owned, *joined, limit, *inner)]
 
     condition = _condition(c, [*states, *stored, limit, *inner], len(states) + len(stored))
-    starts = [_empty(c, body, v, shapes[len(carried) + i]) for i, v in enumerate(rows)]
+    starts = [_start(c, body, v, shapes[len(carried) + i], most if in_place else None) for i, v in enumerate(rows)]
     operands = [s.constant(np.int64(0)), going, *carried, *starts, most, *(s.lookup(key) for key in keys)]
     operands = [s.copy(t) if t.array is not None and t.array.size else t for t in operands]
     results = [
@@ -127,19 +131,30 @@ def _condition(c: Call, inputs: Sequence[Tensor], limit: int) -> int:
     return scope.builder.number
 
 
-def _empty(c: Call, body: Scope, row: ir.Value, shape: Sequence[Size]) -> Tensor:
-    """Return no rows: the start of a collected result."""
-    s, kind = c.scope, body.type(row)
-    sizes = body.sizes(row)
-    if all(isinstance(n, int) for n in sizes):
-        sizes_of_none = s.constant([0, *(int(n) for n in sizes)], np.int32)
-    else:
-        sizes_of_none = s.shape_tensor([0, *(n if s.knows(n) else 0 for n in sizes)])
-    zero = s.constant(np.zeros((), _dtype(kind)))
-    return s.op("FILL", [sizes_of_none, zero], (s.fresh_size(), *shape[1:]), kind)
+def _runs_to_the_end(graph: ir.Graph) -> bool:
+    """Return True if the condition of a body holds after every iteration."""
+    again: ir.Value | None = graph.outputs[0]
+    while again is not None and (node := again.producer()) is not None and facts.is_op(node, "Identity"):
+        again = node.inputs[0]
+    return again is graph.inputs[1] or bool(facts.scalar(again))
 
 
-def _dtype(kind: str) -> type:
-    from sardonyx.export.tflite.file_builder import DTYPES
+def _placed(body: Scope, collected: Tensor, row: Tensor, iteration: Tensor) -> Tensor:
+    """Return the collected rows with one row replaced."""
+    first = body.reshape(body.cast(iteration, "INT32"), [1])
+    begin = body.concatenation([first, body.constant([0] * (collected.rank - 1), np.int32)], 0)
+    return body.op("DYNAMIC_UPDATE_SLICE", [collected, row, begin], collected.shape)
 
-    return DTYPES[kind]  # type: ignore[no-any-return]
+
+def _start(c: Call, body: Scope, row: ir.Value, shape: Sequence[Size], most: Tensor | None) -> Tensor:
+    """Return zeros for as many rows as a loop collects, or no rows if their number or sizes are not known."""
+    s, kind, sizes = c.scope, body.type(row), body.sizes(row)
+    known = all(s.knows(n) for n in sizes)
+    zero = s.constant(np.zeros((), DTYPES[kind]))
+    if most is not None and known:
+        count = s.reshape(s.cast(most, "INT32"), [1])
+        whole = s.concatenation([count, s.shape_tensor(sizes)], 0) if sizes else count
+        first: Size = int(most.array) if most.array is not None else shape[0]
+        return s.op("FILL", [whole, zero], (first, *sizes), kind)
+    none = s.shape_tensor([0, *(n if s.knows(n) else 0 for n in sizes)])
+    return s.op("FILL", [none, zero], (s.fresh_size(), *shape[1:]), kind)
