@@ -73,6 +73,8 @@ class Artifact:
         forms: The form of each operator of the model in the target, with the number of nodes: ``{"Conv → conv2d": 8}``.
         notes: Remarks for the reader of the report.
         value: The object of the framework, e.g. the ``nn.Module`` or the text.
+        code_bits: 8 or 16 if the target rounds activations to codes of this width after every layer, else 0: the
+            artifact may then differ by the change that a code of the inputs makes.
     """
 
     write: Callable[[Path], None]
@@ -82,6 +84,7 @@ class Artifact:
     forms: Mapping[str, int] = field(default_factory=dict)
     notes: Sequence[str] = ()
     value: Any = None
+    code_bits: int = 0
 
 
 MOST_LISTED = 8

@@ -248,7 +248,13 @@ def _proof(model: ir.Model, artifact: Artifact, inputs: Feeds | None, seed: int)
         except EvaluationError as error:
             return Proof(Verdict("not proved", reason=f"the model cannot be run: {error}"))
         sizes = {name: Size(0 if inputs is None else _size_of(model, inputs, name)) for name in open_sizes(model)}
-        first = Imported(model, source.run, sizes=sizes, examples=[] if inputs is None else [inputs])
+        first = Imported(
+            model,
+            source.run,
+            sizes=sizes,
+            examples=[] if inputs is None else [inputs],
+            code_bits=artifact.code_bits,
+        )
         witness = Witness(first, seed)
         runner = _ArtifactRunner(artifact, "artifact")
         proof = witness.judge_runner(runner, locate=lambda sample: _first_difference(model, artifact, sample))

@@ -45,6 +45,13 @@ TARGETS: tuple[Target, ...] = (
         requires=("torch", "safetensors"),
         extra="torch",
     ),
+    Target(
+        "tflite",
+        "sardonyx.export.tflite.exporter",
+        ".tflite",
+        "a TensorFlow Lite file",
+        "ai-edge-litert runs the file",
+    ),
 )
 """All targets, in the order of the documentation."""
 

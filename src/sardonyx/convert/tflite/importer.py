@@ -46,7 +46,7 @@ def _read(data: bytes, where: str, options: Options) -> Imported:
         _fix_sizes(model, translation.file.subgraphs[0].inputs, translation.file.subgraphs[0].tensors)
     names = [str(value.name) for value in model.graph.inputs]
     outputs = [str(value.name) for value in model.graph.outputs]
-    run, reason = _interpreter(data, names, outputs)
+    run, reason = interpreter(data, names, outputs)
     sizes = {
         str(size.value): Size()
         for value in model.graph.inputs
@@ -77,10 +77,16 @@ def _fix_sizes(model: ir.Model, inputs: Sequence[int], tensors: Sequence[Any]) -
         value.shape = ir.Shape(tensors[index].shape)
 
 
-def _interpreter(
+def interpreter(
     data: bytes, names: Sequence[str], outputs: Sequence[str]
 ) -> tuple[Callable[[Feeds], Answers] | None, str]:
-    """Return a function that answers feeds with the installed interpreter, or None and the reason."""
+    """Return a function that answers feeds with the installed interpreter, or None and the reason.
+
+    Args:
+        data: The file's bytes.
+        names: Names of the inputs, in the file's order.
+        outputs: Names of the outputs, in the file's order.
+    """
     module = next((name for name in INTERPRETERS if importlib.util.find_spec(name.partition(".")[0])), None)
     if module is None:
         return None, "no TensorFlow Lite interpreter is installed: pip install sardonyx[tflite]"

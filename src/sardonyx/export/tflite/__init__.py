@@ -1,0 +1,1 @@
+"""Models as TensorFlow Lite files, without TensorFlow; see :mod:`.exporter`."""

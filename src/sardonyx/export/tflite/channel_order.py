@@ -73,20 +73,25 @@ def _replace(model: ir.Model, node: ir.Node, name: str) -> ir.Node:
     _add_function(model, node, name, last, first)
     before = ir.node("Transpose", [x], {"perm": last}, name=f"{node.name or name}_last")
     before.outputs[0].name = f"{name}_image"
-    before.outputs[0].dtype = x.dtype
+    before.outputs[0].type = x.type
     call = ir.Node(DOMAIN, name, [before.outputs[0], *node.inputs[1:]], num_outputs=len(node.outputs), name=node.name)
     after = ir.node("Transpose", [call.outputs[0]], {"perm": first}, name=f"{node.name or name}_first")
     for i, output in enumerate(call.outputs):
         output.name = f"{name}_result_{i}"
     result, old = after.outputs[0], node.outputs[0]
-    result.name, result.dtype, result.shape = old.name, old.dtype, old.shape
+    result.name, result.type, result.shape = old.name, old.type, old.shape
     graph = node.graph
     graph.insert_before(node, [before, call, after])
     ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
     for position, output in enumerate(node.outputs[1:], 1):
         ir.convenience.replace_all_uses_with(output, call.outputs[position], replace_graph_outputs=True)
     kept = ir.Node(
-        node.domain, node.op_type, [None] * len(node.inputs), node.attributes.values(), num_outputs=len(node.outputs), name=node.name
+        node.domain,
+        node.op_type,
+        [None] * len(node.inputs),
+        node.attributes.values(),
+        num_outputs=len(node.outputs),
+        name=node.name,
     )
     graph.remove(node, safe=True)
     return kept

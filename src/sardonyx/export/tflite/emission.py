@@ -14,9 +14,21 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.core.dim import Dim, symbols
+from sardonyx.core.dim.polynomial import Atom
 from sardonyx.errors import SardonyxError, UnsupportedError
-from sardonyx.export.tflite.file_builder import DTYPES, NAMES, Array, FileBuilder, Quantization, Size, SubgraphBuilder, Tensor
+from sardonyx.export.tflite.file_builder import (
+    DTYPES,
+    NAMES,
+    Array,
+    FileBuilder,
+    Quantization,
+    Size,
+    SubgraphBuilder,
+    Tensor,
+)
 from sardonyx.rewrite import facts
+from sardonyx.rewrite.sizes import parsed
 
 OPSET = 21
 """The operator set in which models are written."""
@@ -296,7 +308,8 @@ class Scope:
 
     def dequantized(self, codes: Tensor) -> Tensor:
         """Return real numbers of codes."""
-        return quantized_forms().dequantized(self, codes)
+        result: Tensor = quantized_forms().dequantized(self, codes)
+        return result
 
     def define_codes(self, value: ir.Value, codes: Tensor) -> None:
         """Make int8 codes the value of a quantized tensor, whose declared type may be uint8."""
@@ -397,7 +410,7 @@ class Scope:
     def broadcast(self, name: str, inputs: Sequence[Tensor], type: str) -> Tensor:
         """Add an elementwise operator whose inputs broadcast, also beyond the ranks that the operator broadcasts."""
         shape = self.joint_shape([tensor.shape for tensor in inputs])
-        options = (_OPTIONS[name], {}) if name in _OPTIONS else None
+        options: tuple[str, Mapping[str, Any]] | None = (_OPTIONS[name], {}) if name in _OPTIONS else None
         limit = MOST_AXES.get(name, 4)
         if len(shape) <= limit or all(tensor.shape == shape for tensor in inputs):
             return self.op(name, inputs, shape, type, options)
@@ -431,11 +444,11 @@ class Scope:
         return [self.product([padded[axis] for axis in group]) for group in groups]
 
     def product(self, sizes: Sequence[Size]) -> Size:
-        """Return the product of sizes, a fresh name if open."""
-        if all(isinstance(size, int) for size in sizes):
-            return int(np.prod([int(size) for size in sizes], dtype=object))
-        others = [size for size in sizes if size != 1]
-        return others[0] if len(others) == 1 else "*".join(sorted(str(size) for size in others))
+        """Return the product of sizes, an expression if open."""
+        total: Dim | int = 1
+        for size in sizes:
+            total = total * (size if isinstance(size, int) else parsed(size))
+        return total if isinstance(total, int) else str(total)
 
     def joint_shape(self, shapes: Sequence[Sequence[Size]]) -> tuple[Size, ...]:
         """Return the sizes of the result of broadcasting."""
@@ -504,16 +517,18 @@ class Scope:
         return self.cast(self.concatenation([self.size(size) for size in shape], 0), type)
 
     def knows(self, size: Size) -> bool:
-        """Return True if a size is a number or that of a tensor."""
-        if isinstance(size, int) or size in self._open or all(part in self._open for part in size.split("*")):
+        """Return True if a size is a number, or follows from sizes of tensors."""
+        if isinstance(size, int) or size in self._open:
             return True
-        return self.outer is not None and self.outer.knows(size)
+        names = symbols(parsed(size))
+        known = names and all(name in self._open for name in names)
+        return bool(known) or (self.outer is not None and self.outer.knows(size))
 
     def size(self, size: Size) -> Tensor:
         """Return one size as an int32 vector of one element.
 
         Raises:
-            UnsupportedError: The size is that of no tensor.
+            UnsupportedError: The size does not follow from sizes of tensors.
         """
         if isinstance(size, int):
             return self.constant([size], np.int32)
@@ -521,15 +536,40 @@ class Scope:
             tensor, axis = self._open[size]
             shape = self.op("SHAPE", [tensor], [tensor.rank], "INT32", ("ShapeOptions", {"out_type": 2}))
             return self.slice(shape, [axis], [axis + 1])
-        parts = size.split("*")
-        if len(parts) > 1 and all(part in self._open for part in parts):
-            result = self.size(parts[0])
-            for part in parts[1:]:
-                result = self.binary("MUL", result, self.size(part))
-            return result
+        expression = parsed(size)
+        names = symbols(expression)
+        if isinstance(expression, Dim) and names and names != {size} and all(name in self._open for name in names):
+            return self._sum(expression)
         if self.outer is not None and self.outer.knows(size):
             return self.captured(size)
         raise UnsupportedError(f"size {size} is not known before the operator runs")
+
+    def _sum(self, size: Dim) -> Tensor:
+        total: Tensor | None = None
+        for _, atoms, factor in size.terms:
+            product = self.constant([factor], np.int32)
+            for atom in atoms:
+                part = self._atom(atom)
+                product = part if product.array is not None and factor == 1 else self.binary("MUL", product, part)
+                factor = 0
+            total = product if total is None else self.binary("ADD", total, product)
+        assert total is not None
+        return total
+
+    def _atom(self, atom: Atom) -> Tensor:
+        if atom.kind == "symbol":
+            return self.size(atom.name)
+        args = [self.size(arg if isinstance(arg, int) else str(arg)) for arg in atom.args]
+        if atom.kind == "//":
+            return self.binary("FLOOR_DIV", args[0], args[1])
+        result = args[0]
+        for arg in args[1:]:
+            if atom.kind == "broadcast":
+                is_one = self.binary("EQUAL", result, self.constant([1], np.int32), type="BOOL")
+                result = self.broadcast("SELECT_V2", [is_one, arg, result], "INT32")
+            else:
+                result = self.binary(f"{atom.kind.upper()}IMUM", result, arg)
+        return result
 
     def slice(self, x: Tensor, begins: Sequence[int], ends: Sequence[int]) -> Tensor:
         """Return a static part of a tensor, over all axes."""
@@ -541,6 +581,14 @@ class Scope:
             options=("StridedSliceOptions", {}),
             quantization=x.quantization,
         )
+
+    def slice_open(self, x: Tensor, begins: Sequence[int], ends: Sequence[int | None]) -> Tensor:
+        """Return a part of a tensor; an end that is None is that of the axis."""
+        shape: list[Size] = [n if end is None else end - b for n, b, end in zip(x.shape, begins, ends, strict=True)]
+        mask = sum(1 << axis for axis, end in enumerate(ends) if end is None)
+        bounds = [self.constant(v, np.int32) for v in (begins, [end or 0 for end in ends], [1] * x.rank)]
+        y = self.checked("STRIDED_SLICE", x)
+        return self.op("STRIDED_SLICE", [y, *bounds], shape, options=("StridedSliceOptions", {"end_mask": mask}))
 
     def concatenation(self, parts: Sequence[Tensor], axis: int) -> Tensor:
         """Join tensors along an axis."""
@@ -591,7 +639,9 @@ class Scope:
         if len(narrow) < x.rank and x.rank > 5:
             y = self.reshape(y, [self.product([x.shape[axis] for axis in group]) for group in wide])
             moved_shape = [y.shape[axis] for axis in narrow]
-            result = self.op("TRANSPOSE", [y, self.constant(narrow, np.int32)], moved_shape, quantization=x.quantization)
+            result = self.op(
+                "TRANSPOSE", [y, self.constant(narrow, np.int32)], moved_shape, quantization=x.quantization
+            )
             return self.reshape(result, shape)
         return self.op("TRANSPOSE", [y, self.constant(order, np.int32)], shape, quantization=x.quantization)
 

@@ -47,9 +47,7 @@ def _fuse(subgraph: SubgraphBuilder, names: list[str]) -> None:
     subgraph.operators = remaining
 
 
-def _can_fuse(
-    subgraph: SubgraphBuilder, source: dict[str, Any], names: list[str], readers: dict[int, int]
-) -> bool:
+def _can_fuse(subgraph: SubgraphBuilder, source: dict[str, Any], names: list[str], readers: dict[int, int]) -> bool:
     index = source["outputs"][0]
     if names[source["opcode_index"]] not in FUSING or readers.get(index, 0) != 1:
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -58,6 +57,7 @@ def prepared(model: ir.Model) -> tuple[ir.Model, Mapping[str, ir.Node]]:
     """
     version = model.graph.opset_imports.get("", OPSET)
     copy = copy_model(model) if version == OPSET else convert_opset(model, OPSET)
+    copy.graph.opset_imports.setdefault("", OPSET)
     for _ in range(ROUNDS):
         pipeline.transform(copy, pipeline.select(passes=LEGALIZED), Settings())
         inference.infer_shapes(copy, strict=False)
@@ -102,8 +102,7 @@ def _decompose(node: ir.Node) -> bool:
         function = _traced(lone)
         expanded = EXPANSION.apply(function, context=(node.op_type, {}))
         written = to_model(simplify(expanded), opset=OPSET)
-    except SardonyxError as error:
-        if os.environ.get("DBG"): print("DECOMP", node.op_type, repr(error)[:300], error.__cause__)
+    except SardonyxError:
         return False
     if any(inner.op_type == node.op_type and inner.domain == node.domain for inner in written.graph.all_nodes()):
         return False
@@ -145,7 +144,9 @@ def _lone_model(node: ir.Node) -> tuple[ir.Model, list[ir.Value]]:
     owner = node.graph
     assert owner is not None
     imports = {"": OPSET} if node.domain in facts.STANDARD else {"": OPSET, node.domain: 1}
-    graph = ir.Graph([twins[v] for v in operands], outputs, nodes=[copy], initializers=weights, opset_imports=imports, name="lone")
+    graph = ir.Graph(
+        [twins[v] for v in operands], outputs, nodes=[copy], initializers=weights, opset_imports=imports, name="lone"
+    )
     return ir.Model(graph, ir_version=10), operands
 
 

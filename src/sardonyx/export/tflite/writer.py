@@ -28,12 +28,14 @@ class TfliteResult:
         refused: Nodes and tensors that the file cannot express.
         code_bits: 8 if activations are codes of 8 bits, else 0.
         operators: Number of operators of the file, by name.
+        notes: Remarks for the report.
     """
 
     data: bytes
     refused: Sequence[Refused]
     code_bits: int
     operators: Mapping[str, int]
+    notes: Sequence[str] = ()
 
 
 def written(model: ir.Model) -> TfliteResult:
@@ -66,7 +68,9 @@ def written(model: ir.Model) -> TfliteResult:
     emission.file.signature = names
     fuse_activations(emission.file)
     quantized = any(record.get("quantization") and record["buffer"] == 0 for record in main.records)
-    return TfliteResult(emission.file.data(), [], 8 if quantized else 0, emission.file.operators())
+    return TfliteResult(
+        emission.file.data(), [], 8 if quantized else 0, emission.file.operators(), list(emission.notes)
+    )
 
 
 def _add_input(scope: Scope, value: ir.Value) -> None:

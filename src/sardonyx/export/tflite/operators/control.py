@@ -108,7 +108,9 @@ def _states(body: Scope, graph: ir.Graph, carried: Sequence[Tensor]) -> list[Ten
     """Return the inputs of a body: iteration, condition and carried values, whose sizes may change."""
     states = [body.computed("INT64", (), name="iteration"), body.computed("BOOL", (), name="going")]
     for value, tensor in zip(graph.inputs[2:], carried, strict=True):
-        sizes: Sequence[Size] = body.sizes(value) if value.shape is not None else [body.fresh_size() for _ in tensor.shape]
+        sizes: Sequence[Size] = (
+            body.sizes(value) if value.shape is not None else [body.fresh_size() for _ in tensor.shape]
+        )
         states.append(body.computed(tensor.type, sizes, name=str(value.name)))
     return states
 
@@ -156,5 +158,7 @@ def _start(c: Call, body: Scope, row: ir.Value, shape: Sequence[Size], most: Ten
         whole = s.concatenation([count, s.shape_tensor(sizes)], 0) if sizes else count
         first: Size = int(most.array) if most.array is not None else shape[0]
         return s.op("FILL", [whole, zero], (first, *sizes), kind)
-    none = s.shape_tensor([0, *(n if s.knows(n) else 0 for n in sizes)])
+    if not known:
+        raise c.refuse("rows of a loop whose sizes are not known before the loop")
+    none = s.shape_tensor([0, *sizes])
     return s.op("FILL", [none, zero], (s.fresh_size(), *shape[1:]), kind)

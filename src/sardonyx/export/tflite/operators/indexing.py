@@ -9,6 +9,12 @@ from sardonyx.export.tflite.file_builder import Size, Tensor
 from sardonyx.export.tflite.operators.elementwise import select
 
 
+MOST_CLASSES = 256
+"""Number of classes up to which suppression is written class by class."""
+
+_STRIDES = ("StridedSliceOptions", dict[str, int]())
+
+
 def indices_of(s: Scope, indices: Tensor, size: Size, axis: int, data: Tensor) -> Tensor:
     """Return indices from 0: those below zero count from the end."""
     if indices.array is not None:
@@ -138,7 +144,9 @@ def one_hot(c: Call) -> Tensor:
     axis = int(c.attribute("axis", -1)) % rank
     indices = s.cast(c.input(), "INT64") if c.input().type != "INT32" else c.input()
     length = s.cast(s.reshape(depth, []), indices.type)
-    moved = select(s, s.binary("LESS", indices, s.like(0, indices), type="BOOL"), s.binary("ADD", indices, length), indices)
+    moved = select(
+        s, s.binary("LESS", indices, s.like(0, indices), type="BOOL"), s.binary("ADD", indices, length), indices
+    )
     off, on = (s.reshape(s.slice(values, [i], [i + 1]), []) for i in (0, 1))
     operands = [moved, s.cast(length, "INT32"), on, off]
     return s.op("ONE_HOT", operands, c.shape(), values.type, ("OneHotOptions", {"axis": axis}))
@@ -171,6 +179,38 @@ def top_k(c: Call) -> list[Tensor]:
         values = s.unary("NEG", values)
     back = [order.index(i) for i in range(x.rank)]
     return [s.cast(s.transpose(values, back), x.type), s.cast(s.transpose(indices, back), "INT64")]
+
+
+@emits("NonMaxSuppression")
+def non_max_suppression(c: Call) -> Tensor:
+    """Write suppression of overlapping boxes of one image, class by class."""
+    s = c.scope
+    boxes, scores = c.input(0), c.input(1)
+    images, classes, count = scores.shape
+    if images != 1 or not isinstance(classes, int) or classes > MOST_CLASSES or c.attribute("center_point_box", 0):
+        raise c.refuse(f"several images, an open number of classes or more than {MOST_CLASSES}, or boxes by centres")
+    if not c.has(2):
+        return s.constant(np.zeros((0, 3), np.int64))
+    flat = s.reshape(boxes, [count, 4])
+    most = s.binary("MINIMUM", s.reshape(s.cast(c.input(2), "INT32"), [1]), s.size(count))
+    thresholds = [
+        s.reshape(c.input(3), []) if c.has(3) else s.constant(np.float32(0)),
+        s.reshape(c.input(4), []) if c.has(4) else s.constant(np.float32(np.finfo(np.float32).min)),
+    ]
+    rows = []
+    for number in range(classes):
+        column = s.reshape(s.slice_open(scores, [0, number, 0], [1, number + 1, None]), [count])
+        chosen, length = s.computed("INT32", [s.fresh_size()]), s.computed("INT32", [])
+        operands = [flat, column, s.reshape(most, []), *thresholds]
+        options = ("NonMaxSuppressionV4Options", {})
+        s.builder.operator("NON_MAX_SUPPRESSION_V4", operands, [chosen, length], options)
+        begin, one = s.constant([0], np.int32), s.constant([1], np.int32)
+        size = s.fresh_size()
+        kept = s.op("STRIDED_SLICE", [chosen, begin, s.reshape(length, [1]), one], [size], options=_STRIDES)
+        column = s.reshape(kept, [size, 1])
+        zero = s.binary("MUL", column, s.constant(0, np.int32))
+        rows.append(s.concatenation([zero, s.binary("ADD", zero, s.constant(number, np.int32)), column], 1))
+    return s.cast(s.concatenation(rows, 0), "INT64")
 
 
 @emits("ReverseSequence")

@@ -172,8 +172,8 @@ def _static_slice(
     if begin_mask == end_mask == (1 << x.rank) - 1 and all(step == 1 for step in stride):
         return x
     s = c.scope
-    constants = [s.constant(values, np.int32) for values in (begin, end, stride)]
-    return _strided(c, x, *constants, c.shape(), begin_mask, end_mask)
+    bounds = (s.constant(begin, np.int32), s.constant(end, np.int32), s.constant(stride, np.int32))
+    return _strided(c, x, *bounds, c.shape(), begin_mask, end_mask)
 
 
 def _strided(
@@ -365,6 +365,4 @@ def _blocks(c: Call, name: str, mode: str) -> Tensor:
         options = ("GatherOptions", {"axis": 3})
         x = s.op("GATHER", [x, s.constant(order, np.int32)], x.shape, options=options, quantization=x.quantization)
     kind = "DepthToSpaceOptions" if name == "DEPTH_TO_SPACE" else "SpaceToDepthOptions"
-    return s.op(
-        name, [s.checked(name, x)], shape, options=(kind, {"block_size": block}), quantization=x.quantization
-    )
+    return s.op(name, [s.checked(name, x)], shape, options=(kind, {"block_size": block}), quantization=x.quantization)

@@ -136,6 +136,4 @@ def lrn(c: Call) -> Tensor:
         "alpha": float(c.attribute("alpha", 1e-4)) / size,
         "beta": float(c.attribute("beta", 0.75)),
     }
-    return s.op(
-        "LOCAL_RESPONSE_NORMALIZATION", [x], x.shape, options=("LocalResponseNormalizationOptions", options)
-    )
+    return s.op("LOCAL_RESPONSE_NORMALIZATION", [x], x.shape, options=("LocalResponseNormalizationOptions", options))

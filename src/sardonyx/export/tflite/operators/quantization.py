@@ -110,9 +110,10 @@ class Result:
 def result_of(c: Call) -> Result | None:
     """Return the quantized result of a node, None if its result is used as a real number."""
     value, nodes, orders, activation = c.call.outputs[0], list[ir.Node](), list[Sequence[int]](), 0
-    while facts.used_once(value) and value.uses()[0].idx == 0:
-        node = value.uses()[0].node
-        if node.graph is not c.call.graph:
+    while facts.used_once(value):
+        (use,) = value.uses()
+        node = use.node
+        if use.idx or node.graph is not c.call.graph:
             return None
         nodes.append(node)
         if facts.is_op(node, "QuantizeLinear"):

@@ -227,7 +227,6 @@ def conv_transpose(c: Call) -> Tensor:
     strides = [int(n) for n in c.attribute("strides") or [1] * rank]
     begins, crops, extra = _crops(c, x, kernel, strides)
     spatial = [int(n) for n in _square(kernel)]
-    order = [0, 3, 1, 2]
     codes = np.ascontiguousarray(w.reshape(*w.shape[:2], *spatial).transpose(1, 2, 3, 0))
     y = image(s, x)
     steps = _square(strides)
@@ -235,7 +234,6 @@ def conv_transpose(c: Call) -> Tensor:
     for n, k, step in zip(y.shape[1:3], spatial, steps, strict=True):
         full.append((n - 1) * step + k if isinstance(n, int) else s.fresh_size())
     out_shape: list[Size] = [y.shape[0], *full, codes.shape[0]]
-    del order
     sizes = _full_sizes(s, y, spatial, steps, codes.shape[0])
     options = {"padding": VALID, "stride_h": steps[0], "stride_w": steps[1]}
     result = s.op(
@@ -294,9 +292,7 @@ def _dense_weights(c: Call, groups: int) -> Array:
     return dense
 
 
-def _crops(
-    c: Call, x: Tensor, kernel: Sequence[int], strides: Sequence[int]
-) -> tuple[list[int], list[int], list[int]]:
+def _crops(c: Call, x: Tensor, kernel: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
     """Return crops before and after, and zeros to append, from padding and ``output_padding``."""
     rank = len(kernel)
     extra = [int(n) for n in c.attribute("output_padding") or [0] * rank]
@@ -338,7 +334,7 @@ def _pool(s: Scope, name: str, x: Tensor, window: Window, padding: int, shape: S
 @emits("MaxPool")
 def max_pool(c: Call) -> Tensor:
     """Write the maximum over windows."""
-    x, s = c.input(), c.scope
+    x = c.input()
     if any(output.uses() or output.is_graph_output() for output in c.call.outputs[1:]):
         raise c.refuse("positions of the maxima")
     window = _pool_window(c, x)
@@ -481,8 +477,8 @@ def can_resize(node: ir.Node) -> bool:
         return bool(rounding == "floor")
     if transform == "align_corners":
         return bool(rounding == "round_prefer_ceil")
-    odd = all(round(f) % 2 for f in factors)
-    return bool(whole and (rounding in ("round_prefer_floor", "round_prefer_ceil")) and (odd or True))
+    # Positions (i + 0.5) / f - 0.5 of a whole factor f are never halves.
+    return bool(rounding == "round_prefer_ceil" or (rounding == "round_prefer_floor" and whole))
 
 
 @emits("Resize")
