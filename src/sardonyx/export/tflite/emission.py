@@ -7,6 +7,7 @@ of broadcasting, types of index inputs. A node that cannot be expressed is refus
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +98,9 @@ _WIDENED = {"INT8": "INT32", "UINT8": "INT32", "INT16": "INT32", "UINT16": "INT3
 
 MOST_AXES = {"ADD": 6, "SUB": 5, "MUL": 6, "DIV": 5, "MAXIMUM": 5, "MINIMUM": 5, "SELECT_V2": 5}
 """Ranks up to which operators broadcast; 4 where not listed."""
+
+LONG_SUM = 4096
+"""Number of elements from which sums over several axes are computed axis by axis."""
 
 _OPTIONS: Mapping[str, str] = {
     "ADD": "AddOptions",
@@ -654,10 +658,21 @@ class Scope:
             shape = [size for axis, size in enumerate(x.shape) if axis not in axes]
         if not axes:
             return x
+        if name in ("SUM", "MEAN") and len(axes) > 1 and self._is_long(x, axes):
+            # Kernels add numbers one after another in float32: axis by axis, the error stays small.
+            for axis in reversed(axes):
+                x = self.reduce(name, x, [axis], keepdims=keepdims)
+            return x
         y = self.checked(name, x)
         options = ("ReducerOptions", {"keep_dims": keepdims})
         result = self.op(name, [y, self.constant(axes, np.int32)], shape, options=options)
         return result if y is x else self.cast(result, x.type)
+
+    @staticmethod
+    def _is_long(x: Tensor, axes: Sequence[int]) -> bool:
+        sizes = [x.shape[axis] for axis in axes]
+        numbers = [size for size in sizes if isinstance(size, int)]
+        return len(numbers) < len(sizes) or math.prod(numbers) > LONG_SUM
 
     def like(self, number: Any, x: Tensor) -> Tensor:
         """Return a scalar constant of the type of `x`."""

@@ -8,7 +8,6 @@ from sardonyx.export.tflite.emission import Call, Scope, emits
 from sardonyx.export.tflite.file_builder import Size, Tensor
 from sardonyx.export.tflite.operators.elementwise import select
 
-
 MOST_CLASSES = 256
 """Number of classes up to which suppression is written class by class."""
 
@@ -117,20 +116,25 @@ def scatter_nd(c: Call) -> Tensor:
     return _scattered(c, x, s.concatenation(columns, indices.rank - 1), updates)
 
 
+def _added(s: Scope, tuples: Tensor, updates: Tensor, shape: Tensor, x: Tensor) -> Tensor:
+    """Return zeros of the sizes of `x`, with updates added."""
+    return s.op("SCATTER_ND", [tuples, updates, shape], x.shape, updates.type)
+
+
 def _scattered(c: Call, x: Tensor, tuples: Tensor, updates: Tensor) -> Tensor:
     """Return `x` with updates set or added: SCATTER_ND adds them to zeros."""
     s = c.scope
     reduction = c.attribute("reduction", "none")
     shape = s.shape_tensor(x.shape)
     if reduction == "add":
-        total = s.op("SCATTER_ND", [tuples, s.checked("SCATTER_ND", updates), shape], x.shape)
+        total = _added(s, tuples, s.checked("SCATTER_ND", updates), shape, x)
         return s.binary("ADD", x, s.cast(total, x.type))
     if reduction != "none":
         raise c.refuse(f"reduction '{reduction}'")
     wide = s.cast(updates, "INT32") if updates.type == "BOOL" else s.checked("SCATTER_ND", updates)
-    values = s.cast(s.op("SCATTER_ND", [tuples, wide, shape], x.shape), x.type)
+    values = s.cast(_added(s, tuples, wide, shape, x), x.type)
     ones = s.binary("ADD", s.binary("MUL", s.cast(updates, "INT32"), s.constant(0, np.int32)), s.constant(1, np.int32))
-    written = s.op("SCATTER_ND", [tuples, ones, shape], x.shape)
+    written = _added(s, tuples, ones, shape, x)
     return select(s, s.binary("GREATER", written, s.constant(0, np.int32), type="BOOL"), values, x)
 
 
