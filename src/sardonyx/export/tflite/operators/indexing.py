@@ -206,7 +206,7 @@ def non_max_suppression(c: Call) -> Tensor:
         column = s.reshape(s.slice_open(scores, [0, number, 0], [1, number + 1, None]), [count])
         chosen, length = s.computed("INT32", [s.fresh_size()]), s.computed("INT32", [])
         operands = [flat, column, s.reshape(most, []), *thresholds]
-        options = ("NonMaxSuppressionV4Options", {})
+        options: tuple[str, dict[str, int]] = ("NonMaxSuppressionV4Options", {})
         s.builder.operator("NON_MAX_SUPPRESSION_V4", operands, [chosen, length], options)
         begin, one = s.constant([0], np.int32), s.constant([1], np.int32)
         size = s.fresh_size()
