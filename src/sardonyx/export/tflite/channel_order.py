@@ -85,7 +85,7 @@ def _replace(model: ir.Model, node: ir.Node, name: str) -> ir.Node:
     ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
     for position, output in enumerate(node.outputs[1:], 1):
         ir.convenience.replace_all_uses_with(output, call.outputs[position], replace_graph_outputs=True)
-    kept = ir.Node(
+    original = ir.Node(
         node.domain,
         node.op_type,
         [None] * len(node.inputs),
@@ -94,7 +94,7 @@ def _replace(model: ir.Model, node: ir.Node, name: str) -> ir.Node:
         name=node.name,
     )
     graph.remove(node, safe=True)
-    return kept
+    return original
 
 
 def _add_function(model: ir.Model, node: ir.Node, name: str, last: list[int], first: list[int]) -> None:

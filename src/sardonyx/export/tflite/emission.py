@@ -212,7 +212,7 @@ class Scope:
     ) -> Tensor:
         """Return a new tensor that an operator computes."""
         tensor = Tensor(type, tuple(shape), quantization=quantization, name=name)
-        self.builder.place(tensor)
+        self.builder.index_of(tensor)
         for axis, size in enumerate(tensor.shape):
             if isinstance(size, str):
                 self._open.setdefault(size, (tensor, axis))
@@ -267,8 +267,8 @@ class Scope:
         """Return the constant scales of QuantizeLinear or DequantizeLinear; None if computed, or of blocks."""
         scale = facts.constant(node.inputs[1])
         zero = facts.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
-        given = len(node.inputs) > 2 and node.inputs[2] is not None
-        if scale is None or (given and zero is None) or facts.attribute(node, "block_size", OPSET, 0):
+        has_zero = len(node.inputs) > 2 and node.inputs[2] is not None
+        if scale is None or (has_zero and zero is None) or facts.attribute(node, "block_size", OPSET, 0):
             return None
         if scale.ndim > 1:
             return None
@@ -282,8 +282,8 @@ class Scope:
         """Return the codes of dequantized constants, int8 where uint8; None for any other value."""
         if value not in self._constants:
             self._constants[value] = self._find_constant_codes(value)
-        found = self._constants[value]
-        return None if found is None else Tensor(found.type, found.shape, found.array, found.quantization)
+        codes = self._constants[value]
+        return None if codes is None else Tensor(codes.type, codes.shape, codes.array, codes.quantization)
 
     def _find_constant_codes(self, value: ir.Value) -> Tensor | None:
         node = value.producer()

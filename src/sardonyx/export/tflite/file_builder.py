@@ -125,7 +125,7 @@ class SubgraphBuilder:
         self.inputs: list[int] = []
         self.outputs: list[int] = []
 
-    def place(self, tensor: Tensor) -> int:
+    def index_of(self, tensor: Tensor) -> int:
         """Return the position of a tensor in the subgraph, which is added on first use."""
         if tensor.index is None:
             tensor.index = len(self.records)
@@ -156,7 +156,7 @@ class SubgraphBuilder:
     def rename(self, tensor: Tensor, name: str) -> None:
         """Set the name of a stored tensor."""
         tensor.name = name
-        self.records[self.place(tensor)]["name"] = name
+        self.records[self.index_of(tensor)]["name"] = name
 
     def operator(
         self,
@@ -169,8 +169,8 @@ class SubgraphBuilder:
         self.operators.append(
             {
                 "opcode_index": self.file.code(name),
-                "inputs": [-1 if tensor is None else self.place(tensor) for tensor in inputs],
-                "outputs": [self.place(tensor) for tensor in outputs],
+                "inputs": [-1 if tensor is None else self.index_of(tensor) for tensor in inputs],
+                "outputs": [self.index_of(tensor) for tensor in outputs],
                 "builtin_options": options,
             }
         )

@@ -61,7 +61,7 @@ def written(model: ir.Model) -> TfliteResult:
             emission.refused.append(Refused("", f"output '{value.name}'", error.problem))
     if emission.refused:
         return TfliteResult(b"", emission.refused, 0, {})
-    main.outputs = [main.place(tensor) for tensor in results]
+    main.outputs = [main.index_of(tensor) for tensor in results]
     names = [str(value.name) for value in inputs], [str(value.name) for value in graph.outputs]
     for tensor, name in zip(results, names[1], strict=True):
         main.rename(tensor, name)
@@ -85,7 +85,7 @@ def _add_input(scope: Scope, value: ir.Value) -> None:
         return
     stored = "FLOAT16" if value.dtype == ir.DataType.FLOAT16 else kind
     tensor = scope.computed(stored, shape, name=str(value.name))
-    scope.builder.inputs.append(scope.builder.place(tensor))
+    scope.builder.inputs.append(scope.builder.index_of(tensor))
     scope.values[value] = scope.cast(tensor, kind)
 
 

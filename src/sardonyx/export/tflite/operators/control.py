@@ -42,8 +42,8 @@ def if_(c: Call) -> list[Tensor]:
     outer = [s.lookup(key) for key in keys]
     for scope, tensors in zip(scopes, results, strict=True):
         owned = [_own(scope, tensor) for tensor in tensors]
-        scope.builder.inputs = [scope.builder.place(scope.captured(key)) for key in keys]
-        scope.builder.outputs = [scope.builder.place(tensor) for tensor in owned]
+        scope.builder.inputs = [scope.builder.index_of(scope.captured(key)) for key in keys]
+        scope.builder.outputs = [scope.builder.index_of(tensor) for tensor in owned]
     outputs = [s.computed(t.type, c.shape(i)) for i, t in enumerate(results[0])]
     options = {
         "then_subgraph_index": scopes[0].builder.number,
@@ -85,8 +85,8 @@ def loop(c: Call) -> list[Tensor]:
     owned = [_own(body, tensor, states) for tensor in finals]
     keys = list(body.captures)
     inner = [body.captures[key] for key in keys]
-    body.builder.inputs = [body.builder.place(t) for t in (*states, *stored, limit, *inner)]
-    body.builder.outputs = [body.builder.place(t) for t in (*owned, *joined, limit, *inner)]
+    body.builder.inputs = [body.builder.index_of(t) for t in (*states, *stored, limit, *inner)]
+    body.builder.outputs = [body.builder.index_of(t) for t in (*owned, *joined, limit, *inner)]
 
     condition = _condition(c, [*states, *stored, limit, *inner], len(states) + len(stored))
     starts = [_start(c, body, v, shapes[len(carried) + i], most if in_place else None) for i, v in enumerate(rows)]
@@ -128,8 +128,8 @@ def _condition(c: Call, inputs: Sequence[Tensor], limit: int) -> int:
     tensors = [scope.computed(t.type, t.shape, name=f"input_{i}") for i, t in enumerate(inputs)]
     below = scope.binary("LESS", tensors[0], tensors[limit], type="BOOL")
     going = scope.broadcast("LOGICAL_AND", [below, tensors[1]], "BOOL")
-    scope.builder.inputs = [scope.builder.place(t) for t in tensors]
-    scope.builder.outputs = [scope.builder.place(going)]
+    scope.builder.inputs = [scope.builder.index_of(t) for t in tensors]
+    scope.builder.outputs = [scope.builder.index_of(going)]
     return scope.builder.number
 
 

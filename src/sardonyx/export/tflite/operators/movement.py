@@ -62,9 +62,9 @@ def _renamed(c: Call, shape: Sequence[Size]) -> Tensor:
         raise c.refuse("the axes are computed, expected constants")
     if c.node.op_type == "Unsqueeze":
         assert axes is not None
-        places = [int(a) % (x.rank + axes.size) for a in axes.reshape(-1)]
+        new_axes = [int(a) % (x.rank + axes.size) for a in axes.reshape(-1)]
         rest = iter(x.shape)
-        return s.reshape(x, [1 if i in places else next(rest) for i in range(x.rank + axes.size)])
+        return s.reshape(x, [1 if i in new_axes else next(rest) for i in range(x.rank + axes.size)])
     if axes is None and not x.is_static:
         raise c.refuse("Squeeze without axes of an input with open sizes")
     gone = [i for i, n in enumerate(x.shape) if n == 1] if axes is None else [int(a) % x.rank for a in axes.reshape(-1)]

@@ -160,8 +160,8 @@ def integer_form(c: Call) -> bool:
         if not same or result.activation:
             return False
         c.codes[0] = codes
-        made = EMITTERS[name](c)
-        tensor = made if isinstance(made, Tensor) else made[0]
+        results = EMITTERS[name](c)
+        tensor = results if isinstance(results, Tensor) else results[0]
     else:
         form = INTEGER[name](c, codes, result)
         if form is None:

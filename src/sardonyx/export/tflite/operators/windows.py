@@ -307,8 +307,8 @@ def _crops(c: Call, x: Tensor, kernel: Sequence[int], strides: Sequence[int]) ->
             n = sizes[i]
             if target and not isinstance(n, int):
                 raise c.refuse("output_shape over an open size")
-            wanted = int(target[i]) - (int(n) - 1) * step if target else step
-            totals.append(k + extra[i] - wanted)
+            output_size = int(target[i]) - (int(n) - 1) * step if target else step
+            totals.append(k + extra[i] - output_size)
         begins = [max(t, 0) // 2 if mode == "SAME_UPPER" else max(t, 0) - max(t, 0) // 2 for t in totals]
         ends = [t - b for t, b in zip(totals, begins, strict=True)]
     crops = [max(end - more, 0) for end, more in zip(ends, extra, strict=True)]
@@ -460,8 +460,12 @@ def can_resize(node: ir.Node) -> bool:
         factors = [float(n) for n in scales]
     else:
         factors = [b / a if a else 0.0 for a, b in zip(before, after, strict=True)]
-        given = facts.constant(node.inputs[2]) if len(node.inputs) > 2 else None
-        if given is not None and len(given) == 4 and not np.allclose(given, factors, rtol=1e-6):
+        written_scales = facts.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+        if (
+            written_scales is not None
+            and len(written_scales) == 4
+            and not np.allclose(written_scales, factors, rtol=1e-6)
+        ):
             return False
         if transform == "pytorch_half_pixel" and 1 in after[2:]:
             return False
