@@ -59,6 +59,9 @@ EMITTERS: dict[str, Emitter] = {}
 INTEGER: dict[str, Callable[..., Tensor | None]] = {}
 """The form over codes of each ONNX operator that has one; see :mod:`.operators.quantization`."""
 
+FORMS: list[Callable[[Call], bool]] = []
+"""Functions that write a node in another form where they can, and then return True; they come first."""
+
 Key = ir.Value | str
 """A value of the graph around that a body reads, or the name of an open size."""
 
@@ -238,7 +241,9 @@ class Scope:
             self.values[value] = self._as_declared(value, self._codes[value])
         elif value in self._lazy:
             node = self._lazy.pop(value)
-            self.values[value] = quantized_forms().dequantize_linear(Call(self, node))
+            result = EMITTERS["DequantizeLinear"](Call(self, node))
+            assert isinstance(result, Tensor)
+            self.values[value] = result
         elif self.outer is not None:
             self.values[value] = self.captured(value)
         else:
@@ -311,9 +316,12 @@ class Scope:
         return ((array.astype(np.float64) - zero) * scale).astype(np.float32)
 
     def dequantized(self, codes: Tensor) -> Tensor:
-        """Return real numbers of codes."""
-        result: Tensor = quantized_forms().dequantized(self, codes)
-        return result
+        """Return real numbers of codes; constants with scales along an axis are stored as numbers."""
+        q = codes.quantization
+        assert q is not None
+        if codes.array is not None and (len(q.scale) > 1 or codes.type not in ("INT8", "INT16")):
+            return self.constant(self.decoded(codes))
+        return self.op("DEQUANTIZE", [codes], codes.shape, "FLOAT32")
 
     def define_codes(self, value: ir.Value, codes: Tensor) -> None:
         """Make int8 codes the value of a quantized tensor, whose declared type may be uint8."""
@@ -708,13 +716,6 @@ class Scope:
             self.values[output] = self.computed(kind, [n if isinstance(n, int) else n.value or "?" for n in shape])
 
 
-def quantized_forms() -> Any:
-    """Return the module of quantized operators, which is imported after this one."""
-    from sardonyx.export.tflite.operators import quantization
-
-    return quantization
-
-
 def _qualified(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain not in facts.STANDARD else node.op_type
 
@@ -749,7 +750,7 @@ class Call:
 
     def emit(self) -> None:
         """Add the operators of the node, and define its outputs."""
-        if quantized_forms().integer_form(self):
+        if any(form(self) for form in FORMS):
             return
         emitter = EMITTERS.get(self.node.op_type) if self.node.domain in facts.STANDARD else None
         if emitter is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.export.tflite.emission import EMITTERS, INTEGER, Call, Scope, emits
+from sardonyx.export.tflite.emission import EMITTERS, FORMS, INTEGER, Call, emits
 from sardonyx.export.tflite.file_builder import Quantization, Size, Tensor
 from sardonyx.export.tflite.operators import windows
 from sardonyx.rewrite import facts
@@ -322,10 +322,4 @@ def concat(c: Call, x: Tensor, result: Result) -> Tensor | None:
     return c.scope.concatenation(same, c.axis(rank=x.rank)) if len(same) == len(parts) else None
 
 
-def dequantized(s: Scope, codes: Tensor) -> Tensor:
-    """Return real numbers of codes; constants with scales along an axis are stored as numbers."""
-    q = codes.quantization
-    assert q is not None
-    if codes.array is not None and (len(q.scale) > 1 or codes.type not in ("INT8", "INT16")):
-        return s.constant(s.decoded(codes))
-    return s.op("DEQUANTIZE", [codes], codes.shape, "FLOAT32")
+FORMS.append(integer_form)
