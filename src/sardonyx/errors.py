@@ -176,6 +176,10 @@ class RequestError(SardonyxError):
         super().__init__(problem, where=where, remedy=remedy)
 
 
+class PrivacyBudgetError(SardonyxError):
+    """An answer would use more privacy than the budget of the client permits."""
+
+
 class MissingDependencyError(SardonyxError):
     """A required optional package is not installed; the message names the extra."""
 

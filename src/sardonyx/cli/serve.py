@@ -63,6 +63,10 @@ def command(
     triton_metrics: Annotated[
         bool, typer.Option("--triton-metrics", help="Write metrics with Triton's names too.")
     ] = False,
+    privacy: Annotated[
+        Path | None, typer.Option(help="Noise and budgets of private answers (JSON).", show_default=False)
+    ] = None,
+    privacy_ledger: Annotated[Path, typer.Option(help="The ledger of private answers.")] = Path("privacy.ledger"),
     access_log: Annotated[
         Path | None, typer.Option(help="Append a line for each request to this file.", show_default=False)
     ] = None,
@@ -75,6 +79,7 @@ def command(
 
     The server is safe by default: only this machine reaches it, and clients can change nothing.
     """
+    from sardonyx.privacy import Ledger, read_policies
     from sardonyx.serve.models.repository import LoadOptions
     from sardonyx.serve.protocol.limits import Limits
     from sardonyx.serve.security.tls import Tls
@@ -118,6 +123,7 @@ def command(
             "poll_seconds": poll, "drain_seconds": drain, "allow_inner": allow_inner,
             "allow_shared_memory": allow_client_shm, "strict_json": strict_json, "triton_metrics": triton_metrics,
             "access_log": log, "reuse_port": is_worker(),
+            "privacy": {} if privacy is None else read_policies(privacy, Ledger(privacy_ledger)),
             "trace_exporter": None if trace is None else exporter_of(trace),
             "load": LoadOptions(threads, batch, allow_compiled, cache_answers),
         }  # fmt: skip

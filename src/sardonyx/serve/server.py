@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sardonyx.errors import OptionError, ResourceError
+from sardonyx.privacy.answers import PrivateAnswers
 from sardonyx.runtime.session import Session
 from sardonyx.serve.http.application import Application
 from sardonyx.serve.http.connection import AccessLog, Connections
@@ -86,6 +87,7 @@ class ServerOptions:
         allow_shared_memory: True if clients may register regions of shared memory.
         strict_json: True to refuse NaN and infinity in JSON.
         triton_metrics: True if metrics have Triton's names too.
+        privacy: Policies of models whose answers are noisy, by name; see :class:`sardonyx.privacy.PrivateAnswers`.
         access_log: Receives every answered request; None for no log.
         trace_exporter: The exporter of OpenTelemetry that receives spans; None for no traces.
         reuse_port: True if several processes listen on the same port.
@@ -106,6 +108,7 @@ class ServerOptions:
     allow_shared_memory: bool = False
     strict_json: bool = False
     triton_metrics: bool = False
+    privacy: Mapping[str, PrivateAnswers] = field(default_factory=dict)
     access_log: AccessLog | None = None
     trace_exporter: Any = None
     reuse_port: bool = False
@@ -123,7 +126,7 @@ class ServerOptions:
         """The options of the operations."""
         return ServiceOptions(
             self.limits, self.control, self.allow_inner, self.allow_shared_memory, self.strict_json,
-            self.triton_metrics,
+            self.triton_metrics, self.privacy,
         )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def _handlers(service: Service, tokens: Tokens, grpc: Any) -> dict[str, Any]:
     }
     request = message_class("ModelInferRequest")
     handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
-        _unary(service, tokens, "infer", _infer, grpc), request.FromString, serialize
+        _unary(service, tokens, "infer", None, grpc), request.FromString, serialize
     )
     handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
         _stream(service, tokens, grpc), request.FromString, serialize
@@ -113,21 +113,21 @@ def _serialized(message: Any) -> bytes:
     return data
 
 
-async def _infer(service: Service, message: Any) -> Any:
-    answer = await service.infer_async(parsed_request(service, message))
-    return answer_message(answer)
+async def _infer(service: Service, message: Any, client: str) -> Any:
+    request = parsed_request(service, message)
+    request.client = client
+    return answer_message(await service.infer_async(request))
 
 
 def _authorization(context: Any) -> str:
     return next((value for key, value in context.invocation_metadata() or () if key == "authorization"), "")
 
 
-def _unary(service: Service, tokens: Tokens, scope: str, handler: CallHandler, grpc: Any) -> Any:
+def _unary(service: Service, tokens: Tokens, scope: str, handler: CallHandler | None, grpc: Any) -> Any:
     async def call(message: Any, context: Any) -> Any:
         try:
-            if tokens.is_required:
-                tokens.require(_authorization(context), scope)
-            result = handler(service, message)
+            client = tokens.require(_authorization(context), scope) if tokens.is_required else ""
+            result = _infer(service, message, client) if handler is None else handler(service, message)
             return await result if inspect.isawaitable(result) else result
         except Exception as error:
             status, text = _status(error, grpc)
@@ -146,9 +146,10 @@ def _status(error: BaseException, grpc: Any) -> tuple[Any, str]:
 
 def _stream(service: Service, tokens: Tokens, grpc: Any) -> Any:
     async def call(messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        client = ""
         try:
             if tokens.is_required:
-                tokens.require(_authorization(context), "infer")
+                client = tokens.require(_authorization(context), "infer")
         except RequestError as error:
             await context.abort(*_status(error, grpc))
         response = message_class("ModelStreamInferResponse")
@@ -157,8 +158,7 @@ def _stream(service: Service, tokens: Tokens, grpc: Any) -> Any:
 
         async def answered(message: Any) -> Any:
             try:
-                answer = await service.infer_async(parsed_request(service, message))
-                return response(infer_response=answer_message(answer))
+                return response(infer_response=await _infer(service, message, client))
             except Exception as error:
                 failed = response(error_message=_status(error, grpc)[1])
                 failed.infer_response.id = message.id

@@ -116,6 +116,8 @@ class OwnGrpcListener:
         timeout = stream.timeout_us
         if timeout:
             request.timeout_us = min(timeout, request.timeout_us) if request.timeout_us else timeout
+        if self._tokens.is_required:
+            request.client = self._tokens.require(stream.headers.get("authorization", ""), "infer")
         if "traceparent" in stream.headers:
             request.trace = stream.headers["traceparent"]
         return request

@@ -66,15 +66,16 @@ class Application:
             if handler is None:
                 raise RequestError(f"expected {' or '.join(route.methods)}.", kind="method")
             headers = request.headers
+            client = ""
             if self._tokens.is_required:
-                self._tokens.require(headers.get("authorization", ""), route.scope)
+                client = self._tokens.require(headers.get("authorization", ""), route.scope)
             if "origin" in headers:
                 require_same_origin(headers)
             encoding = headers.get("content-encoding")
             if encoding:
                 request.body = decompressed(request.body, encoding, self.service.limits)
             if route.kind:
-                return self._infer(request, route, respond)
+                return self._infer(request, route, respond, client)
             result = handler(Call(self.service, request, route.model, route.version, route.name))
             if isinstance(result, HttpResponse):
                 respond(result)
@@ -101,7 +102,7 @@ class Application:
             _log.error("%s", refused, exc_info=error)
         return error_response(refused)
 
-    def _infer(self, request: HttpRequest, route: Route, respond: Respond) -> Cancellable | None:
+    def _infer(self, request: HttpRequest, route: Route, respond: Respond, client: str) -> Cancellable | None:
         headers = request.headers
         content_type = headers.get("content-type")
         length = headers.get("inference-header-content-length")
@@ -116,6 +117,7 @@ class Application:
             parsed = parse_request(self.service, route.model, route.version, request.body, size)
         else:
             parsed = generate_request(self.service, route.model, route.version, request.body)
+        parsed.client = client
         if "traceparent" in headers:
             parsed.trace = headers["traceparent"]
 

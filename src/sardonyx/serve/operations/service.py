@@ -16,6 +16,7 @@ import numpy as np
 
 from sardonyx import __version__
 from sardonyx.errors import OptionError, RequestError, SardonyxError
+from sardonyx.privacy.answers import PrivateAnswers
 from sardonyx.runtime.session import Session
 from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.host import Host
@@ -25,6 +26,7 @@ from sardonyx.serve.models.repository import Repository
 from sardonyx.serve.observation.traces import Traces
 from sardonyx.serve.operations import live_edits
 from sardonyx.serve.operations.classification import classified
+from sardonyx.serve.operations.private_answers import described_policy, make_noisy, released_outputs
 from sardonyx.serve.operations.shared_memory import SharedMemory
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.limits import Limits
@@ -58,6 +60,7 @@ class ServiceOptions:
         allow_shared_memory: True if clients may register regions of shared memory.
         strict_json: True if NaN and infinity, which JSON lacks, are refused in JSON.
         triton_metrics: True if metrics have Triton's names too.
+        privacy: Policies of models whose answers are noisy, by name.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -66,6 +69,7 @@ class ServiceOptions:
     allow_shared_memory: bool = False
     strict_json: bool = False
     triton_metrics: bool = False
+    privacy: Mapping[str, PrivateAnswers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.control not in get_args(ControlMode):
@@ -157,7 +161,11 @@ class Service:
             "versions": self.host.versions(name),
             "platform": PLATFORM,
             **described,
-            "parameters": {"sardonyx_revision": revision.number, "sardonyx_batching": endpoint.model.batching_note()},
+            "parameters": {
+                "sardonyx_revision": revision.number,
+                "sardonyx_batching": endpoint.model.batching_note(),
+                **described_policy(self.options.privacy.get(endpoint.model.name)),
+            },
         }
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
@@ -201,7 +209,7 @@ class Service:
 
     # Inference.
 
-    def infer(self, request: InferRequest, done: Done) -> Entry | None:
+    def infer(self, request: InferRequest, done: Done) -> Entry | asyncio.Task[None] | None:
         """Answer a request; see :meth:`.Endpoint.infer`.
 
         Raises:
@@ -221,7 +229,35 @@ class Service:
                         result = error
                 inner(result)
 
+        policy = self.options.privacy.get(endpoint.model.name)
+        if policy is not None:
+            return self._loop.create_task(self._infer_private(endpoint, policy, request, done))
         return endpoint.infer(request, done)
+
+    async def _infer_private(
+        self, endpoint: Endpoint, policy: PrivateAnswers, request: InferRequest, done: Done
+    ) -> None:
+        """Answer with noise: the request is checked, then charged, then computed."""
+        try:
+            names, rows = released_outputs(endpoint, policy, request)
+            await self.in_worker(lambda: policy.charge(request.client, endpoint.model.name, names, rows))
+            future: asyncio.Future[Answer | Exception] = self._loop.create_future()
+            entry = endpoint.infer(request, lambda result: None if future.done() else future.set_result(result))
+            try:
+                result = await future
+            except asyncio.CancelledError:
+                request.cancelled = True
+                if entry is not None:
+                    entry.cancel()
+                raise
+            if isinstance(result, Exception):
+                raise result
+            answer = result
+            await self.in_worker(lambda: make_noisy(policy, answer, rows))
+        except Exception as error:
+            done(error)
+        else:
+            done(answer)
 
     async def infer_async(self, request: InferRequest) -> Answer:
         """Answer a request; cancelling the task cancels the request.

@@ -14,6 +14,7 @@ from sardonyx.errors import (
     MissingDependencyError,
     ModelFileError,
     OptionError,
+    PrivacyBudgetError,
     RequestError,
     ResourceError,
     SardonyxError,
@@ -51,6 +52,7 @@ REFUSALS = {
     "unavailable": Status(503, 14),
     "exhausted": Status(503, 8),
     "unauthenticated": Status(401, 16),
+    "budget": Status(429, 8),
 }
 """The status of every kind of refusal."""
 
@@ -66,6 +68,7 @@ _KINDS: tuple[tuple[type[SardonyxError], str], ...] = (
     (MissingDependencyError, "unsupported"),
     (ResourceError, "exhausted"),
     (EvaluationError, "no_result"),
+    (PrivacyBudgetError, "budget"),
 )
 """The kinds of errors of the engine; the first class that fits counts."""
 

@@ -75,6 +75,7 @@ class InferRequest:
         size: Bytes that the request occupies.
         arrival: The time of arrival, in nanoseconds of the monotonic clock.
         cancelled: True once the client has gone: the request is not computed.
+        client: The name of the client's token; empty if the server requires no token.
         trace: The W3C trace context of the client; None if it sent none.
         started: The start of the run, as `arrival`; 0 before.
         ended: The end of the run; 0 before.
@@ -93,6 +94,7 @@ class InferRequest:
     size: int = 0
     arrival: int = field(default_factory=time.monotonic_ns)
     cancelled: bool = False
+    client: str = ""
     trace: str | None = None
     started: int = 0
     ended: int = 0

@@ -40,14 +40,14 @@ class Tokens:
         """True if requests need a token."""
         return bool(self._tokens)
 
-    def require(self, authorization: str, scope: str) -> None:
-        """Check the ``Authorization`` field of a request.
+    def require(self, authorization: str, scope: str) -> str:
+        """Check the ``Authorization`` field of a request; return a name of the token, empty if none is necessary.
 
         Raises:
             RequestError: The token is missing, unknown, or lacks the scope.
         """
         if not self._tokens or not scope:
-            return
+            return ""
         kind, _, token = authorization.partition(" ")
         if kind.lower() != "bearer" or not 0 < len(token) <= _LONGEST:
             raise RequestError("expected a bearer token.", kind="unauthenticated")
@@ -58,6 +58,7 @@ class Tokens:
             raise RequestError("unknown token.", kind="unauthenticated")
         if not any(scope in entry.scopes for entry in matches):
             raise RequestError(f"the token lacks the scope {scope!r}.", kind="forbidden")
+        return f"token {digest.hex()[:32]}"
 
 
 def read_tokens(path: Path) -> Tokens:

@@ -1,0 +1,57 @@
+"""Requests to models with a privacy policy: which outputs are released, for how many rows, and their noise."""
+
+from __future__ import annotations
+
+from sardonyx.errors import RequestError
+from sardonyx.privacy.answers import PrivateAnswers
+from sardonyx.serve.dispatch.batch import batch_key
+from sardonyx.serve.dispatch.endpoint import Endpoint
+from sardonyx.serve.models.soundness import batch_axis_refusal
+from sardonyx.serve.protocol.datatypes import shortened
+from sardonyx.serve.protocol.requests import Answer, InferRequest, RequestedOutput
+
+
+def released_outputs(endpoint: Endpoint, policy: PrivateAnswers, request: InferRequest) -> tuple[list[str], int]:
+    """Return the outputs of an answer with noise, and its rows; the request names exactly these outputs from now on.
+
+    A malformed request is refused here, before it costs privacy.
+
+    Raises:
+        RequestError: The request does not fit the model, or names an output that is not released.
+    """
+    interface = endpoint.model.revision.interface
+    if endpoint.sequences is not None:
+        raise RequestError("a model with sequences has no private answers.", kind="unsupported", where=request.model)
+    missing = [name for name in policy.outputs if name not in interface.outputs]
+    if missing:
+        raise RequestError("the model lacks an output of its privacy policy.", kind="unsupported", where=missing[0])
+    for output in request.outputs:
+        if output.name not in policy.outputs:
+            raise RequestError(f"unknown output {shortened(output.name)}.", where=request.model)
+    if len({output.name for output in request.outputs}) != len(request.outputs):
+        raise RequestError("an output is requested twice.", where=request.model)
+    interface.check(request.inputs)
+    request.outputs = request.outputs or [RequestedOutput(name) for name in policy.outputs]
+    rows = 1 if batch_axis_refusal(interface) else batch_key(request)[1]
+    return [output.name for output in request.outputs], rows
+
+
+def make_noisy(policy: PrivateAnswers, answer: Answer, rows: int) -> None:
+    """Replace the outputs of an answer by their noisy forms.
+
+    Raises:
+        UnsupportedError: An output has no noisy form.
+    """
+    for output in answer.outputs:
+        output.array = policy.noisy(output.name, output.array, rows)
+
+
+def described_policy(policy: PrivateAnswers | None) -> dict[str, str]:
+    """Return the policy as a parameter of the metadata; nothing without a policy."""
+    if policy is None:
+        return {}
+    outputs = ", ".join(
+        f"{name}: {noise.mechanism}, epsilon {noise.epsilon:g} a row" for name, noise in policy.outputs.items()
+    )
+    budget = policy.budget
+    return {"sardonyx_privacy": f"{outputs}; each client: epsilon {budget.epsilon:g}, delta {budget.delta:g}"}
