@@ -241,6 +241,19 @@ def test_a_loss_that_is_not_finite_names_the_node_and_keeps_the_parameters() -> 
     assert all(np.array_equal(before[name], array) for name, array in trainer.state().items())
 
 
+@pytest.mark.parametrize("steps", [0, 5])
+def test_an_overflow_of_the_squares_of_gradients_changes_nothing(steps: int) -> None:
+    trainer = train.Trainer(regression(), "mse", train.Adam(0.01))
+    data = points(8)
+    for _ in range(steps):
+        trainer.step(data)
+    before = trainer.state()
+    with pytest.raises(ExecutionError, match="gradient of step"):
+        trainer.step(data | {"labels": np.full_like(data["labels"], 1e18)} | {"x": np.full_like(data["x"], 1e3)})
+    assert all(np.array_equal(before[name], array) for name, array in trainer.state().items())
+    trainer.step(data)
+
+
 @pytest.mark.parametrize(
     "change, error",
     [

@@ -56,28 +56,36 @@ def direct(program: Program, names: Sequence[str], arrays: Sequence[np.ndarray])
 
 
 def binding(
-    program: Program, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray | None]
+    program: Program, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray | None], *, trial: bool = True
 ) -> tuple[Entry, list[Any]]:
     """Return a function for calls with fixed input and result arrays, and the result arrays.
 
     Args:
         program: The program.
         arrays: A value for each input.
-        results: Arrays for results; None allocates one.
+        results: Arrays for results, which may be arrays of inputs (:mod:`.overwriting`); None allocates one.
+        trial: If True, the program runs once, with results of its own: arrays without a result are refused.
 
     Raises:
         UnsupportedError: Calls need more than native code.
     """
-    first = program.run(arrays)
+    first = program.run(arrays) if trial else [None] * len(results)
     context = _own_context(program, arrays, program.function.results) if program.in_one else None
     if context is None:
         raise UnsupportedError("expected a model that is one native call; an interpreted part cannot be bound.")
-    outputs = [array if bound is None else bound for array, bound in zip(first, results, strict=True)]
+    outputs = [
+        bound if bound is not None else array if array is not None else _empty(context, value)
+        for array, bound, value in zip(first, results, program.function.results, strict=True)
+    ]
     env = dict(zip((*program.function.inputs, *program.function.results), (*arrays, *outputs), strict=True))
     words, values = context.plan.value_words
     context.tape[words] = [env[value].ctypes.data for value in values]
     entry = again_entry(program.target, _words(program, context), context, [program, env])
     return _listen_to_signals(program, entry, context), outputs
+
+
+def _empty(context: Context, value: Value) -> np.ndarray:
+    return np.empty(context.shape(value), dtype_of(value).numpy())
 
 
 def _listen_to_signals(program: Program, entry: Entry, context: Context) -> Entry:

@@ -24,6 +24,7 @@ from sardonyx.compiler.executor.tape_player import player
 from sardonyx.compiler.executor.thread_pool import Pool, pool
 from sardonyx.compiler.lower.launch import Launch, Prepared
 from sardonyx.compiler.plan.compiled_function import CompiledFunction
+from sardonyx.compiler.plan.overwriting import overwritable
 from sardonyx.compiler.plan.segments import Segment, describe_interpreted, find_last_readers
 from sardonyx.compiler.plan.tape import Plan
 from sardonyx.compiler.plan.weight_plan import WeightPlan
@@ -259,6 +260,16 @@ class Program:
     def known_result(self, value: Value) -> np.ndarray:
         """Return a result that depends on neither inputs nor sizes."""
         return np.asarray(interpreted.result(value, {}, {}))
+
+    def overwritable(self, pairs: Sequence[tuple[int, int]]) -> list[bool]:
+        """Return for each input and result, by position, whether a call may write the result over the input.
+
+        Requires ``has_graph``.
+        """
+        inputs, results = self.function.inputs, self.function.results
+        if not self.in_one or not self.has_graph:
+            return [False] * len(pairs)
+        return overwritable(self.launches, [(inputs[i], results[j]) for i, j in pairs])
 
     # Planning.
 

@@ -1,4 +1,4 @@
-"""Programs that replace their state: each call reads one set of arrays and writes the other."""
+"""Programs over arrays that stay at the same addresses: the state of training, gradients and sums."""
 
 from __future__ import annotations
 
@@ -20,122 +20,113 @@ _BINDINGS = 8
 _USES = 3
 """Calls of one size before the size gets a native call of its own."""
 
+_LARGE_RESULTS = 1 << 23
+"""Bytes of results from which the first call of a size is a native call of its own, so that nothing is copied."""
+
 
 class StateProgram:
-    """A compiled function whose first arguments are state, and whose last results are the new state.
-
-    A call that does not end well leaves the state unchanged: the new state is in the other set of arrays until
-    :meth:`commit`.
+    """A compiled function whose first arguments are fixed arrays, and whose last results are written to fixed arrays.
 
     Args:
-        function: The function: state and other arguments, to other results and the new state.
-        state: The initial state.
+        function: The function: fixed and other arguments, to other and fixed results.
+        inputs: The arrays of the first arguments; a call reads what they contain then.
+        results: The arrays of the last results. An array may be one of ``inputs``: a call replaces its contents, in
+            place if the kernels permit.
         threads: Number of threads; None for all processors of the process.
 
     Attributes:
         program: The compiled function.
     """
 
-    def __init__(self, function: Function, state: Sequence[np.ndarray], threads: int | None = None) -> None:
+    def __init__(
+        self,
+        function: Function,
+        inputs: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
+        threads: int | None = None,
+    ) -> None:
         self.program = Program.compile(function, threads=threads)
-        self._state = [np.array(array, copy=True, order="C") for array in state]
-        self._next: list[np.ndarray] = []
-        self._count = len(self._state)
+        self._inputs, self._results = list(inputs), list(results)
+        self._others = len(function.results) - len(self._results)
+        self._written = self._result_arrays()
         self._uses: Counter[tuple[Any, ...]] = Counter()
         self._bound: OrderedDict[tuple[Any, ...], _Bound] = OrderedDict()
-        self._sets: tuple[list[np.ndarray], list[np.ndarray]] | None = None
-        self._active = 0
         self._may_bind = self.program.in_one
+        self._is_large = sum(array.nbytes for array in self._results) >= _LARGE_RESULTS
 
-    @property
-    def state(self) -> list[np.ndarray]:
-        """The current state; later calls may overwrite the arrays."""
-        return self._state
-
-    def replace_state(self, state: Sequence[np.ndarray]) -> None:
-        """Set the state to copies of arrays of the same types and shapes."""
-        for own, array in zip(self._state, state, strict=True):
-            np.copyto(own, array)
+    def _result_arrays(self) -> list[np.ndarray]:
+        """Return the arrays that calls write: the results, or other memory for results that calls still read."""
+        positions = {id(array): i for i, array in enumerate(self._inputs)}
+        pairs = [(positions.get(id(array)), self._others + i) for i, array in enumerate(self._results)]
+        replaced = [(i, j) for i, j in pairs if i is not None]
+        permitted = dict(zip(replaced, self.program.overwritable(replaced), strict=True))
+        return [
+            array if i is None or permitted[i, j] else np.empty_like(array)
+            for array, (i, j) in zip(self._results, pairs, strict=True)
+        ]
 
     def run(self, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the results other than the state for the current state; :meth:`commit` makes the new state current.
+        """Write the fixed results, and return the others; later calls may overwrite them.
+
+        Args:
+            arguments: The arguments after the fixed ones.
 
         Raises:
-            SardonyxError: The arguments do not fit, or have no result.
+            SardonyxError: The arguments do not fit, or have no result; fixed results are unchanged.
         """
-        key = tuple((array.shape, array.dtype.str) for array in arguments)
-        bound = self._binding(key, arguments)
-        if bound is not None and (results := bound.run(self._active, arguments)) is not None:
-            assert self._sets is not None
-            self._next = self._sets[1 - self._active]
-            return results
-        results = self.program.run([*self._state, *arguments], RunContext())
-        others = len(results) - self._count
-        self._next = results[others:]
-        return results[:others]
-
-    def commit(self) -> None:
-        """Make the state of the last run current."""
-        if self._sets is None:
-            self._state = [
-                array if array.flags.owndata and array.flags.writeable else array.copy() for array in self._next
-            ]
-            return
-        target = self._sets[1 - self._active]
-        if self._next is not target:
-            for own, array in zip(target, self._next, strict=True):
+        bound = self._binding(arguments)
+        if bound is not None and (results := bound.run(arguments)) is not None:
+            new = self._written
+        else:
+            every = self.program.run([*self._inputs, *arguments], RunContext())
+            results, new = every[: self._others], every[self._others :]
+        for own, array in zip(self._results, new, strict=True):
+            if own is not array:
                 np.copyto(own, array)
-        self._active = 1 - self._active
-        self._state = target
+        return results
 
-    def _binding(self, key: tuple[Any, ...], arguments: Sequence[np.ndarray]) -> _Bound | None:
+    def _binding(self, arguments: Sequence[np.ndarray]) -> _Bound | None:
         if not self._may_bind:
             return None
-        if key in self._bound:
+        key = tuple([array.shape for array in arguments])
+        bound = self._bound.get(key)
+        if bound is not None:
             self._bound.move_to_end(key)
-            return self._bound[key]
+            return bound
         self._uses[key] += 1
-        if self._uses[key] < _USES:
+        if self._uses[key] < _USES and not self._is_large:
             return None
-        if self._sets is None:
-            self._sets = (self._state, [np.empty_like(array) for array in self._state])
         try:
-            self._bound[key] = _Bound(self.program, self._sets, arguments, self._active)
+            bound = _Bound(self.program, self._inputs, arguments, self._written, self._others)
         except UnsupportedError:  # Calls of this program need more than native code: every call allocates its results.
             self._may_bind = False
             return None
+        self._bound[key] = bound
         if len(self._bound) > _BINDINGS:
             self._bound.popitem(last=False)
         self._uses[key] = 0
-        return self._bound[key]
+        return bound
 
 
 class _Bound:
-    """Native calls for one size of batch, in both directions between two sets of state."""
+    """A native call for one size of batch."""
 
     def __init__(
         self,
         program: Program,
-        sets: tuple[list[np.ndarray], list[np.ndarray]],
+        inputs: Sequence[np.ndarray],
         arguments: Sequence[np.ndarray],
-        active: int,
+        results: Sequence[np.ndarray],
+        others: int,
     ) -> None:
         self._arguments = [np.array(array, copy=True, order="C") for array in arguments]
-        others = len(program.function.results) - len(sets[0])
-        self._calls: list[Callable[..., Any]] = [lambda: None, lambda: None]
-        self._results: list[list[np.ndarray]] = [[], []]
-        for source in (active, 1 - active):
-            if source != active:
-                for own, array in zip(sets[source], sets[active], strict=True):
-                    np.copyto(own, array)
-            entry, results = binding(program, [*sets[source], *self._arguments], [*[None] * others, *sets[1 - source]])
-            self._calls[source] = entry.call
-            self._results[source] = results[:others]
+        targets = [*[None] * others, *results]
+        entry, every = binding(program, [*inputs, *self._arguments], targets, trial=False)
+        self._call: Callable[[], Any] = entry.call
+        self._results = every[:others]
 
-    def run(self, active: int, arguments: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+    def run(self, arguments: Sequence[np.ndarray]) -> list[np.ndarray] | None:
         """Return the results; None if the native call has no result, and a call by steps names the reason."""
         for own, array in zip(self._arguments, arguments, strict=True):
-            np.copyto(own, array)
-        if self._calls[active]() is None:
-            return None
-        return self._results[active]
+            own[...] = array
+        return None if self._call() is None else self._results

@@ -107,20 +107,25 @@ class Step:
     """Functions of a step over the state.
 
     Attributes:
-        state: The tensors of the state, in the order of inputs and results.
-        update: From the state, the scalars of the groups and, unless batches accumulate, a batch, to the loss, a
-            number that is finite if the update is, the outputs, and the new state. With accumulation the function reads
-            the sums.
-        accumulate: From the sums, the state and a batch, to the loss, the outputs, the new sums and the new statistics;
-            None without accumulation.
+        state: The tensors of the state; statistics last.
+        gradients: From parameters, statistics and a batch to the loss, the length of all gradients together, the
+            outputs, the gradients and the new statistics; None with accumulation.
+        accumulate: From the sums, parameters, statistics and a batch to the loss, the outputs, the new sums and the new
+            statistics; None without accumulation.
+        means: From the sums to the loss, the length of all gradients together, and the gradients; None without
+            accumulation.
+        update: From the state without statistics, the scalars of the groups, the gradients, and their length if it is
+            limited, to the new state.
         sums: The tensors of accumulation: gradients, total and weight of the loss.
         statistics: Positions of statistics in the state.
         groups: The groups of parameters.
     """
 
     state: tuple[StateTensor, ...]
-    update: Function
+    gradients: Function | None
     accumulate: Function | None
+    means: Function | None
+    update: Function
     sums: tuple[StateTensor, ...]
     statistics: tuple[int, ...]
     groups: tuple[Group, ...]
@@ -128,6 +133,9 @@ class Step:
 
 def build_step(forward: Forward, groups: Sequence[Group], options: StepOptions) -> Step:
     """Return the functions of a step.
+
+    The gradients are computed by one function and applied by another, so that a step whose gradients are not finite
+    changes nothing, though the state is updated in place.
 
     Args:
         forward: The forward pass in training mode, with a loss.
@@ -139,6 +147,20 @@ def build_step(forward: Forward, groups: Sequence[Group], options: StepOptions) 
         OptionError: No parameter reaches the loss.
     """
     return _Builder(forward, groups, options).build()
+
+
+def build_whole_step(forward: Forward, groups: Sequence[Group], options: StepOptions) -> Function:
+    """Return a step as one function, without accumulation.
+
+    The function is from the state, the scalars of the groups and a batch to the loss, the length of all gradients
+    together, the outputs and the new state.
+
+    Args:
+        forward: As of :func:`build_step`.
+        groups: As of :func:`build_step`.
+        options: As of :func:`build_step`.
+    """
+    return _Builder(forward, groups, options).whole()
 
 
 def state_of(forward: Forward, groups: Sequence[Group], ema: bool) -> tuple[list[StateTensor], list[list[Slot]]]:
@@ -178,15 +200,24 @@ class _Builder:
 
     def build(self) -> Step:
         scalar_types = [TensorType(t.FLOAT, (len(group.scalar_names()),)) for group in self.groups]
-        state_types = [one.type for one in self.state]
+        own = [one.type for one in self.state]
+        read = [*own[: self.count], *(own[i] for i in self.statistics)]
+        length = [TensorType(t.FLOAT, ())] * (self.options.clip_norm is not None)
+        changed = own[: len(own) - len(self.statistics)]
+        update = trace("update", self._update, [*changed, *scalar_types, *own[: self.count], *length])
         if self.options.accumulate == 1:
-            update = trace("training step", self._whole_step, [*state_types, *scalar_types, *self.batch_types])
-            return Step(self.state, simplify(update), None, (), self.statistics, self.groups)
+            gradients = simplify(trace("gradients", self._gradients, [*read, *self.batch_types]))
+            return Step(self.state, gradients, None, None, simplify(update), (), self.statistics, self.groups)
         sums = self._sums()
         sum_types = [one.type for one in sums]
-        accumulate = trace("accumulation", self._accumulation, [*sum_types, *state_types, *self.batch_types])
-        update = trace("update", self._update_from_sums, [*state_types, *scalar_types, *sum_types])
-        return Step(self.state, simplify(update), simplify(accumulate), sums, self.statistics, self.groups)
+        accumulate = simplify(trace("accumulation", self._accumulation, [*sum_types, *read, *self.batch_types]))
+        means = simplify(trace("means", self._means, sum_types))
+        return Step(self.state, None, accumulate, means, simplify(update), sums, self.statistics, self.groups)
+
+    def whole(self) -> Function:
+        scalar_types = [TensorType(t.FLOAT, (len(group.scalar_names()),)) for group in self.groups]
+        state_types = [one.type for one in self.state]
+        return simplify(trace("training step", self._whole_step, [*state_types, *scalar_types, *self.batch_types]))
 
     def _sums(self) -> tuple[StateTensor, ...]:
         gradients = [StateTensor(f"gradient:{one.name}", one.type, 0.0) for one in self.state[: self.count]]
@@ -214,10 +245,9 @@ class _Builder:
         function = trace("loss", body, [*types, *(value.type for value in inner.inputs[self.count :])])
         return gradient(simplify(function), range(self.count))
 
-    def _whole_step(self, *values: Value) -> list[Value]:
-        state, scalars, batch = self._split(values)
-        parameters = state[: self.count]
-        statistics = [state[i] for i in self.statistics]
+    def _gradients(self, *values: Value) -> list[Value]:
+        count = self.count + len(self.statistics)
+        parameters, statistics, batch = values[: self.count], values[self.count : count], list(values[count:])
         derived = self._differentiated(as_quotient=True)
         arrays = len(self.forward.inputs) + len(self.forward.labels)
         keys = batch[arrays:] if self.forward.has_key else []
@@ -231,35 +261,42 @@ class _Builder:
             own, (key,) = _tensors(parameters), _tensors(batch[arrays:])
             gradients = private_gradients(self.options.privacy, gradients_of, batch[:arrays], own, key)
         if self.options.rho:
-            length = _length(gradients)
-            scale = self.options.rho / (length + 1e-12)
+            scale = self.options.rho / (_length(gradients) + 1e-12)
             moved = [p + L.cast(scale, p.dtype) * g for p, g in zip(_tensors(parameters), gradients, strict=True)]
             gradients = self._parts(inline(derived, [*moved, *statistics, *batch]))[3]
-        length, new_state = self._updated(state, gradients, scalars)
-        return [loss, length, *outputs, *new_state, *new_statistics]
+        gradients = self._limited(gradients)
+        return [loss, _length(gradients), *outputs, *gradients, *new_statistics]
+
+    def _whole_step(self, *values: Value) -> list[Value]:
+        first, second = len(self.state), len(self.state) + len(self.groups)
+        state, scalars, batch = values[:first], values[first:second], values[second:]
+        statistics = [state[i] for i in self.statistics]
+        results = self._gradients(*state[: self.count], *statistics, *batch)
+        outputs = 2 + len(self.forward.outputs)
+        gradients, new_statistics = results[outputs : outputs + self.count], results[outputs + self.count :]
+        length = results[1:2] * (self.options.clip_norm is not None)
+        changed = state[: first - len(statistics)]
+        new_state = self._update(*changed, *scalars, *gradients, *length)
+        return [*results[:outputs], *new_state, *new_statistics]
 
     def _accumulation(self, *values: Value) -> list[Value]:
         count = self.count + 2
-        sums, state, batch = values[:count], values[count : count + len(self.state)], values[count + len(self.state) :]
-        derived = self._differentiated(as_quotient=False)
-        statistics = [state[i] for i in self.statistics]
-        results = inline(derived, [*state[: self.count], *statistics, *batch])
+        sums, read = values[:count], values[count:]
+        results = inline(self._differentiated(as_quotient=False), read)
         total, weight = _tensors(results[1:3])
         _, outputs, new_statistics, gradients = self._parts(results)
         added = [a + b for a, b in zip(_tensors(sums[: self.count]), gradients, strict=True)]
         scalars = [s + L.cast(x, t.FLOAT) for s, x in zip(_tensors(sums[self.count :]), (total, weight), strict=True)]
         return [total / weight, *outputs, *added, *scalars, *new_statistics]
 
-    def _update_from_sums(self, *values: Value) -> list[Value]:
-        state, scalars, sums = self._split(values)
+    def _means(self, *sums: Value) -> list[Value]:
         total, weight = _tensors(sums[self.count :])
-        gradients = [g / L.cast(weight, g.dtype) for g in _tensors(sums[: self.count])]
-        length, new_state = self._updated(state, gradients, scalars)
-        return [total / weight, length, *new_state, *(state[i] for i in self.statistics)]
+        gradients = self._limited([g / L.cast(weight, g.dtype) for g in _tensors(sums[: self.count])])
+        return [total / weight, _length(gradients), *gradients]
 
-    def _split(self, values: Sequence[Value]) -> tuple[list[Value], list[Value], list[Value]]:
-        first, second = len(self.state), len(self.state) + len(self.groups)
-        return list(values[:first]), list(values[first:second]), list(values[second:])
+    def _limited(self, gradients: list[Tensor]) -> list[Tensor]:
+        limit = self.options.clip_value
+        return gradients if limit is None else [L.clip(g, -limit, limit) for g in gradients]
 
     def _parts(self, results: Sequence[Value]) -> tuple[Value, list[Value], list[Value], list[Tensor]]:
         outputs = len(self.forward.outputs)
@@ -268,19 +305,12 @@ class _Builder:
 
     # The update.
 
-    def _updated(
-        self, state: Sequence[Value], gradients: Sequence[Tensor], scalars: Sequence[Value]
-    ) -> tuple[Tensor, list[Value]]:
-        """Return a number that is finite if the new parameters are, and the new state without statistics.
-
-        The number is the length of the gradient if that is clipped.
-        """
-        gradients = list(gradients)
-        if (limit := self.options.clip_value) is not None:
-            gradients = [L.clip(g, -limit, limit) for g in gradients]
-        length: Tensor | None = None
+    def _update(self, *values: Value) -> list[Value]:
+        ends = [len(self.state) - len(self.statistics), len(self.groups), self.count]
+        first, second, third = (sum(ends[: i + 1]) for i in range(3))
+        state, scalars, gradients = values[:first], values[first:second], _tensors(values[second:third])
         if self.options.clip_norm is not None:
-            length = _length(gradients)
+            (length,) = _tensors(values[third:])
             scale = L.minimum(self.options.clip_norm / (length + 1e-6), 1.0)
             gradients = [g * L.cast(scale, g.dtype) for g in gradients]
         parameters = _tensors(state[: self.count])
@@ -298,14 +328,11 @@ class _Builder:
                 if i in self.options.masked:
                     parameters[i] = L.where(L.equal(p, 0), 0, parameters[i])
                 slots[i] = [new[slot.name] for slot in self.slots[i]]
-        if length is None:
-            # Any sum that shows a number that is not finite; the gradients need not be in memory for this one.
-            length = _sum(parameters)
         averages: list[Tensor] = []
         if (share := self.options.ema) is not None:
             old = _tensors(state[at : at + self.count])
             averages = [share * a + (1 - share) * p for a, p in zip(old, parameters, strict=True)]
-        return length, [*parameters, *(value for own in slots for value in own), *averages]
+        return [*parameters, *(value for own in slots for value in own), *averages]
 
 
 def loss_gradients(forward: Forward) -> Function:
@@ -324,15 +351,6 @@ def loss_gradients(forward: Forward) -> Function:
 
 def _tensors(values: Sequence[Value]) -> list[Tensor]:
     return cast("list[Tensor]", list(values))
-
-
-def _sum(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the sum of all elements."""
-    parts = [L.cast(L.reduce_sum(x), t.FLOAT) for x in tensors]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
 
 
 def _length(gradients: Sequence[Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.core.eval.run_context import RunContext
+from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError, OptionError, VerificationError
 from sardonyx.model import Loadable, load, save
@@ -24,6 +24,7 @@ from sardonyx.train.callbacks import Callback, Moment
 from sardonyx.train.checkpoints import Position, read_checkpoint, write_checkpoint
 from sardonyx.train.forward import KEY, LOSS, BatchNormMode, Forward, build_forward
 from sardonyx.train.history import History
+from sardonyx.train.inference import Inference
 from sardonyx.train.lora import Adapter, LoRA, with_adapters
 from sardonyx.train.losses import Loss, loss_of
 from sardonyx.train.metrics import Mean, Metric, Part, metrics_of
@@ -32,11 +33,12 @@ from sardonyx.train.non_finite import first_non_finite
 from sardonyx.train.optimizers import SAM, Optimizer, optimizer_of
 from sardonyx.train.parameters import find_parameters, select_parameters, trainable_form
 from sardonyx.train.privacy import Privacy
+from sardonyx.train.progress import progress_line
 from sardonyx.train.quantized import simulated_form
 from sardonyx.train.reachability import unreached_parameters
 from sardonyx.train.schedules import Plateau, Schedule
-from sardonyx.train.state_program import StateProgram
-from sardonyx.train.step import Step, StepOptions, build_step, loss_gradients, make_groups
+from sardonyx.train.step import Step, StepOptions, build_step, build_whole_step, make_groups
+from sardonyx.train.step_programs import StepPrograms
 
 _CHECKPOINT = "training.safetensors"
 
@@ -136,13 +138,8 @@ class Trainer:
         self._groups = make_groups(self._optimizer, selected, groups)
         self._step = build_step(self._forward, self._groups, options)
         self._options = options
-        initial = self._initial_state()
-        self._update = StateProgram(self._step.update, initial, threads)
-        self._sums: StateProgram | None = None
-        if self._step.accumulate is not None:
-            zeros = [_filled(one.type, 0.0) for one in self._step.sums]
-            self._sums = StateProgram(self._step.accumulate, zeros, threads)
-        self._evaluation: _Inference | None = None
+        self._work = StepPrograms(self._step, self._initial_state(), options, threads)
+        self._evaluation: Inference | None = None
         self._teacher = None if teacher is None else Session(load(teacher), compile="wait")
         self._position = Position()
         self._waiting = 0
@@ -181,6 +178,10 @@ class Trainer:
         """The functions of a step and the tensors of its state."""
         return self._step
 
+    def whole_step(self) -> Function:
+        """Return a step as one function; see :func:`.build_whole_step`."""
+        return build_whole_step(self._forward, self._groups, self._options)
+
     @property
     def optimizer(self) -> Optimizer | SAM:
         """The optimizer."""
@@ -196,7 +197,7 @@ class Trainer:
         Args:
             total: Steps in all, for schedules that depend on them.
         """
-        return self._scalars(total)
+        return [np.array(numbers, np.float32) for numbers in self._scalars(total)]
 
     def _computes(self, label: str) -> bool:
         return self._teacher is not None and label == getattr(self._loss, "teacher", None)
@@ -230,7 +231,7 @@ class Trainer:
             OptionError: The trainer accumulates batches, and has the outputs of none alone.
             SardonyxError: See :meth:`step`.
         """
-        if self._sums is not None:
+        if self._work.accumulates:
             raise OptionError("expected a trainer without accumulation.", where="step_outputs")
         loss = self._train(self._checked(batch), None)
         return loss, dict(zip(self._forward.outputs, (np.array(array) for array in self._outputs), strict=True))
@@ -241,38 +242,25 @@ class Trainer:
         return source.checked(_require_names(named, self.batch_types), "batch")
 
     def _train(self, batch: dict[str, np.ndarray], total: int | None) -> float:
-        arguments = self._arguments(batch)
-        if self._sums is None:
-            results = self._update.run([*self._scalars(total), *arguments])
-            loss, length = float(results[0]), float(results[1])
-            if not (math.isfinite(loss) and math.isfinite(length)):
-                raise self._non_finite(loss, batch)
-            self._update.commit()
-            self._outputs = results[2 : 2 + len(self._forward.outputs)]
-            self._position = replace(self._position, step=self._position.step + 1)
-            return loss
-        results = self._sums.run([*self._update.state, *arguments])
-        statistics = len(self._step.statistics)
-        loss = float(results[0])
-        if not math.isfinite(loss):
+        loss, length, outputs = self._work.gradients(self._arguments(batch))
+        if not (math.isfinite(loss) and math.isfinite(length)):
             raise self._non_finite(loss, batch)
-        self._sums.commit()
-        for position, array in zip(
-            self._step.statistics, results[len(results) - statistics :] if statistics else [], strict=True
-        ):
-            np.copyto(self._update.state[position], array)
-        self._waiting += 1
-        if self._waiting == self._options.accumulate:
+        self._outputs = outputs
+        if self._work.accumulates:
+            self._waiting += 1
+            if self._waiting < self._options.accumulate:
+                return loss
             self._apply_sums(total, batch)
+            return loss
+        self._work.update(self._scalars(total))
+        self._position = replace(self._position, step=self._position.step + 1)
         return loss
 
     def _apply_sums(self, total: int | None, batch: dict[str, np.ndarray] | None) -> None:
-        assert self._sums is not None
-        results = self._update.run([*self._scalars(total), *self._sums.state])
-        if not all(math.isfinite(float(one)) for one in results[:2]):
-            raise self._non_finite(float(results[0]), batch or {})
-        self._update.commit()
-        self._sums.replace_state([np.zeros_like(array) for array in self._sums.state])
+        loss, length = self._work.means()
+        if not (math.isfinite(loss) and math.isfinite(length)):
+            raise self._non_finite(loss, batch or {})
+        self._work.update(self._scalars(total))
         self._waiting = 0
         self._position = replace(self._position, step=self._position.step + 1)
 
@@ -301,9 +289,9 @@ class Trainer:
             return rate.after(watched).rate
         return rate.at(self._position.step + 1, total) if isinstance(rate, Schedule) else float(rate)
 
-    def _scalars(self, total: int | None) -> list[np.ndarray]:
+    def _scalars(self, total: int | None) -> list[list[float]]:
         rate, step = self._rate(total), self._position.step + 1
-        return [np.array(group.scalars(step, rate), np.float32) for group in self._groups]
+        return [group.scalars(step, rate) for group in self._groups]
 
     def _non_finite(self, loss: float, batch: Mapping[str, np.ndarray]) -> ExecutionError:
         values = [*self._forward_arguments(), *self._arguments(dict(batch))] if batch else []
@@ -319,7 +307,7 @@ class Trainer:
     def _forward_arguments(self) -> list[np.ndarray]:
         """Return parameters and statistics in the types of the forward pass."""
         count = len(self._forward.parameters)
-        state = self._update.state
+        state = self._work.state
         values = [*state[:count], *(state[i] for i in self._step.statistics)]
         inputs = self._forward.function.inputs
         return [
@@ -376,7 +364,7 @@ class Trainer:
             self._restore(file)
         length = batches.length if steps is None else min(steps, batches.length or steps)
         total = None if length is None else -(-length // self._options.accumulate) * epochs
-        with self._kept_on_error(file), _progress(progress, epochs, length) as shown:
+        with self._kept_on_error(file), progress_line(progress, epochs, length) as shown:
             while self._position.epoch < epochs:
                 began = time.perf_counter()
                 self._epoch(batches, steps, total, file, checkpoint_steps, shown)
@@ -429,9 +417,9 @@ class Trainer:
 
     # Evaluation.
 
-    def _inference(self) -> _Inference:
+    def _inference(self) -> Inference:
         if self._evaluation is None:
-            self._evaluation = _Inference(
+            self._evaluation = Inference(
                 build_forward(
                     self._model, self.parameters, self._loss, training=False, statistics=self._forward.statistics
                 ),
@@ -441,7 +429,7 @@ class Trainer:
 
     def _weights(self, *, average: bool = False) -> dict[str, np.ndarray]:
         """Return parameters and statistics by name, as the trainer holds them."""
-        state = dict(zip((one.name for one in self._step.state), self._update.state, strict=True))
+        state = dict(zip((one.name for one in self._step.state), self._work.state, strict=True))
         prefix = "average" if average else "parameter"
         if average and self._options.ema is None:
             raise OptionError("the trainer holds no running means.", where="average", remedy="Give `ema=`.")
@@ -636,7 +624,7 @@ class Trainer:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return copies of all tensors of the state by name."""
-        return {one.name: array.copy() for one, array in zip(self._step.state, self._update.state, strict=True)}
+        return {one.name: array.copy() for one, array in zip(self._step.state, self._work.state, strict=True)}
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Set the state to tensors of the same names and shapes.
@@ -644,10 +632,10 @@ class Trainer:
         Raises:
             OptionError: The tensors are those of another training.
         """
-        for one, array in zip(self._step.state, self._update.state, strict=True):
+        for one, array in zip(self._step.state, self._work.state, strict=True):
             if one.name not in tensors or tensors[one.name].shape != array.shape:
                 raise OptionError(f"expected {one.name!r} of shape {list(array.shape)} in the state.", where="state")
-        self._update.replace_state([np.asarray(tensors[one.name]) for one in self._step.state])
+        self._work.replace_state([np.asarray(tensors[one.name]) for one in self._step.state])
 
     def _initial_state(self) -> list[np.ndarray]:
         arrays = []
@@ -668,7 +656,7 @@ class Trainer:
         return ";".join(f"{one.name}{one.type}" for one in self._step.state)
 
     def _write(self, file: Path) -> None:
-        sums = [] if self._sums is None else zip((f"sum {one.name}" for one in self._step.sums), self._sums.state)  # noqa: B905
+        sums = zip((f"sum {one.name}" for one in self._step.sums), self._work.sums, strict=True)
         position = self._position
         write_checkpoint(
             file,
@@ -685,8 +673,8 @@ class Trainer:
                 remedy="Continue with the options of the checkpoint, or use another folder.",
             )
         self.load_state(tensors)
-        if self._sums is not None:
-            self._sums.replace_state([tensors[f"sum {one.name}"] for one in self._step.sums])
+        for own, one in zip(self._work.sums, self._step.sums, strict=True):
+            np.copyto(own, tensors[f"sum {one.name}"])
         self._waiting = position.waiting
         self._position, self.history = position, History(position.history)
 
@@ -699,42 +687,6 @@ class Trainer:
             if file is not None and self._position.step:
                 self._write(file)
             raise
-
-
-class _Inference:
-    """The forward pass in inference mode, compiled once for all parameters."""
-
-    def __init__(self, forward: Forward, threads: int | None) -> None:
-        from sardonyx.compiler.program import Program
-
-        self.forward = forward
-        self._program = Program.compile(forward.function, threads=threads)
-        self._threads = threads
-        self._gradients: Program | None = None
-
-    def run(
-        self, weights: Mapping[str, np.ndarray], arguments: Sequence[np.ndarray]
-    ) -> tuple[float, float, dict[str, np.ndarray]]:
-        """Return the total and the weight of the loss, and the outputs."""
-        total, weight, *outputs = self._program.run([*self._own(weights), *arguments], RunContext())
-        return float(total), float(weight), dict(zip(self.forward.outputs, outputs, strict=False))
-
-    def gradients(self, weights: Mapping[str, np.ndarray], arguments: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the gradients of the mean loss by parameter."""
-        from sardonyx.compiler.program import Program
-
-        if self._gradients is None:
-            self._gradients = Program.compile(loss_gradients(self.forward), threads=self._threads)
-        results = self._gradients.run([*self._own(weights), *arguments], RunContext())
-        return dict(zip(self.forward.parameters, results, strict=True))
-
-    def _own(self, weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        names = [*self.forward.parameters, *self.forward.statistics]
-        inputs = self.forward.function.inputs
-        return [
-            np.ascontiguousarray(weights[name], declared.type.dtype.numpy())  # type: ignore[union-attr]
-            for name, declared in zip(names, inputs, strict=False)
-        ]
 
 
 def _masked(model: ir.Model, names: Sequence[str]) -> tuple[int, ...]:
@@ -766,23 +718,3 @@ def _checkpoint_file(folder: str | os.PathLike[str]) -> Path:
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     return path / _CHECKPOINT
-
-
-@contextlib.contextmanager
-def _progress(enabled: bool | None, epochs: int, length: int | None) -> Iterator[Callable[[int, float], None]]:
-    """Show a line of progress on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not (console.is_terminal if enabled is None else enabled):
-        yield lambda epoch, loss: None
-        return
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("training", total=None if length is None else epochs * length)
-
-        def show(epoch: int, loss: float) -> None:
-            bar.update(task, advance=1, description=f"epoch {epoch + 1}/{epochs} loss {loss:.4g}")
-
-        yield show

@@ -37,6 +37,7 @@ def with_training_info(trainer: Trainer) -> onnx.ModelProto:
     step = trainer.plan
     if step.accumulate is not None:
         raise UnsupportedError("expected a step over one batch, got one over several batches.", where="accumulate")
+    whole = trainer.whole_step()
     proto = to_proto(trainer.model())
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     names = []
@@ -54,9 +55,9 @@ def with_training_info(trainer: Trainer) -> onnx.ModelProto:
     numbers = [f"step_numbers_{i}" if i else "step_numbers" for i in range(len(step.groups))]
     inputs = [*names, *numbers, *trainer.batch_names]
     fresh = [f"{name}_next" for name in names]
-    others = len(step.update.results) - len(names)
+    others = len(whole.results) - len(names)
     outputs = ["loss", "gradient_length", *(f"step_output_{i}" for i in range(others - 2)), *fresh]
-    exported = to_proto(to_model(step.update, input_names=inputs, output_names=outputs))
+    exported = to_proto(to_model(whole, input_names=inputs, output_names=outputs))
     info = proto.training_info.add()
     info.algorithm.CopyFrom(exported.graph)
     info.algorithm.name = "training_step"
@@ -140,7 +141,8 @@ class TrainingAlgorithm:
         function = trace_graph(load(whole))
         types = function.inputs[len(self._names) :]
         self._types = dict(zip(self.inputs, (value.type for value in types), strict=True))
-        self._program = StateProgram(function, [arrays[name] for name in self._names], threads)
+        self._state = [np.array(arrays[name], order="C") for name in self._names]
+        self._program = StateProgram(function, self._state, self._state, threads)
 
     def _initialized(self, info: onnx.TrainingInfoProto) -> dict[str, np.ndarray]:
         """Return the arrays that the initialization graph computes."""
@@ -170,13 +172,12 @@ class TrainingAlgorithm:
             raise OptionError(f"missing {', '.join(missing)}.", where="step")
         arrays = [as_declared(feeds[name], type, name) for name, type in self._types.items()]  # type: ignore[arg-type]
         results = [np.array(array) for array in self._program.run(arrays)]
-        self._program.commit()
         return dict(zip(self.outputs, results, strict=True))
 
     @property
     def state(self) -> dict[str, np.ndarray]:
         """Copies of the bound tensors by name."""
-        return {name: array.copy() for name, array in zip(self._names, self._program.state, strict=True)}
+        return {name: array.copy() for name, array in zip(self._names, self._state, strict=True)}
 
     def model(self) -> onnx.ModelProto:
         """Return the file with the tensors of now."""

@@ -1,0 +1,72 @@
+"""Results that may be written over an input of the function: the new state over the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE
+from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
+from sardonyx.compiler.lower.launch import Launch, all_launches
+from sardonyx.core.ir.graph import Value
+
+
+def overwritable(launches: Sequence[Launch], pairs: Iterable[tuple[Value, Value]]) -> list[bool]:
+    """Return for each input and result whether both may be in the same memory.
+
+    The kernel of the result must be a map that reads the input at the indices that it writes alone, and the last one
+    that reads the input.
+
+    Args:
+        launches: The kernels of the only native call of a program, in order.
+        pairs: An input and a result each.
+    """
+    reads: dict[Value, list[int]] = {}
+    writes: dict[Value, list[int]] = {}
+    for i, launch in enumerate(launches):
+        for inner in all_launches([launch]):
+            for buffer in inner.buffers:
+                source = buffer if isinstance(buffer, Value) else getattr(buffer, "source", None)
+                if source is not None:
+                    reads.setdefault(source, []).append(i)
+            for value in inner.all_writes:
+                writes.setdefault(value, []).append(i)
+    answers = []
+    for old, new in pairs:
+        (writer, *others) = writes.get(new, [-1])
+        last = max(reads.get(old, [-1]))
+        answers.append(writer >= 0 and not others and last <= writer and _maps(launches[writer], old))
+    return answers
+
+
+def _maps(launch: Launch, old: Value) -> bool:
+    """Return True if a kernel is a map of tensors of one shape that reads an input at the indices that it writes."""
+    group = launch.group
+    if group.kind != "map" or launch.bodies:
+        return False
+    if any(shape_of(value) != shape_of(old) for value in launch.all_writes):
+        return False
+    pending, seen = list(group.roots), set(group.roots)
+    while pending:
+        value = pending.pop()
+        if value is old or (value not in group.members and value.op not in MOVEMENTS):
+            continue
+        if value.op not in ELEMENTWISE and _depends(value, old):
+            return False
+        for operand in value.operands:
+            if operand not in seen:
+                seen.add(operand)
+                pending.append(operand)
+    return True
+
+
+def _depends(value: Value, old: Value) -> bool:
+    """Return True if an input is among the operands of a value, or of its operands, and so on."""
+    pending, seen = [value], {value}
+    while pending:
+        for operand in pending.pop().operands:
+            if operand is old:
+                return True
+            if operand not in seen:
+                seen.add(operand)
+                pending.append(operand)
+    return False

@@ -1,0 +1,115 @@
+"""The compiled functions of a step over one set of state, which is updated in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from sardonyx.train.state_program import StateProgram
+from sardonyx.train.step import StateTensor, Step, StepOptions
+
+
+class StepPrograms:
+    """The compiled functions of a step, and the arrays that they read and write.
+
+    A step computes its gradients first; the state changes by :meth:`update` alone.
+
+    Args:
+        step: The functions.
+        state: The initial state.
+        options: The options of the step.
+        threads: Number of threads; None for all processors of the process.
+
+    Attributes:
+        state: The state, in the order of :attr:`.Step.state`; the arrays are the same ones at all times.
+        sums: The sums of accumulation, in the order of :attr:`.Step.sums`.
+    """
+
+    def __init__(self, step: Step, state: Sequence[np.ndarray], options: StepOptions, threads: int | None) -> None:
+        self.state = [np.array(array, copy=True, order="C") for array in state]
+        self.sums = [_zeros(one) for one in step.sums]
+        count = sum(one.name.startswith("parameter:") for one in step.state)
+        changed = self.state[: len(self.state) - len(step.statistics)]
+        gradients = [np.empty_like(array) for array in self.state[:count]]
+        self._statistics = [self.state[i] for i in step.statistics]
+        self._new_statistics = [np.empty_like(array) for array in self._statistics]
+        self._clips = options.clip_norm is not None
+        self._outputs = 0
+        read = [*self.state[:count], *self._statistics]
+        if step.gradients is not None:
+            self._first = StateProgram(step.gradients, read, [*gradients, *self._new_statistics], threads)
+            self._means: StateProgram | None = None
+        else:
+            assert step.accumulate is not None
+            assert step.means is not None
+            self._new_sums = [np.empty_like(array) for array in self.sums]
+            written = [*self._new_sums, *self._new_statistics]
+            self._first = StateProgram(step.accumulate, [*self.sums, *read], written, threads)
+            self._means = StateProgram(step.means, self.sums, gradients, threads)
+        self._scalars = [np.empty(len(group.scalar_names()), np.float32) for group in step.groups]
+        self._length = [np.empty((), np.float32)] * self._clips
+        arguments = [*changed, *self._scalars, *gradients, *self._length]
+        self._update = StateProgram(step.update, arguments, changed, threads)
+
+    @property
+    def accumulates(self) -> bool:
+        """True if gradients of several batches are summed before an update."""
+        return self._means is not None
+
+    def gradients(self, batch: Sequence[np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
+        """Compute or accumulate the gradients of a batch; return the loss, their length, and the outputs.
+
+        Nothing changes unless both numbers are finite; with accumulation the length is that of the loss.
+
+        Args:
+            batch: The arguments of the step after state and scalars.
+        """
+        results = self._first.run(batch)
+        loss = float(results[0])
+        if self._means is not None:
+            if np.isfinite(loss):
+                for own, array in zip(self.sums, self._new_sums, strict=True):
+                    np.copyto(own, array)
+                self._take_statistics()
+            return loss, loss, results[1:]
+        length = float(results[1])
+        if self._clips:
+            self._length[0][...] = length
+        return loss, length, results[2:]
+
+    def means(self) -> tuple[float, float]:
+        """Compute the gradients of the accumulated batches; return the loss and the length of the gradients."""
+        assert self._means is not None
+        loss, length = (float(number) for number in self._means.run([]))
+        if self._clips:
+            self._length[0][...] = length
+        return loss, length
+
+    def update(self, scalars: Sequence[Sequence[float]]) -> None:
+        """Apply the gradients to the state.
+
+        Args:
+            scalars: The numbers of the step, for each group.
+        """
+        for own, numbers in zip(self._scalars, scalars, strict=True):
+            own[...] = numbers
+        self._update.run([])
+        if self._means is None:
+            self._take_statistics()
+        for array in self.sums:
+            array[...] = 0
+
+    def _take_statistics(self) -> None:
+        for own, array in zip(self._statistics, self._new_statistics, strict=True):
+            np.copyto(own, array)
+
+    def replace_state(self, state: Sequence[np.ndarray]) -> None:
+        """Set the state to copies of arrays of the same types and shapes."""
+        for own, array in zip(self.state, state, strict=True):
+            np.copyto(own, array)
+
+
+def _zeros(one: StateTensor) -> np.ndarray:
+    return np.zeros(cast("tuple[int, ...]", one.type.shape), one.type.dtype.numpy())

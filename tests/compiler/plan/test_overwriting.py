@@ -1,0 +1,56 @@
+"""Results that may be written over inputs: only elementwise ones, after the last reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from sardonyx.compiler.direct_call import binding
+from sardonyx.compiler.program import Program
+from sardonyx.core import language as L
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType
+
+MATRIX = TensorType(t.FLOAT, (64, 64))
+
+
+def answers(body: Callable[..., Sequence[L.Tensor]], pairs: Sequence[tuple[int, int]], inputs: int = 2) -> list[bool]:
+    program = Program.compile(trace("f", lambda *values: list(body(*values)), [MATRIX] * inputs), threads=1)
+    return program.overwritable(pairs)
+
+
+def test_an_elementwise_result_may_overwrite_its_operands() -> None:
+    assert answers(lambda p, g: [p - 0.1 * g], [(0, 0), (1, 0)]) == [True, True]
+
+
+def test_two_results_of_one_kernel_may_overwrite_two_operands() -> None:
+    def momentum(p: L.Tensor, m: L.Tensor, g: L.Tensor) -> list[L.Tensor]:
+        new = 0.9 * m + g
+        return [p - 0.1 * new, new]
+
+    assert answers(momentum, [(0, 0), (1, 1)], inputs=3) == [True, True]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(lambda p, g: [L.permute(p, (1, 0)) + g], id="transposed"),
+        pytest.param(lambda p, g: [L.reverse(p, (0,)) * g], id="reversed"),
+        pytest.param(lambda p, g: [p + L.reduce_sum(p) + g], id="sum"),
+        pytest.param(lambda p, g: [L.matmul(p, g)], id="product"),
+        pytest.param(lambda p, g: [p - g, L.matmul(p - g, p)], id="read later"),
+    ],
+)
+def test_other_results_may_not(body: Callable[..., Sequence[L.Tensor]]) -> None:
+    results = trace("f", lambda *values: list(body(*values)), [MATRIX] * 2)
+    program = Program.compile(results, threads=1)
+    if program.overwritable([(0, 0)])[0]:  # A call over the input must have the same results.
+        p, g = np.random.default_rng(0).random((2, 64, 64), np.float32)
+        expected = program.run([p.copy(), g])
+        entry, actual = binding(program, [p, g], [p, *[None] * (len(expected) - 1)], trial=False)
+        entry.call()
+        for one, other in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
