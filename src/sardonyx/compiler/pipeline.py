@@ -23,6 +23,7 @@ import numpy as np
 from sardonyx.base.artifact_store import store
 from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.base.cpu_count import thread_count
+from sardonyx.base.mapped_files import count_read
 from sardonyx.compiler.analysis.control_flow import CONTROL, is_of_tensors
 from sardonyx.compiler.analysis.shape_guards import collect_guards
 from sardonyx.compiler.analysis.shape_stable_loops import shape_stability
@@ -97,6 +98,7 @@ def _prepare_constants(launches: Sequence[Launch]) -> dict[Any, np.ndarray]:
         for buffer in (*launch.buffers, *results):
             if isinstance(buffer, Prepared) and buffer not in prepared:
                 prepared[buffer] = prepare_weight(buffer)
+                count_read(prepared[buffer].nbytes)
             elif isinstance(buffer, Value) and buffer.is_constant and buffer not in prepared:
                 prepared[buffer] = aligned(np.asarray(buffer.known))
     return prepared

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import mmap
 import os
 import stat
 import weakref
@@ -21,6 +20,7 @@ import onnx
 
 from sardonyx.base.encrypted_files import ENCRYPTED_MAGIC
 from sardonyx.base.hooks import hook
+from sardonyx.base.mapped_files import map_file
 from sardonyx.errors import EncryptionError, ExternalDataError, ModelFileError
 
 ENCRYPTED_SUFFIX = ".onnxe"
@@ -72,7 +72,7 @@ class MappedFile:
         self._modified = status.st_mtime_ns
         self.links = status.st_nlink
         # mmap refuses an empty file.
-        self._view = memoryview(mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_READ) if self.size else b"")
+        self._view = memoryview(map_file(self.descriptor) if self.size else b"")
 
     def view(self) -> memoryview:
         """Return the contents of the file.

@@ -132,14 +132,15 @@ import numpy as np
 from sardonyx.compress.quantization import quantize
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()
-quantize(sys.argv[1], mode=sys.argv[2]).save(sys.argv[3])
+data = [{"x": np.ones((4, 2048), np.float32)}] if sys.argv[2] == "static" else None
+quantize(sys.argv[1], data, mode=sys.argv[2]).save(sys.argv[3])
 print(json.dumps([before, peak()]))
 """
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["dynamic", "weights"])
-def test_large_models_stream(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "share"), [("dynamic", 0.8), ("weights", 0.8), ("static", 1.3)])
+def test_large_models_stream(tmp_path: Path, mode: str, share: float) -> None:
     size, count = 2048, 16  # 256 MiB
     lines = [f"h{i} = MatMul({'x' if i == 0 else f'r{i - 1}'}, w{i}) r{i} = Relu(h{i})" for i in range(count)]
     text = f"""<ir_version: 9, opset_import: ["": 17]> n (float[N, {size}] x) => (float[N, {size}] y)
@@ -151,5 +152,5 @@ def test_large_models_stream(tmp_path: Path, mode: str) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     before, after = json.loads(outcome.stdout)
-    # The compiler and the rules are imported after the first measurement: 64 MiB.
-    assert after - before <= 1.3 * path.stat().st_size + (64 << 20)
+    # The compiler and the rules are imported after the first measurement; pages of the file are released every 64 MiB.
+    assert after - before <= share * path.stat().st_size + (128 << 20)

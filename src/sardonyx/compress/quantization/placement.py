@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.mapped_files import count_read
 from sardonyx.errors import OptionError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
@@ -61,6 +62,7 @@ class WeightSite:
     @property
     def weight(self) -> np.ndarray:
         """The weight; a large one is mapped from its file."""
+        count_read(self.tensor.nbytes)
         return self.tensor.numpy()
 
     @property
@@ -242,7 +244,12 @@ def is_finite(tensor: ir.TensorProtocol) -> bool:
     """Return True if all elements are finite; reads a large tensor part by part."""
     flat = tensor.numpy().reshape(-1)
     step = 1 << 20
-    return all(np.isfinite(flat[first : first + step]).all() for first in range(0, len(flat), step))
+    for first in range(0, len(flat), step):
+        part = flat[first : first + step]
+        if not np.isfinite(part).all():
+            return False
+        count_read(part.nbytes)
+    return True
 
 
 def _place_activations(nodes: Sequence[ir.Node], placement: Placement, exclude: Collection[str]) -> None:

@@ -1,0 +1,39 @@
+"""Pages of mapped files are released once many bytes were read, and read again on demand."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from sardonyx.base.mapped_files import count_read
+from sardonyx.model.external import MappedFile
+
+SIZE = 8 << 20
+
+
+def resident(path: Path) -> int:
+    """Return the bytes of the mappings of a file that this process holds."""
+    total, is_ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        fields = line.split()
+        if "-" in fields[0] and not fields[0].endswith(":"):
+            is_ours = line.endswith(str(path))
+        elif is_ours and fields[0] == "Rss:":
+            total += int(fields[1]) * 1024
+    return total
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts resident pages by /proc")
+def test_pages_that_were_read_are_released(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    contents = os.urandom(SIZE)
+    path.write_bytes(contents)
+    view = MappedFile(path).view()
+    assert bytes(view) == contents
+    assert resident(path) == SIZE
+    count_read(1 << 30)
+    assert resident(path) == 0
+    assert bytes(view) == contents
