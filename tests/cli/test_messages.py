@@ -11,6 +11,7 @@ import pytest
 
 from sardonyx import demo
 from sardonyx.model.check.commands import Commands
+from sardonyx.model.check.rephrasing import rephrase
 from tests.cli.conftest import Run
 
 BATCHES = """<ir_version: 8, opset_import: ["": 17]>
@@ -81,6 +82,32 @@ def test_messages_name_no_functions_of_python(run: Run, tmp_path: Path) -> None:
     outcome = run("set-shape", tmp_path / "two.onnx", "--batch", "2", "-o", tmp_path / "out.onnx")
     assert outcome.code == 1
     assert "a: 2, b: 5" in outcome.err and "set_input_shapes" not in outcome.err
+
+
+REFUSED = {
+    "float y = MatMul(h, w)": "Inputs: h float[2, 3], w float[4, 5].",
+    "float y = Add(x, i)": "B has the type tensor(int64), unlike other inputs of the same type variable.",
+    "float y = Gemm(h)": "expected 2 to 3 inputs, got 1. Inputs: h float[2, 3].",
+    "float y = Reshape(x, s)": "which the operator does not accept",
+    "float y = Concat <axis = 0> (x, w)": "axis 1 has the sizes 5 and 3",
+}
+
+
+@pytest.mark.parametrize("node", REFUSED)
+def test_errors_that_onnx_finds_name_the_inputs(run: Run, tmp_path: Path, node: str) -> None:
+    declared, _, call = node.partition(" ")
+    text = f"g (float[2, 3] x, float[4, 5] w, int64[2, 3] i, float[1] s) => ({declared} y) {{ h = Relu (x)  {call} }}"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), tmp_path / "bad.onnx")
+    outcome = run("check", tmp_path / "bad.onnx")
+    assert outcome.code == 1
+    assert outcome.out.count(REFUSED[node]) == 1
+    assert "schema(" not in outcome.out and "typestr" not in outcome.out and "merge shape" not in outcome.out
+
+
+def test_positions_of_inputs_in_texts_of_onnx_are_names() -> None:
+    node = onnx.helper.make_node("If", ["a", "", "c"], ["y"])
+    assert rephrase("Input 2 is null, inputs 0 is not.", node) == "input 'c' is null, input 'a' is not."
+    assert rephrase("Input 1 and input 7 are absent.", node) == "Input 1 and input 7 are absent."
 
 
 def test_a_repair_of_many_findings_is_printed_once(run: Run, tmp_path: Path) -> None:

@@ -97,7 +97,11 @@ def _findings(source: Source, target: Target | None, lint: bool) -> Iterator[Fin
     if not codes & _UNSAFE_FOR_CPP:
         findings += check_with_onnx(model, codes)
     if not codes & _NOT_INFERABLE:
-        findings += check_types(model)
+        typed = list(check_types(model))
+        reasons = {(item.code, item.where): item.reason for item in typed}
+        # Inference repeats findings of the checker, with the types of the inputs.
+        findings = [x for x in findings if not reasons.get((x.code, x.where), "").startswith(x.reason)]
+        findings += typed
         findings += check_recurrent(model)
     yield from findings
     if target is not None:

@@ -15,6 +15,7 @@ import onnx.onnx_cpp2py_export.checker as cpp
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.check.functions import called_function
+from sardonyx.model.check.rephrasing import rephrase
 from sardonyx.model.check.scopes import Scope, canonical_domain, function_key, scopes
 from sardonyx.model.check.skeleton import without_weights
 from sardonyx.model.schemas import representable
@@ -112,7 +113,7 @@ def _check_node(scope: Scope, node: onnx.NodeProto, context: cpp.CheckerContext)
     serialized = copy.SerializeToString()
     reason = _refusal(lambda: cpp.check_node(serialized, context, cpp.LexicalScopeContext()))
     if reason:
-        yield finding(_kind(reason), _sentence(reason), scope.at(node))
+        yield finding(_kind(reason), rephrase(_sentence(reason), node), scope.at(node))
 
 
 def _empty(tensor: onnx.TensorProto) -> None:

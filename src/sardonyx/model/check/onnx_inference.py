@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx
 
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.findings import Finding, Location
+from sardonyx.model.check.rephrasing import rephrase
 from sardonyx.model.check.scopes import Scope, qualified, scopes
 from sardonyx.model.check.skeleton import number_nodes, without_weights, write_defaults
 from sardonyx.model.check.tensors import type_name
@@ -50,10 +51,11 @@ def check_types(model: onnx.ModelProto) -> Iterator[Finding]:
     if not message:
         return
     nodes = [(scope, node) for scope in scopes(model) for node in scope.graph.node]
-    located = list(_split(message, nodes))
+    types = _known_types(model)
+    located = list(_split(message, nodes, types))
     if "Inference error(s)" not in message:
         # A wrong signature aborts the inference; without the type check, inference continues and finds other errors.
-        located += _split(_infer(numbered, check_type=False), nodes)
+        located += _split(_infer(numbered, check_type=False), nodes, types)
     if located:
         yield from located
         return
@@ -82,7 +84,19 @@ def infer(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto
         return None
 
 
-def _split(message: str, nodes: list[_NodeAt]) -> Iterator[Finding]:
+def _known_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """Return the declared types of the main graph by name, and those that inference that is not strict adds."""
+    inferred = infer(without_weights(model, keep_shapes=True))
+    types = {}
+    for part in (model, *([] if inferred is None else [inferred])):
+        values = (*part.graph.input, *part.graph.value_info)
+        types |= {value.name: value.type for value in values if value.HasField("type")}
+    for tensor in model.graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    return types
+
+
+def _split(message: str, nodes: list[_NodeAt], types: Mapping[str, onnx.TypeProto]) -> Iterator[Finding]:
     """Yield one finding for each innermost node that a message names."""
     marks = list(_ENTRY.finditer(message))
     reported: set[tuple[int, str]] = set()
@@ -94,7 +108,7 @@ def _split(message: str, nodes: list[_NodeAt]) -> Iterator[Finding]:
             continue
         reported.add((number, reason))
         scope, node = nodes[number]
-        yield finding(_kind(reason), reason, scope.at(node))
+        yield finding(_kind(reason), rephrase(reason, node, types), scope.at(node))
 
 
 def _compare_declarations(model: onnx.ModelProto) -> Iterator[Finding]:
