@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -135,3 +136,43 @@ def test_a_closed_pipe_does_not_change_the_exit_code(options: list[str]) -> None
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 0
+
+
+@pytest.mark.parametrize("verb", [verb for verb in WRITERS if verb != "rename"])
+def test_the_output_may_follow_the_model(run: Run, two_layers: Path, tmp_path: Path, verb: str) -> None:
+    named, placed = tmp_path / "named.onnx", tmp_path / "placed.onnx"
+    assert run(verb, two_layers, *WRITERS[verb], "-o", named).code == 0
+    outcome = run(verb, two_layers, placed, *WRITERS[verb])
+    assert outcome.code == 0, outcome.err
+    assert named.read_bytes() == placed.read_bytes()
+    last = tmp_path / "last.onnx"
+    assert run(verb, *WRITERS[verb], two_layers, last).code == 0
+    assert named.read_bytes() == last.read_bytes()
+
+
+def test_more_arguments_than_model_and_output_are_refused(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    assert run("convert", two_layers, tmp_path / "a.onnx", tmp_path / "b.onnx").code == 2
+    assert run("convert", two_layers, tmp_path / "a.onnx", "-o", tmp_path / "b.onnx").code == 2
+    assert run("info", two_layers, "--nope").code == 2
+    assert not (tmp_path / "a.onnx").exists() and not (tmp_path / "b.onnx").exists()
+
+
+def test_the_listing_of_sparsity_counts_zeros_channels_and_groups(run: Run, tmp_path: Path) -> None:
+    weight = np.ones((8, 6), np.float32)
+    weight[::2, 1:] = 0
+    weight[4] = 0
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[N, 8] x) => (float[N, 6] y) '
+        "<float[8, 6] dense = {"
+        + ", ".join(["1"] * 48)
+        + "}> { h = MatMul (x, w)  k = MatMul (x, dense)  y = Add (h, k) }"
+    )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    onnx.save(proto, tmp_path / "sparse.onnx")
+    rows = run("info", tmp_path / "sparse.onnx", "--sparsity", "--json").json["weight_list"]
+    sparse = next(row for row in rows if row["name"] == "w")
+    assert sparse["zeros"] == pytest.approx(21 / 48)
+    assert sparse["zero_channels"] == 1 / 8
+    assert sparse["zero_groups"] == pytest.approx(10 / 12)  # The first column has one zero.
+    lines = run("info", tmp_path / "sparse.onnx", "--sparsity").out
+    assert "Sparsity: 21.9% of all weights are 0" in lines and lines.index(" w ") < lines.index(" dense ")

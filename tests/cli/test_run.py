@@ -129,3 +129,34 @@ def test_a_model_without_operator_sets_runs_as_in_a_session(run: Run, two_layers
     outcome = run("run", two_layers, "--json")
     assert outcome.code == 0, outcome.err
     assert [row["name"] for row in outcome.json["outputs"]] == ["y"]
+
+
+RANDOM = """<ir_version: 8, opset_import: ["": 17]>
+drawn (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) {
+  [copy] z = Relu(x)
+  [noise] n = RandomNormalLike(x)
+  [sum] y = Add(z, n)
+}"""
+
+
+def test_repeated_runs_of_a_sound_model_have_equal_bits(run: Run, two_layers: Path) -> None:
+    outcome = run("run", two_layers, "--sizes", "N=3", "--repeat", "5")
+    assert outcome.code == 0 and "Equal bits in 5 runs." in outcome.out
+    assert run("run", two_layers, "--sizes", "N=3", "--repeat", "5", "--json").json["repeated"]["differing"] == []
+
+
+def test_the_first_node_that_differs_between_runs_is_named(run: Run, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(RANDOM), tmp_path / "random.onnx")
+    outcome = run("run", tmp_path / "random.onnx", "--repeat", "3")
+    assert outcome.code == 1
+    assert "y differ from the first run in run 2 and 1 more of 3: first in 'n'" in outcome.out
+    assert "draws random numbers" in outcome.out
+    repeated = run("run", tmp_path / "random.onnx", "--repeat", "3", "--json").json["repeated"]
+    assert repeated["outputs"] == ["y"] and repeated["node"] == "noise" and repeated["is_random"]
+
+
+def test_a_compiled_file_is_repeated_without_a_search(run: Run, two_layers: Path, tmp_path: Path) -> None:
+    compiled = tmp_path / "m.sdx"
+    assert run("compile", two_layers, "-o", compiled).code == 0
+    inputs = arrays(tmp_path / "in.npz", x=np.eye(2, dtype=np.float32))
+    assert "Equal bits in 2 runs." in run("run", compiled, "--inputs", inputs, "--repeat", "2").out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import shutil
@@ -11,6 +12,9 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""The base class of errors of the command line."""
 
 MOST_COLUMNS = 100
 """Width of the text on wider terminals."""
@@ -25,7 +29,36 @@ class VerbCommand(TyperCommand):
     def get_usage(self, ctx: Any) -> str:
         """Return the line of usage, which errors begin with too."""
         names = "".join(f" {str(p.name).upper()}" for p in self.get_params(ctx) if p.param_type_name == "argument")
-        return f"Usage: {ctx.command_path}{names} [OPTIONS]"
+        output = " [OUTPUT]" if self._accepts_output(ctx) else ""
+        return f"Usage: {ctx.command_path}{names}{output} [OPTIONS]"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; an argument after the model is the output if there is no ``--output``."""
+        if not self._accepts_output(ctx) or "--" in args:
+            return super().parse_args(ctx, args)
+        try:
+            options, words = self._parsed(ctx, args)
+        except _UsageError:
+            return super().parse_args(ctx, args)  # Raises the same error, with the text of the verb.
+        if len(words) == 2 and "output" not in options:
+            for at in (i for i, word in enumerate(args) if word == words[1]):
+                named = [*args[:at], "--output", words[1], *args[at + 1 :]]
+                with contextlib.suppress(_UsageError):
+                    if self._parsed(ctx, named) == ({**options, "output": words[1]}, words[:1]):
+                        return super().parse_args(ctx, named)
+        return super().parse_args(ctx, args)
+
+    def _parsed(self, ctx: Any, args: list[str]) -> tuple[dict[str, Any], list[str]]:
+        """Return the values of options, and the arguments in order."""
+        argument = next(p for p in self.get_params(ctx) if p.param_type_name == "argument")
+        options, rest, _ = self.make_parser(ctx).parse_args(list(args))
+        return options, [options[argument.name], *rest] if options.get(argument.name) is not None else rest
+
+    def _accepts_output(self, ctx: Any) -> bool:
+        """Return True for verbs of one model with an option ``--output``."""
+        parameters = self.get_params(ctx)
+        arguments = [p for p in parameters if p.param_type_name == "argument"]
+        return len(arguments) == 1 and arguments[0].nargs == 1 and any(p.name == "output" for p in parameters)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help page of the verb."""

@@ -13,7 +13,7 @@ from sardonyx.model import require_writable
 from sardonyx.report.listing import NodeRow, list_nodes, list_weights
 from sardonyx.report.quantities import print_all
 from sardonyx.report.summary import Summary, summary
-from sardonyx.report.summary_tables import nodes_table, side_by_side, summary_tables, weights_table
+from sardonyx.report.summary_tables import nodes_table, side_by_side, sparsity_table, summary_tables, weights_table
 
 EXAMPLE = "sardonyx info model.onnx --sizes N=8 --nodes --weights --csv nodes.csv"
 
@@ -31,6 +31,9 @@ def command(
     sizes: Sizes = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="List the nodes: outputs, attributes, MACs.")] = False,
     weights: Annotated[bool, typer.Option("--weights", help="List the weights: type, shape, bytes, range.")] = False,
+    sparsity: Annotated[
+        bool, typer.Option("--sparsity", help="List the weights by share of zeros, with channels and groups in 2:4.")
+    ] = False,
     csv: Annotated[
         Path | None, typer.Option(help="Write the nodes, with sizes and cost of each (.csv).", show_default=False)
     ] = None,
@@ -41,20 +44,22 @@ def command(
     Counts cover bodies and functions. With --sizes, the values of open sizes are inserted into all figures.
     """
     assigned = parse_sizes(sizes)
-    if len(models) > 1 and (nodes or weights or csv is not None):
+    if len(models) > 1 and (nodes or weights or sparsity or csv is not None):
         raise OptionError(
-            "expected one model", where="--nodes, --weights, --csv", remedy="Give one model, or omit the option."
+            "expected one model",
+            where="--nodes, --weights, --sparsity, --csv",
+            remedy="Give one model, or omit the option.",
         )
     if csv is not None:
         require_writable(csv)
     with progress("reading", quiet=as_json):
         infos = [summary(model, sizes=assigned) for model in models]
         listed = list_nodes(models[0], sizes=assigned) if nodes or csv is not None else []
-        constants = list_weights(models[0]) if weights else []
+        constants = list_weights(models[0]) if weights or sparsity else []
     if csv is not None:
         write_csv(csv, _COLUMNS, map(_cells, listed))
     if as_json:
-        print_json(_plain(models, infos, listed if nodes else None, constants if weights else None))
+        print_json(_plain(models, infos, listed if nodes else None, constants if weights or sparsity else None))
         return
     if len(models) > 1:
         print_all(console, side_by_side([(model.name, info) for model, info in zip(models, infos, strict=True)]))
@@ -64,6 +69,7 @@ def command(
         *summary_tables(models[0].name, infos[0]),
         *([nodes_table(listed)] if nodes else []),
         *([weights_table(constants)] if weights else []),
+        *([sparsity_table(constants)] if sparsity else []),
     )
     if csv is not None:
         report_written(csv, as_json=False)

@@ -27,6 +27,7 @@ from sardonyx.report.accuracy import TOLERANCE, convert_feeds
 from sardonyx.report.non_finite import NonFinite, non_finite
 from sardonyx.report.output_figures import OutputFigures, output_figures
 from sardonyx.report.quantities import assigned_sizes
+from sardonyx.report.repetition import repeat as repeat_runs
 from sardonyx.rewrite.verify.inputs import require_fit
 from sardonyx.runtime import Session
 from sardonyx.runtime.compiled.compiled_file import is_compiled_file
@@ -53,6 +54,9 @@ def command(
     tolerance: Annotated[
         float, typer.Option(help="Largest difference from --expect, relative to an output's largest element.")
     ] = TOLERANCE,
+    repeat: Annotated[
+        int, typer.Option(help="Run N times on the same inputs; fail if the bits of an output differ.", min=1)
+    ] = 1,
     finite: Annotated[bool, typer.Option("--finite", help="Fail if an output contains NaN or infinity.")] = False,
     provider: Annotated[
         list[str] | None,
@@ -64,7 +68,8 @@ def command(
     """Run a model once: show, write or check its outputs.
 
     NaN and infinity in an output are reported with the first node that made them. Exit code 1 if an output differs
-    from --expect, or is not finite with --finite.
+    from --expect, is not finite with --finite, or differs between the runs of --repeat, with the first node that
+    differs.
     """
     assigned = parse_sizes(sizes)
     if inputs is not None and assigned:
@@ -77,13 +82,23 @@ def command(
         session = Session(model, providers=provider or None, compile="wait", threads=threads)
     with progress("running", quiet=as_json):
         feeds, used = _feeds(model, session, read_inputs(inputs), assigned)
-        outputs = dict(zip((info.name for info in session.get_outputs()), session.run(None, feeds), strict=True))
+
+        def call() -> dict[str, Any]:
+            return dict(zip((info.name for info in session.get_outputs()), session.run(None, feeds), strict=True))
+
+        outputs = call()
     figures = list(output_figures(outputs, expected))
     origins: Sequence[NonFinite] = ()
     is_finite = not any(row.nan or row.infinite for row in figures)
     if not is_finite and not is_compiled_file(model):
         with progress("searching the first node that is not finite", quiet=as_json):
             origins = non_finite(session.model, feeds, provider=provider[0] if provider else "native")
+    repeated = None
+    if repeat > 1:
+        with progress("running again", quiet=as_json):
+            searched = None if is_compiled_file(model) else session.model
+            first = provider[0] if provider else "native"
+            repeated = repeat_runs(call, outputs, repeat, searched, feeds, provider=first)
     if output is not None:
         write_arrays(output, outputs)
     if save_inputs is not None:
@@ -92,15 +107,19 @@ def command(
     if as_json:
         print_json({
             "outputs": [row.as_dict() for row in figures], "sizes": used, "finite": is_finite,
-            "non_finite": [origin.as_dict() for origin in origins], "equal": equal if expect is not None else None,
+            "non_finite": [origin.as_dict() for origin in origins],
+            "repeated": None if repeated is None else repeated.as_dict(),
+            "equal": equal if expect is not None else None,
             "written": [str(path) for path in (output, save_inputs) if path is not None],
         })  # fmt: skip
     else:
         _show(figures, used, origins, expected is not None, tolerance)
+        if repeated is not None:
+            console.print(f"{repeated}.", markup=False, soft_wrap=True)
         for path in (output, save_inputs):
             if path is not None:
                 report_written(path, as_json=False)
-    if not equal or (finite and not is_finite):
+    if not equal or (finite and not is_finite) or (repeated is not None and repeated.differing):
         raise typer.Exit(1)
 
 

@@ -72,6 +72,9 @@ class WeightRow:
         largest: The largest finite element; None without numbers.
         zeros: Share of elements equal to zero; None without numbers.
         readers: Number of inputs of nodes that read the weight.
+        zero_groups: Share of the groups of four consecutive elements, along the axis for which it is greatest, with at
+            least two zeros; 1 for weights in the pattern 2:4. None for vectors, and axes that no four divides.
+        zero_channels: Share of the entries of the first axis with zeros alone; None for vectors.
     """
 
     graph: str
@@ -83,6 +86,8 @@ class WeightRow:
     largest: float | None
     zeros: float | None
     readers: int
+    zero_groups: float | None = None
+    zero_channels: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as plain data."""
@@ -192,13 +197,18 @@ def _element(value: Any) -> str:
 
 
 def _weight(path: str, value: ir.Value, tensor: ir.TensorProtocol) -> WeightRow:
-    least = largest = zeros = None
+    least = largest = zeros = groups = channels = None
     if tensor.dtype != ir.DataType.STRING and not tensor.dtype.name.startswith("COMPLEX") and tensor.size:
         array = tensor.numpy().astype(np.float64)
         finite = array[np.isfinite(array)]
         if finite.size:
             least, largest = float(finite.min()), float(finite.max())
-        zeros = float((array == 0).mean())
+        is_zero = array == 0
+        zeros = float(is_zero.mean())
+        if array.ndim > 1:
+            channels = float(is_zero.reshape(len(array), -1).all(1).mean())
+            shares = [_pairs_of_four(is_zero, axis) for axis in range(array.ndim) if array.shape[axis] % 4 == 0]
+            groups = max(shares, default=None)
     return WeightRow(
         graph=path,
         name=str(value.name),
@@ -209,4 +219,12 @@ def _weight(path: str, value: ir.Value, tensor: ir.TensorProtocol) -> WeightRow:
         largest=largest,
         zeros=zeros,
         readers=len(value.uses()),
+        zero_groups=groups,
+        zero_channels=channels,
     )
+
+
+def _pairs_of_four(is_zero: np.ndarray, axis: int) -> float:
+    """Return the share of groups of four elements along an axis with at least two zeros."""
+    rows = np.moveaxis(is_zero, axis, -1)
+    return float((rows.reshape(*rows.shape[:-1], -1, 4).sum(-1) >= 2).mean())

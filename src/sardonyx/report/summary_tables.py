@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
@@ -111,6 +112,24 @@ def nodes_table(rows: Sequence[NodeRow]) -> Table:
             "" if row.macs is None else count(row.macs),
             count(row.parameters) if row.parameters else "",
         )
+    return table
+
+
+def sparsity_table(rows: Sequence[WeightRow]) -> Table:
+    """Return the weights by falling share of zeros, with the shares of zero channels and of groups in 2:4."""
+    numeric = sorted((row for row in rows if row.zeros is not None), key=lambda row: -(row.zeros or 0.0))
+    elements = [math.prod(row.shape) for row in numeric]
+    zeros = sum((row.zeros or 0.0) * count for row, count in zip(numeric, elements, strict=True))
+    share = zeros / sum(elements) if sum(elements) else 0.0
+    table = Table(title=f"Sparsity: {share:.1%} of all weights are 0", title_justify="left", header_style="bold")
+    for column in ("weight", "type", "shape"):
+        table.add_column(column, overflow="fold")
+    for column in ("zeros", "zero channels", "groups in 2:4"):
+        table.add_column(column, justify="right")
+    for row in numeric:
+        shares = ("" if part is None else f"{part:.1%}" for part in (row.zeros, row.zero_channels, row.zero_groups))
+        name = f"{row.graph}/{row.name}" if row.graph else row.name
+        table.add_row(Text(name), row.type, f"({', '.join(map(str, row.shape))})", *shares)
     return table
 
 

@@ -87,7 +87,7 @@ def infer(model: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto
 def _known_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """Return the declared types of the main graph by name, and those that inference that is not strict adds."""
     inferred = infer(without_weights(model, keep_shapes=True))
-    types = {}
+    types: dict[str, onnx.TypeProto] = {}
     for part in (model, *([] if inferred is None else [inferred])):
         values = (*part.graph.input, *part.graph.value_info)
         types |= {value.name: value.type for value in values if value.HasField("type")}
