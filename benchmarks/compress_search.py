@@ -3,9 +3,11 @@
     SARDONYX_SUITES=… python benchmarks/compress_search.py --tasks kws vww --json search.json --plot search.png
 
 Each model (of ``compress.py``) is quantized to static int8 with the defaults, and compressed under a budget of its
-metric. Both use the same calibration samples. The search sees every second test sample, and the figures here are those
-of the other half, which neither has seen. A plan of the search's front *beats* static int8 if nothing of metric, file
-size and time is worse and something is better; times are medians of runs that alternate with the original's.
+metric: half a point, a tenth of perplexity, or 20 dB without labels. Both use the same calibration samples. The search
+sees every second test sample, and the figures here are those of the other half, which neither has seen; detectors have
+no scores per image, and are measured on all images by both (marked). The result *beats* static int8 if nothing of
+metric, file size and time is worse and something is better, and is *on the front* if static int8 does not beat it;
+times are medians of runs that alternate with the original's.
 """
 
 from __future__ import annotations
@@ -14,97 +16,99 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import rich.console
 import rich.table
 
 import sardonyx
-from compress import TASKS, load_tasks
-from sardonyx.compress.evidence import Measurement, metric_change
-from sardonyx.compress.evidence import measure as measure_session
+from compress_tasks import TASKS, Task, load_task
+from sardonyx.compress.evidence import Measurement, metric_change, output_errors
 from sardonyx.report.alternation import alternate, ratio
 
 DROPS = {"lm": 0.1}
 """Budgets in the units of the metric: perplexity; half a point for all others."""
 
-LOWER_IS_BETTER = ("perplexity",)
+LEAST_SQNR = 20.0
+"""The budget in dB of models without labels."""
+
 SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Half:
-    """Every second batch of a task's test samples.
+    """Every second sample of a task's test data.
 
     Attributes:
         task: The task.
-        first: The index of the first batch: 0 for the search, 1 for the judge.
+        first: The index of the first sample: 0 for the search, 1 for the judge.
     """
 
-    task: Any
+    task: Task
     first: int
 
-    def metric(self, session: sardonyx.Session) -> tuple[float, np.ndarray | None]:
-        """Return the metric of these batches, higher is better, and the scores per sample."""
-        outputs = [session.run(None, feeds) for feeds in self.task.test]
-        sign = -1.0 if self.task.unit in LOWER_IS_BETTER else 1.0
-        value, scores = self.task.metric(outputs)
-        if scores is None:
-            return sign * float(value), None
-        rows = sign * np.asarray(scores, np.float64)
-        batch = len(rows) // len(outputs)
-        chosen = np.concatenate([rows[i : i + batch] for i in range(self.first * batch, len(rows), 2 * batch)])
-        if self.task.unit in LOWER_IS_BETTER:
-            return -float(np.exp(-chosen.mean())), chosen
-        return 100 * float(chosen.mean()), chosen
+    def metric(self, session: sardonyx.Session) -> Measurement:
+        """Return the metric of these samples; of all samples if there are no scores per sample."""
+        whole: Measurement = self.task.judge([session.run(None, feeds) for feeds in self.task.test])
+        if whole.scores is None:
+            return whole
+        rows = whole.scores[self.first :: 2]
+        value = whole.scale * float(rows.mean()) if whole.statistic is None else whole.statistic(rows)
+        return replace(whole, value=value, scores=rows)
 
 
-def measure(name: str, trials: int) -> dict[str, Any]:
+def measure(name: str, trials: int, state: Path | None) -> dict[str, Any]:
     """Return the figures of one task: the original, static int8, and the result of the search."""
-    task = getattr(load_tasks(), name)()
-    search, judge = Half(task, 0), Half(task, 1)
+    task = load_task(name)
     source = sardonyx.load(task.model)
-    models = {"original": source, "static int8": sardonyx.quantize(source, task.calib).model}
+    models = {"original": source, "static int8": sardonyx.quantize(source, task.calibration).model}
+    budget = sardonyx.Budget(drop=DROPS.get(name, 0.5)) if task.judge else sardonyx.Budget(sqnr=LEAST_SQNR)
     start = time.process_time()
     result = sardonyx.compress(
-        source, task.calib, evaluate=search.metric, budget=sardonyx.Budget(drop=DROPS.get(name, 0.5)), trials=trials
-    )
+        source, task.calibration, evaluate=Half(task, 0).metric if task.judge else None, budget=budget, trials=trials,
+        state=None if state is None else state / name,
+    )  # fmt: skip
     seconds = time.process_time() - start
     models["compress"] = result.model
     sessions = {key: sardonyx.Session(model, compile="wait") for key, model in models.items()}
-    feeds = task.latency
+    feeds = task.calibration[0]
     times = alternate({key: lambda s=s: s.run(None, feeds) for key, s in sessions.items()}, SECONDS)  # type: ignore[misc]
-    measured = {key: judge.metric(session) for key, session in sessions.items()}
+    measured = {key: judged(task, sessions["original"], session) for key, session in sessions.items()}
     rows = {
         key: {
-            "metric": measured[key][0],
+            "metric": measured[key].shown,
             "bytes": len(sardonyx.to_proto(models[key]).SerializeToString()),
             "time": ratio(times[key], times["original"]),
         }
         for key in sessions
     }
-    loss = loss_of(measured["static int8"], measured["compress"])
+    change = metric_change(measured["static int8"], measured["compress"])
+    loss = change.interval or (change.loss, change.loss)
     report = result.report
+    first = report.original
+    front = [
+        {"plan": trial.label, "bytes": trial.figures.size / first.size, "time": trial.figures.seconds / first.seconds,
+         "metric": trial.metric if trial.metric is not None else trial.sqnr}
+        for trial in report.trials if trial.label in report.front and trial.figures is not None
+    ]  # fmt: skip
     return {
-        "task": name, "unit": task.unit, "samples": task.n, "rows": rows, "plan": report.plan,
-        "verdict": report.verdict, "seconds": seconds, "trials": len(report.trials), "loss": loss,
+        "task": name, "unit": task.unit or "dB", "split": measured["original"].scores is not None, "rows": rows,
+        "plan": report.plan, "verdict": report.verdict, "seconds": seconds, "trials": len(report.trials), "loss": loss,
         "beats": beats(rows["compress"], rows["static int8"], loss),
+        "beaten": beats(rows["static int8"], rows["compress"], (-loss[1], -loss[0])), "front": front,
+        "lower": measured["original"].lower_is_better,
     }  # fmt: skip
 
 
-def loss_of(theirs: tuple[float, Any], ours: tuple[float, Any]) -> tuple[float, float]:
-    """Return the interval of the loss against static int8; the loss twice if there are no scores."""
-    first, second = measurement(theirs), measurement(ours)
-    change = metric_change(first, second)
-    return change.interval or (change.loss, change.loss)
-
-
-def measurement(answer: tuple[float, Any]) -> Measurement:
-    """Return a number with its scores as the evidence has them."""
-    return measure_session(None, lambda session: answer)  # type: ignore[arg-type]
+def judged(task: Task, original: sardonyx.Session, session: sardonyx.Session) -> Measurement:
+    """Return the metric on the judge's half; the SQNR of the worst output without labels."""
+    if task.judge:
+        return Half(task, 1).metric(session)
+    if session is original:
+        return Measurement(200.0)
+    return Measurement(min(200.0, *(error.sqnr for error in output_errors(original, session, task.test))))
 
 
 def beats(ours: dict[str, float], theirs: dict[str, float], loss: tuple[float, float]) -> bool:
@@ -121,32 +125,39 @@ def show(results: Sequence[dict[str, Any]]) -> None:
     table = rich.table.Table("task", "", "metric", "KiB", "time", "plan", title="Search against static int8")
     for result in results:
         for key, row in result["rows"].items():
-            plan = f"{result['plan']} ({result['verdict']}, beats: {result['beats']})" if key == "compress" else ""
+            place = "beats static int8" if result["beats"] else "on the front" if not result["beaten"] else "beaten"
+            plan = f"{result['plan']} ({result['verdict']}, {place})" if key == "compress" else ""
+            mark = "" if result["split"] else " (all)"
             table.add_row(
-                result["task"], key, f"{row['metric']:.2f}", f"{row['bytes'] / 1024:.1f}", f"{row['time']:.2f} x", plan
-            )
+                result["task"], key, f"{row['metric']:.2f}{mark}", f"{row['bytes'] / 1024:.1f}", f"{row['time']:.2f} x",
+                plan,
+            )  # fmt: skip
         table.add_section()
-    rich.console.Console(width=140).print(table)
+    rich.console.Console(width=150).print(table)
 
 
 def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw the share of size and the loss of the metric, of static int8 and of the search."""
+    """Draw size and change of the metric of each search's front, its result, and static int8."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
-    for result in results:
-        first = result["rows"]["original"]
-        points = [(result["rows"][key]["bytes"] / first["bytes"], result["rows"][key]["metric"] - first["metric"])
-                  for key in ("static int8", "compress")]  # fmt: skip
-        axes.annotate("", points[1], points[0], arrowprops={"arrowstyle": "->"})
-        axes.plot(*points[0], "o", color="#9a5b3f")
-        axes.plot(*points[1], "o", color="#2f6f8f", label=result["task"])
-        axes.annotate(result["task"], points[1])
-    axes.set_xlabel("share of the original's bytes (arrows from static int8 to the search)")
-    axes.set_ylabel("metric minus the original's, higher is better")
+    columns = min(len(results), 4)
+    figure, grid = pyplot.subplots(-(-len(results) // columns), columns, squeeze=False, figsize=(3.4 * columns, 6))
+    for axes, result in zip(grid.flat, results, strict=False):
+        first, sign = result["rows"]["original"], -1 if result["lower"] else 1
+        front = [one for one in result["front"] if one["metric"] is not None and one["plan"] != "original"]
+        if result["unit"] != "dB":
+            start = next(one["metric"] for one in result["front"] if one["plan"] == "original")
+            axes.plot([one["bytes"] for one in front], [one["metric"] - start for one in front], ".", color="#888888")
+        for key, color in (("static int8", "#9a5b3f"), ("compress", "#2f6f8f")):
+            row = result["rows"][key]
+            change = row["metric"] - (0 if result["unit"] == "dB" else first["metric"])
+            axes.plot(row["bytes"] / first["bytes"], sign * change, "o", color=color, label=key)
+        axes.set_title(f"{result['task']} ({result['unit']})", fontsize=9)
+        axes.set_xlabel("share of the bytes", fontsize=8)
+    grid[0][0].legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
@@ -155,13 +166,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure a search under a budget against static int8.")
     parser.add_argument("--tasks", nargs="*", default=TASKS, help=f"some of {', '.join(TASKS)}")
     parser.add_argument("--trials", type=int, default=40, help="the most plans of a search")
-    parser.add_argument("--json", type=Path, help="write every figure here")
+    parser.add_argument("--state", type=Path, help="a folder from which searches resume")
+    parser.add_argument("--json", type=Path, help="write every figure here; figures of other tasks there remain")
     parser.add_argument("--plot", type=Path, help="write a plot here")
     options = parser.parse_args()
-    results = [measure(name, options.trials) for name in options.tasks]
-    show(results)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    results = []
+    if options.json and options.json.exists():
+        results = [one for one in json.loads(options.json.read_text()) if one["task"] not in options.tasks]
+    for name in options.tasks:
+        results.append(measure(name, options.trials, options.state))
+        show(results[-1:])
+        if options.json:
+            options.json.write_text(json.dumps(results, indent=1))
+    if len(results) > 1:
+        show(results)
     if options.plot:
         plot(results, options.plot)
 

@@ -30,6 +30,8 @@ register_hook("encrypt_compiled", "sardonyx.trust.encryption.files", "encrypt_co
 PUBLIC_NAMES = {
     "sardonyx.compress.evidence": ["metric"],
     "sardonyx.compress.float16": ["auto_mixed_precision", "convert_bfloat16", "convert_float16"],
+    "sardonyx.compress.clustering": ["cluster"],
+    "sardonyx.compress.factorization": ["factorize"],
     "sardonyx.compress.pruning": ["prune"],
     "sardonyx.compress.quantization": ["quantize"],
     "sardonyx.compress.search": ["Budget", "compress"],

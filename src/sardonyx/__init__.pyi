@@ -1,6 +1,8 @@
 # Generated from the table of names in __init__.py by tools/make_api_stub.py.
 
+from sardonyx.compress.clustering import cluster as cluster
 from sardonyx.compress.evidence import metric as metric
+from sardonyx.compress.factorization import factorize as factorize
 from sardonyx.compress.float16 import auto_mixed_precision as auto_mixed_precision
 from sardonyx.compress.float16 import convert_bfloat16 as convert_bfloat16
 from sardonyx.compress.float16 import convert_float16 as convert_float16

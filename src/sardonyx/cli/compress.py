@@ -50,7 +50,7 @@ def command(
     ] = False,
     preprocess: compression.Preprocess = None,
     seed: compression.Seed = 0,
-    trials: Annotated[int, typer.Option(help="Most plans to try.")] = 40,
+    trials: Annotated[int, typer.Option(help="Most plans to try.")] = 60,
     time: Annotated[
         str | None, typer.Option(help="Time after which no further plan is tried: 10m.", show_default=False)
     ] = None,

@@ -30,6 +30,12 @@ EFFECTS = {
     "int8 weights": (0.26, 1.2, 0.05),
     "int8 with int16 activations": (0.25, 1.2, 0.05),
     "float16": (0.5, 1.1, 0.01),
+    "pruned channels": (0.3, 0.35, 6.0),
+    "pruned heads": (0.8, 0.8, 3.0),
+    "removed layers": (0.5, 0.5, 9.0),
+    "low rank": (0.6, 0.9, 4.0),
+    "shared weights of 4 bits": (0.2, 1.0, 1.0),
+    "shared weights of 8 bits": (0.3, 1.0, 0.02),
     "short names": (0.95, 1.0, 0.0),
 }
 """Shares of the original's size and time, and the loss in points, of moves on all layers."""

@@ -138,15 +138,16 @@ def compress(
     measured: bool | None = None,
     allow_slower: bool = False,
     seed: int = 0,
-    trials: int = 40,
+    trials: int = 60,
     time: Quantity | None = None,
     state: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Compressed:
     """Return the smallest and fastest model that keeps a budget, with the evidence.
 
-    Precision per layer, and every other move of the table of moves, are tried alone and combined. Of the results that
-    keep the budget the one with the smallest product of file size and time is returned; if there is none, the original.
+    Precision per layer, pruning with fine-tuning, factorization and shared weights are tried alone and combined. Of the
+    results that keep the budget the one with the smallest product of file size and time is returned; if there is none,
+    the original.
 
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``, which is not changed.
@@ -160,7 +161,7 @@ def compress(
             cost model; by default times are measured if the budget limits them, and else only the result is compared
             with the original once.
         allow_slower: If True, a result may be slower than the original.
-        seed: The seed of bootstrap intervals.
+        seed: The seed of bootstrap intervals, and of draws and orders in moves.
         trials: The most plans to try.
         time: The time after which no further plan is tried: ``"10m"``, or seconds.
         state: A folder for the outcomes of trials, from which the same search resumes.
@@ -188,7 +189,7 @@ def compress(
     _require_reachable(budget, source)
     limited = not {"latency", "energy"}.isdisjoint(budget.limits)
     bench = Workbench(
-        source, base, Fitting(samples, target), () if samples is None else samples.judged,
+        source, base, Fitting(samples, target, seed=seed), () if samples is None else samples.judged,
         _feeds(source, samples), evaluate, target, bool(measured or (measured is None and limited)),
         energy="energy" in budget.limits and measured is not False,
     )  # fmt: skip

@@ -1,19 +1,23 @@
 """The moves of a search, as a table: functions from a model to a smaller or faster one, each with a strength.
 
 A plan is a tuple of steps, applied in order. Strength 1 changes every layer that a move can change; a
-smaller strength changes a share of the layers, in the order of their harm.
+smaller strength changes a share of the layers, in the order of their harm. The strength of a *graded* move is the share
+of what the move removes at most, over all layers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import onnx_ir as ir
 
+from sardonyx.compress.clustering import cluster
+from sardonyx.compress.factorization import factorize
 from sardonyx.compress.float16 import convert_float16
+from sardonyx.compress.pruning import prune
 from sardonyx.compress.quantization.quantize import quantize
 from sardonyx.compress.search.short_names import shorten_names
 from sardonyx.errors import UnsupportedError
@@ -21,13 +25,20 @@ from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
 
 Feeds = Mapping[str, Any]
-Family = Literal["precision", "names"]
+Family = Literal["pruning", "factorization", "precision", "names"]
 
 QUANTIZATION_TARGETS = {"native": "portable", "onnxruntime": "onnxruntime"}
 """The target of quantization for each target of a search; the native engine needs no operators of its own."""
 
 FEWEST_WEIGHTS = 64
 """Elements from which a weight is worth a decision of its own."""
+
+MOST_LOST_ENERGY = 0.2
+"""The share of the energy of products that the strongest factorization loses."""
+
+MOST_TUNED_WEIGHTS = 1.2e7
+LEAST_STEPS, MOST_STEPS = 24, 300
+"""Weights times steps of fine-tuning in one trial, within the least and the most steps."""
 
 _PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 WEIGHTED = (*_PRODUCTS, "Gather")
@@ -41,10 +52,14 @@ class Fitting:
     Attributes:
         samples: Samples to learn from, which can be read any number of times; None without data.
         target: The target of the search.
+        strength: The strength of the step, for graded moves.
+        seed: The seed of the search.
     """
 
     samples: Iterable[Feeds] | None
     target: str
+    strength: float = 1.0
+    seed: int = 0
 
 
 Apply = Callable[[ir.Model, Collection[str], Fitting], ir.Model]
@@ -62,6 +77,8 @@ class Move:
         apply: The function.
         needs_data: True if the move learns from samples.
         is_lossless: True if the outputs stay.
+        is_graded: True if the strength is no share of layers.
+        ends: True if no move but lossless ones can follow.
     """
 
     name: str
@@ -70,6 +87,8 @@ class Move:
     apply: Apply
     needs_data: bool = False
     is_lossless: bool = False
+    is_graded: bool = False
+    ends: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +104,9 @@ class Step:
     strength: float = 1.0
 
     def __str__(self) -> str:
-        return self.move if self.strength == 1 else f"{self.move} ({self.strength:.0%} of layers)"
+        if self.strength == 1:
+            return self.move
+        return f"{self.move} ({self.strength:.0%}{'' if BY_NAME[self.move].is_graded else ' of layers'})"
 
 
 Plan = tuple[Step, ...]
@@ -123,6 +144,40 @@ def without_reports(model: ir.Model) -> ir.Model:
     return model
 
 
+def _pruned(kind: str, most: float) -> Apply:
+    def apply(model: ir.Model, staying: Collection[str], fitting: Fitting) -> ir.Model:
+        share: dict[str, Any] = {kind: most * fitting.strength}
+        steps = tuning_steps(model)
+        result = prune(
+            model, list(fitting.samples or ()), recover="finetune", steps=steps, seed=fitting.seed, align=True, **share
+        )
+        if not result.report.removed:
+            raise UnsupportedError(f"no {kind} can be removed at this strength.")
+        return without_reports(result.model)
+
+    return apply
+
+
+def _factorized(model: ir.Model, staying: Collection[str], fitting: Fitting) -> ir.Model:
+    energy = 1 - MOST_LOST_ENERGY * fitting.strength
+    return without_reports(factorize(model, fitting.samples, energy=energy, seed=fitting.seed).model)
+
+
+def _clustered(bits: int) -> Apply:
+    def apply(model: ir.Model, staying: Collection[str], fitting: Fitting) -> ir.Model:
+        present = {node_label(node) for node in model.graph}
+        excluded = [name for name in staying if name in present]
+        return without_reports(cluster(model, fitting.samples, bits=bits, exclude=excluded).model)
+
+    return apply
+
+
+def tuning_steps(model: ir.Model) -> int:
+    """Return the steps of fine-tuning, from the number of weights alone: larger models get fewer."""
+    weights = sum(math.prod(value.shape.numpy()) for value in model.graph.initializers.values() if value.shape)
+    return int(min(max(MOST_TUNED_WEIGHTS / max(weights, 1), LEAST_STEPS), MOST_STEPS))
+
+
 def _short_names(model: ir.Model, staying: Collection[str], fitting: Fitting) -> ir.Model:
     return shorten_names(model)
 
@@ -139,11 +194,17 @@ MOVES = (
     Move("int8 weights", "precision", (*_PRODUCTS, "Gather"), _quantized(mode="weights")),
     Move("int8 with int16 activations", "precision", _PRODUCTS, _quantized(scheme="w8a16"), needs_data=True),
     Move("float16", "precision", _PRODUCTS, _halved),
+    Move("pruned channels", "pruning", _PRODUCTS, _pruned("channels", 0.75), needs_data=True, is_graded=True),
+    Move("pruned heads", "pruning", ("MatMul", "Gemm"), _pruned("heads", 0.75), needs_data=True, is_graded=True),
+    Move("removed layers", "pruning", _PRODUCTS, _pruned("layers", 0.75), needs_data=True, is_graded=True),
+    Move("low rank", "factorization", ("Conv", "MatMul", "Gemm"), _factorized, needs_data=True, is_graded=True),
+    Move("shared weights of 4 bits", "precision", _PRODUCTS, _clustered(4), ends=True),
+    Move("shared weights of 8 bits", "precision", _PRODUCTS, _clustered(8), ends=True),
     Move("short names", "names", (), _short_names, is_lossless=True),
 )
 """The moves."""
 
-FAMILIES: tuple[Family, ...] = ("precision", "names")
+FAMILIES: tuple[Family, ...] = ("pruning", "factorization", "precision", "names")
 """The families in the order in which a plan applies them."""
 
 BY_NAME = {move.name: move for move in MOVES}
@@ -167,6 +228,8 @@ def applied(model: ir.Model, step: Step, harm: Sequence[str], fitting: Fitting) 
         raise UnsupportedError("the move needs data.", remedy="Give samples of real inputs.")
     if move.operators and not harm:
         raise UnsupportedError(f"no layer has a constant float weight of {', '.join(move.operators)}.")
+    if move.is_graded:
+        return move.apply(model, (), replace(fitting, strength=step.strength))
     changed = set(chosen(step, harm))
     staying = [name for name in layers(model, WEIGHTED) if name not in changed] if move.operators else []
     return move.apply(model, staying, fitting)
@@ -174,6 +237,8 @@ def applied(model: ir.Model, step: Step, harm: Sequence[str], fitting: Fitting) 
 
 def chosen(step: Step, harm: Sequence[str]) -> Sequence[str]:
     """Return the layers that a step changes, of the layers of its move with the least harmful first."""
+    if BY_NAME[step.move].is_graded:
+        return harm
     return harm[: math.ceil(step.strength * len(harm))]
 
 

@@ -22,6 +22,9 @@ BISECTIONS = 4
 BEAM = 3
 """Results that are combined with further moves in each round."""
 
+GRADES = 16
+"""Strengths of a graded move, for the end of a bisection."""
+
 MOST_STEPS = 4
 """Steps of a plan."""
 
@@ -59,6 +62,7 @@ class Search:
     report: Callable[[str], None]
     trials: dict[Plan, Trial] = field(default_factory=dict)
     stopped: str = "nothing more to try"
+    _strongest: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
         """Try plans until nothing improves, or the trials or the time are over.
@@ -123,12 +127,17 @@ class Search:
         """Return the trial of a move on as many layers as the accuracy permits, on top of a plan; None if on none."""
         if self._ends():
             return None
-        whole = self.trial((*base, Step(move)))
+        high = self._strongest.get(move, 1.0) if base else 1.0
+        if not high:
+            return None
+        whole = self.trial((*base, Step(move, high)))
         if whole.failure or self.is_accurate(whole) or not BY_NAME[move].operators:
+            if not base:
+                self._strongest[move] = 0.0 if whole.failure else high
             return whole
-        count = self._layers(base, move)
+        count = GRADES if BY_NAME[move].is_graded else self._layers(base, move)
         best: Trial | None = None
-        low, high = 0.0, 1.0
+        low = 0.0
         for _ in range(BISECTIONS):
             strength = (low + high) / 2
             # A share that adds no layer to the lower bound is no new plan.
@@ -139,6 +148,9 @@ class Search:
                 high = strength
             else:
                 best, low = trial, strength
+        if BY_NAME[move].is_graded and not base:
+            # On top of another plan the same move loses more.
+            self._strongest[move] = low
         return best
 
     def _layers(self, base: Plan, move: str) -> int:
@@ -151,6 +163,13 @@ class Search:
         """Return True if a move may add to a plan: it is not in the plan, and a layer is left for it."""
         if any(step.move == move for step in plan) or len(plan) >= MOST_STEPS:
             return False
+        if any(BY_NAME[step.move].ends for step in plan) and not BY_NAME[move].is_graded:
+            return False
+        if BY_NAME[move].ends and any(BY_NAME[step.move].family == "precision" for step in plan):
+            return False
+        if BY_NAME[move].is_graded:
+            # Applied ahead of the plan's moves on precision, which leave it no float weights.
+            return self._strongest.get(move, 0.0) > 0
         return not BY_NAME[move].operators or self._layers(plan, move) > 0
 
     def best(self, most: int) -> list[Trial]:

@@ -89,7 +89,7 @@ class Workbench:
     def _harmless_first(self, rest: Plan, step: Step) -> list[str]:
         """Return the layers of a move in the order of the error that they add if all of them change."""
         names = self.sites(rest, step.move)
-        if step.strength == 1 or not self.judged:
+        if step.strength == 1 or not self.judged or BY_NAME[step.move].is_graded:
             return names
         key = (rest, step.move)
         if key not in self._harm:

@@ -1,0 +1,67 @@
+"""Shared weights: a smaller file, the same results on two engines, and palettes of small error."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sardonyx
+from sardonyx import demo
+from sardonyx.compress.clustering.palette import nearest, palette_of
+from sardonyx.errors import OptionError, UnsupportedError
+
+CLASSIFIER = demo.path("digits_classifier")
+
+
+def images() -> np.ndarray:
+    with np.load(CLASSIFIER.with_suffix(".npz")) as stored:
+        return np.asarray(stored["in::image"])
+
+
+@pytest.mark.parametrize("bits, share, least", [(4, 0.35, 12.0), (8, 0.5, 30.0)])
+def test_the_file_shrinks_and_engines_agree(bits: int, share: float, least: float) -> None:
+    pixels = images()
+    result = sardonyx.cluster(CLASSIFIER, [{"image": pixels[i : i + 4]} for i in range(0, 48, 4)], bits=bits)
+    before, after = result.report.file_bytes
+    proto = sardonyx.to_proto(result.model)
+    onnx.checker.check_model(proto, full_check=True)
+    assert after < share * before
+    assert result.report.evidence.judged == "held out"
+    assert min(error.sqnr for error in result.report.evidence.outputs) > least
+    theirs = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    ours = sardonyx.Session(result.model, compile="wait")
+    for expected, actual in zip(
+        theirs.run(None, {"image": pixels[:5]}), ours.run(None, {"image": pixels[:5]}), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_options_and_models_without_gain_are_refused() -> None:
+    with pytest.raises(OptionError, match="4 or 8"):
+        sardonyx.cluster(CLASSIFIER, bits=3)
+    operators = {node.op_type for node in sardonyx.load(CLASSIFIER).graph} & {"Conv", "Gemm", "MatMul"}
+    with pytest.raises(UnsupportedError, match="no weight is smaller"):
+        sardonyx.cluster(CLASSIFIER, exclude=sorted(operators))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([2, 4, 16, 256]))
+def test_a_palette_is_no_worse_than_equal_steps(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(500) * rng.choice([0.1, 1.0, 3.0], 500)
+    palette = palette_of(values, np.ones(500), count)
+    assert len(palette) <= count and (np.diff(palette) > 0).all()
+    steps = np.linspace(values.min(), values.max(), count).astype(np.float32)
+    errors = [np.square(values - one[nearest(values, one)]).sum() for one in (palette, steps)]
+    assert errors[0] <= errors[1] * 1.02 + 1e-6
+
+
+def test_few_distinct_elements_are_exact() -> None:
+    values = np.repeat([-1.0, 0.5, 2.0], 10)
+    palette = palette_of(values, np.ones(30), 4)
+    np.testing.assert_array_equal(palette[nearest(values, palette)], values)
+    assert palette_of(np.full(5, 3.0), np.ones(5), 16).tolist() == [3.0]
