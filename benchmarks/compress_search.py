@@ -125,8 +125,8 @@ def show(results: Sequence[dict[str, Any]]) -> None:
     table = rich.table.Table("task", "", "metric", "KiB", "time", "plan", title="Search against static int8")
     for result in results:
         for key, row in result["rows"].items():
-            place = "beats static int8" if result["beats"] else "on the front" if not result["beaten"] else "beaten"
-            plan = f"{result['plan']} ({result['verdict']}, {place})" if key == "compress" else ""
+            rank = "beats static int8" if result["beats"] else "on the front" if not result["beaten"] else "beaten"
+            plan = f"{result['plan']} ({result['verdict']}, {rank})" if key == "compress" else ""
             mark = "" if result["split"] else " (all)"
             table.add_row(
                 result["task"], key, f"{row['metric']:.2f}{mark}", f"{row['bytes'] / 1024:.1f}", f"{row['time']:.2f} x",

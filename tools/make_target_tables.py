@@ -2,6 +2,8 @@
 
     python tools/make_target_tables.py onnxruntime
     python tools/make_target_tables.py openvino
+    python tools/make_target_tables.py native
+    python tools/make_target_tables.py portable
 
 adds or replaces the installed version in ``src/sardonyx/model/check/targets/<target>.json``. Run the tool once for each
 supported version (``PYTHONPATH`` may select another installation). The tables of targets without an installable package
@@ -32,11 +34,13 @@ _NO_RULE = re.compile("No conversion rule found|OpenVINO does not support the fo
 def main() -> None:
     """Write the table of the installed version."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", choices=["onnxruntime", "openvino"], help="an installed runtime")
+    parser.add_argument("target", choices=list(_TABLES), help="an installed runtime, or the standard")
     target = parser.parse_args().target
-    version, table = _onnxruntime() if target == "onnxruntime" else _openvino()
+    version, table = _TABLES[target]()
     path = TABLES / f"{target}.json"
     content = json.loads(path.read_text()) if path.exists() else {"target": target, "versions": {}}
+    if target in ("native", "portable"):
+        content["versions"] = {}
     content["versions"][version] = table
     ordered = sorted(content["versions"].items(), key=lambda item: [int(part) for part in item[0].split(".")])
     content["versions"] = dict(ordered)
@@ -128,6 +132,32 @@ def _openvino() -> tuple[str, dict[str, Any]]:
             "operators": operators,
         }
     return version.group(), table
+
+
+def _native() -> tuple[str, dict[str, Any]]:
+    """Return the operators of this package's own engine, from its registry."""
+    from sardonyx.ops.support import support_table
+
+    rows = sorted((_qualified(row.domain, row.name), min(row.versions)) for row in support_table())
+    table = {
+        "source": "registry of operators of this package",
+        "opset": {"": [1, defs.onnx_opset_version()]},
+        "ir": [1, int(onnx.IR_VERSION)],
+        "operators": {name: [{"opsets": [since, None]}] for name, since in rows},
+    }
+    return "1", table
+
+
+def _portable() -> tuple[str, dict[str, Any]]:
+    """Return the operators of the standard, which every conforming engine runs."""
+    rows = sorted((_qualified(domain, name), min(versions)) for name, domain, versions in _schemas())
+    table = {
+        "source": f"operators of the standard, onnx {onnx.__version__}",
+        "opset": {"": [1, defs.onnx_opset_version()]},
+        "ir": [1, int(onnx.IR_VERSION)],
+        "operators": {name: [{"opsets": [since, None]}] for name, since in rows},
+    }
+    return "1", table
 
 
 def _has_rule(complaint: Callable[[onnx.ModelProto], str], model: onnx.ModelProto) -> bool:
@@ -222,6 +252,11 @@ def _compact(content: dict[str, Any]) -> str:
         lines += [row + "," for row in rows[:-1]] + rows[-1:]
         lines += ["   }", "  }" + ("," if index + 1 < len(versions) else "")]
     return "\n".join([*lines, " }", "}", ""])
+
+
+_TABLES: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
+    "onnxruntime": _onnxruntime, "openvino": _openvino, "native": _native, "portable": _portable,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "simplify": "Fold constants and remove redundant nodes: `optimize` with bit-exact rewrites only.",
         "fp16": "Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it.",
         "quantize": "Quantize weights and activations, or weights alone, and measure the error of the outputs.",
-        "prune": "Remove channels from shapes, or set weights to zero, and measure the error of the outputs.",
+        "prune": "Remove channels, heads or layers, or set weights to zero, and measure the error of the outputs.",
         "compress": "Search for the smallest and fastest model that keeps a budget of accuracy, size and time.",
         "extract": "Cut out the part of a model between named tensors.",
         "merge": "Join models end to end: outputs of each feed inputs of the next.",

@@ -96,7 +96,7 @@ def test_operators_on_integers_answer_like_their_pairs(target: str) -> None:
     assert np.abs(a - b).max() <= 0.02 * np.abs(a).max()
 
 
-@pytest.mark.parametrize("target", ["onnxruntime", "openvino", "tensorrt"])
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino", "tensorrt", "native", "portable"])
 @pytest.mark.parametrize("way", ["static", "weights", "default"])
 def test_check_agrees_with_the_target(target: str, way: str, tmp_path: Path) -> None:
     model, data = (detector(), images(6)) if way == "static" else (transformer(), None)
@@ -147,9 +147,9 @@ def test_impossible_requests_are_refused_by_name(case: str) -> None:
         quantize(detector(), images(4), **options)
 
 
-def test_every_target_has_a_table_or_accepts_standard_operators() -> None:
+def test_every_target_has_a_table_with_its_operators() -> None:
     for target in TARGETS.values():
         assert target.accepts("QuantizeLinear", {0: "float", 1: "float", 2: target.activations}, 19)
         assert target.accepts("MatMulNBits", {0: "float", 1: "uint8", 2: "float"}, 21, "com.microsoft") == (
-            target.name in ("onnxruntime", "openvino")
+            target.name in ("onnxruntime", "openvino", "native")
         )

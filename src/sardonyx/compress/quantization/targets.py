@@ -30,7 +30,6 @@ class QuantizationTarget:
         is_symmetric: True if the target has no zero points.
         modes: The modes that the target executes.
         vendor: True if the target executes operators of ``com.microsoft``.
-        engine: The name in the table of ``check --target``; None if every standard operator is accepted.
     """
 
     name: str
@@ -38,12 +37,13 @@ class QuantizationTarget:
     is_symmetric: bool = False
     modes: tuple[str, ...] = ("static", "dynamic", "weights")
     vendor: bool = False
-    engine: str | None = None
 
     @property
-    def table(self) -> Target | None:
-        """The operators and element types that the target accepts; None if it accepts all standard ones."""
-        return None if self.engine is None else find_target(self.engine)
+    def table(self) -> Target:
+        """The operators and element types that the target accepts, by the table of ``check --target``."""
+        table = find_target(self.name)
+        assert table is not None
+        return table
 
     def accepts(self, op_type: str, types: Mapping[int, str], opset: int, domain: str = "", inputs: int = 3) -> bool:
         """Return True if the target runs an operator.
@@ -55,8 +55,6 @@ class QuantizationTarget:
             domain: The domain of the operator.
             inputs: The number of inputs.
         """
-        if self.table is None:
-            return domain in ("", "ai.onnx") or self.vendor
         node = onnx.helper.make_node(op_type, [f"i{n}" for n in range(inputs)], ["y"], domain=domain)
         named = {f"i{number}": name for number, name in types.items()}
         return supports_node(node, {"": opset, VENDOR: 1}, named, self.table)
@@ -71,9 +69,9 @@ TARGETS: Mapping[str, QuantizationTarget] = {
     target.name: target
     for target in (
         QuantizationTarget("portable"),
-        QuantizationTarget("onnxruntime", vendor=True, engine="onnxruntime"),
-        QuantizationTarget("openvino", engine="openvino"),
-        QuantizationTarget("tensorrt", "int8", is_symmetric=True, modes=("static", "weights"), engine="tensorrt"),
+        QuantizationTarget("onnxruntime", vendor=True),
+        QuantizationTarget("openvino"),
+        QuantizationTarget("tensorrt", "int8", is_symmetric=True, modes=("static", "weights")),
         QuantizationTarget("native"),
     )
 }
@@ -142,7 +140,7 @@ def require_accepted(target: QuantizationTarget, scheme: Scheme, mode: str, opse
     if target.is_symmetric and not scheme.symmetric:
         raise OptionError(f"{target.name} has no zero points.", where="symmetric", remedy="Use symmetric weights.")
     table = target.table
-    low, high = (None, None) if table is None else table.opsets.get("", (None, None))
+    low, high = table.opsets.get("", (None, None))
     if high is not None and opset > high:
         raise UnsupportedError(
             f"the types need operator set {opset}, and {target.name} reads at most {high}.",
@@ -164,8 +162,6 @@ def require_accepted(target: QuantizationTarget, scheme: Scheme, mode: str, opse
 def refused_nodes(model: ir.Model, target: QuantizationTarget, known: Iterable[str] = ()) -> list[str]:
     """Return the nodes of a model, by name, that the target does not run; nodes of `known` names are not looked at."""
     table = target.table
-    if table is None:
-        return []
     skipped = set(known)
     opsets = {domain or "": version for domain, version in model.opset_imports.items()} | {VENDOR: 1}
     verdicts: dict[object, bool] = {}

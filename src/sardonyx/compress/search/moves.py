@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
-from sardonyx.compress.clustering import cluster
-from sardonyx.compress.factorization import factorize
+from sardonyx.compress.clustering.cluster import cluster
+from sardonyx.compress.factorization.factorize import factorize
 from sardonyx.compress.float16 import convert_float16
 from sardonyx.compress.pruning import prune
 from sardonyx.compress.quantization.quantize import quantize
