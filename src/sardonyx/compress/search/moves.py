@@ -17,7 +17,7 @@ import onnx_ir as ir
 from sardonyx.compress.clustering.cluster import cluster
 from sardonyx.compress.factorization.factorize import factorize
 from sardonyx.compress.float16 import convert_float16
-from sardonyx.compress.pruning import prune
+from sardonyx.compress.pruning.prune import prune
 from sardonyx.compress.quantization.quantize import quantize
 from sardonyx.compress.search.short_names import shorten_names
 from sardonyx.errors import UnsupportedError
