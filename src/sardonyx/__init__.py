@@ -6,7 +6,11 @@ The names in ``__all__`` are the stable Python API. Each name is imported on fir
 
 from __future__ import annotations
 
-from sardonyx.base.deferred_imports import defer_imports
+from sardonyx.base.deferred_imports import defer_imports, deferred
+
+with deferred(("ipaddress",)):  # For addresses in URLs, which the module of paths imports.
+    import pathlib as _pathlib  # noqa: F401
+
 from sardonyx.base.hooks import register_hook
 from sardonyx.base.installed_onnx import require_onnx
 from sardonyx.base.lazy_names import lazy_names

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -207,7 +206,7 @@ def test_an_error_of_the_system(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     monkeypatch.setattr(os, "utime", refuse)
     stored = Store(tmp_path)
     quiet_after_one_note(stored, caplog)

@@ -56,3 +56,31 @@ import onnx.compose as imported
 print(compose.merge_models is imported.merge_models, onnx.compose is imported, callable(onnx.gen_proto.main))
 """
     assert run(source).split("\n") == ["[]", "True", "True", "True True True"]
+
+
+def test_onnx_is_imported_without_the_metadata_of_installations() -> None:
+    source = """
+import sardonyx, onnx, onnx_ir, sys
+deferred = ("importlib.metadata", "onnx.utils", "onnx_ir.schemas", "packaging.version", "tempfile", "calendar")
+print([name for name in deferred if name in sys.modules])
+import importlib.metadata, tempfile, calendar
+print(onnx.__version__ == importlib.metadata.version("onnx"), type(importlib.metadata).__name__)
+from onnx.utils import extract_model
+print(onnx.utils.extract_model is extract_model, onnx_ir.schemas.OpSignature.__name__)
+print(calendar.timegm((1970, 1, 1, 0, 0, 0)))
+"""
+    assert run(source).split("\n") == ["[]", "True module", "True OpSignature", "0"]
+
+
+def test_the_version_of_an_installation_without_a_folder_is_asked_for() -> None:
+    source = """
+import sardonyx, sys
+from sardonyx.base.deferred_imports import deferred
+with deferred(("importlib.metadata",)):
+    import importlib.metadata
+    try:
+        importlib.metadata.version("no-such-distribution")
+    except importlib.metadata.PackageNotFoundError as error:
+        print(error.name)
+"""
+    assert run(source) == "no-such-distribution"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import hashlib
 import logging
 import mmap
 import os
@@ -26,6 +25,8 @@ from pathlib import Path
 from typing import Literal, get_args, overload
 
 import numpy as np
+
+from sardonyx.base.blake import blake2b
 
 _log = logging.getLogger(__name__)
 
@@ -41,13 +42,14 @@ _HEADER = struct.Struct("<8s32sQ16x")
 _MAGIC = b"sardonyx"
 _BLOCK = 64 << 10
 _ABANDONED_SECONDS = 3600
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _USED_SECONDS = 60
 """Resolution of the time of last use: updating the time costs as much as reading a small entry."""
 
 
 def digest(*parts: str | bytes | memoryview) -> str:
     """Return a name for an artifact with these dependencies, as 40 hexadecimal digits."""
-    sum = hashlib.blake2b(digest_size=20)
+    sum = blake2b(digest_size=20)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
         sum.update(len(data).to_bytes(8, "little"))
@@ -244,14 +246,12 @@ def write_whole(path: Path, *parts: bytes | memoryview) -> None:
 
 def write_stream(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file atomically from parts that are computed one by one; an error leaves the file as before."""
-    import tempfile  # Imported here: a process that only reads needs no such files.
-
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+    temporary = path.with_name(f".{os.urandom(8).hex()}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(os.open(temporary, _NEW_FILE, 0o600), "wb") as file:
             for part in parts:
                 file.write(part)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
         _delete(temporary)
         raise
@@ -287,7 +287,7 @@ def checksum(name: str, *parts: bytes | memoryview) -> bytes:
         if whole:
             sums.append(_block_sums(data[:whole]))
         rest += data[whole:]
-    sum = hashlib.blake2b(name.encode(), digest_size=32)
+    sum = blake2b(name.encode(), digest_size=32)
     for block_sums in sums:
         sum.update(block_sums)
     sum.update(rest)

@@ -2,13 +2,15 @@
 
 ``onnx_ir`` imports ``sympy`` for arithmetic on symbolic dimensions, which Sardonyx does with sizes of its own
 (:mod:`sardonyx.core.dim`). The import of ``sympy`` takes longer than all other imports for loading a model. ``onnx``
-imports the text formats of protobuf, and tools that no session uses: a third of its import.
+imports the text formats of protobuf, tools that no session uses, and the parsers of e-mail for its own version: half
+of its import.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
@@ -16,8 +18,17 @@ from types import ModuleType
 from typing import Any
 
 _DEFERRED = {
-    "onnx_ir": ("sympy", "onnx_ir._symbolic_shapes"),
-    "onnx": ("google.protobuf.json_format", "google.protobuf.text_format", "onnx.compose", "onnx.gen_proto"),
+    "onnx_ir": ("sympy", "onnx_ir._symbolic_shapes", "onnx_ir.schemas", "packaging.version", "shutil", "tempfile"),
+    "onnx": (
+        "calendar",
+        "google.protobuf.internal.python_message",
+        "google.protobuf.json_format",
+        "google.protobuf.text_format",
+        "importlib.metadata",
+        "onnx.compose",
+        "onnx.gen_proto",
+        "onnx.utils",
+    ),
 }
 """Modules to defer while a package is imported."""
 
@@ -26,7 +37,33 @@ class _DeferredModule(ModuleType):
     """A module, imported when one of its attributes is first read."""
 
     def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]  # An attribute is read before the end of the deferral.
         return getattr(importlib.import_module(self.__name__), name)
+
+
+class _DeferredMetadata(_DeferredModule):
+    """``importlib.metadata``: packages read their own version while they are imported."""
+
+    def version(self, distribution_name: str) -> str:
+        """Return the version in the name of the installation's folder, if there is one; else ask the module."""
+        versions = [version for folder in sys.path for version in _installed_versions(folder, distribution_name)]
+        return versions[0] if versions else str(self.__getattr__("version")(distribution_name))
+
+
+def _installed_versions(folder: str, distribution: str) -> list[str]:
+    """Return the versions of a distribution in a folder of packages, as in the names of ``.dist-info`` folders."""
+    prefix, suffix = f"{distribution}-", ".dist-info"
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [entry.name for entry in entries]
+    except OSError:  # An archive, or a folder that does not exist.
+        return []
+    return [name[len(prefix) : -len(suffix)] for name in names if name.startswith(prefix) and name.endswith(suffix)]
+
+
+_STAND_INS = {"importlib.metadata": _DeferredMetadata}
+"""Modules of which an attribute is read while they are deferred."""
 
 
 @contextlib.contextmanager
@@ -38,17 +75,24 @@ def deferred(names: Sequence[str]) -> Iterator[None]:
     Args:
         names: The full names of the modules.
     """
-    modules = {name: _DeferredModule(name) for name in names if name not in sys.modules}
+    modules = {name: _STAND_INS.get(name, _DeferredModule)(name) for name in names if name not in sys.modules}
     sys.modules.update(modules)
+    for name, module in modules.items():
+        _set_attribute(name, module)
     try:
         yield
     finally:
         for name, module in modules.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
-                package, _, own = name.rpartition(".")
-                if package in sys.modules and own not in vars(sys.modules[package]):
-                    setattr(sys.modules[package], own, module)
+                _set_attribute(name, module)
+
+
+def _set_attribute(name: str, module: ModuleType) -> None:
+    """Make a module an attribute of its package, if the package is imported and has no such attribute."""
+    package, _, own = name.rpartition(".")
+    if package in sys.modules and own not in vars(sys.modules[package]):
+        setattr(sys.modules[package], own, module)
 
 
 class _Finder:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,7 +141,7 @@ def _read(
             where=origin,
             remedy="Pass the .onnx file from which the file was converted.",
         )
-    token = f"sardonyx:{secrets.token_hex(16)}"
+    token = f"sardonyx:{os.urandom(16).hex()}"
     try:
         skeleton, payloads = extract_payloads(contents, MAPPED_BYTES, token)
     except ModelFileError as error:

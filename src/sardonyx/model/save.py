@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -217,7 +216,7 @@ class _Streamed:
         self.parts: list[_Part] = []
         self.external: list[tuple[int, _Part]] = []
         # Random, so that no tensor can contain the marker by accident or intent; the file never contains the marker.
-        self._marker = secrets.token_bytes(24)
+        self._marker = os.urandom(24)
 
     def store(self, message: onnx.TensorProto, tensor: ir.TensorProtocol, field: int | None, initializer: bool) -> bool:
         if field is None:
@@ -346,7 +345,7 @@ def _write_files(target: Path, data: Path, plan: _Streamed, content: bytes) -> N
 @contextlib.contextmanager
 def _new_file(target: Path, write: Callable[[int], None]) -> Iterator[Path]:
     """Write a new file in the folder of ``target`` and yield its path; a failure removes the file."""
-    path = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.tmp")
+    path = target.with_name(f".{target.name[:200]}.{os.urandom(8).hex()}.tmp")
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:

@@ -8,7 +8,6 @@ program loaded from a compiled file keeps the schedules with which the file was 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sardonyx.base.blake import blake2b
 from sardonyx.errors import OptionError
 
 VARIABLE = "SARDONYX_SCHEDULE"
@@ -41,7 +41,7 @@ class Overrides:
     def fingerprint(self) -> str:
         """A digest of problems and schedules."""
         text = json.dumps([self.target, self.schedules], sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 _active: list[Overrides] = []

@@ -52,7 +52,8 @@ class Tensor(Value):
     @property
     def shape(self) -> Shape:
         """The sizes; known sizes are ints."""
-        return require_tensor(self).shape  # type: ignore[return-value]
+        shape = self.type.shape
+        return require_tensor(self).shape if shape is None else shape  # type: ignore[return-value]
 
     @property
     def rank(self) -> int:
@@ -369,10 +370,13 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 
 def _broadcast_size(sizes: tuple[Size, ...]) -> Size:
-    distinct = {size for size in sizes if size != 1}
-    if len(distinct) <= 1:
-        return distinct.pop() if distinct else 1
-    return broadcast(*sizes)
+    first: Size = 1
+    for size in sizes:
+        if size is not first and size != 1:
+            if first != 1 and first != size:
+                return broadcast(*sizes)
+            first = size
+    return first
 
 
 def broadcast_to(x: Tensor, shape: Shape) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from sardonyx.base.blas_threads import products
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import DType, TensorType, numpy_dtype
@@ -327,7 +328,9 @@ def _contract(
     x, y = _product_operands(x, y, inner, target, math.prod(shared) * rows * columns * inner)
     a = x.transpose(*x_batch, *x_free, *left).reshape(*shared, rows, inner)
     b = y.transpose(*y_batch, *right, *y_free).reshape(*shared, inner, columns)
-    return _product_result(np.matmul(a, b), target).reshape(_shape(type))
+    with products(rows * columns * inner):
+        result = np.matmul(a, b)
+    return _product_result(result, target).reshape(_shape(type))
 
 
 @numpy_rule("convolve")

@@ -13,11 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.base.blas_threads import products
+
 Array = np.ndarray
 Pairs = Sequence[tuple[int, int]]
 
-_COLUMN_BYTES = 1 << 24
-"""Maximum bytes of patches per im2col step (at least one output row): about a cache."""
+_COLUMN_BYTES = 1 << 20
+"""Maximum bytes of patches per im2col step (at least one output row): they are read from L2 once written."""
+
+_MANY_GROUPS = 16
+"""Number of groups whose products, one after the other, take longer than products of whole images."""
 
 
 def spread(x: Array, padding: Pairs, base_dilation: Sequence[int], value: Any) -> Array:
@@ -78,20 +83,26 @@ def convolve(
     if max(base_dilation, default=1) > 1 and max(strides) == 1:
         return _scattered(x, w, shape, padding, base_dilation, kernel_dilation)
     x = spread(x, padding, base_dilation, 0)
-    convolve_patches = _by_channel if w.shape[2] == 1 else _by_columns
+    by_channel = w.shape[2] == 1 and (w.shape[1] == 1 or w.shape[0] >= _MANY_GROUPS)
+    convolve_patches = _by_channel if by_channel else _by_columns
     return convolve_patches(w, windows(x, w.shape[3:], strides, kernel_dilation, out), shape)
 
 
 def _by_channel(w: Array, patches: Array, shape: tuple[int, ...]) -> Array:
-    """Convolve one channel per group: one product per kernel element, for all groups at once."""
+    """Convolve one channel per group: one product per kernel element, for some groups at once."""
     result = np.empty(shape, w.dtype)
-    product = np.empty(shape, w.dtype)
+    count = max(1, _COLUMN_BYTES // (math.prod(shape[1:]) * w.itemsize))
+    product = np.empty((min(count, shape[0]), *shape[1:]), w.dtype)
     to_right = (..., *(None,) * (len(shape) - 3))
-    for number, position in enumerate(itertools.product(*map(range, w.shape[3:]))):
-        factor = w[(slice(None), None, slice(None), 0, *position)][to_right]
-        patch = np.multiply(factor, _at(patches, *position), out=product if number else result)
-        if number:
-            result += patch
+    positions = list(itertools.product(*map(range, w.shape[3:])))
+    for first in range(0, shape[0], count):
+        groups = slice(first, first + count)
+        sums = result[groups]
+        for number, position in enumerate(positions):
+            factor = w[(groups, None, slice(None), 0, *position)][to_right]
+            patch = np.multiply(factor, _at(patches[groups], *position), out=product[: len(sums)] if number else sums)
+            if number:
+                sums += patch
     return result
 
 
@@ -110,7 +121,8 @@ def _by_columns(w: Array, patches: Array, shape: tuple[int, ...]) -> Array:
             part = patches[group, image, :, first : first + rows] if out else patches[group, image]
             columns = part.transpose(order).reshape(depth, -1)
             target = result[group, image, :, first * rest : first * rest + columns.shape[1]]
-            np.matmul(weights[group], columns, out=target)
+            with products(columns.size * features):
+                np.matmul(weights[group], columns, out=target)
     return result.reshape(shape)
 
 
@@ -126,7 +138,9 @@ def _scattered(
     result = np.zeros(shape, x.dtype)
     flat = x.reshape(*x.shape[:3], -1)
     for position in itertools.product(*map(range, w.shape[3:])):
-        product = np.matmul(_at(w, *position)[:, None], flat).reshape(*shape[:3], *x.shape[3:])
+        with products(x.shape[2] * w.shape[1] * flat.shape[3]):
+            product = np.matmul(_at(w, *position)[:, None], flat)
+        product = product.reshape(*shape[:3], *x.shape[3:])
         read, written = [], []
         for axis, at in enumerate(position):
             # Element i adds to output i*dilation + offset.

@@ -8,7 +8,6 @@ compared. A file is not re-read while its inode, size and timestamps are unchang
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
 import itertools
 import logging
@@ -25,6 +24,7 @@ import numpy as np
 
 from sardonyx.base import background_threads, signature_policy
 from sardonyx.base.artifact_store import Store, digest, is_guarded, store, user_store
+from sardonyx.base.blake import blake2b
 from sardonyx.base.cpu_count import thread_count
 from sardonyx.base.encrypted_files import is_encrypted
 from sardonyx.base.hooks import hook
@@ -443,7 +443,7 @@ def _state(path: str | os.PathLike[str]) -> tuple[int, ...]:
 
 
 def _sum(blocks: Iterable[bytes]) -> str:
-    sum = hashlib.blake2b(digest_size=20)
+    sum = blake2b(digest_size=20)
     for block in blocks:
         sum.update(block)
     return sum.hexdigest()
