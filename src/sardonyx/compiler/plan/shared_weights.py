@@ -2,54 +2,46 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import weakref
 
 import numpy as np
 
+from sardonyx.base.artifact_store import digest
 from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
 from sardonyx.compiler.lower.launch import Prepared
 from sardonyx.compiler.target.alignment import aligned
-from sardonyx.core.ir.graph import Value, function
 
-_arrays: weakref.WeakValueDictionary[tuple[str, bytes], np.ndarray] = weakref.WeakValueDictionary()
+_arrays: weakref.WeakValueDictionary[tuple[str, int], np.ndarray] = weakref.WeakValueDictionary()
+"""The shared arrays: by a digest of their form, size and a sample of their bytes, and a number."""
+
 _lock = threading.Lock()
+
+_SAMPLED_BYTES = 4096
+"""Bytes of an array that decide with which arrays it is compared; a digest of all bytes takes longer than packing."""
 
 
 def prepare_weight(weight: Prepared) -> np.ndarray:
     """Return a weight in the form that kernels read; programs with equal elements share the array."""
-    if not is_closed(weight.source):
-        return aligned(weight.make(evaluate_closed))
-    key = weight.form, _digest(weight.source)
-    with _lock:
-        shared = _arrays.get(key)
-    if shared is None:
-        array = aligned(weight.make(evaluate_closed))
+    array = aligned(weight.make(evaluate_closed))
+    return _shared(array, weight.form) if is_closed(weight.source) and array.dtype != object else array
+
+
+def _shared(array: np.ndarray, form: str) -> np.ndarray:
+    """Return an array of equal bytes and form that a program holds, else this array."""
+    contents = array.reshape(-1).view(np.uint8)
+    sample = contents[:: max(1, contents.size // _SAMPLED_BYTES)].tobytes()
+    key = digest(form, f"{array.dtype} {array.shape}", sample)
+    number = 0
+    while True:
         with _lock:
-            shared = _arrays.setdefault(key, array)
-    return shared
+            other = _arrays.setdefault((key, number), array)
+        if other is array or np.array_equal(_words(other), _words(array)):
+            return other
+        number += 1
 
 
-def _digest(value: Value) -> bytes:
-    """Return a digest of the graph of a closed value, including the elements of its constants."""
-    digests: dict[Value, bytes] = {}
-    for member in function("closed", (), [value], 0).values:
-        sum = hashlib.blake2b(f"{member.op} {member.type}".encode(), digest_size=20)
-        if member.is_constant:
-            _add_elements(sum, member.known)
-        else:
-            sum.update(repr(sorted(member.params.items())).encode())
-            sum.update(b"".join(digests[operand] for operand in member.operands))
-        digests[member] = sum.digest()
-    return digests[value]
-
-
-def _add_elements(sum: hashlib.blake2b, array: np.ndarray) -> None:
-    """Add the elements of an array in the order of memory, without a copy of a transposed array."""
-    if array.dtype == object:
-        sum.update(repr(array.tolist()).encode())
-        return
-    axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
-    sum.update(repr(axes).encode())
-    sum.update(np.ascontiguousarray(array.transpose(axes)).reshape(-1).view(np.uint8).data)
+def _words(array: np.ndarray) -> np.ndarray:
+    """Return the contents of an array as large integers, which are fast to compare."""
+    contents = array.reshape(-1).view(np.uint8)
+    return contents.view(np.uint64) if contents.size % 8 == 0 else contents
