@@ -105,7 +105,7 @@ def _prepare_constants(launches: Sequence[Launch]) -> dict[Any, np.ndarray]:
 
 
 def _compile_kernels(launches: Sequence[Launch], target: Target, build: Build) -> KernelCode:
-    """Compile the kernels that worker processes have not compiled yet, and load all."""
+    """Compile the kernels that other threads have not compiled yet, and load all."""
     names: dict[str, str] = {}
     texts: list[str] = []
     for launch in all_launches(launches):
@@ -182,7 +182,7 @@ ASSIGN_LAYOUTS = Pass("assign layouts", _assign_layouts, requires=(GROUPS,), ens
 """Choose the values in memory that have blocked layout."""
 
 LOWER_GROUPS = Pass("lower groups", Lowering, requires=(LAYOUTS,), ensures=(LAUNCHES,), dump=dump_launches)
-"""Emit the LLVM IR and the launches of each group, once for each canonical form; worker processes begin to compile."""
+"""Emit the LLVM IR and the launches of each group, once for each canonical form; other threads begin to compile."""
 
 PREPARE_CONSTANTS = Pass("prepare constants", _prepare_constants, ensures=(PREPARED,), dump=dump_prepared)
 """Pack weights, and compute all other values that depend only on constants."""
@@ -278,7 +278,7 @@ def _compile_launches(
     refused: dict[Value, str] = {}
     while True:
         with Build(target, store()) as build:
-            # Worker processes compile each kernel as soon as it is emitted.
+            # Other threads compile each kernel as soon as it is emitted.
             submit = functools.partial(_submit, target=target, build=build)
             lowering = lower_function(function, target, threads, submit, refused)
             prepared = PREPARE_CONSTANTS(lowering.launches)

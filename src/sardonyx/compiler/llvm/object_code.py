@@ -1,18 +1,21 @@
 """From LLVM IR to machine code: assemble, optimize, emit an object, load the object, find its functions.
 
-An object is position-independent code that any process on the same kind of machine can load. Compilation is slow, and
-serialized by one lock in a process; loading takes less than a millisecond.
+An object is position-independent code that any process on the same kind of machine can load. Compilation is slow:
+threads compile at the same time, each module in a context of its own, and the calls that take long are made without
+llvmlite's lock. Loading takes less than a millisecond.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.compiler.target.description import Target
 from sardonyx.errors import SardonyxError
@@ -21,11 +24,71 @@ if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
 _lock = threading.RLock()
+"""Held while the context that all threads share is used."""
+
 _ready = False
 
+
+class _Compilations:
+    """A context for compilations, which any number of threads enter, and during which the process does not fork.
+
+    A child process has only the thread that forks: locks that others hold, of LLVM or of llvmlite, would stay locked.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self._held = 0
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._held:
+                self._changed.wait()
+            self._running += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+
+    def hold(self) -> None:
+        """Wait for the end of all compilations; none begins before :meth:`release`."""
+        self._changed.acquire()
+        self._held += 1
+        while self._running:
+            self._changed.wait()
+
+    def release(self) -> None:
+        """Let compilations begin again."""
+        self._held -= 1
+        self._changed.notify_all()
+        self._changed.release()
+
+    def renew(self) -> None:
+        """Begin anew in a child process, in which nobody waits."""
+        self._changed = threading.Condition()
+        self._running = self._held = 0
+
+
+_compilations = _Compilations()
+
 if hasattr(os, "register_at_fork"):
-    # In a process forked while another thread holds the lock, the lock would never be released.
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+    os.register_at_fork(
+        before=_compilations.hold, after_in_parent=_compilations.release, after_in_child=_compilations.renew
+    )
+
+
+def _unlocked(name: str) -> Callable[..., Any]:
+    """Return a function of llvmlite's library that other threads need not wait for.
+
+    LLVM's functions may run in several threads if these share no context, module or target machine. A version of
+    llvmlite that wraps its functions in another way gives the function with the lock.
+    """
+    import llvmlite.binding as llvm
+
+    function = getattr(llvm.ffi.lib, name)
+    return getattr(function, "_cfn", function)  # type: ignore[no-any-return]
 
 
 def _initialize() -> None:
@@ -64,9 +127,29 @@ def compiled(text: str, target: Target) -> bytes:
     Raises:
         CodeGenerationError: LLVM does not accept the text.
     """
-    with _lock:
-        machine = _machine(target, jit=False)
-        return bytes(machine.emit_object(_optimized(text, machine)))
+    import llvmlite.binding as llvm
+
+    # Closed here and not when the function ends: in a fork, no thread may be in a call of llvmlite.
+    with _compilations, llvm.create_context() as context, _machine(target, jit=False) as machine:
+        module = _optimized(text, machine, context)
+        try:
+            return _emitted(module, machine)
+        finally:
+            module.close()
+
+
+def _emitted(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> bytes:
+    """Return the object code of a module; see :func:`_unlocked`."""
+    from llvmlite.binding import ffi
+
+    with ffi.OutputString() as error:
+        buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
+        if not buffer:
+            raise CodeGenerationError(f"LLVM emits no code for a generated module: {error}")
+    try:
+        return ctypes.string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def assembly(text: str, target: Target) -> str:
@@ -86,11 +169,11 @@ def is_valid(text: str) -> bool:
     return True
 
 
-def _verified(text: str) -> llvm.ModuleRef:
+def _verified(text: str, context: llvm.ContextRef | None = None) -> llvm.ModuleRef:
     import llvmlite.binding as llvm
 
     try:
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(text, context)
         module.verify()
     except RuntimeError as error:
         raise CodeGenerationError(f"LLVM refuses a generated module: {str(error)[:2000]}") from error
@@ -119,13 +202,17 @@ def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
     passes.add_dead_code_elimination_pass()
-    passes.run(module, builder)
+    _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
 
 
-def _optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    module = _verified(text)
+def _optimized(text: str, machine: llvm.TargetMachine, context: llvm.ContextRef | None = None) -> llvm.ModuleRef:
+    module = _verified(text, context)
     optimize(module, machine)
-    return _verified(store_single_lanes(str(module))) if _NARROW_STORE.search(text) else module
+    if not _NARROW_STORE.search(text):
+        return module
+    changed = store_single_lanes(str(module))
+    module.close()
+    return _verified(changed, context)
 
 
 _NARROW_STORE = re.compile(r"@llvm\.masked\.store\.v\d+i(?:8|16|32)\.")

@@ -5,7 +5,6 @@ written.
 from __future__ import annotations
 
 import heapq
-import logging
 import sys
 import threading
 from collections.abc import Sequence
@@ -15,14 +14,8 @@ from typing import Self
 from sardonyx.base.artifact_store import Store, digest
 from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.base.cpu_count import thread_count
-from sardonyx.compiler.llvm.compile_worker import CompileProcess, ProcessEnded
 from sardonyx.compiler.llvm.object_code import compiled, toolchain
 from sardonyx.compiler.target.description import Target
-
-_log = logging.getLogger(__name__)
-
-WORTH_A_PROCESS = 70_000
-"""Characters of text whose compilation takes about as long as the start of a process."""
 
 
 def objects(texts: Sequence[str], target: Target, store: Store, jobs: int | None = None) -> list[bytes]:
@@ -42,8 +35,8 @@ def _name(text: str, target: Target) -> str:
 class Build:
     """A context that compiles modules as they are added, the longest first, on all available cores.
 
-    Other processes start with the first modules; this process takes part once it waits for object code. Compiled
-    modules are put into the store.
+    Other threads start with the first modules; this thread takes part once it waits for object code. Compiled modules
+    are put into the store.
 
     Args:
         target: The target of the modules.
@@ -56,8 +49,8 @@ class Build:
         self._store = store
         self._jobs = thread_count(jobs) if jobs else thread_count()
         self._names: dict[str, str] = {}
-        self._missing = self._characters = 0
-        self._workers: list[tuple[CompileProcess, threading.Thread]] = []
+        self._missing = 0
+        self._workers: list[threading.Thread] = []
         self._changed = threading.Condition()  # Guards the following fields.
         self._left: list[tuple[int, str, str]] = []
         self._running = 0
@@ -72,9 +65,7 @@ class Build:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        for process, _ in self._workers:
-            process.end()
-        for _, thread in self._workers:
+        for thread in self._workers:
             thread.join()
 
     def add(self, text: str) -> None:
@@ -90,9 +81,9 @@ class Build:
             heapq.heappush(self._left, (-len(text), name, text))
             self._changed.notify()
         self._missing += 1
-        self._characters += len(text)
-        if len(self._workers) < min(self._jobs - 1, self._missing - 1, self._characters // WORTH_A_PROCESS):
-            self._start_another()
+        if len(self._workers) < min(self._jobs - 1, self._missing - 1):
+            self._workers.append(threading.Thread(target=self._compile_beside, name="sardonyx-llvm"))
+            self._workers[-1].start()
 
     def objects(self, texts: Sequence[str]) -> list[bytes]:
         """Return the object code of modules, in order.
@@ -109,28 +100,15 @@ class Build:
             raise self._failed[0]
         return [self._done[self._names[text]] for text in texts]
 
-    def _start_another(self) -> None:
-        if not sys.executable:
-            return
-        try:
-            process = CompileProcess(self._target)
-        except OSError as error:
-            _log.warning("compiling on fewer cores: no process can be started: %s", error)
-            self._jobs = 1
-            return
-        thread = threading.Thread(target=self._compile_by, args=(process,))
-        self._workers.append((process, thread))
-        thread.start()
-
     def _next_here(self) -> tuple[str, str] | None:
-        """Return the next module for this process; None if all are compiled. Modules of failed workers come back."""
+        """Return the next module for this thread; None if all are compiled."""
         with self._changed:
             while self._running and not self._left and not self._failed:
                 self._changed.wait()
             return heapq.heappop(self._left)[1:] if self._left and not self._failed else None
 
-    def _next_elsewhere(self) -> tuple[str, str] | None:
-        """Return the next module for a worker process; None if no more will come."""
+    def _next_beside(self) -> tuple[str, str] | None:
+        """Return the next module for another thread; None if no more will come."""
         with self._changed:
             while not (self._left or self._failed or self._ended):
                 self._changed.wait()
@@ -139,16 +117,11 @@ class Build:
             self._running += 1
             return heapq.heappop(self._left)[1:]
 
-    def _compile_by(self, process: CompileProcess) -> None:
-        while module := self._next_elsewhere():
+    def _compile_beside(self) -> None:
+        while module := self._next_beside():
             name, text = module
             try:
-                self._finish(name, process.compiled(text))
-            except ProcessEnded as error:
-                _log.info("a compiling process ended: %s", error)
-                with self._changed:
-                    heapq.heappush(self._left, (-len(text), name, text))
-                return
+                self._finish(name, compiled(text, self._target))
             except Exception as error:
                 self._failed.append(error)
                 return
