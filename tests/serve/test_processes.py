@@ -155,3 +155,16 @@ def test_a_client_that_goes_cancels_its_request() -> None:
             time.sleep(0.01)
         assert statistics.cancelled >= 1
         assert statistics.success.count + statistics.cancelled <= 8
+
+
+def test_a_model_of_the_hub_is_served_by_its_name_and_lock(tmp_path: Path) -> None:
+    model, lock = save("net", tmp_path / "net.onnx"), tmp_path / "sardonyx.lock"
+    with process(f"file:{model}", "--lock", str(lock), "--http", "127.0.0.1:0") as (_, announced):
+        assert announced["models"] == ["net:1"]
+        assert Client(announced["http"]).infer("net", X).outputs["y"].tolist() == [[16.0, 20.0]]
+    assert f"file:{model}" in lock.read_text()
+    save("doubled", model)
+    command = [sys.executable, "-m", "sardonyx", "serve", f"file:{model}", "--lock", str(lock), "--http", "127.0.0.1:0"]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode
+    assert "not those of the lock file" in refused.stderr

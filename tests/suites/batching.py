@@ -119,7 +119,8 @@ def differing_output(session: Session, seeds: int = 6) -> str:
     """
     interface = Interface(session.snapshot())
     symbol = next(t.shape[0] for t in interface.inputs.values() if not t.is_optional and t.shape)
-    base, sizes = drawn_feeds(session.snapshot().model, session)
+    base, names = drawn_feeds(session.snapshot().model, session, {})
+    sizes = dict.fromkeys(names, 6)
     for seed in range(seeds):
         rows = 2 + seed
         feeds, _ = drawn_feeds(session.snapshot().model, session, {**sizes, symbol: rows})

@@ -20,8 +20,12 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1}
 
 def command(
     models: Annotated[
-        Path | None, typer.Argument(help="A folder of models, or a model file.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="A folder of models, a model file, or a name of the hub (hf:, onnx:, …).", show_default=False
+        ),
     ] = None,
+    lock: Annotated[Path | None, typer.Option(help="Lock file of a model of the hub.", show_default=False)] = None,
     http: Annotated[str, typer.Option(help="Address of HTTP: host:port or unix:path.")] = "127.0.0.1:8000",
     grpc: Annotated[str | None, typer.Option(help="Address of gRPC: host:port.", show_default=False)] = None,
     grpc_engine: Annotated[str, typer.Option(help="Server of gRPC: own, or grpcio.")] = "own",
@@ -128,13 +132,24 @@ def command(
             "load": LoadOptions(threads, batch, allow_compiled, cache_answers),
         }  # fmt: skip
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-        server = Server(models, **options)
+        server = Server(_source(models, lock), **options)
         if workers > 1 and not is_worker():
             raise typer.Exit(_supervise(http, grpc, workers, control, drain, as_json))
         server.run(
             lambda running: _announce(running, as_json and not is_worker()),
             stop_with_supervisor if is_worker() else None,
         )
+
+
+def _source(models: str, lock: Path | None) -> Path:
+    """Return the path of the models; a model of the hub is downloaded, and needs a digest."""
+    if models.partition(":")[0] in ("hf", "onnx", "oci", "https", "file"):
+        from sardonyx.hub import get
+
+        return get(models, lock=lock).path
+    if lock is not None:
+        raise OptionError(f"expected a name of the hub, got {models!r}.", where="--lock")
+    return Path(models)
 
 
 def _bytes(text: str, where: str) -> int:
