@@ -303,7 +303,7 @@ def categories() -> Any:
 @program
 def spectrogram() -> Any:
     """Return spectra of sound."""
-    return _chain((400,), layers.STFTSpectrogram(frame_length=64, frame_step=16, fft_length=64))
+    return _chain((400, 1), layers.STFTSpectrogram(frame_length=64, frame_step=16, fft_length=64))
 
 
 @program

@@ -91,6 +91,7 @@ class Imported:
             description of the layer with its source line, array): the proof finds the first that differs.
         notes: Remarks for the reader of the report.
         beside: Files that belong to the model and are copied to its folder: tokenizers, vocabularies.
+        refused: Returns feeds that the source answers and the model has to refuse: guards of recorded branches fail.
         code_bits: Width of the integers with which a quantized source computes; 0 for a source in floating point.
     """
 
@@ -103,6 +104,7 @@ class Imported:
     inner: Callable[[Feeds], Iterator[tuple[str, str, Any]]] | None = None
     notes: Sequence[str] = ()
     beside: Sequence[Path] = ()
+    refused: Callable[[], Sequence[Feeds]] | None = None
     code_bits: int = 0
 
 

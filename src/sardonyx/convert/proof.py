@@ -198,6 +198,8 @@ class Witness:
                 verdict = Verdict("different", reason=text + sizes, worst=gap, exact=False, samples=len(decided))
                 return Proof(verdict, guilty="" if locate is None else locate(sample))
             notes.append(f"{text}, as the source does for inputs that differ in the last bits")
+        if (unguarded := self._answered_refusal(runners[0])) is not None:
+            return Proof(Verdict("different", reason=unguarded, worst=float("inf"), exact=False))
         if not decided:
             return Proof(
                 Verdict("not proved", reason="the answers change with the last bits of the inputs", notes=tuple(notes))
@@ -211,6 +213,16 @@ class Witness:
             notes=tuple(dict.fromkeys(notes)),
         )
         return Proof(verdict, _values(decided))
+
+    def _answered_refusal(self, runner: evaluate.Runner) -> str | None:
+        """Return the fault of a model that answers inputs outside its guards; None without any."""
+        for feeds in self._imported.refused() if self._imported.refused is not None else ():
+            try:
+                runner.run(feeds)
+            except EvaluationError:
+                continue
+            return "the model answers inputs for which the program takes other branches"
+        return None
 
     def _fault(self, runner: evaluate.Runner, sample: Sample) -> tuple[str, float] | None:
         """Return the first difference in words, and its size."""

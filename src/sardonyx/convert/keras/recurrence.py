@@ -13,6 +13,7 @@ from unittest import mock
 
 import torch
 from torch._higher_order_ops.scan import scan_op
+from torch.fx.experimental.proxy_tensor import _ModuleStackTracer
 
 
 @contextlib.contextmanager
@@ -115,7 +116,7 @@ def _rnn(
         current, row = values[: len(start)], values[len(start) : len(start) + len(steps)]
         held = values[len(start) + len(steps) :]
         own = tree.pack_sequence_as(initial_states, list(current[:count]))
-        with keras.StatelessScope(list(zip(variables, held[len(fixed) :], strict=True))):
+        with keras.StatelessScope(list(zip(variables, held[len(fixed) :], strict=True))), _untracked_modules():
             output, after = step_function(
                 tree.pack_sequence_as(inputs, list(row[: len(leaves)])), (*own, *held[: len(fixed)])
             )
@@ -148,6 +149,13 @@ def _rnn(
         tree.pack_sequence_as(shape, last),
         tree.pack_sequence_as(shape, outputs),
         tree.pack_sequence_as(initial_states, list(final)),
+    )
+
+
+def _untracked_modules() -> Any:
+    """Let modules be called without a record of their names: those of the step belong to the tracer outside."""
+    return mock.patch.object(
+        _ModuleStackTracer, "call_module", lambda _, m, forward, args, kwargs: forward(*args, **kwargs)
     )
 
 

@@ -41,7 +41,11 @@ class Signature:
         import keras
 
         arguments = keras.tree.map_structure(lambda index: leaves[index], self.structure)
-        results: list[Any] = keras.tree.flatten(self.model(*arguments[0], **arguments[1]))
+        options = dict(arguments[1])
+        if getattr(self.model, "_call_has_training_arg", False):
+            # Layers that change images at random do so by default.
+            options.setdefault("training", False)
+        results: list[Any] = keras.tree.flatten(self.model(*arguments[0], **options))
         return results
 
     def run(self, feeds: Feeds) -> Answers:

@@ -1,7 +1,8 @@
 """Programs of PyTorch as models: modules, exported programs (``.pt2``) and TorchScript.
 
 ``torch.export`` captures the program; each ATen operator is one Python function over Core (:mod:`.operators`), and the
-Core graph is written as ONNX. ``torch.onnx`` remains as another way.
+Core graph is written as ONNX. A program with branches on data is captured with the branches of its examples, under
+guards. ``torch.onnx`` remains as another way.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from sardonyx.convert.imported import Options, Way
 from sardonyx.errors import OptionError
 
-EXPORTERS = ("auto", "sardonyx", "torch.onnx")
+EXPORTERS = ("auto", "sardonyx", "recorded", "torch.onnx")
 """Values of ``exporter`` for this framework."""
 
 
@@ -23,7 +24,7 @@ def ways(source: Any, options: Options) -> Sequence[Way]:
         OptionError: The source or the option ``exporter`` is not accepted.
         ModelFileError: The file cannot be read, or is a pickle.
     """
-    from sardonyx.convert.torch import torch_onnx, translation
+    from sardonyx.convert.torch import recorded, torch_onnx, translation
     from sardonyx.convert.torch.capture import program_of
 
     if options.exporter not in EXPORTERS:
@@ -32,6 +33,7 @@ def ways(source: Any, options: Options) -> Sequence[Way]:
     program = program_of(source, options)
     known = (
         Way("sardonyx", lambda: translation.read(program)),
+        Way("recorded", lambda: recorded.read(program)),
         Way("torch.onnx", lambda: torch_onnx.read(program)),
     )
     return [way for way in known if options.exporter in ("auto", way.name)]

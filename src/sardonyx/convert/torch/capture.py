@@ -53,6 +53,7 @@ class Program:
         exported: The program, if the source is one.
         options: The caller's options.
         notes: Remarks for the report.
+        guard_lines: The user's lines of recorded branches.
         open_axes: The axes that every positional example declares as open; None if the program declares none.
     """
 
@@ -63,6 +64,8 @@ class Program:
     options: Options
     notes: list[str] = field(default_factory=list)
     open_axes: Sequence[Sequence[int]] | None = None
+    guard_lines: Sequence[str] = ()
+    _refusal: ConversionError | None = None
 
     @cached_property
     def captured(self) -> Captured:
@@ -73,7 +76,9 @@ class Program:
         """
         if self.exported is not None:
             return Captured(self.exported, "named", open_sizes(self.exported))
-        return self._captured(self._choices())
+        if self._refusal is not None:
+            raise self._refusal
+        return self._captured(self.choices())
 
     def narrow(self) -> bool:
         """Capture the program again with fewer open axes; return False if there is no such choice.
@@ -81,7 +86,7 @@ class Program:
         Raises:
             ConversionError: torch.export refuses the program.
         """
-        choices = self._choices() if self.exported is None else ()
+        choices = self.choices() if self.exported is None else ()
         current = self.captured.openness
         rest = choices[choices.index(current) + 1 :] if current in choices else ()
         if not rest or not self.captured.sizes:
@@ -98,9 +103,11 @@ class Program:
                 failures.append(error)
                 continue
             return Captured(exported, openness, open_sizes(exported))
-        raise refusal(failures[-1], failures[0])
+        self._refusal = refusal(failures[-1], failures[0])
+        raise self._refusal
 
-    def _choices(self) -> tuple[str, ...]:
+    def choices(self) -> tuple[str, ...]:
+        """Return the choices of open axes, the most open first."""
         if self.options.dynamic == "auto" or self.options.dynamic is True:
             return ("all" if self.open_axes is None else "declared", "first", "none")
         return ("named",) if self.options.dynamic else ("none",)
@@ -108,10 +115,11 @@ class Program:
     def _export(self, openness: str) -> torch.export.ExportedProgram:
         with quiet(), evaluating(self.module), whole_layers():
             return torch.export.export(
-                self.module, self.args, self.kwargs, dynamic_shapes=self._dynamic_shapes(openness), strict=False
+                self.module, self.args, self.kwargs, dynamic_shapes=self.dynamic_shapes(openness), strict=False
             )
 
-    def _dynamic_shapes(self, openness: str) -> Any:
+    def dynamic_shapes(self, openness: str) -> Any:
+        """Return a choice of open axes as torch.export expects it."""
         if openness == "none":
             return None
         if openness == "named":
@@ -181,13 +189,18 @@ class Runner:
             for name, leaf in zip(self.names, self.leaves, strict=True)
         ]
 
+    def arguments(self, feeds: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the source's arguments for feeds, by position and by name."""
+        args, kwargs = pytree.tree_unflatten(self.tensors(feeds), self._spec)
+        return args, kwargs
+
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Return the source's answers.
 
         Raises:
             EvaluationError: The source refuses these feeds.
         """
-        args, kwargs = pytree.tree_unflatten(self.tensors(feeds), self._spec)
+        args, kwargs = self.arguments(feeds)
         for name, value in _state(self._module).items():
             if name in self._state:
                 value.data.copy_(self._state[name])

@@ -18,6 +18,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 from sardonyx.convert.imported import Call, Imported, Options
 from sardonyx.convert.torch.capture import Program, Runner, as_array, input_names, quiet
 from sardonyx.convert.torch.decomposition import decomposed, name_of
+from sardonyx.convert.torch.guards import ASSERTIONS, Guard, guard_of, guarded, name_guards
 from sardonyx.convert.torch.operators.promotion import core_dtype, torch_dtype
 from sardonyx.convert.torch.operators.registry import IGNORED, Site, site, translation_of
 from sardonyx.convert.torch.operators.sizes import learn, symbols
@@ -52,7 +53,7 @@ def read(program: Program) -> Imported:
         captured, runner = program.captured, program.runner
         with quiet():
             exported = decomposed(captured.exported)
-        translation = _Translation(exported, runner, program.options)
+        translation = _Translation(exported, runner, program.options, program.guard_lines)
         try:
             model = translation.model()
             break
@@ -86,7 +87,7 @@ def read(program: Program) -> Imported:
 class _Translation:
     """The translation of one program."""
 
-    def __init__(self, exported: Any, runner: Runner, options: Options) -> None:
+    def __init__(self, exported: Any, runner: Runner, options: Options, guard_lines: Sequence[str]) -> None:
         self._exported = exported
         self._labels = options.dynamic if isinstance(options.dynamic, Mapping) else {}
         self._runner = runner
@@ -95,6 +96,8 @@ class _Translation:
         self._types: list[TensorType] = []
         self._names: list[str] = []
         self._weights: dict[int, ir.TensorProtocol] = {}
+        self._guards: list[Guard] = []
+        self._guard_lines = guard_lines
         self._placeholders: list[tuple[Any, Any]] = []
         self._opset = options.opset or (BFLOAT16_OPSET if _uses_bfloat16(exported) else OPSET)
 
@@ -117,6 +120,7 @@ class _Translation:
         for node in model.graph.all_nodes():
             if node.outputs and "." in str(node.outputs[0].name):
                 node.name = node.outputs[0].name
+        name_guards(model.graph.all_nodes())
         return model
 
     def _declare_inputs(self) -> None:
@@ -185,16 +189,18 @@ class _Translation:
 
     def _body(self, *inputs: Value) -> Sequence[Value]:
         values: dict[Any, Any] = {}
+        self._guards = []
         for node, source in self._placeholders:
             values[node] = inputs[source] if isinstance(source, int) and not isinstance(source, bool) else source
         outputs = self._graph(self._exported.graph_module, values)
         specs = self._exported.graph_signature.output_specs
         kinds = torch.export.graph_signature
-        return [
+        results = [
             value
             for value, spec in zip(outputs, specs, strict=True)
             if spec.kind == kinds.OutputKind.USER_OUTPUT and isinstance(spec.arg, kinds.TensorArgument)
         ]
+        return guarded(results, self._guards, self._guard_lines)
 
     def _graph(self, module: Any, values: dict[Any, Any]) -> Sequence[Any]:
         """Translate the calls of a graph; placeholders have values."""
@@ -210,6 +216,14 @@ class _Translation:
             else:
                 values[node] = self._call(node, values)
         return ()
+
+    def branch(self, module: Any, values: dict[Any, Any]) -> list[Any]:
+        """Translate the calls of a branch or a loop body, whose checks guard its own results."""
+        outer, self._guards = self._guards, []
+        try:
+            return guarded(self._graph(module, values), self._guards, self._guard_lines)
+        finally:
+            self._guards = outer
 
     def _attribute(self, module: Any, node: Any) -> Any:
         target = module
@@ -231,6 +245,8 @@ class _Translation:
         function = translation_of(name)
         if function is None:
             raise ConversionError(f"{name} has no translation", where=place_of(node))
+        if name in ASSERTIONS and (guard := guard_of(node, args[0])) is not None:
+            self._guards.append(guard)
         token = site.set(Site(node.meta.get("val"), node.name))
         try:
             result = function(*args, **kwargs)
@@ -257,7 +273,7 @@ class _Branch:
 
     def __call__(self, *arguments: Any) -> list[Any]:
         nodes = [node for node in self._module.graph.nodes if node.op == "placeholder"]
-        return list(self._translation._graph(self._module, dict(zip(nodes, arguments, strict=True))))
+        return self._translation.branch(self._module, dict(zip(nodes, arguments, strict=True)))
 
 
 def value_name(node: Any) -> str:

@@ -1,0 +1,122 @@
+"""A second capture of programs that torch.export refuses: with the branches of the examples, under guards.
+
+The program's Python runs with traced tensors that carry the examples' values. A branch or loop on a value follows the
+value, and the condition that was seen is asserted in the captured program; the translation makes guards of these
+assertions. The model is that of all inputs that take the same branches, and fails for the others.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._logging.structured import INTERN_TABLE
+from torch.export._draft_export import FailureType, draft_export
+
+from sardonyx.convert.imported import Imported
+from sardonyx.convert.torch import translation
+from sardonyx.convert.torch.capture import Program, Runner, evaluating, quiet, refusal
+from sardonyx.convert.torch.sources import is_users
+from sardonyx.convert.torch.whole_layers import whole_layers
+from sardonyx.errors import ConversionError, EvaluationError
+
+NOTE = "the model has the branches of the examples: a guard, named after the line, fails for inputs of other branches"
+
+
+def read(program: Program) -> Imported:
+    """Return the model of a program with the branches that its examples take.
+
+    Raises:
+        ConversionError: torch.export captures the program without that, or no capture is sound.
+    """
+    try:
+        openness = program.captured.openness
+    except ConversionError as error:
+        exported = _recorded(program, error)
+    else:
+        raise ConversionError(f"not needed: torch.export captures the program with open sizes: {openness}")
+    notes = [*program.notes, NOTE]
+    lines = [_line(failure.data) for failure in exported._report.failures]
+    recorded = replace(program, exported=exported, notes=notes, guard_lines=[line for line in lines if line])
+    imported = translation.read(recorded)
+    run = _Guarded(recorded.runner, exported)
+    return replace(imported, run=run, refused=lambda: run.refused)
+
+
+def _recorded(program: Program, error: ConversionError) -> torch.export.ExportedProgram:
+    failure: Exception = error
+    for openness in program.choices():
+        try:
+            with quiet(), evaluating(program.module), whole_layers():
+                exported = draft_export(
+                    program.module,
+                    program.args,
+                    program.kwargs,
+                    dynamic_shapes=program.dynamic_shapes(openness),
+                    strict=False,
+                )
+        except Exception as other:  # torch.export raises exceptions of a dozen unrelated classes.
+            failure = other
+            continue
+        _require_sound(exported)
+        return exported
+    raise failure if isinstance(failure, ConversionError) else refusal(failure)
+
+
+def _require_sound(exported: Any) -> None:
+    """Refuse a capture that holds values of the examples without an assertion.
+
+    Raises:
+        ConversionError: A number in floating point became a constant, or torch guessed the result of an operator.
+    """
+    for failure in exported._report.failures:
+        kind, data = failure.failure_type, failure.data
+        if kind == FailureType.GUARD_ADDED:
+            continue
+        if kind == FailureType.DATA_DEPENDENT_ERROR:
+            expression = str(data.get("expr", ""))
+            if "uf" not in expression:
+                continue
+            raise ConversionError(
+                f"the program uses a value in floating point as a Python number ({expression})",
+                where=_line(data),
+                remedy="Compute with the tensor in place of `item()`, `int()` or `float()` of its value.",
+            )
+        raise ConversionError(f"torch cannot infer the results of {data.get('op', 'an operator')}", where=_line(data))
+
+
+def _line(data: Mapping[str, Any]) -> str:
+    """Return the innermost line of the user's program in a report of torch."""
+    names = {number: name for name, number in INTERN_TABLE.items()}
+    for frame in reversed(data.get("user_stack") or data.get("stack") or ()):
+        name = str(names.get(frame["filename"], ""))
+        if name and is_users(name):
+            return f"{name}:{frame['line']} ({linecache.getline(name, frame['line']).strip()[:80]})"
+    return ""
+
+
+MOST_REFUSED = 3
+"""Number of inputs outside the guards on which the model has to fail in the proof."""
+
+
+class _Guarded:
+    """The source in PyTorch, for inputs that take the recorded branches."""
+
+    def __init__(self, runner: Runner, exported: torch.export.ExportedProgram) -> None:
+        self._runner = runner
+        self._checked = exported.module()
+        self.refused: list[Mapping[str, Any]] = []
+
+    def __call__(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        args, kwargs = self._runner.arguments(feeds)
+        try:
+            with torch.no_grad(), quiet():
+                self._checked(*args, **kwargs)
+        except Exception as error:  # Assertions raise any exception.
+            if len(self.refused) < MOST_REFUSED and "Runtime assertion failed" in str(error):
+                self.refused.append(dict(feeds))
+            raise EvaluationError(f"the inputs take other branches: {str(error)[:200]}", where="the source") from error
+        return self._runner(feeds)

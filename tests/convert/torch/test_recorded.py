@@ -1,0 +1,99 @@
+"""Programs with branches on data become models of the recorded branches, which refuse all other inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import sardonyx  # noqa: E402
+from sardonyx.convert.imported import Imported  # noqa: E402
+from sardonyx.convert.proof import Witness  # noqa: E402
+from sardonyx.errors import ConversionError, SardonyxError  # noqa: E402
+
+ONES = np.ones((4, 6), np.float32)
+
+
+def module_of(function: Any) -> Any:
+    module = torch.nn.Module()
+    module.forward = function
+    return module.eval()
+
+
+def branch(x: Any) -> Any:
+    return x * 2 if x.sum() > 0 else x - 1
+
+
+def loop(x: Any) -> Any:
+    for _ in range(20):
+        if not x.sum() < 100:
+            break
+        x = x * 2 + 1
+    return x.sum(), x
+
+
+def count(x: Any) -> Any:
+    for i in range(int((x > 0).sum())):
+        x = x + i
+    return x
+
+
+@pytest.mark.parametrize("function", [branch, loop, count])
+def test_a_branch_on_data_is_recorded_and_proved(function: Any) -> None:
+    result = sardonyx.convert(module_of(function), (torch.rand(4, 6),))
+    assert (result.report.way, result.report.verdict.status) == ("recorded", "proved")
+    assert any("branches of the examples" in note for note in result.report.notes)
+
+
+@pytest.mark.parametrize("simplify", [True, False])
+def test_inputs_of_other_branches_are_refused_with_the_line(simplify: bool, tmp_path: Path) -> None:
+    result = sardonyx.convert(module_of(branch), (torch.rand(4, 6),), simplify=simplify)
+    session = sardonyx.Session(result.model)
+    assert np.array_equal(session.run(None, {"x": ONES})[0], ONES * 2)
+    with pytest.raises(SardonyxError, match=r"guard: .*test_recorded\.py:\d+ \(return x \* 2 if x\.sum\(\) > 0"):
+        session.run(None, {"x": -ONES})
+
+
+def test_onnxruntime_refuses_inputs_of_other_branches(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    result = sardonyx.convert(module_of(branch), (torch.rand(4, 6),))
+    result.save(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    assert np.array_equal(session.run(None, {"x": ONES})[0], ONES * 2)
+    with pytest.raises(Exception, match="guard"):
+        session.run(None, {"x": -ONES})
+
+
+def test_checks_of_the_program_are_guards() -> None:
+    def checked(x: Any) -> Any:
+        torch._check(x.sum().item() > 0)
+        return x + 1
+
+    result = sardonyx.convert(module_of(checked), (torch.rand(4, 6),))
+    assert (result.report.way, result.report.verdict.status) == ("sardonyx", "proved")
+    with pytest.raises(SardonyxError, match="guard: "):
+        sardonyx.Session(result.model).run(None, {"x": -ONES})
+
+
+def test_a_value_in_floating_point_as_a_number_is_named_with_its_line() -> None:
+    def frozen(x: Any) -> Any:
+        return x[:, : int(x.abs().sum().item()) % 3 + 1]
+
+    with pytest.raises(ConversionError, match=r"value in floating point as a Python number"):
+        sardonyx.convert(module_of(frozen), (torch.rand(4, 6),), exporter="recorded")
+
+
+def test_a_model_that_answers_inputs_of_other_branches_is_not_proved() -> None:
+    result = sardonyx.convert(module_of(lambda x: x * 2), (torch.rand(4, 6),))
+    imported = Imported(
+        result.model,
+        lambda feeds: {str(result.model.graph.outputs[0].name): feeds["x"] * 2},
+        examples=({"x": ONES},),
+        refused=lambda: ({"x": -ONES},),
+    )
+    verdict = Witness(imported).judge(result.model).verdict
+    assert (verdict.status, "other branches" in verdict.reason) == ("different", True)
