@@ -57,6 +57,7 @@ IMPORTERS: tuple[Importer, ...] = (
         suffixes=(".pt2", ".pt", ".pth", ".torchscript"),
         classes=("torch",),
     ),
+    Importer("tensorflow", "sardonyx.convert.tensorflow.importer", files=("saved_model.pb",)),
     Importer("tflite", "sardonyx.convert.tflite.importer", suffixes=(".tflite", ".lite")),
     Importer(
         "tabular",

@@ -1,0 +1,72 @@
+"""SavedModels are converted and proved in a process with TensorFlow; a missing package is named."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sardonyx
+from sardonyx.errors import MissingDependencyError, ModelFileError, OptionError
+
+PYTHON = "SARDONYX_TENSORFLOW_PYTHON"
+PROGRAM = """
+import sys
+import tensorflow as tf
+
+
+class Pure(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec((None, 4), tf.float32, name="x")])
+    def call(self, x):
+        return {"y": tf.nn.relu(x) * 2.0}
+
+class Reading(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec((None, 4), tf.float32, name="x")])
+    def call(self, x):
+        return {"y": x + tf.cast(tf.strings.length(tf.io.read_file("name")), tf.float32)}
+
+
+module = {"pure": Pure, "reading": Reading}[sys.argv[2]]()
+tf.saved_model.save(module, sys.argv[1], signatures=module.call)
+"""
+needs_tensorflow = pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter with tensorflow")
+
+
+def saved(folder: Path, kind: str) -> str:
+    subprocess.run([os.environ[PYTHON], "-c", PROGRAM, str(folder), kind], check=True, capture_output=True)
+    return str(folder)
+
+
+@needs_tensorflow
+def test_a_saved_model_is_proved_with_an_open_batch(tmp_path: Path) -> None:
+    result = sardonyx.convert(saved(tmp_path / "model", "pure"))
+    assert (result.report.way, result.report.verdict.status) == ("tf2onnx", "proved")
+    assert any(len(values) > 1 for values in result.report.sizes.values())
+    assert [value.name for value in result.model.graph.outputs] == ["y"]
+
+
+@needs_tensorflow
+def test_a_saved_model_that_reads_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="ReadFile"):
+        sardonyx.convert(saved(tmp_path / "model", "reading"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="tensorflow is installed here")
+def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    monkeypatch.setenv(PYTHON, sys.executable)
+    with pytest.raises(MissingDependencyError, match=f"tensorflow.*{PYTHON}"):
+        sardonyx.convert(str(tmp_path))
+    monkeypatch.setenv(PYTHON, str(tmp_path / "absent"))
+    with pytest.raises(MissingDependencyError, match="no interpreter that runs"):
+        sardonyx.convert(str(tmp_path))
+
+
+def test_other_exporters_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    with pytest.raises(OptionError, match="unknown exporter"):
+        sardonyx.convert(str(tmp_path), exporter="sardonyx")
