@@ -7,9 +7,10 @@ Section `start`: for each model, processes alternate: Sardonyx with its compiled
 with an empty cache that answers at once and compiles later (first), or that waits for compiled code (with --cold), and
 ONNX Runtime; each imports the engine, loads the model and answers once, and measures itself up to the answer. Section
 `commands`: commands of the command line. Section `cold`: the creation of a session that waits for compiled code, with
-an empty cache, in processes that have imported what compilation imports; processor time includes the processes that
-compile and the writing of the cache, which elapsed time excludes. Processes of this tree, of the tree of --before and
-of ONNX Runtime alternate. Figures are medians over the rounds, with the median of the paired ratios.
+an empty cache (now) and with one that holds the object code of the model's kernels alone, as after the compilation of
+another model of the same family (kernels), in processes that have imported what compilation imports; processor time
+includes the writing of the cache, which elapsed time excludes. Processes of this tree, of the tree of --before and of
+ONNX Runtime alternate. Figures are medians over the rounds, with the median of the paired ratios.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def cold_run(engine: str, path: Path, work: Path, before: Path | None) -> dict[s
     """Return the times of creating a session in a new process with an empty cache, in seconds.
 
     Args:
-        engine: `now`, `before` or `onnxruntime`.
+        engine: `now`, `kernels`, `before` or `onnxruntime`.
         path: The model.
         work: A folder for caches.
         before: The folder from which `before` imports the package.
@@ -148,12 +149,17 @@ def cold_run(engine: str, path: Path, work: Path, before: Path | None) -> dict[s
     command = [sys.executable, "-c", PEER_COLD if engine == "onnxruntime" else COLD, str(path), FIRST]
     with tempfile.TemporaryDirectory(dir=work) as cache:
         tree = before if engine == "before" else None
-        return dict(json.loads(run(command, Path(cache), work / f"bytecode of {engine}", tree)))
+        bytecode = work / f"bytecode of {'now' if engine == 'kernels' else engine}"
+        if engine == "kernels":
+            run(command, Path(cache), bytecode)
+            for kind in ("program", "weights"):
+                shutil.rmtree(Path(cache, kind), ignore_errors=True)
+        return dict(json.loads(run(command, Path(cache), bytecode, tree)))
 
 
 def measure_cold(case: suites.Case, work: Path, rounds: int, before: Path | None) -> dict[str, Any]:
     """Return the medians of the creation of a session of one model, by engine."""
-    engines = ("now", "onnxruntime") if before is None else ("now", "before", "onnxruntime")
+    engines = ["now", "kernels", *([] if before is None else ["before"]), "onnxruntime"]
     runs: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
     for engine in engines:
         if not (work / f"bytecode of {engine}").exists():
@@ -238,18 +244,20 @@ def show(models: list[dict[str, Any]], cold: list[dict[str, Any]], commands: lis
 
 def cold_table(results: list[dict[str, Any]]) -> rich.table.Table:
     """Return a table of :func:`measure_cold`."""
-    others = [name for name in ("before", "onnxruntime") if name in results[0]]
+    others = [name for name in ("kernels", "before", "onnxruntime") if name in results[0]]
     columns = [f"{name}, s" for name in ("now", *others)]
-    table = rich.table.Table("model", *columns, *[f"now / {name}" for name in others], "elapsed, s")
+    elapsed = [f"elapsed, {name}" for name in ("now", *others)]
+    table = rich.table.Table("model", *columns, *[f"now / {name}" for name in others], *elapsed)
     table.title = "Creation of a session, processor time"
     for result in results:
         times = [f"{result[name]['cpu']:.3f}" for name in ("now", *others)]
         ratios = [f"{result[name]['ratio']:.2f}" for name in others]
-        table.add_row(result["name"], *times, *ratios, f"{result['now']['elapsed']:.3f}")
+        elapsed = [f"{result[name]['elapsed']:.3f}" for name in ("now", *others)]
+        table.add_row(result["name"], *times, *ratios, *elapsed)
     means = [
         f"{math.exp(statistics.mean(math.log(result[name]['ratio']) for result in results)):.2f}" for name in others
     ]
-    table.add_row("geometric mean", *[""] * len(columns), *means, "")
+    table.add_row("geometric mean", *[""] * len(columns), *means, *[""] * len(elapsed))
     return table
 
 

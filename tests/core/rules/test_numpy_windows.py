@@ -139,3 +139,34 @@ def test_8_bit_products_wrap_as_their_result_does() -> None:
     x = np.full((70, 70), -128, np.int8)
     assert computed("contract", x, x, batch=(), left=(1,), right=(1,), dtype=t.INT32)[0, 0] == 128 * 128 * 70
     assert computed("contract", x, x, batch=(), left=(1,), right=(1,), dtype=t.INT8)[0, 0] == 0
+
+
+def of_shifted_images(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return a convolution of [G, N, C, H, W] with [G, M, C, KH, KW] as sums of shifted images, in float64."""
+    height, width = (size - window + 1 for size, window in zip(x.shape[3:], w.shape[3:], strict=True))
+    result = np.zeros((*x.shape[:2], w.shape[1], height, width))
+    for row, column in itertools.product(*map(range, w.shape[3:])):
+        image = x[..., row : row + height, column : column + width].astype(np.float64)
+        result += np.einsum("gnchw,gmc->gnmhw", image, w[..., row, column].astype(np.float64))
+    return result
+
+
+@pytest.mark.parametrize(
+    ("groups", "features", "channels", "size"),
+    [(1, 8, 1, 40), (3, 5, 1, 40), (40, 1, 1, 130), (40, 2, 1, 90), (1, 4, 3, 300), (2, 3, 2, 50), (5, 1, 1, 700)],
+)
+def test_images_beyond_one_step(groups: int, features: int, channels: int, size: int) -> None:
+    random = np.random.default_rng(7)
+    x = random.standard_normal((groups, 1, channels, size, size)).astype(np.float32)
+    w = random.standard_normal((groups, features, channels, 3, 2)).astype(np.float32)
+    result = computed(
+        "convolve",
+        x,
+        w,
+        strides=(1, 1),
+        padding=((0, 0), (0, 0)),
+        base_dilation=(1, 1),
+        kernel_dilation=(1, 1),
+        dtype=t.FLOAT,
+    )
+    np.testing.assert_allclose(result, of_shifted_images(x, w), rtol=0, atol=2e-5)
