@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -199,3 +200,30 @@ def test_objects_that_are_no_strings_are_converted_for_inputs_of_strings() -> No
     feeds = {"x": np.array(["a", float("nan"), 3, None], object)}
     expected, actual = (ort.InferenceSession(model, providers=CPU).run(None, feeds)[0] for ort in (real, ours))
     assert actual.tolist() == expected.tolist()
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["wait", "off"])
+@pytest.mark.parametrize(
+    ("graph", "error", "words"),
+    [
+        (
+            "bool[N] x) => (bool[N] y) { y = Sqrt(x) }",
+            "InvalidGraph",
+            "Type Error: Type 'tensor(bool)' of input parameter",
+        ),
+        ("complex64[N] x) => (complex64[N] y) { y = Add(x, x) }", "InvalidGraph", "Type Error: Type 'tensor(complex"),
+        (
+            "float[N] x, int64[N] i) => (float[N] y) { y = Add(x, i) }",
+            "Fail",
+            "of Optype (Add) bound to different types",
+        ),
+    ],
+    ids=["Sqrt", "complex", "different"],
+)
+def test_wrong_types_are_refused_when_a_model_is_loaded(
+    ort: Any, monkeypatch: pytest.MonkeyPatch, mode: str, graph: str, error: str, words: str
+) -> None:
+    monkeypatch.setenv("SARDONYX_COMPILE", mode)
+    with pytest.raises(getattr(ort.capi.onnxruntime_pybind11_state, error), match=re.escape(words)):
+        ort.InferenceSession(parsed(f"net ({graph}").SerializeToString(), providers=CPU)

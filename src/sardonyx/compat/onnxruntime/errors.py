@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from sardonyx.errors import (
     ResourceError,
     SardonyxError,
     ShapeError,
+    TypeMismatchError,
     UnsupportedError,
 )
 
@@ -130,6 +132,21 @@ EXCEPTIONS: tuple[type[_Status], ...] = (
 """All exceptions, by number."""
 
 
+_NOT_ACCEPTED = re.compile(r"([\w.]+) does not accept (.+) as its input '([^']+)'")
+_DIFFERENT = re.compile(r"([\w.]+) expects inputs '[^']+' and '[^']+' of one type, got (.+) and (.+?)\.")
+
+
+def _type_error(error: TypeMismatchError) -> _Status:
+    """Return ONNX Runtime's exception for a wrong type, with the words that programs search in messages."""
+    if match := _DIFFERENT.search(error.problem):
+        types = f"bound to different types ({match[2]} and {match[3]})"
+        return Fail(f"Type Error: Type parameter of Optype ({match[1]}) {types}. {error}")
+    words = ""
+    if match := _NOT_ACCEPTED.search(error.problem):
+        words = f"Type Error: Type '{match[2]}' of input parameter ({match[3]}) of operator ({match[1]}) is invalid. "
+    return InvalidGraph(f"This is an invalid model. {words}{error}")
+
+
 @contextlib.contextmanager
 def translate_load_errors() -> Iterator[None]:
     """Translate errors of models and options to ONNX Runtime's exceptions."""
@@ -144,6 +161,8 @@ def translate_load_errors() -> Iterator[None]:
     except ModelFileError as error:
         missing = isinstance(error.__cause__, FileNotFoundError) or "no such file" in error.problem.lower()
         raise (NoSuchFile if missing else InvalidProtobuf)(f"Load model failed: {error}") from error
+    except TypeMismatchError as error:
+        raise _type_error(error) from error
     except InvalidModelError as error:
         raise InvalidGraph(f"This is an invalid model. {error}") from error
     except ShapeError as error:

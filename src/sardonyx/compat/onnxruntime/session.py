@@ -37,7 +37,7 @@ from sardonyx.compat.onnxruntime.unsupported import refuse
 from sardonyx.compat.onnxruntime.value_vector import OrtValueVector
 from sardonyx.compat.onnxruntime.values import OrtValue, SparseTensor, numpy_of
 from sardonyx.core.ir.types import DType
-from sardonyx.errors import SardonyxError, UnsupportedError
+from sardonyx.errors import SardonyxError, TypeMismatchError, UnsupportedError
 from sardonyx.runtime.live.edits import Edits
 from sardonyx.runtime.session import Session
 
@@ -112,6 +112,22 @@ def _raise_load_error(source: Any, error: Exception) -> None:
         require_structure(to_proto(load(source), weights=False))
 
 
+def _require_types(session: Session) -> None:
+    """Refuse a model with a node that no input type fits, as ONNX Runtime does while it loads a model.
+
+    Compiled models have been typed; a model that could not be compiled answers from the interpreter, which would refuse
+    the first call.
+
+    Raises:
+        TypeMismatchError: An operator does not accept the types of its inputs.
+    """
+    from sardonyx.ops.inference import infer
+
+    for error in infer(session.model).refusals.values():
+        if isinstance(error, TypeMismatchError):
+            raise error
+
+
 class InferenceSession(Edits):
     """A session with the methods of ONNX Runtime's, and the edits of Sardonyx's.
 
@@ -182,6 +198,8 @@ class InferenceSession(Edits):
             except Exception as error:
                 _raise_load_error(source, error)
                 raise
+            if self._session.native is None and runtime_options.compile != "background":
+                _require_types(self._session)
             if sess_options.optimized_model_filepath:
                 write_rewritten(self._session.model, sess_options)
         self._inputs = self._session.get_inputs()
