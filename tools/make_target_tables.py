@@ -4,18 +4,22 @@
     python tools/make_target_tables.py openvino
     python tools/make_target_tables.py native
     python tools/make_target_tables.py portable
+    python tools/make_target_tables.py mnn
 
 adds or replaces the installed version in ``src/sardonyx/model/check/targets/<target>.json``. Run the tool once for each
 supported version (``PYTHONPATH`` may select another installation). The tables of targets without an installable package
-(TensorRT, CoreML, the pre-built mobile package) are maintained by hand, from the documents in their ``source``.
+(TensorRT, CoreML, TNN, the pre-built mobile package) are maintained by hand, from the documents in their ``source``.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -93,6 +97,22 @@ def _onnxruntime() -> tuple[str, dict[str, Any]]:
         "operators": dict(sorted(operators.items())),
     }
     return minor, table
+
+
+def _mnn() -> tuple[str, dict[str, Any]]:
+    """Return the operators that MNN's native converter lists; see ``export/mnn.py``."""
+    version = importlib.metadata.version("MNN")
+    script = 'import _tools; _tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--OP"])'
+    listed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    known = {schema.name for schema in defs.get_all_schemas_with_history() if not schema.domain}
+    operators = sorted(known & {line.strip() for line in (listed.stdout + listed.stderr).splitlines()})
+    table = {
+        "source": f"the operators that the ONNX converter of MNN {version} lists",
+        "opset": {},
+        "ir": [None, None],
+        "operators": {name: [{"opsets": [1, None]}] for name in operators},
+    }
+    return version.rpartition(".")[0], table
 
 
 def _openvino() -> tuple[str, dict[str, Any]]:
@@ -255,7 +275,7 @@ def _compact(content: dict[str, Any]) -> str:
 
 
 _TABLES: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
-    "onnxruntime": _onnxruntime, "openvino": _openvino, "native": _native, "portable": _portable,
+    "onnxruntime": _onnxruntime, "openvino": _openvino, "mnn": _mnn, "native": _native, "portable": _portable,
 }  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from sardonyx.errors import SardonyxError
 from sardonyx.export.artifact import Options, Refusal
 from sardonyx.export.exporting import loaded, simplified_model
-from sardonyx.export.targets import exporter_of, target_of
+from sardonyx.export.targets import exporter_of, missing_packages, target_of
+from sardonyx.model.check import known_targets
 from sardonyx.model.check.codes import finding
 from sardonyx.model.check.findings import Finding, Location
 from sardonyx.model.load import Loadable
@@ -17,9 +18,11 @@ def export_findings(model: Loadable, target: str) -> Iterator[Finding]:
     """Yield a finding for each node or tensor that an export target has no form for.
 
     Raises:
-        MissingDependencyError: A package of the target is not installed.
+        MissingDependencyError: A package of the target is not installed, and no table lists the target's operators.
     """
     row = target_of(target)
+    if target in known_targets() and missing_packages(row):
+        return  # The table of the target's operators decides alone.
     exporter = exporter_of(row)
     try:
         source = loaded(model, row, {})

@@ -52,6 +52,34 @@ TARGETS: tuple[Target, ...] = (
         "a TensorFlow Lite file",
         "ai-edge-litert runs the file",
     ),
+    Target(
+        "openvino",
+        "sardonyx.export.openvino",
+        ".xml",
+        "OpenVINO IR: .xml, and .bin beside, by OpenVINO's converter",
+        "OpenVINO runs the files",
+        requires=("openvino",),
+        extra="openvino",
+    ),
+    Target(
+        "ncnn",
+        "sardonyx.export.ncnn",
+        ".param",
+        "ncnn files: .param, and .bin beside, by pnnx",
+        "ncnn runs the files",
+        requires=("pnnx", "ncnn"),
+        extra="ncnn",
+        opens_sizes=False,
+    ),
+    Target(
+        "mnn",
+        "sardonyx.export.mnn",
+        ".mnn",
+        "an MNN file, by MNN's converter",
+        "MNN runs the file",
+        requires=("MNN",),
+        extra="mnn",
+    ),
 )
 """All targets, in the order of the documentation."""
 

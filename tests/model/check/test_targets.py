@@ -35,8 +35,10 @@ DET = "g (float[2, 2] x) => (float y) { y = Det (x) }"
 
 def test_every_other_engine_has_several_versions() -> None:
     versions = known_targets()
-    assert set(versions) == {"coreml", "native", "onnxruntime", "openvino", "ort-mobile", "portable", "tensorrt"}
-    assert all(len(versions[name]) > 1 for name in set(versions) - {"native", "portable"})
+    assert set(versions) == {
+        *("coreml", "mnn", "native", "onnxruntime", "openvino", "ort-mobile", "portable", "tensorrt", "tnn")
+    }
+    assert {name for name in versions if len(versions[name]) == 1} == {"native", "portable", "mnn", "tnn"}
 
 
 def test_the_native_table_is_the_registry_and_the_portable_one_the_standard() -> None:
@@ -59,13 +61,13 @@ def test_an_operator_of_a_vendor_is_not_portable() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["onnxruntime", "tensorrt", "openvino", "coreml", "ort-mobile", "native", "portable"]
+    "target", ["onnxruntime", "tensorrt", "openvino", "coreml", "ort-mobile", "native", "portable", "mnn", "tnn"]
 )
 def test_every_target_runs_a_small_model(target: str) -> None:
     assert targeted(check(model(RELU, opset=13), target=target)) == []
 
 
-@pytest.mark.parametrize("target", ["tensorrt", "openvino", "coreml", "ort-mobile"])
+@pytest.mark.parametrize("target", ["tensorrt", "openvino", "coreml", "ort-mobile", "tnn"])
 def test_missing_operator_is_reported(target: str) -> None:
     findings = check(model(DET, opset=13), target=target)
     assert targeted(findings) == [("target-operator", "node Det(y)")]

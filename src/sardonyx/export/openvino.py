@@ -1,0 +1,111 @@
+"""The exporter of OpenVINO IR: OpenVINO's own converter writes the files, and OpenVINO answers in the proof."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import model as model_io
+from sardonyx.errors import EvaluationError
+from sardonyx.export.artifact import Artifact, Feeds, Options, Refusal, refuse
+from sardonyx.export.foreign_converters import code_bits, input_names
+from sardonyx.rewrite import facts
+from sardonyx.rewrite.names import node_label
+
+_UNCONVERTED = re.compile(
+    r"(?:No conversion rule found for operations|does not support the following ONNX operations): (.*)"
+)
+
+_LINES = 3
+"""Lines of OpenVINO's message that a refusal repeats."""
+
+
+def refusals(model: ir.Model, options: Options) -> Iterator[Refusal]:
+    """Yield the operators that OpenVINO does not convert, node by node."""
+    try:
+        _files(model)
+    except Exception as error:  # The binding has a dozen unrelated classes.
+        yield from _refusals(model, str(error))
+
+
+def _refusals(model: ir.Model, message: str) -> Iterator[Refusal]:
+    listed = _UNCONVERTED.search(message)
+    named = (
+        {name.strip().rpartition(".")[2].partition("-")[0] for name in listed.group(1).split(",")} if listed else set()
+    )
+    nodes = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.op_type in named]
+    for node in nodes:
+        operator = f"{node.domain}::{node.op_type}" if node.domain not in facts.STANDARD else node.op_type
+        yield Refusal(node_label(node), operator, f"OpenVINO has no conversion rule for {operator}")
+    if not nodes:
+        lines = [line.strip() for line in message.splitlines() if line.strip()]
+        yield Refusal("model", "", f"OpenVINO refuses: {' '.join(lines[-_LINES:])[:400]}")
+
+
+def _files(model: ir.Model) -> tuple[bytes, bytes, Mapping[str, int]]:
+    """Return the two files, and the number of operations by type."""
+    import openvino
+
+    with tempfile.TemporaryDirectory(prefix="sardonyx-openvino-") as folder:
+        path = Path(folder) / "model.onnx"
+        model_io.save(model, path)
+        read = openvino.convert_model(path)
+        openvino.save_model(read, Path(folder) / "model.xml", compress_to_fp16=False)
+        xml, weights = ((Path(folder) / f"model.{suffix}").read_bytes() for suffix in ("xml", "bin"))
+        counts = Counter(operation.get_type_name() for operation in read.get_ops())
+    return xml, weights, dict(sorted(counts.items()))
+
+
+def export(model: ir.Model, options: Options) -> Artifact:
+    """Return a model as OpenVINO IR, `.xml` and `.bin`.
+
+    Raises:
+        UnsupportedError: OpenVINO does not convert the model; lists nodes and operators.
+    """
+    try:
+        xml, weights, counts = _files(model)
+    except Exception as error:  # The binding has a dozen unrelated classes.
+        refuse("openvino", list(_refusals(model, str(error))))
+        raise
+
+    def write(path: Path) -> None:
+        path.write_bytes(xml)
+        path.with_suffix(".bin").write_bytes(weights)
+
+    return Artifact(write, _runner(xml, weights, model), forms=counts, value=xml.decode(), code_bits=code_bits(model))
+
+
+def _runner(xml: bytes, weights: bytes, model: ir.Model) -> Callable[[Feeds], Mapping[str, Any]]:
+    """Return a function that answers feeds with OpenVINO, in full precision on the CPU."""
+    import openvino
+
+    names = input_names(model)
+    outputs = [(str(value.name), value.dtype) for value in model.graph.outputs]
+    compiled: list[Any] = []
+
+    def run(feeds: Feeds) -> Mapping[str, Any]:
+        try:
+            if not compiled:
+                core = openvino.Core()
+                config = {"INFERENCE_PRECISION_HINT": "f32"}
+                tensor = openvino.Tensor(np.frombuffer(weights, np.uint8)) if weights else openvino.Tensor()
+                compiled.append(core.compile_model(core.read_model(xml, tensor), "CPU", config))
+            known = {name for port in compiled[0].inputs for name in port.names}
+            results = compiled[0]({name: feeds[name] for name in names if name in known})
+        except (RuntimeError, TypeError, ValueError) as error:
+            lines = str(error).strip().splitlines()
+            raise EvaluationError(f"OpenVINO refuses: {' '.join(lines[-_LINES:])[:400]}", where="openvino") from error
+        answers: dict[str, Any] = {}
+        for port, (name, kind) in zip(compiled[0].outputs, outputs, strict=True):
+            array = np.array(results[port])
+            answers[name] = array if kind is None else array.astype(kind.numpy(), copy=False)
+        return answers
+
+    return run

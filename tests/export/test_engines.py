@@ -1,0 +1,68 @@
+"""Models for engines with converters of their own: the files run there with the same answers."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, parser
+
+import sardonyx
+from sardonyx.errors import MissingDependencyError, OptionError, UnsupportedError
+from sardonyx.export.targets import missing_packages, target_of
+
+NETWORK = (
+    "agraph (float[N,3,8,8] x) => (float[N,4] y) { c = Conv <pads: ints = [1,1,1,1]>"
+    " (x, w, b) r = Relu(c) p = GlobalAveragePool(r) f = Flatten(p) y = Softmax(f) }"
+)
+
+
+def network() -> onnx.ModelProto:
+    graph = parser.parse_graph(NETWORK)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (4, 3, 3, 3)), ("b", (4,))):
+        array = rng.standard_normal(shape).astype(np.float32)
+        graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("target", ["openvino", "mnn", "ncnn"])
+def test_the_engine_gives_the_answers_of_the_model(target: str, tmp_path: Path) -> None:
+    row = target_of(target)
+    if missing := missing_packages(row):
+        pytest.skip(f"needs {', '.join(missing)} (sardonyx[{row.extra}])")
+    result = sardonyx.convert_to(network(), target, sizes=None if row.opens_sizes else {"N": 1})
+    assert result.report.verdict.status == "proved", result.report.verdict
+    files = result.save(tmp_path / f"net{row.suffix}")
+    assert files[-1].name == f"net{row.suffix}" and all(file.stat().st_size for file in files)
+
+
+def test_a_target_without_open_sizes_asks_for_numbers() -> None:
+    if missing := missing_packages(target_of("ncnn")):
+        pytest.skip(f"needs {', '.join(missing)} (sardonyx[ncnn])")
+    with pytest.raises(OptionError, match="no open sizes"):
+        sardonyx.convert_to(network(), "ncnn")
+
+
+def test_openvino_refuses_an_operator_by_name() -> None:
+    pytest.importorskip("openvino", reason="needs openvino (sardonyx[openvino])")
+    graph = parser.parse_graph("agraph (float[2,2] x) => (float y) { y = Det(x) }")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(UnsupportedError, match="no conversion rule for Det"):
+        sardonyx.convert_to(model, "openvino")
+
+
+@pytest.mark.parametrize("target", ["mnn", "ncnn"])
+def test_a_missing_package_is_named_with_its_extra(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+    with pytest.raises(MissingDependencyError, match=f"sardonyx\\[{target}\\]"):
+        sardonyx.convert_to(network(), target, sizes={"N": 1})
+
+
+@pytest.mark.parametrize("target", ["mnn", "openvino"])
+def test_check_uses_the_table_where_the_engine_is_missing(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+    assert not sardonyx.check(network(), target=target)
