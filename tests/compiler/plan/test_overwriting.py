@@ -42,6 +42,7 @@ def test_two_results_of_one_kernel_may_overwrite_two_operands() -> None:
         pytest.param(lambda p, g: [p + L.reduce_sum(p) + g], id="sum"),
         pytest.param(lambda p, g: [L.matmul(p, g)], id="product"),
         pytest.param(lambda p, g: [p - g, L.matmul(p - g, p)], id="read later"),
+        pytest.param(lambda p, g: [p * 0.9 + L.permute(g, (1, 0)), p + g], id="other operand transposed"),
     ],
 )
 def test_other_results_may_not(body: Callable[..., Sequence[L.Tensor]]) -> None:

@@ -9,6 +9,9 @@ from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
 from sardonyx.compiler.lower.launch import Launch, all_launches
 from sardonyx.core.ir.graph import Value
 
+_IN_ORDER = frozenset({"reshape", "broadcast", "stop_gradient"})
+"""Movements that leave the order of elements, or repeat them."""
+
 
 def overwritable(launches: Sequence[Launch], pairs: Iterable[tuple[Value, Value]]) -> list[bool]:
     """Return for each input and result whether both may be in the same memory.
@@ -50,8 +53,8 @@ def _maps(launch: Launch, old: Value) -> bool:
         value = pending.pop()
         if value is old or (value not in group.members and value.op not in MOVEMENTS):
             continue
-        if value.op not in ELEMENTWISE and _depends(value, old):
-            return False
+        if value.op not in ELEMENTWISE and (value.op not in _IN_ORDER or _depends(value, old)):
+            return False  # A kernel that reads in another order may pass over its results one after the other.
         for operand in value.operands:
             if operand not in seen:
                 seen.add(operand)
