@@ -77,7 +77,8 @@ from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.target.description import host as host_target
 from sardonyx.compiler.tiling import overrides
 from sardonyx.core.eval.run_context import tracing
-from sardonyx.core.ir.graph import Function, Value, bodies_of
+from sardonyx.core.ir.graph import Function, Value, bodies_of, function
+from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import UnsupportedError
 
 _log = logging.getLogger(__name__)
@@ -310,6 +311,27 @@ def rewrite_core(function: Function, target: Target) -> Function:
         function = MOVE_CODES(function)
         function = CANONICALIZE(function, target)
         return MERGE_MATMULS(function)
+
+
+def without_reshaped_results(inner: Function, first: int = 0, target: Target | None = None) -> Function:
+    """Return the canonical form of a function whose results have the sizes in which kernels write them.
+
+    A result that is a reshape of a computed tensor is replaced by that tensor: the elements are the same in the same
+    order, and no kernel copies them.
+
+    Args:
+        inner: The function.
+        first: Results before this one are left as they are.
+        target: The processor; by default the host.
+    """
+    canonical = rewrite_core(inner, target or host_target())
+    results = list(canonical.results)
+    for i, result in enumerate(results[first:], first):
+        while result.op == "reshape" and isinstance(result.type, TensorType):
+            result = result.operands[0]
+        if result.op not in ("input", "constant") and result not in results:
+            results[i] = result
+    return function(canonical.name, canonical.inputs, results, canonical.level)
 
 
 def lower_function(

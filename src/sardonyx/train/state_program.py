@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from sardonyx.compiler.direct_call import binding
+from sardonyx.compiler.pipeline import without_reshaped_results
 from sardonyx.compiler.program import Program
 from sardonyx.core.eval.run_context import RunContext
-from sardonyx.core.ir.graph import Function
+from sardonyx.core.ir.graph import Function, Value
+from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import UnsupportedError
 
 _BINDINGS = 8
@@ -45,19 +47,24 @@ class StateProgram:
         results: Sequence[np.ndarray],
         threads: int | None = None,
     ) -> None:
+        self._others = others = len(function.results) - len(results)
+        function = without_reshaped_results(function, others)
         self.program = Program.compile(function, threads=threads)
-        self._inputs, self._results = list(inputs), list(results)
-        self._others = len(function.results) - len(self._results)
-        self._written = self._result_arrays()
+        self._inputs = list(inputs)
+        self._results = [
+            array.reshape(_shape(value)) if array.shape != _shape(value) else array
+            for array, value in zip(results, function.results[others:], strict=True)
+        ]
+        self._written = self._result_arrays(results)
         self._uses: Counter[tuple[Any, ...]] = Counter()
         self._bound: OrderedDict[tuple[Any, ...], _Bound] = OrderedDict()
         self._may_bind = self.program.in_one
         self._is_large = sum(array.nbytes for array in self._results) >= _LARGE_RESULTS
 
-    def _result_arrays(self) -> list[np.ndarray]:
+    def _result_arrays(self, results: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the arrays that calls write: the results, or other memory for results that calls still read."""
         positions = {id(array): i for i, array in enumerate(self._inputs)}
-        pairs = [(positions.get(id(array)), self._others + i) for i, array in enumerate(self._results)]
+        pairs = [(positions.get(id(array)), self._others + i) for i, array in enumerate(results)]
         replaced = [(i, j) for i, j in pairs if i is not None]
         permitted = dict(zip(replaced, self.program.overwritable(replaced), strict=True))
         return [
@@ -106,6 +113,11 @@ class StateProgram:
             self._bound.popitem(last=False)
         self._uses[key] = 0
         return bound
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    assert isinstance(value.type, TensorType)
+    return cast("tuple[int, ...]", value.type.shape)
 
 
 class _Bound:

@@ -137,6 +137,22 @@ def permuted_image(m: Match, x: Tensor, *, axes: tuple[int, ...]) -> Value | Non
     return swapped if axes == _swap(m.value) else None
 
 
+@CANONICAL_FORMS.rule("permute")
+def cancelled_permutes(m: Match, x: Tensor, *, axes: tuple[int, ...]) -> Value | None:
+    """Two permutes that cancel are none, as after a convolution that became a product."""
+    if x.op != "permute" or [x.params["axes"][axis] for axis in axes] != list(range(len(axes))):
+        return None
+    return x.operands[0]
+
+
+@CANONICAL_FORMS.rule("reshape")
+def reshaped_product(m: Match, x: Tensor, *, shape: tuple[Any, ...]) -> Value | None:
+    """A reshape of a reshaped product is one reshape."""
+    if x.op != "reshape" or x.operands[0].op != "contract":
+        return None
+    return apply("reshape", x.operands[0], shape=shape)
+
+
 @CANONICAL_FORMS.rule("reshape")
 def reshaped_image(m: Match, x: Tensor, *, shape: tuple[Any, ...]) -> Value | None:
     """A reshape of a convolution in Core's form is a reshape of the image."""

@@ -1,0 +1,47 @@
+"""Programs over fixed arrays: results are those of calls with fresh arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from sardonyx.core import language as L
+from sardonyx.core.dim import Dim
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType
+from sardonyx.train.state_program import StateProgram
+
+ROWS = Dim.symbol("N")
+STATE, BATCH = TensorType(t.FLOAT, (6, 8)), TensorType(t.FLOAT, (ROWS, 6))
+
+
+def gradient(p: L.Tensor, x: L.Tensor) -> L.Tensor:
+    return L.matmul(L.permute(x, (1, 0)), L.matmul(x, p))
+
+
+BODIES: dict[str, Callable[[L.Tensor, L.Tensor], Sequence[L.Tensor]]] = {
+    "step": lambda p, x: [L.reduce_sum(x), p - 0.01 * gradient(p, x)],
+    "reversed": lambda p, x: [L.reduce_sum(x), L.reverse(p, (0,)) + 0.01 * gradient(p, x)],
+    "transposed": lambda p, x: [L.reduce_sum(x), L.reshape(L.permute(p, (1, 0)), (6, 8)) * 0.9],
+    "reshaped": lambda p, x: [L.reduce_sum(x), L.reshape(L.reshape(p, (48,)) * 0.5, (6, 8))],
+    "read after": lambda p, x: [L.reduce_sum(L.matmul(x, p)), p * 0.5],
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_state_in_place_is_that_of_fresh_arrays(body: Callable[[L.Tensor, L.Tensor], Sequence[L.Tensor]]) -> None:
+    function = trace("f", lambda *values: list(body(*values)), [STATE, BATCH])
+    rng = np.random.default_rng(0)
+    state = rng.random((6, 8), np.float32)
+    fresh = state.copy()
+    program = StateProgram(function, [state], [state], threads=1)
+    plain = StateProgram(function, [other := fresh.copy()], [result := np.empty_like(fresh)], threads=1)
+    for step in range(12):
+        x = rng.random((3 + step % 2, 6), np.float32)
+        (actual,), (expected,) = program.run([x]), plain.run([x])
+        np.testing.assert_array_equal(actual, expected)
+        other[...] = result
+        np.testing.assert_array_equal(state, other)
