@@ -33,6 +33,7 @@ from typing import Any
 
 SOURCES = ("torch-small", "torchvision", "timm", "transformers", "keras")
 WAYS = ("sardonyx", "torch.onnx")
+PEER = "torch.onnx"
 GOOD = "proved"
 
 
@@ -243,26 +244,27 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
 def table(path: Path) -> str:
     """Return the results as Markdown: counts, ratios of nodes and time, failures by cause."""
     rows = [row for row in rows_of(path) if row["status"] != "no source"]
-    lines = ["| source | way | tried | proved | open sizes | other |", "|---|---|--:|--:|--:|---|"]
+    lines = [
+        "| source | way | tried | proved | open sizes | other | nodes × torch.onnx | time × torch.onnx |",
+        "|---|---|--:|--:|--:|---|--:|--:|",
+    ]
+    both: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        if row["status"] == GOOD:
+            both.setdefault((row["source"], row["case"]), {})[row["way"]] = row
     for source, way in dict.fromkeys((row["source"], row["way"]) for row in rows):
         own = [row for row in rows if (row["source"], row["way"]) == (source, way)]
         proved = [row for row in own if row["status"] == GOOD]
         opened = sum(any(len(values) > 1 for values in row["open"].values()) for row in proved)
         other = Counter(row["status"] for row in own if row["status"] != GOOD)
         text = ", ".join(f"{count} {status}" for status, count in other.most_common())
-        lines.append(f"| {source} | {way} | {len(own)} | {len(proved)} | {opened} | {text} |")
-    both: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        if row["status"] == GOOD:
-            both.setdefault((row["source"], row["case"]), {})[row["way"]] = row
-    pairs = [item for item in both.values() if set(WAYS) <= set(item)]
-    if pairs:
-        nodes = _mean([item[WAYS[0]]["nodes"] / max(item[WAYS[1]]["nodes"], 1) for item in pairs])
-        times = _mean([item[WAYS[0]]["seconds"]["import"] / item[WAYS[1]]["seconds"]["import"] for item in pairs])
-        lines += [
-            "",
-            f"{len(pairs)} cases proved both ways: nodes × {nodes:.2f}, time of import × {times:.2f} of torch.onnx",
-        ]
+        pairs = [item for (name, _), item in both.items() if name == source and {way, PEER} <= set(item)]
+        ratios = "| |"
+        if pairs and way != PEER:
+            nodes = _mean([item[way]["nodes"] / max(item[PEER]["nodes"], 1) for item in pairs])
+            times = _mean([item[way]["seconds"]["import"] / item[PEER]["seconds"]["import"] for item in pairs])
+            ratios = f"{nodes:.2f} ({len(pairs)}) | {times:.2f} |"
+        lines.append(f"| {source} | {way} | {len(own)} | {len(proved)} | {opened} | {text} | {ratios}")
     causes: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["status"] != GOOD:

@@ -29,6 +29,10 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "scan": (lambda x: lax.scan(lambda c, e: (jnp.tanh(c + e), c), jnp.zeros(x.shape[1]), x, reverse=True), X),
     "loop": (lambda x: lax.while_loop(lambda s: s[0] < 5, lambda s: (s[0] + 1, s[1] * 1.5 + 1), (0, x)), X),
     "branches": (lambda x: lax.switch(jnp.int32(x.sum() > 0), [lambda v: v, lambda v: v * 2], x), X),
+    "spectrum": (lambda x: jnp.abs(jnp.fft.rfft(x)), X),
+    "inverse spectrum": (lambda x: jnp.fft.irfft(jnp.fft.rfft(x) * 2, 5), X),
+    "linear system": (lambda x: jnp.linalg.solve(x @ x.T + jnp.eye(3), x), X),
+    "random numbers of a known key": (lambda x: x + jax.random.normal(jax.random.key(0), x.shape), X),
     "gradient": (jax.grad(lambda x: (jnp.tanh(x) ** 2).sum()), X),
 }
 
@@ -55,6 +59,11 @@ def test_a_primitive_without_translation_is_named_with_its_line() -> None:
 
     with pytest.raises(UnsupportedError, match=r"(?s)(test_jax\.py|jax).*primitive '\w+' has no translation"):
         sardonyx.convert(decomposed, (X,), framework="jax")
+
+
+def test_complex_inputs_and_results_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="complex numbers"):
+        sardonyx.convert(jnp.fft.fft, (X,), framework="jax")
 
 
 def test_a_function_needs_examples() -> None:

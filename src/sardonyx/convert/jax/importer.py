@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ import onnx_ir as ir
 
 from sardonyx.convert.graph_builder import Names
 from sardonyx.convert.imported import Answers, Call, Feeds, Imported, Options, Size, Way
-from sardonyx.convert.jax import control, primitives
-from sardonyx.convert.jax.translation import Context
-from sardonyx.errors import ConversionError, EvaluationError, OptionError
+from sardonyx.convert.jax import complex_numbers, control, linear_algebra, primitives
+from sardonyx.convert.jax.translation import Context, is_complex
+from sardonyx.errors import ConversionError, EvaluationError, OptionError, UnsupportedError
 
-FAMILIES = (control, primitives)
+FAMILIES = (control, primitives, linear_algebra, complex_numbers)
 """Modules that register translations."""
 
 OPSET = 21
@@ -57,6 +58,19 @@ def _arguments(source: Any, options: Options) -> tuple[list[Any], list[str]]:
 
 
 def _read(source: Any, options: Options) -> Imported:
+    try:
+        return _translated(source, options)
+    except UnsupportedError as error:
+        if options.dynamic not in ("auto", True):
+            raise
+        try:
+            imported = _translated(source, replace(options, dynamic=False))
+        except UnsupportedError:
+            raise error from None
+        return replace(imported, notes=(*imported.notes, f"all sizes are fixed: {error.problem}"))
+
+
+def _translated(source: Any, options: Options) -> Imported:
     import jax
 
     arguments, parameters = _arguments(source, options)
@@ -72,6 +86,12 @@ def _read(source: Any, options: Options) -> Imported:
     calls: list[Call] = []
     context = Context(Names(), {}, calls)
     inputs = []
+    if any(is_complex(variable) for variable in (*closed.jaxpr.invars, *closed.jaxpr.outvars)):
+        raise UnsupportedError(
+            "an input or a result holds complex numbers, which ONNX graphs cannot",
+            where="jax",
+            remedy="Pass and return real and imaginary parts.",
+        )
     for name, array, shape in zip(names, arrays, shapes, strict=True):
         sizes = [size if isinstance(size, int) else str(size) for size in shape]
         kind = ir.TensorType(ir.DataType.from_numpy(array.dtype))

@@ -17,6 +17,9 @@ Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
 """Translations by primitive: functions of (context, equation, inputs) that return one or more values."""
 
+COMPLEX_RULES: dict[str, Rule] = {}
+"""Translations of primitives with complex operands or results: pairs of real numbers on a last axis."""
+
 INLINED = frozenset(
     (
         "jit",
@@ -135,17 +138,30 @@ class Context(GraphBuilder):
 
         def read(atom: Any) -> ir.Value:
             if hasattr(atom, "val"):
-                return self.constant(np.asarray(atom.val, atom.aval.dtype))
+                return self.array(np.asarray(atom.val, atom.aval.dtype))
             return values[atom]
 
+        known = known_values(jaxpr)
         for equation in jaxpr.eqns:
+            if equation.outvars and all(variable in known for variable in equation.outvars):
+                continue
+            for atom in equation.invars:
+                if not hasattr(atom, "val") and atom in known and atom not in values:
+                    values[atom] = self.array(known[atom])
             results = self.equation(equation, [read(atom) for atom in equation.invars])
             values.update(zip(equation.outvars, results, strict=True))
+        for atom in jaxpr.outvars:
+            if not hasattr(atom, "val") and atom in known:
+                values[atom] = self.array(known[atom])
         return [read(atom) for atom in jaxpr.outvars]
 
     def array(self, constant: Any) -> ir.Value:
         """Return a captured array as a constant."""
+        if str(getattr(constant, "dtype", "")).startswith("key<"):
+            raise UnsupportedError("random numbers of an open number", where="jax", remedy="Fix the sizes.")
         array = np.asarray(constant)
+        if array.dtype.kind == "c":
+            array = np.stack([array.real, array.imag], -1)
         if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
             raise UnsupportedError(f"a constant of type {array.dtype}", where="jax")
         return self.constant(array, name="weight" if array.size > 64 else "")
@@ -166,16 +182,43 @@ class Context(GraphBuilder):
             self.depth -= 1
             return results
         where = source_line(equation)
-        translation = RULES.get(name)
+        has_complex = any(map(is_complex, (*equation.invars, *equation.outvars)))
+        translation = (COMPLEX_RULES if has_complex else RULES).get(name)
         if translation is None:
             raise UnsupportedError(
-                f"the primitive '{name}' has no translation",
+                f"the primitive '{name}' has no translation{' for complex numbers' if has_complex else ''}",
                 where=where,
                 remedy="Write the function with other operations of jax.numpy.",
             )
         result = translation(self, equation, *inputs)
         self.calls.append(Call(name, outcome, where))
         return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+KEYED = ("random_seed", "random_wrap")
+"""Primitives that make keys of random numbers; numbers of known keys are computed when the function is converted."""
+
+
+def known_values(jaxpr: Any) -> dict[Any, Any]:
+    """Return the values of the variables that follow from keys of random numbers alone, by variable."""
+    if not any(equation.primitive.name in KEYED for equation in jaxpr.eqns):
+        return {}
+    known: dict[Any, Any] = {}
+    for equation in jaxpr.eqns:
+        atoms = equation.invars
+        if equation.effects or not (atoms or equation.primitive.name in KEYED):
+            continue
+        if not all(hasattr(atom, "val") or atom in known for atom in atoms):
+            continue
+        if not all(isinstance(size, int) for variable in equation.outvars for size in variable.aval.shape):
+            continue
+        operands = [atom.val if hasattr(atom, "val") else known[atom] for atom in atoms]
+        bound = equation.primitive.get_bind_params(equation.params)
+        subfunctions, parameters = bound if isinstance(bound, tuple) else ((), bound)
+        results = equation.primitive.bind(*subfunctions, *operands, **parameters)
+        results = results if equation.primitive.multiple_results else [results]
+        known.update(zip(equation.outvars, results, strict=True))
+    return known
 
 
 def _known(size: Any) -> int | None:
@@ -191,6 +234,11 @@ def source_line(equation: Any) -> str:
     except (ImportError, AttributeError, TypeError):
         return "jax"
     return f"{frame.file_name}:{frame.start_line}" if frame is not None else "jax"
+
+
+def is_complex(atom: Any) -> bool:
+    """Return True for a variable that holds complex numbers."""
+    return getattr(getattr(atom.aval, "dtype", None), "kind", "") == "c"
 
 
 def dtype_of(atom: Any) -> Any:

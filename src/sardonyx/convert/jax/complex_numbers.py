@@ -1,0 +1,154 @@
+"""Complex numbers as pairs of real ones on a last axis, and Fourier transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.convert.jax.translation import COMPLEX_RULES, RULES, Context, Rule, is_complex
+from sardonyx.errors import UnsupportedError
+
+MOVEMENTS = (
+    "broadcast_in_dim",
+    "concatenate",
+    "copy",
+    "dynamic_slice",
+    "expand_dims",
+    "gather",
+    "neg",
+    "pad",
+    "reduce_sum",
+    "reshape",
+    "rev",
+    "select_n",
+    "slice",
+    "squeeze",
+    "transpose",
+)
+"""Primitives that act on both parts alike."""
+
+
+def part(c: Context, x: ir.Value, index: int) -> ir.Value:
+    """Return the real (0) or imaginary (1) parts."""
+    return c.node("Gather", x, c.constant(index, np.int64), axis=-1)
+
+
+def pair(c: Context, real: ir.Value, imaginary: ir.Value) -> ir.Value:
+    """Return complex numbers of two parts."""
+    last = c.ints([-1])
+    return c.node("Concat", c.node("Unsqueeze", real, last), c.node("Unsqueeze", imaginary, last), axis=-1)
+
+
+def _alike(name: str) -> Rule:
+    def translate(c: Context, e: Any, *inputs: ir.Value) -> ir.Value:
+        parts = []
+        for index in (0, 1):
+            operands = [
+                part(c, x, index) if is_complex(variable) else x for x, variable in zip(inputs, e.invars, strict=True)
+            ]
+            result = RULES[name](c, e, *operands)
+            parts.append(result[0] if isinstance(result, (list, tuple)) else result)
+        return pair(c, parts[0], parts[1])
+
+    return translate
+
+
+COMPLEX_RULES.update({name: _alike(name) for name in MOVEMENTS})
+
+
+def _both(operator: str) -> Rule:
+    return lambda c, _, x, y: c.node(operator, x, y)
+
+
+COMPLEX_RULES.update({"add": _both("Add"), "add_any": _both("Add"), "sub": _both("Sub")})
+
+
+def complex_rule(name: str) -> Callable[[Rule], Rule]:
+    """Register a function as the translation of a primitive with complex numbers."""
+
+    def register(function: Rule) -> Rule:
+        COMPLEX_RULES[name] = function
+        return function
+
+    return register
+
+
+@complex_rule("real")
+def _real(c: Context, _: Any, x: ir.Value) -> ir.Value:
+    return part(c, x, 0)
+
+
+@complex_rule("imag")
+def _imag(c: Context, _: Any, x: ir.Value) -> ir.Value:
+    return part(c, x, 1)
+
+
+@complex_rule("complex")
+def _complex(c: Context, _: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+    return pair(c, x, y)
+
+
+@complex_rule("convert_element_type")
+def _converted(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    dtype = np.float64 if np.dtype(e.params["new_dtype"]) == np.complex128 else np.float32
+    if not is_complex(e.outvars[0]):
+        return c.cast(part(c, x, 0), e.params["new_dtype"])
+    if is_complex(e.invars[0]):
+        return c.cast(x, dtype)
+    x = c.cast(x, dtype)
+    return pair(c, x, c.node("Sub", x, x))
+
+
+@complex_rule("conj")
+def _conjugate(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    if not is_complex(e.invars[0]):
+        return pair(c, x, c.node("Sub", x, x))
+    return pair(c, part(c, x, 0), c.node("Neg", part(c, x, 1)))
+
+
+@complex_rule("abs")
+def _magnitude(c: Context, _: Any, x: ir.Value) -> ir.Value:
+    return c.node("ReduceL2", x, c.ints([-1]), keepdims=0)
+
+
+@complex_rule("mul")
+def _product(c: Context, _: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+    a, b, p, q = part(c, x, 0), part(c, x, 1), part(c, y, 0), part(c, y, 1)
+    real = c.node("Sub", c.node("Mul", a, p), c.node("Mul", b, q))
+    return pair(c, real, c.node("Add", c.node("Mul", a, q), c.node("Mul", b, p)))
+
+
+@complex_rule("fft")
+def _fft(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    kind = str(e.params["fft_type"]).rpartition(".")[2].upper()
+    lengths = e.params["fft_lengths"]
+    rank = len(e.invars[0].aval.shape)
+    axes = list(range(rank - len(lengths), rank))
+    if "IRFFT" in kind or kind == "3":
+        if not isinstance(lengths[-1], (int, np.integer)):
+            raise UnsupportedError("an inverse real Fourier transform of an open length", where="jax")
+        return _from_half_spectrum(c, x, axes, int(lengths[-1]))
+    if "RFFT" in kind or kind == "2":
+        x = c.node("Unsqueeze", x, c.ints([-1]))
+        x = c.node("DFT", x, None, c.constant(axes.pop(), np.int64), onesided=1)
+        inverse = 0
+    else:
+        inverse = int("IFFT" in kind or kind == "1")
+    for axis in axes:
+        x = c.node("DFT", x, None, c.constant(axis, np.int64), inverse=inverse)
+    return x
+
+
+def _from_half_spectrum(c: Context, x: ir.Value, axes: list[int], length: int) -> ir.Value:
+    """Return the real signal of a spectrum without its mirrored half."""
+    for axis in axes[:-1]:
+        x = c.node("DFT", x, None, c.constant(axis, np.int64), inverse=1)
+    axis = axes[-1]
+    mirrored = list(range((length - 1) // 2, 0, -1))
+    if mirrored:
+        tail = c.node("Gather", x, c.ints(mirrored), axis=axis)
+        x = c.node("Concat", x, pair(c, part(c, tail, 0), c.node("Neg", part(c, tail, 1))), axis=axis)
+    return part(c, c.node("DFT", x, None, c.constant(axis, np.int64), inverse=1), 0)
