@@ -87,7 +87,7 @@ class Load:
         if bad := re.search(r"Non-2xx or 3xx responses: (\d+)", text):
             raise RuntimeError(f"{bad[1]} of {good} answers failed")
         rate = float(re.search(r"Requests/sec:\s+(\S+)", text)[1])  # type: ignore[index]
-        return good, rate, milliseconds(re.search(r"50%\s+(\S+)", text)[1])  # type: ignore[index]
+        return good, rate, milliseconds(re.search(r"\n\s+50%\s+(\S+)", text)[1])  # type: ignore[index]
 
 
 def milliseconds(text: str) -> float:

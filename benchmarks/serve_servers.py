@@ -149,7 +149,7 @@ def command(server: str, model: Path, folder: Path, http: int, grpc: int) -> lis
             "debug": False,
         }
         (target / "settings.json").write_text(json.dumps({"host": "127.0.0.1", **ports}))
-        return ["env", "-u", "PYTHONPATH", python, "-m", "mlserver.cli", "start", str(target)]
+        return ["env", "-u", "PYTHONPATH", python, "-c", "from mlserver.cli import main; main()", "start", str(target)]
     template = os.environ.get("TRITON_COMMAND")
     if not template:
         return None

@@ -60,3 +60,47 @@ def test_a_missing_input_is_named(tmp_path: Path) -> None:
     function.metadata.signature = None
     with pytest.raises(FeedError, match="no column 'image'"):
         function.predict({"x": FEEDS["image"]})
+
+
+@pytest.mark.long
+def test_mlflow_serves_a_model_over_http(tmp_path: Path) -> None:
+    import contextlib
+    import json
+    import os
+    import signal
+    import socket
+    import subprocess
+    import sys
+    import time
+    import urllib.request
+
+    import sardonyx.mlflow as flavor
+
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed (MLflow's server)")
+    flavor.save_model(PATH, tmp_path / "saved")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(tmp_path / "saved"), "-h", "127.0.0.1",
+               "-p", str(port), "--env-manager", "local"]  # fmt: skip
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        end = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=2)
+                break
+            assert server.poll() is None and time.monotonic() < end, (tmp_path / "log").read_text()[-2000:]
+            time.sleep(0.3)
+        body = json.dumps({"inputs": {"image": FEEDS["image"].tolist()}}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/invocations", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            answer = json.load(reply)["predictions"]
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+    values = next(iter(answer.values())) if isinstance(answer, dict) else answer
+    np.testing.assert_allclose(np.array(values), Session(PATH).run(None, FEEDS)[0], rtol=1e-4, atol=1e-5)

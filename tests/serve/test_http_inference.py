@@ -205,6 +205,7 @@ def test_a_malformed_request_is_refused_by_name(client: Client, kind: str) -> No
         ("DELETE", "/v2/models/net", 405),
         ("GET", "/v3", 404),
         ("GET", "/v2/cudasharedmemory/status", 501),
+        ("POST", "/v2/cudasharedmemory/unregister", 200),
     ],
 )
 def test_paths_and_methods_are_checked(client: Client, method: str, path: str, status: int) -> None:

@@ -104,6 +104,9 @@ def test_a_long_list_is_read_ahead_of_the_json_around_it() -> None:
     assert isinstance(head.inputs[0].data, NumberList)
     assert (head.id, head.inputs[0].shape, head.outputs[0].name) == ("7", [20, 100], "y")
     assert parsed_input(text).tobytes() == VALUES.tobytes()
+    spaced = json.dumps(json.loads(text), indent=1).encode()
+    assert isinstance(json_codec.parse_head(spaced, True).inputs[0].data, NumberList)
+    assert parsed_input(spaced).tobytes() == VALUES.tobytes()
 
 
 def test_a_long_list_of_another_type_is_read_in_its_own_type() -> None:

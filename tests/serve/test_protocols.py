@@ -171,7 +171,7 @@ def test_a_stream_answers_in_order_and_reports_errors(both: Server) -> None:
     client.stop_stream()
     client.close()
     assert [str(item) for item in received if not isinstance(item, Exception)] == [str(n) for n in range(20) if n != 7]
-    assert "unknown model" in str(received[7])
+    assert "Request for unknown model" in str(received[7])
 
 
 @pytest.mark.parametrize("wire", ["http", "grpc"])

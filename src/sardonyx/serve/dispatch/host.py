@@ -53,7 +53,8 @@ class Host:
                 return endpoint
             if name in self._unloaded or self.is_loading:
                 raise RequestError("the model is not loaded.", kind="unavailable", where=name, retry_after=1.0)
-            raise RequestError(f"unknown model {shortened(name)}.", kind="not_found")
+            # The first words are Triton's: its clients compare them.
+            raise RequestError(f"Request for unknown model: {shortened(name)} is not found.", kind="not_found")
         endpoint = self._endpoints.get(name, {}).get(version)
         if endpoint is None:
             if name not in self._endpoints:

@@ -89,6 +89,10 @@ def _unregister(service: Service, message: Any) -> Any:
     return _new("SystemSharedMemoryUnregisterResponse")
 
 
+def _unregister_cuda(service: Service, message: Any) -> Any:
+    return _new("CudaSharedMemoryUnregisterResponse")
+
+
 def _cuda(service: Service, message: Any) -> Any:
     raise RequestError("the server has no CUDA devices, and so none of their shared memory.", kind="unsupported")
 
@@ -136,7 +140,7 @@ CALLS: dict[str, tuple[str, str, CallHandler]] = {
     "SystemSharedMemoryUnregister": ("SystemSharedMemoryUnregisterRequest", "admin", _unregister),
     "CudaSharedMemoryStatus": ("CudaSharedMemoryStatusRequest", "admin", _cuda),
     "CudaSharedMemoryRegister": ("CudaSharedMemoryRegisterRequest", "admin", _cuda),
-    "CudaSharedMemoryUnregister": ("CudaSharedMemoryUnregisterRequest", "admin", _cuda),
+    "CudaSharedMemoryUnregister": ("CudaSharedMemoryUnregisterRequest", "admin", _unregister_cuda),
     "TraceSetting": ("TraceSettingRequest", "admin", _trace_setting),
     "LogSettings": ("LogSettingsRequest", "admin", _log_settings),
 }

@@ -170,6 +170,11 @@ def unregister(call: Call) -> HttpResponse:
     return HttpResponse(content_type="")
 
 
+def unregister_cuda(call: Call) -> HttpResponse:
+    """Do nothing: no region of CUDA is registered."""
+    return HttpResponse(content_type="")
+
+
 def cuda(call: Call) -> HttpResponse:
     """Refuse shared memory of CUDA devices."""
     raise RequestError("the server has no CUDA devices, and so none of their shared memory.", kind="unsupported")

@@ -68,6 +68,7 @@ _TABLE: tuple[tuple[str, dict[str, Handler], str, str], ...] = (
     (r"/v2/systemsharedmemory/region/(?P<name>[^/]{1,384})/status", _get(handlers.shared_memory_status), "admin", ""),
     (r"/v2/systemsharedmemory/region/(?P<name>[^/]{1,384})/register", _post(handlers.register), "admin", ""),
     (r"/v2/systemsharedmemory/(?:region/(?P<name>[^/]{1,384})/)?unregister", _post(handlers.unregister), "admin", ""),
+    (r"/v2/cudasharedmemory(?:/region/[^/]+)?/unregister", _post(handlers.unregister_cuda), "admin", ""),
     (r"/v2/cudasharedmemory/.*", _get(handlers.cuda) | _post(handlers.cuda), "admin", ""),
     (_MODEL + "/weights", _post(handlers.weights), "admin", ""),
     (_MODEL + "/edit", _post(handlers.edit), "admin", ""),

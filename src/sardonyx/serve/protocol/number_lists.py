@@ -36,7 +36,7 @@ _SLOW_NUMBERS = 1024
 
 _FINISHED, _SLOW = 0, 1
 
-_KEY = b'"data":['
+_KEY = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
 
 _NAME = secrets.token_hex(16).encode()
 """Begins the names of lists; a client cannot know it."""
@@ -100,9 +100,9 @@ def without_number_lists(body: bytes) -> tuple[bytes, dict[bytes, NumberList]]:
     """
     lists: dict[bytes, NumberList] = {}
     parts, position = [], 0
-    while (key := body.find(_KEY, position)) >= 0 and len(lists) < _LISTS:
-        begin = key + len(_KEY) - 1
-        parsed = parse_float32(body, begin) if b'"FP32"' in body[max(0, key - LONG) : key] else None
+    while (key := _KEY.search(body, position)) is not None and len(lists) < _LISTS:
+        begin = key.end() - 1
+        parsed = parse_float32(body, begin) if b'"FP32"' in body[max(0, key.start() - LONG) : begin] else None
         if parsed is None:
             break
         array, end = parsed

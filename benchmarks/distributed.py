@@ -1,0 +1,142 @@
+"""Measure batch inference on local clusters: rows a second of Ray Data and Dask, beside one process.
+
+    python benchmarks/distributed.py --model resnet18.onnx --rows 256 --engines ray dask
+
+One process predicts all rows with one thread; Ray Data uses two actors of one thread, Dask two processes of one thread.
+The ratio to two single processes is 1 if an engine costs nothing; the goal is 0.95. The time of an engine is that of
+a second pass in the same cluster; Ray Data starts its actors anew in each pass, `ray actors` keeps them.
+
+An engine that is not installed is named and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import rich.console
+import rich.table
+
+PROCESSES = 2
+
+
+def rows_of(model: Path, count: int) -> tuple[str, np.ndarray]:
+    """Return the name of the first input, and random rows for it; open sizes are 1."""
+    value = onnx.load(model, load_external_data=False).graph.input[0]
+    shape = [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim][1:]
+    return value.name, np.random.default_rng(0).standard_normal((count, *shape)).astype(np.float32)
+
+
+def timed(work: Callable[[], Any]) -> float:
+    work()
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def single(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
+    """Return seconds of one process for a half of the rows: the share of each process of an engine."""
+    from sardonyx.distributed import Predictor
+
+    predictor = Predictor(image)
+    half = rows[: len(rows) // PROCESSES]
+    return timed(lambda: [predictor({name: half[at : at + batch]}) for at in range(0, len(half), batch)])
+
+
+def with_ray(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
+    import ray
+
+    from sardonyx.distributed.ray import _Actor
+
+    ray.init(num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False, object_store_memory=1 << 30)
+    try:
+        reference = ray.put(image)
+        actor = ray.remote(num_cpus=1)(_Actor)
+        pool = ray.util.ActorPool([actor.remote(reference, None) for _ in range(PROCESSES)])
+        batches = [ray.put({name: rows[at : at + batch]}) for at in range(0, len(rows), batch)]
+        return timed(lambda: list(pool.map_unordered(lambda worker, part: worker.__call__.remote(part), batches)))
+    finally:
+        ray.shutdown()
+
+
+def with_ray_data(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
+    import ray
+
+    from sardonyx.distributed.ray import map_batches
+
+    ray.init(num_cpus=PROCESSES + 1, include_dashboard=False, log_to_driver=False, object_store_memory=1 << 30)
+    try:
+        data = ray.data.from_numpy(rows).rename_columns({"data": name}).repartition(len(rows) // batch).materialize()
+
+        def work() -> None:
+            for _ in map_batches(data, image, actors=PROCESSES, batch_size=batch).iter_batches(batch_size=batch):
+                pass
+
+        return timed(work)
+    finally:
+        ray.shutdown()
+
+
+def with_dask(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
+    import dask.array
+    from dask.distributed import Client, LocalCluster
+
+    from sardonyx.distributed import map_blocks
+
+    with LocalCluster(n_workers=PROCESSES, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+        blocks = dask.array.from_array(rows, chunks=(batch, *rows.shape[1:])).persist()
+        return timed(lambda: map_blocks(blocks, image).compute())
+
+
+ENGINES: dict[str, tuple[str, Callable[[Any, str, np.ndarray, int], float]]] = {
+    "ray data": ("ray", with_ray_data), "ray actors": ("ray", with_ray), "dask": ("dask.distributed", with_dask),
+}  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="a model with one float input and an open batch")
+    parser.add_argument("--rows", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--check", type=float, help="fail below this ratio")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    from sardonyx.distributed import Image
+
+    os.environ["OMP_NUM_THREADS"] = "1"
+    image = Image.compile(arguments.model, threads=1)
+    name, rows = rows_of(arguments.model, arguments.rows)
+    table = rich.table.Table("engine", "rows/s", "ratio to two single processes")
+    results = []
+    for engine in arguments.engines:
+        package, work = ENGINES[engine]
+        if importlib.util.find_spec(package.partition(".")[0]) is None:
+            print(f"{engine} is not installed: left out")
+            continue
+        pairs = []
+        for _ in range(arguments.rounds):
+            alone = single(image, name, rows, arguments.batch)
+            pairs.append((alone, work(image, name, rows, arguments.batch)))
+        ratio = float(np.median([alone / seconds for alone, seconds in pairs]))
+        rate = float(np.median([len(rows) / seconds for _, seconds in pairs]))
+        results.append({"engine": engine, "rows_per_second": rate, "ratio": ratio})
+        table.add_row(engine, f"{rate:,.1f}", f"{ratio:.2f}")
+    rich.console.Console().print(table)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1))
+    return int(arguments.check is not None and any(result["ratio"] < arguments.check for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
