@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.executor.thread_pool import Pool
 from sardonyx.compiler.llvm.elf_loader import Code, MappedCode, loaded
 from sardonyx.compiler.llvm.object_code import LoadedCode, compiled, module_text
@@ -155,6 +154,9 @@ def _same(blocks: np.ndarray, starts: np.ndarray, distances: np.ndarray) -> np.n
 
 @functools.cache
 def _code(target: Target) -> MappedCode | LoadedCode:
+    # Imported here: a program from the store packs only weights that change.
+    from sardonyx.compiler.codegen.kernel_builder import Kernel
+
     kernel, lanes = Kernel(target), target.lanes(32)
     e = kernel.emitter
     packed, source, starts, distances, order, numbers, denormal = (kernel.buffer(shared=True) for _ in range(7))
