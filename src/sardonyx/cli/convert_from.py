@@ -32,7 +32,7 @@ def command(
         typer.Option(help="Open sizes, NAME:0=batch,2=time (repeatable); by default all.", show_default=False),
     ] = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="Fix all sizes to those of the sample.")] = False,
-    exporter: Annotated[str, typer.Option(help="auto, sardonyx, or another program: torch.onnx.")] = "auto",
+    exporter: Annotated[str, typer.Option(help="auto, sardonyx, recorded, or another program: torch.onnx.")] = "auto",
     opset: Annotated[int | None, typer.Option(help="The operator set to write.", show_default=False)] = None,
     unproved: Annotated[bool, typer.Option("--unproved", help="Write a model that is not proved.")] = False,
     trust: Annotated[bool, typer.Option("--trust", help="Load files that may execute code (pickles, joblib).")] = False,

@@ -1,7 +1,7 @@
 """Checks of a program as guards of its model: inputs that fail a check make the model fail.
 
 A guard is a ``Reshape`` of a result whose first size is a value: the result's own size if the check holds, else a
-negative number, which every runtime refuses. The value is named after the line of the check.
+number below -1, which ONNX does not admit. The value is named after the line of the check.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PREFIX = "guard: "
 """Begin of the names of guards."""
 
 REFUSED = -3
-"""The size that no runtime accepts; -1 and 0 have meanings."""
+"""A size that ONNX does not admit; -1 and 0 have meanings."""
 
 MOST_LABELS = 4
 """Maximum number of lines in the name of a guard."""
