@@ -41,6 +41,9 @@ ENERGY = 0.99
 
 _MOST_SAMPLES = 512
 
+_MOST_ELEMENTS = 1 << 26
+"""Elements of a weight above which a decomposition would take minutes and gigabytes."""
+
 
 @dataclass(frozen=True)
 class FactorizedLayer:
@@ -199,8 +202,8 @@ def _factorized(
         reason = "a transposed convolution"
     elif site.groups > 1:
         reason = "a convolution with groups"
-    elif node.op_type == "MatMul" and weight.ndim != 2:
-        reason = "the weight is no matrix"
+    elif size > _MOST_ELEMENTS:
+        reason = f"the weight has {size:,} elements, more than {_MOST_ELEMENTS:,}"
     if reason:
         return FactorizedLayer(**{**vars(unchanged), "reason": reason})
     matrix = site.matrix(weight.astype(np.float32))[0]
