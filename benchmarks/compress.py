@@ -118,7 +118,7 @@ def measure(task: Task, ways: list[str], folder: Path, cache: Path | None = None
 
 
 def compare_with_best(before: Measurement, rows: list[dict[str, Any]]) -> None:
-    """Add our loss against the peer with the best metric to our row, with the paired interval if there are scores."""
+    """Add our loss against the peer with the best metric to our row, paired if there are scores."""
     ours = next((row for row in rows if row["way"] == "sardonyx" and "value" in row), None)
     peers = [row for row in rows if "value" in row and not row["way"].startswith("sardonyx")]
     if ours is None or not peers:

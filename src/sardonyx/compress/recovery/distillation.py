@@ -77,15 +77,15 @@ def distill(
 
 
 class _Teacher:
-    """The answers of the original; the first output ahead of a Softmax."""
+    """The answers of the original."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._names = {str(value.name): _ahead(value, first=not i) for i, value in enumerate(_floats(model))}
+        self._names = [str(value.name) for value in _floats(model)]
         self._session = Session(model, compile="wait")
 
     def answers(self, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the outputs by name."""
-        results = self._session.run(list(self._names.values()), feeds)
+        results = self._session.run(self._names, feeds)
         return {name: np.asarray(one) for name, one in zip(self._names, results, strict=True)}
 
     def labelled(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,16 +159,6 @@ def _floats(model: ir.Model) -> list[ir.Value]:
     if not values:
         raise OptionError("expected a model with a floating-point output.", where="teacher")
     return values
-
-
-def _ahead(value: ir.Value, *, first: bool) -> str:
-    """Return the name of the value that the loss reads: for the first output, ahead of a Softmax."""
-    producer = value.producer()
-    while producer is not None and producer.op_type == "Identity" and producer.inputs[0] is not None:
-        producer = producer.inputs[0].producer()
-    if first and producer is not None and producer.op_type == "Softmax" and not producer.domain and producer.inputs[0]:
-        return str(producer.inputs[0].name)
-    return str(value.name)
 
 
 def _has_open_batch(model: ir.Model) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sardonyx.core import language as L
 from sardonyx.core.ir.types import TensorType
@@ -14,13 +13,10 @@ from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, label_
 class TeacherOutputs(Loss):
     """The squared distance from the teacher's outputs, each relative to its power.
 
-    The first output is compared ahead of a Softmax, where the distance has the same weight for every class.
-
     Attributes:
         powers: The mean square of each of the teacher's outputs, by name.
     """
 
-    undone: ClassVar[str] = "Softmax"
     powers: tuple[tuple[str, float], ...] = ()
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
