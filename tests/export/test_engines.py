@@ -55,6 +55,20 @@ def test_openvino_refuses_an_operator_by_name() -> None:
         sardonyx.convert_to(model, "openvino")
 
 
+def test_a_core_ml_package_is_checked_by_its_specification(tmp_path: Path) -> None:
+    pytest.importorskip("coremltools", reason="needs coremltools (sardonyx[coreml])")
+    result = sardonyx.convert_to(network(), "coreml")
+    verdict = result.report.verdict
+    assert verdict.status == "not proved" and "specification only" in verdict.reason
+    (package,) = result.save(tmp_path / "net.mlpackage", unproved=True)
+    assert (package / "Manifest.json").is_file()
+    assert [port.name for port in result.artifact.description.output] == ["y"]
+    graph = parser.parse_graph("agraph (float[2,2] x) => (float y) { y = Det(x) }")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(UnsupportedError, match="MIL has no form for Det"):
+        sardonyx.convert_to(model, "coreml")
+
+
 @pytest.mark.parametrize("target", ["mnn", "ncnn"])
 def test_a_missing_package_is_named_with_its_extra(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)

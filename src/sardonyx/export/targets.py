@@ -62,6 +62,15 @@ TARGETS: tuple[Target, ...] = (
         extra="openvino",
     ),
     Target(
+        "coreml",
+        "sardonyx.export.coreml",
+        ".mlpackage",
+        "a Core ML package, through MIL of coremltools",
+        "none here: checked by its specification only",
+        requires=("coremltools",),
+        extra="coreml",
+    ),
+    Target(
         "ncnn",
         "sardonyx.export.ncnn",
         ".param",
