@@ -5,7 +5,8 @@
     python benchmarks/convert.py --json out.jsonl --table
 
 The way ``round-trip`` converts a source to a model and the model to torch: the result is proved against the model, and
-captured by ``torch.export`` with open sizes. ``onnx-files`` are the public models beside ``SARDONYX_SUITES``.
+captured by ``torch.export`` with open sizes. A way ``to-TARGET`` (``to-tflite``, ``to-openvino``, …) converts the model
+to a target of ``convert-to`` and proves that. ``onnx-files`` are the public models beside ``SARDONYX_SUITES``.
 
 Sources are the modules of ``convert_sources``. The cases of a source run one after another in a process of its own; a
 case that exceeds the limit ends the process, and a new one continues. Results are JSON lines; cases that the file holds
@@ -59,8 +60,8 @@ def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
     import sardonyx
     from sardonyx.errors import SardonyxError
 
-    if way == "round-trip":
-        return round_trip(source, case)
+    if way == "round-trip" or way.startswith("to-"):
+        return round_trip(source, case, way)
     began = time.perf_counter()
     row: dict[str, Any] = {"source": source, "case": case, "way": way}
     try:
@@ -90,13 +91,13 @@ def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
     return row
 
 
-def round_trip(source: str, case: str) -> dict[str, Any]:
-    """Convert one case to a model and back to torch; return the row of the way back."""
+def round_trip(source: str, case: str, way: str) -> dict[str, Any]:
+    """Convert one case to a model and that to torch or to a target; return the row of the way out."""
     import sardonyx
     from sardonyx.errors import SardonyxError
 
     began = time.perf_counter()
-    row: dict[str, Any] = {"source": source, "case": case, "way": "round-trip"}
+    row: dict[str, Any] = {"source": source, "case": case, "way": way}
     try:
         program, inputs = source_cases(source)[case]()
         model, feeds = program, inputs
@@ -106,7 +107,8 @@ def round_trip(source: str, case: str) -> dict[str, Any]:
     except Exception as error:  # A source without a model is no failure of the way back.
         return {**row, "status": "no source", "reason": f"{type(error).__name__}: {error}"[:300]}
     try:
-        result = sardonyx.convert_to(model, "torch", inputs=feeds)
+        target = "torch" if way == "round-trip" else way.removeprefix("to-")
+        result = sardonyx.convert_to(model, target, inputs=feeds)
         report = result.report
         row |= {
             "status": report.verdict.status,
@@ -117,7 +119,7 @@ def round_trip(source: str, case: str) -> dict[str, Any]:
             "definitions": {form: count for form, count in report.forms.items() if form.endswith("definition")},
             "seconds": dict(report.seconds),
             "notes": list(report.notes),
-            "captured": _captured(result.artifact, model, feeds),
+            "captured": _captured(result.artifact, model, feeds) if target == "torch" else "",
         }
     except SardonyxError as error:
         row |= {"status": "refused", "reason": str(error)[:700], "where": error.where[:300]}
