@@ -26,6 +26,9 @@ import onnx
 import rich.console
 import rich.table
 
+# The folder of this file would hide the package `distributed` of Dask.
+sys.path = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent]
+
 PROCESSES = 2
 
 
@@ -98,7 +101,7 @@ def with_dask(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
 
 
 ENGINES: dict[str, tuple[str, Callable[[Any, str, np.ndarray, int], float]]] = {
-    "ray data": ("ray", with_ray_data), "ray actors": ("ray", with_ray), "dask": ("dask.distributed", with_dask),
+    "ray data": ("ray", with_ray_data), "ray actors": ("ray", with_ray), "dask": ("distributed", with_dask),
 }  # fmt: skip
 
 
