@@ -100,10 +100,9 @@ def round_trip(source: str, case: str, way: str) -> dict[str, Any]:
     row: dict[str, Any] = {"source": source, "case": case, "way": way}
     try:
         program, inputs = source_cases(source)[case]()
-        model, feeds = program, inputs
-        if source != "onnx-files":
-            model = sardonyx.convert(program, inputs).model
-            feeds = _named(model, inputs)
+        is_file = source == "onnx-files"
+        model = sardonyx.load(program) if is_file else sardonyx.convert(program, inputs).model
+        feeds = inputs if is_file else _named(model, inputs)
     except Exception as error:  # A source without a model is no failure of the way back.
         return {**row, "status": "no source", "reason": f"{type(error).__name__}: {error}"[:300]}
     try:

@@ -46,6 +46,13 @@ TARGETS: tuple[Target, ...] = (
         extra="torch",
     ),
     Target(
+        "stablehlo",
+        "sardonyx.export.stablehlo.exporter",
+        ".mlir",
+        "the text of an MLIR module in StableHLO, weights included",
+        "XLA runs the text through jax, where installed (extra: jax)",
+    ),
+    Target(
         "tflite",
         "sardonyx.export.tflite.exporter",
         ".tflite",

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import numpy as np
 
-_ERX = 8.45062911510467529297e-01
+ERX = 8.45062911510467529297e-01
 """``erf(1)`` to single precision: the offset of the approximation around 1."""
 
 # Coefficients from the constant term on.
-_NEAR_ZERO = (
+NEAR_ZERO = (
     (1.28379167095512558561e-01, -3.25042107247001499370e-01, -2.84817495755985104766e-02,
      -5.77027029648944159157e-03, -2.37630166566501626084e-05),
     (1.0, 3.97917223959155352819e-01, 6.50222499887672944485e-02, 5.08130628187576562776e-03,
      1.32494738004321644526e-04, -3.96022827877536812320e-06),
 )  # fmt: skip
-_NEAR_ONE = (
+NEAR_ONE = (
     (-2.36211856075265944077e-03, 4.14856118683748331666e-01, -3.72207876035701323847e-01,
      3.18346619901161753674e-01, -1.10894694282396677476e-01, 3.54783043256182359371e-02,
      -2.16637559486879084300e-03),
     (1.0, 1.06420880400844228286e-01, 5.40397917702171048937e-01, 7.18286544141962662868e-02,
      1.26171219808761642112e-01, 1.36370839120290507362e-02, 1.19844998467991074170e-02),
 )  # fmt: skip
-_MIDDLE = (
+MIDDLE = (
     (-9.86494403484714822705e-03, -6.93858572707181764372e-01, -1.05586262253232909814e+01,
      -6.23753324503260060396e+01, -1.62396669462573470355e+02, -1.84605092906711035994e+02,
      -8.12874355063065934246e+01, -9.81432934416914548592e+00),
@@ -33,7 +33,7 @@ _MIDDLE = (
      6.45387271733267880336e+02, 4.29008140027567833386e+02, 1.08635005541779435134e+02,
      6.57024977031928170135e+00, -6.04244152148580987438e-02),
 )  # fmt: skip
-_FAR = (
+FAR = (
     (-9.86494292470009928597e-03, -7.99283237680523006574e-01, -1.77579549177547519889e+01,
      -1.60636384855821916062e+02, -6.37566443368389627722e+02, -1.02509513161107724954e+03,
      -4.83519191608651397019e+02),
@@ -59,10 +59,10 @@ def erf(x: np.ndarray) -> np.ndarray:
 def _compute_block(x: np.ndarray) -> np.ndarray:
     size = np.minimum(np.abs(x), 6.0)  # The result is 1 from 6 on.
     square = size * size
-    small = size + size * _ratio(square, _NEAR_ZERO)
-    near_one = _ERX + _ratio(size - 1, _NEAR_ONE)
+    small = size + size * _ratio(square, NEAR_ZERO)
+    near_one = ERX + _ratio(size - 1, NEAR_ONE)
     inverse = 1 / np.maximum(square, 1)
-    tail = np.where(size < 1 / 0.35, _ratio(inverse, _MIDDLE), _ratio(inverse, _FAR))
+    tail = np.where(size < 1 / 0.35, _ratio(inverse, MIDDLE), _ratio(inverse, FAR))
     large = 1 - np.exp(-square - 0.5625 + tail) / np.maximum(size, 1)
     result: np.ndarray = np.copysign(np.where(size < 0.84375, small, np.where(size < 1.25, near_one, large)), x)
     return result
