@@ -83,6 +83,7 @@ NEEDED = {
     **dict.fromkeys(("sign", "verify"), "model_signing"),
     "sbom": "cyclonedx",
     "convert": "torch",
+    "convert-to": "torch",
 }
 """Package that a page or a verb needs, by its name."""
 
