@@ -92,6 +92,7 @@ def _head_with_lists(data: bytes) -> RequestHead | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     count = 0
+    part: Any  # A field that is decoded as raw text cannot declare the other form.
     for part in head.inputs:
         name = bytes(part.data)
         if name in lists:
