@@ -148,10 +148,12 @@ def _captured(module: Any, model: Any, feeds: Any) -> str:
 
     if not feeds:
         return "no examples"
-    tensors = tuple(torch.from_numpy(feeds[str(value.name)].copy()) for value in model.graph.inputs)
+    # Other inputs are weights that may be overridden.
+    inputs = [value for value in model.graph.inputs if str(value.name) in feeds]
+    tensors = tuple(torch.from_numpy(feeds[str(value.name)].copy()) for value in inputs)
     shapes = [
         {axis: torch.export.Dim.AUTO for axis, size in enumerate(value.shape or ()) if not isinstance(size, int)}
-        for value in model.graph.inputs
+        for value in inputs
     ]
     errors = []
     for kind, dynamic in (("open", shapes), ("fixed", None)):
