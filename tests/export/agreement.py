@@ -95,4 +95,4 @@ def _is_close(expected: Any, actual: Any) -> bool:
     arrays = isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray)
     if not arrays or expected.dtype != actual.dtype or expected.shape != actual.shape or expected.dtype.kind != "f":
         return False
-    return bool(np.allclose(actual, expected, rtol=1e-3, atol=ABSOLUTE, equal_nan=True))
+    return bool(np.allclose(actual, expected, rtol=0, atol=ABSOLUTE, equal_nan=True))
