@@ -290,3 +290,32 @@ def test_an_image_is_resized_to_nothing() -> None:
     for options in ({"providers": ["reference"]}, {"compile": "wait"}):
         (y,) = Session(model, **options).run(None, feeds)
         assert y.shape == (2, 1, 5, 0)
+
+
+EMPTY = "g (float[0] x, int64[1] start, int64[1] axis) => (float y) <int64[1] end = {5}, int64[1] step = {1}>"
+NOTHING = "g (float[A] x, float[N] u) => (float y) <int64[0, 1] i = {}> { y = ScatterND (x, i, u) }"
+TEXTS = "g (string[A, B, C] x, int64[1] axis) => (string y) { y = Squeeze (x, axis) }"
+
+
+@pytest.mark.parametrize(
+    ("text", "good", "bad"),
+    [
+        (f"{EMPTY} {{ y = Slice (x, start, end, axis, step) }}", {"x": np.zeros(0, F), "axis": 0}, {"axis": 1}),
+        (NOTHING, {"x": np.zeros(3, F), "u": np.zeros(0, F)}, {"u": np.zeros(1, F)}),
+        (TEXTS, {"x": np.zeros((2, 0, 1), object), "axis": 2}, {"x": np.zeros((2, 0, 3), object)}),
+    ],
+    ids=["slice", "scatter", "texts"],
+)
+def test_operators_without_work_refuse_what_does_not_fit(text: str, good: dict[str, Any], bad: dict[str, Any]) -> None:
+    model = model_of(text)
+    for changes in ({}, bad):
+        feeds = {**good, **changes}
+        if "axis" in feeds:
+            feeds["axis"] = np.array([feeds["axis"]])
+        if "start" in [value.name for value in model.graph.input]:
+            feeds["start"] = np.zeros(1, np.int64)
+        results = outcomes(model, feeds)
+        if changes:
+            assert results == [ShapeError, ShapeError]
+        else:
+            np.testing.assert_array_equal(*(answers[0] for answers in results))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.compiler.analysis.shape_guards import select_known
+from sardonyx.compiler.analysis.shape_guards import Equal, select_known
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.call import interpreted
 from sardonyx.compiler.call.call_context import Linked
@@ -272,6 +272,11 @@ class Program:
         return overwritable(self.launches, [(inputs[i], results[j]) for i, j in pairs])
 
     # Planning.
+
+    @property
+    def unplanned_guards(self) -> Sequence[Equal]:
+        """The pairs of sizes that no plan checks: those of a program without kernels."""
+        return () if any(isinstance(step, Segment) for step in self.steps) else self._compiled.guards
 
     def plan_whole(self, size_tensors: Sequence[Value] = ()) -> Plan:
         """Return the plan of a fully native program as one segment, with the sizes of all results.

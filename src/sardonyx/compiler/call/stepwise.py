@@ -18,6 +18,7 @@ from sardonyx.base.signals import INTERRUPTS
 from sardonyx.base.span_recorder import record_span
 from sardonyx.compiler.analysis.control_flow import CONTROL
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
+from sardonyx.compiler.analysis.shape_guards import Equal, select_known
 from sardonyx.compiler.analysis.shape_stable_loops import ShapeStability
 from sardonyx.compiler.call import interpreted
 from sardonyx.compiler.call.call_context import Context, Linked
@@ -75,6 +76,10 @@ class Callee(Protocol):
     row_bytes: dict[tuple[int, ...], int]
     stable_sizes: dict[tuple[int, ...], Sizes | None]
 
+    @property
+    def unplanned_guards(self) -> Sequence[Equal]:
+        """The pairs of sizes that no plan checks."""
+
     def plan(self, number: int, names: Collection[str] | None = None, but: str = "") -> Linked:
         """Return the plan of a step."""
 
@@ -116,6 +121,9 @@ class Call:
                         self._play_shape_stable(number, step, step.stability)
                 else:
                     self._play_segment(number, step)
+            for a, b in select_known(self.program.unplanned_guards, frozenset(self._sizes)):
+                if evaluate(a, self._sizes) != evaluate(b, self._sizes):
+                    raise Fault(f"{a} and {b} must be equal")
             if recorder is not None:
                 recorder.sizes[id(self.program)] = self._sizes
             return [interpreted.result(value, self._env, self._sizes) for value in self.program.function.results]

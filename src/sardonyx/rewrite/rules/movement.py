@@ -97,9 +97,10 @@ def scatter_over_everything(data: V, indices: V, updates: V, reduction: A) -> Re
 
 def _has_no_indices(m: Match) -> bool:
     shape, updates = facts.static_shape(m.indices), facts.static_shape(m.updates)
-    # The last axis of ScatterND's indices enumerates axes, not elements. Updates that are not empty are an error.
+    # The last axis of ScatterND's indices enumerates axes, not elements. Updates that are not empty are an error,
+    # which a call with an open number of updates may meet.
     is_empty = shape is not None and 0 in shape[: len(shape) - (m.root.op_type == "ScatterND")]
-    return is_empty and (updates is None or 0 in updates)
+    return is_empty and updates is not None and 0 in updates
 
 
 @rule("eliminate_overwritten_scatter", exactness=EXACT)

@@ -17,6 +17,10 @@ def _selects_everything(m: Match) -> bool:
     s, steps = m.site, m.site.input(4)
     if steps is not None and set(s.sizes.constant(steps) or (0,)) != {1}:
         return False
+    axes = s.input(3)
+    if axes is not None and s.sizes.constant(axes) is None:
+        # An axis out of range is an error, also where nothing can be cut off.
+        return False
     if have_same_dims(s, m.x, s.output):
         return True
     ranges = slice_ranges(s, s.node)
