@@ -319,3 +319,15 @@ def test_operators_without_work_refuse_what_does_not_fit(text: str, good: dict[s
             assert results == [ShapeError, ShapeError]
         else:
             np.testing.assert_array_equal(*(answers[0] for answers in results))
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "pytorch_half_pixel", "asymmetric"])
+@pytest.mark.parametrize(("size", "resized"), [(3, 5), (3, 7), (6, 14), (7, 3)])
+def test_positions_on_the_border_of_two_pixels_read_the_same_pixel(mode: str, size: int, resized: int) -> None:
+    text = (
+        f"g (float[1, 1, 1, {size}] x, int64[4] sizes) => (float y) {{ y = Resize <mode = "
+        f'"nearest", nearest_mode = "floor", coordinate_transformation_mode = "{mode}"> (x, , , sizes) }}'
+    )
+    feeds = {"x": np.arange(size, dtype=F).reshape(1, 1, 1, size), "sizes": np.array([1, 1, 1, resized])}
+    interpreted, compiled = outcomes(model_of(text), feeds)
+    np.testing.assert_array_equal(interpreted[0], compiled[0])

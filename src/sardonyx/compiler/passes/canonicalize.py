@@ -2,7 +2,8 @@
 
 - A ``convolve`` reads an image ``[N, G * C, spatial]`` and returns an image ``[N, G * M, spatial]``; the movements from
   and to Core's form are adjacent to the ``convolve``.
-- A division by a constant is a multiplication, unless the reciprocal would lose more than a rounding.
+- A division by a constant is a multiplication, unless the reciprocal would lose more than a rounding, or a rounding
+  would decide which element is read.
 - A window over a whole image is a ``reduce``.
 - A product of two computed operands sums along the last axes of the first; a permute after a product that exchanges
   rows and columns exchanges the operands.
@@ -27,6 +28,7 @@ from typing import Any, cast
 import numpy as np
 
 from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.analysis.weight_gradients import has_kernel
 from sardonyx.compiler.passes.gathered_tables import gather_rows
@@ -51,12 +53,14 @@ class _Context:
         images: The image of each result of a ``convolve``, before the movements to Core's form.
         swapped: By a result of a ``convolve`` in Core's form: the same before the last permute.
         users: Number of readers of each value of the function.
+        decisive: Values whose last bit may decide which element is read, or which branch of a comparison holds.
     """
 
     target: Target
     images: dict[Value, Tensor] = field(default_factory=dict)
     swapped: dict[Value, Tensor] = field(default_factory=dict)
     users: Counter[Value] = field(default_factory=Counter)
+    decisive: frozenset[Value] = frozenset()
 
 
 def canonicalize(inner: Function, target: Target) -> Function:
@@ -66,7 +70,27 @@ def canonicalize(inner: Function, target: Target) -> Function:
     """
     users = Counter(operand for value in inner.values for operand in value.operands)
     users.update(inner.results)
-    return CANONICAL_FORMS.apply(inner, _Context(target, users=users))
+    return CANONICAL_FORMS.apply(inner, _Context(target, users=users, decisive=_decisive(inner)))
+
+
+_STEPS = frozenset({"floor", "ceil", "less", "equal", "rem"})
+"""Functions that jump: a rounding before them changes the result by more than a rounding.
+
+``round`` is not among them: quantizations round, and their codes may differ by one.
+"""
+
+_PASSING = frozenset({"reshape", "permute", "broadcast", "slice", "concat", "reverse", "pad"}) | ELEMENTWISE
+
+
+def _decisive(inner: Function) -> frozenset[Value]:
+    """Return the operands of jumps and the indices of gathers, with the values that they are computed from."""
+    decisive: set[Value] = set()
+    for value in reversed(inner.values):
+        if value.op in _STEPS or (value.op in _PASSING and value in decisive):
+            decisive.update(value.operands)
+        elif value.op in ("gather", "scatter"):
+            decisive.add(value.operands[1])
+    return frozenset(decisive)
 
 
 @CANONICAL_FORMS.rule("reduce_window")
@@ -199,7 +223,7 @@ def convolve_images(m: Match, x: Tensor, w: Tensor, **params: Any) -> Value | No
 
 @CANONICAL_FORMS.rule("div")
 def reciprocal(m: Match, x: Tensor, divisor: Tensor) -> Value | None:
-    """``x / c`` is ``x * (1 / c)`` for constants whose reciprocal is normal."""
+    """``x / c`` is ``x * (1 / c)`` if the reciprocal is normal, and exact where the last bit is decisive."""
     known = divisor.operands[0] if divisor.op == "broadcast" else divisor
     dtype = m.type.dtype
     if not known.is_constant or dtype not in (t.FLOAT, t.DOUBLE):
@@ -207,6 +231,8 @@ def reciprocal(m: Match, x: Tensor, divisor: Tensor) -> Value | None:
     array = np.asarray(known.known)
     with np.errstate(all="ignore"):
         inverse = (1 / array).astype(array.dtype)
+    if m.value in m.context.decisive and not (np.abs(np.frexp(array)[0]) == 0.5).all():
+        return None
     smallest = np.finfo(array.dtype).tiny
     if not (np.isfinite(inverse).all() and (np.abs(inverse) >= smallest).all()):
         return None
