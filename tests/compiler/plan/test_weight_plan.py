@@ -63,6 +63,15 @@ def test_memory_of_a_packed_weight_is_not_reused_while_somebody_reads() -> None:
     assert packed(packing, source)[0].ctypes.data == address
 
 
+def test_memory_of_a_packed_weight_is_not_reused_while_a_view_exists() -> None:
+    source = np.arange(1024, dtype=np.float32)
+    packing = Packing.of(lambda array: array[::-1].copy(), source, TARGET)
+    assert packing is not None
+    part = packed(packing, source)[0].reshape(2, -1)[1]
+    packed(packing, source + 1)
+    np.testing.assert_array_equal(part, source[:512][::-1])
+
+
 def test_denormal_numbers_are_noticed() -> None:
     source = np.ones(1024, np.float32)
     packing = Packing.of(lambda array: array[::-1].copy(), source, TARGET)
@@ -105,6 +114,65 @@ def test_one_of_several_weights_is_replaced() -> None:
     again = native.reweighted(newer)
     assert again is not None
     np.testing.assert_array_equal(run(again, feeds)[0], run(NativeModel.compiled(newer), feeds)[0])
+
+
+def test_weights_that_the_first_update_left_may_change_later() -> None:
+    model, feeds = filled("products")
+    native: NativeModel | None = NativeModel.compiled(model)
+    names = [name for name, value in model.graph.initializers.items() if value.const_value is not None]
+    for name in [*names, *reversed(names)]:
+        model = with_weights(model, lambda other, array: drawn(other, array) if other == name else array)  # noqa: B023
+        assert native is not None
+        native = native.reweighted(model)
+        assert native is not None
+        for actual, expected in zip(run(native, feeds), run(NativeModel.compiled(model), feeds), strict=True):
+            np.testing.assert_array_equal(actual, expected)
+
+
+HALVES = """net (float[N, 4] x) => (float[N, 4] y, float[N, 4] z) <float[4, 8] w, float[8] b>
+    { h = MatMul(x, w) k = Add(h, b)
+      s = Constant<value_ints = [4, 4]>() y, z = Split<axis = 1>(k, s) }"""
+TRANSPOSED = """net (float[N, 4] x) => (float[N, 8] y) <float[2, 4, 4] w>
+    { t = Transpose<perm = [1, 2, 0]>(w) s = Constant<value_ints = [4, 8]>() r = Reshape(t, s) y = MatMul(x, r) }"""
+
+
+@pytest.mark.parametrize("text", [HALVES, TRANSPOSED], ids=["halves", "copied"])
+def test_a_part_of_a_weight_may_change_first(text: str) -> None:
+    model = parsed(text.replace("float[4, 8] w", "float[4, 8] w = {" + ", ".join(map(str, range(32))) + "}")
+        .replace("float[8] b", "float[8] b = {1, 2, 3, 4, 5, 6, 7, 8}")
+        .replace("float[2, 4, 4] w", "float[2, 4, 4] w = {" + ", ".join(map(str, range(32))) + "}"))  # fmt: skip
+    x = {"x": np.random.default_rng(0).random((2, 4), np.float32)}
+    native: NativeModel | None = NativeModel.compiled(model)
+    for part in (slice(4), slice(4, 8), slice(8)):
+
+        def change(name: str, array: np.ndarray, part: slice = part) -> np.ndarray:
+            new = array.copy()
+            new[..., part] += np.random.default_rng(part.stop).random(new[..., part].shape, np.float32)
+            return new
+
+        model = with_weights(model, change)
+        again = native.reweighted(model) if native is not None else None
+        native = again or NativeModel.compiled(model)
+        for actual, expected in zip(run(native, x), run(NativeModel.compiled(model), x), strict=True):
+            np.testing.assert_array_equal(actual, expected)
+
+
+def test_two_weights_in_one_memory_may_differ_later() -> None:
+    model, feeds = filled("products")
+    native: NativeModel | None = NativeModel.compiled(model)
+    initializers = model.graph.initializers
+    shapes = {name: tuple(value.const_value.shape) for name, value in initializers.items() if value.const_value}
+    memory = np.random.default_rng(1).random(1 << 16).astype(np.float32)
+    sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
+    assert max(sizes.values()) <= memory.size
+    shared = with_weights(
+        model, lambda name, array: memory[: array.size].reshape(array.shape).astype(array.dtype, copy=False)
+    )
+    for new in (shared, with_weights(model, drawn), with_weights(model, drawn)):
+        again = native.reweighted(new) if native is not None else None
+        native = again or NativeModel.compiled(new)
+        for actual, expected in zip(run(native, feeds), run(NativeModel.compiled(new), feeds), strict=True):
+            np.testing.assert_array_equal(actual, expected)
 
 
 CLIPPED = """net (float[N, 4] x) => (float[N, 4] y) <float[4] low = {-1.0, -2.0, -3.0, -4.0}>

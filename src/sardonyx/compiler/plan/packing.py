@@ -104,7 +104,8 @@ class Packing:
             memory = self._free.pop()
         except IndexError:
             memory = aligned_zeros(self._shape, np.float32)
-        lent = memory.view()
+        # A view of a view refers to the owner of the memory alone; a view of an array over a memoryview, to that array.
+        lent = np.asarray(memory.data)
         weakref.finalize(lent, self._free.append, memory).atexit = False
         return lent
 

@@ -108,13 +108,14 @@ def changed_constants(substitution: Substitution, before: Substitution) -> set[V
         was, now = before.get(value, value), substitution.get(value, value)
         if now is was or _has_same_elements(was, now):
             continue
-        if not _is_weight(value) or is_splat(value) or is_splat(now):
+        if not is_weight(value) or is_splat(value) or is_splat(now):
             return None
         changed.add(value)
     return changed
 
 
-def _is_weight(value: Value) -> bool:
+def is_weight(value: Value) -> bool:
+    """Return True if code does not depend on the elements of a constant, unless all are equal."""
     return isinstance(value.type, TensorType) and (
         is_float(value.type.dtype) or value.type.dtype.name in _WEIGHT_INTEGERS
     )

@@ -20,12 +20,13 @@ from sardonyx.compiler.executor.thread_pool import Pool
 from sardonyx.compiler.lower.launch import Prepared
 from sardonyx.compiler.plan.compiled_function import CompiledFunction
 from sardonyx.compiler.plan.packing import Packing
-from sardonyx.compiler.plan.reweight import Substitution, changed_constants, elements
+from sardonyx.compiler.plan.reweight import Substitution, changed_constants, elements, is_weight
 from sardonyx.compiler.target.alignment import aligned
 from sardonyx.compiler.target.denormals import holds_denormals
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.eval.tensor import constant
 from sardonyx.core.ir.graph import Value, function
+from sardonyx.core.ir.types import TensorType
 
 
 @dataclass(frozen=True)
@@ -63,15 +64,20 @@ class WeightPlan:
     Args:
         origins: The origin of each constant that may change.
         readers: Prepared constants by the constants that may change and that they depend on.
+        changed: See the attribute.
 
     Attributes:
         weights: Indices of the weights that may change.
+        changed: Indices of the weights of which constants differ between the two functions of :meth:`of`.
     """
 
-    def __init__(self, origins: Mapping[Value, Origin], readers: Mapping[Any, Sequence[Value]]) -> None:
+    def __init__(
+        self, origins: Mapping[Value, Origin], readers: Mapping[Any, Sequence[Value]], changed: frozenset[int]
+    ) -> None:
         self._origins, self._readers = origins, readers
         self._packings: dict[Any, Packing | None] = {}
         self.weights = frozenset(origin.weight for origin in origins.values())
+        self.changed = changed
 
     @classmethod
     def of(
@@ -79,33 +85,43 @@ class WeightPlan:
     ) -> WeightPlan | None:
         """Return the plan for weights that differ between two functions of the same code.
 
-        The result is None if a constant that differs is not a view of a weight.
+        The result is None if a constant that differs is not a view of a weight that may change. Constants of equal
+        elements are part of the plan too: later weights may change these.
 
         Args:
             compiled: A function with other weights than ``before``.
             before: The function whose code ``compiled`` reuses.
-            weights: The weights of ``compiled`` that differ, contiguous.
+            weights: The weights of ``compiled``, contiguous.
         """
         changed = changed_constants(compiled.substitution, before.substitution)
         if changed is None:
             return None
-        origins = {}
-        for value in changed:
-            origin = Origin.of(compiled.substitution[value].known, weights)
+        origins, fixed = dict[Value, Origin](), _overlapping(weights)
+        for value, now in compiled.substitution.items():
+            if not value.is_constant or not isinstance(value.type, TensorType):
+                continue
+            origin = Origin.of(np.asarray(now.known), weights)
             if origin is None:
-                return None
-            origins[value] = origin
+                if value in changed:
+                    return None
+            elif not is_weight(value) or is_splat(value) or value in compiled.function.results:
+                fixed.add(origin.weight)  # Code may depend on the elements.
+            else:
+                origins[value] = origin
+        origins = {value: origin for value, origin in origins.items() if origin.weight not in fixed}
+        if not changed <= origins.keys():
+            return None
         readers: dict[Any, Sequence[Value]] = {}
         for key in compiled.prepared:
             if isinstance(key, Value):
-                read = [key] if key in changed else []
+                read = [key] if key in origins else []
             elif is_closed(key.source):
-                read = [value for value in function("closed", (), [key.source], 0).values if value in changed]
+                read = [value for value in function("closed", (), [key.source], 0).values if value in origins]
             else:
                 return None
             if read:
                 readers[key] = read
-        return cls(origins, readers)
+        return cls(origins, readers, frozenset(origins[value].weight for value in changed))
 
     def apply(
         self, compiled: CompiledFunction, weights: Mapping[int, np.ndarray], pool: Pool
@@ -148,6 +164,18 @@ class WeightPlan:
             prepared[key] = packing.packed(source, compiled.target, pool, denormal)
         has_denormals = bool(denormal[0]) or holds_denormals(prepared.values() if compiled.has_denormals else renewed)
         return replace(compiled, substitution=substitution, prepared=prepared, has_denormals=has_denormals)
+
+
+def _overlapping(weights: Sequence[np.ndarray]) -> set[int]:
+    """Return the weights that share memory: a view of one may be meant as a view of another."""
+    spans = sorted((weight.ctypes.data, weight.ctypes.data + weight.nbytes, i) for i, weight in enumerate(weights))
+    overlapping, last, owner = set[int](), 0, -1
+    for start, end, i in spans:
+        if start < last and start < end:
+            overlapping |= {owner, i}
+        if end > last:
+            last, owner = end, i
+    return overlapping
 
 
 def _packing(key: Any, read: Sequence[Value], target: Target) -> Packing | None:

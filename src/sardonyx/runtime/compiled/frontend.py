@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.analysis.shape_guards import collect_guards, select_known
-from sardonyx.compiler.analysis.strided_views import MOVEMENTS
+from sardonyx.compiler.analysis.strided_views import MOVEMENTS, view
 from sardonyx.core.dim import Dim, Size, linear_symbol
 from sardonyx.core.eval.assumptions import assuming
 from sardonyx.core.eval.host_function import unknown_size
@@ -181,8 +181,8 @@ class Source(NamedTuple):
             return None
         return self.rewriting.tensors(fingerprint.weights)
 
-    def only_moves(self, model: ir.Model, indices: Collection[int]) -> bool:
-        """Return True if tracing reads no element of some tensors, and computes only movements from these alone.
+    def read(self, model: ir.Model, indices: Collection[int]) -> frozenset[int] | None:
+        """Return which of some tensors tracing reads; None if it computes anything but views of one from these alone.
 
         Every constant that tracing leaves of these tensors is then a view of one, whatever the elements are.
 
@@ -192,14 +192,16 @@ class Source(NamedTuple):
         """
         fingerprint = structure(model)
         if fingerprint is None:
-            return False
+            return None
         with self.rewriting.over(fingerprint.weights) as rewritten:
-            return rewritten is not None and _only_moves(rewritten, self.rewriting.held(indices))
+            if rewritten is None:
+                return None
+            return _read(rewritten, dict(zip(indices, self.rewriting.held(indices), strict=True)))
 
 
-def _only_moves(model: ir.Model, tensors: Collection[ir.TensorProtocol]) -> bool:
-    """Return True if the function of a model over some of its weights has no operation on these alone but movements."""
-    twin, chosen, opened = copy_model(model), set(map(id, tensors)), set()
+def _read(model: ir.Model, tensors: Mapping[int, ir.TensorProtocol]) -> frozenset[int] | None:
+    """Return which weights the function of a model reads; None if it computes more than views from these alone."""
+    twin, chosen, opened = copy_model(model), {id(tensor): i for i, tensor in tensors.items()}, dict[str, int]()
     for name, value in list(twin.graph.initializers.items()):
         tensor = value.const_value
         if tensor is not None and id(tensor) in chosen:
@@ -207,25 +209,27 @@ def _only_moves(model: ir.Model, tensors: Collection[ir.TensorProtocol]) -> bool
             value.const_value, value.type, value.shape = None, ir.TensorType(tensor.dtype), tensor.shape  # type: ignore[assignment]
             if value not in twin.graph.inputs:
                 twin.graph.inputs.append(value)
-            opened.add(name)
-    if len(opened) != len(chosen):
-        return False  # An attribute of a node.
+            opened[name] = chosen[id(tensor)]
+    if len(opened) != len(tensors):
+        return None  # An attribute of a node, or one tensor of two names.
     try:
         traced = trace_model(twin)
     except SardonyxError:
-        return False
+        return None
     names = [value.name for value in twin.graph.inputs]
-    from_weights = {value for name, value in zip(names, traced.inputs, strict=True) if name in opened}
+    weights = {value: opened[name] for name, value in zip(names, traced.inputs, strict=True) if name in opened}
+    views, read = dict(weights), {weights[value] for value in traced.results if value in weights}
     for member in traced.values:
         if member.op in ("loop", "cond", "call", "host"):
-            return False
-        if from_weights.isdisjoint(member.operands):
-            continue
-        if all(operand in from_weights or operand.is_constant for operand in member.operands):
-            if member.op not in MOVEMENTS:
-                return False
-            from_weights.add(member)
-    return True
+            return None
+        sources = {views[operand] for operand in member.operands if operand in views}
+        read |= sources
+        if sources and all(operand in views or operand.is_constant for operand in member.operands):
+            # A movement that is no view is a copy, which the plan cannot trace back to its weight.
+            if member.op not in MOVEMENTS or view(member).base not in weights:
+                return None
+            (views[member],) = sources
+    return frozenset(read)
 
 
 def _passes(optimization: OptimizationLevel) -> list[str] | None:

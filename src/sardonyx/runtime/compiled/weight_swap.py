@@ -61,9 +61,10 @@ class WeightSwap:
             return None
         # Tensors that no kernel reads, as statistics in training mode, are free too.
         floats = {i for i, tensor in enumerate(tensors) if tensor.dtype.is_floating_point() and tensor.size > 1}
-        for free in (floats | plan.weights, plan.weights):
-            if source.only_moves(model, free):
-                return cls(source, plan, tensors, free)
+        for candidates in (floats | plan.weights, plan.weights, plan.changed):
+            read = source.read(model, candidates)
+            if read is not None:
+                return cls(source, plan, tensors, frozenset(candidates) - (read - plan.weights))
         return None
 
     def over(
@@ -77,6 +78,8 @@ class WeightSwap:
         for index, (was, now) in enumerate(zip(self._tensors, tensors, strict=True)):
             if now is was:
                 continue
+            if now.dtype != was.dtype or now.shape != was.shape:
+                return None
             if index in self._free:
                 arrays[index] = _array(now)
             elif not contents.equal(was, now):
