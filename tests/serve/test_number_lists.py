@@ -74,6 +74,15 @@ def test_middles_of_two_floats_are_rounded_through_float64(text: str) -> None:
     assert parsed[0][0] == np.float32(float(text))
 
 
+@pytest.mark.parametrize("zeros", [30, 9990, 9997, 9998, 9999, 10_000, 10_037, 20_000])
+def test_an_exponent_makes_up_for_any_number_of_zeros(zeros: int) -> None:
+    texts = [f"0.{'0' * zeros}15e{zeros + 1}", f"15{'0' * 16}e-16", f"-0.{'0' * zeros}15E+{zeros + 9}"]
+    texts += [f"1e-{zeros}", f"0e{zeros}", "0.1e-99999999999999999999999", f"0e{'9' * 400}"]
+    parsed = parse_float32(f"[{','.join(texts)}]".encode())
+    assert parsed is not None
+    assert parsed[0].tobytes() == np.array([float(text) for text in texts]).astype(np.float32).tobytes()
+
+
 OTHER = (
     *("[]", "[1,]", "[,1]", "[1 2]", "[01]", "[.5]", "[5.]", "[1e]", "[--1]", "[NaN]", "[1", "1]"),
     *("[[1]]", '["1"]', "[true]", ""),

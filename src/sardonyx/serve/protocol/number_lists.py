@@ -158,6 +158,8 @@ def module_text(target: Target) -> str:
         ("part", "%f_at", "%whole_w", "after_part"),
     ):
         body = body.replace(f"<{name}>", _digits(name, position, value, following))
+    for name, following in (("s", "separator"), ("b", "before")):
+        body = body.replace(f"<spaces {following}>", _SPACES.replace("{n}", name).replace("{following}", following))
     return f'target triple = "{target.triple}"\n{tables}{_EIGHT}{body}'
 
 
@@ -225,6 +227,15 @@ _DIGITS = """
 """
 """Digits, eight at once: without a branch on their number, which no predictor knows."""
 
+_SPACES = """
+{n}_other:
+  switch i8 %{n}_c, label %foreign [
+    i8 32, label %{n}_space i8 10, label %{n}_space i8 13, label %{n}_space i8 9, label %{n}_space ]
+{n}_space:
+  br label %{following}
+"""
+"""Spaces between elements, which are skipped; another byte ends the list."""
+
 _EIGHT = """
 define internal i64 @eight_digits(i64 %digits) alwaysinline {
   %a1 = mul i64 %digits, 10
@@ -257,11 +268,7 @@ separator:
   %s_c = load i8, ptr %s_p
   %s_at1 = add i64 %s_at, 1
   switch i8 %s_c, label %s_other [ i8 44, label %comma i8 93, label %close ]
-s_other:
-  switch i8 %s_c, label %foreign [
-    i8 32, label %s_space i8 10, label %s_space i8 13, label %s_space i8 9, label %s_space ]
-s_space:
-  br label %separator
+<spaces separator>
 close:
   store i64 %s_at1, ptr %state
   store i64 %s_n, ptr %state1
@@ -272,20 +279,16 @@ before:
   %at = phi i64 [ %first, %start ], [ %s_at1, %comma ], [ %at1, %b_space ]
   %n = phi i64 [ 0, %start ], [ %s_n, %comma ], [ %n, %b_space ]
   %p = getelementptr i8, ptr %text, i64 %at
-  %c = load i8, ptr %p
+  %b_c = load i8, ptr %p
   %at1 = add i64 %at, 1
-  %negative = icmp eq i8 %c, 45
+  %negative = icmp eq i8 %b_c, 45
   %digits_from = select i1 %negative, i64 %at1, i64 %at
   %d_p = getelementptr i8, ptr %text, i64 %digits_from
   %d_c = load i8, ptr %d_p
   %d_digit = sub i8 %d_c, 48
   %d_is = icmp ult i8 %d_digit, 10
   br i1 %d_is, label %room, label %b_other
-b_other:
-  switch i8 %c, label %foreign [
-    i8 32, label %b_space i8 10, label %b_space i8 13, label %b_space i8 9, label %b_space ]
-b_space:
-  br label %before
+<spaces before>
 room:
   %has_room = icmp slt i64 %n, %count
   br i1 %has_room, label %whole_entry, label %foreign
@@ -349,8 +352,9 @@ exponent_more:
   %xd_wide = zext i8 %xd_digit to i64
   %xd_ten = mul i64 %xd_e, 10
   %xd_sum = add i64 %xd_ten, %xd_wide
-  %xd_big = icmp ugt i64 %xd_sum, 9999
-  %xd_e1 = select i1 %xd_big, i64 9999, i64 %xd_sum
+  ; Zeros after the point may be more than any exponent that is written out, and a text is never as long as this.
+  %xd_big = icmp ugt i64 %xd_sum, 1000000000000000
+  %xd_e1 = select i1 %xd_big, i64 1000000000000000, i64 %xd_sum
   %xd_at1 = add i64 %xd_at, 1
   br label %exponent_digits
 exponent_end:
