@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import sqlite3
 import subprocess
 import sys
 import threading
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -145,6 +149,20 @@ def test_a_killed_process_loses_no_charge_that_returned(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", script, str(tmp_path / "ledger")], check=False)
     assert result.returncode == -9
     assert Ledger(tmp_path / "ledger").spent("a", "m", 0.0) == pytest.approx(0.75)
+
+
+def test_a_charge_is_on_the_disk_with_the_deletion_of_its_journal(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    statements: list[str] = []
+
+    class Connection(sqlite3.Connection):
+        def execute(self, *values: Any) -> sqlite3.Cursor:
+            statements.append(values[0])
+            return super().execute(*values)
+
+    with mock.patch.object(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Connection)):
+        ledger.charge("a", "m", {"laplace 0.5": 1}, Budget(1.0))
+    assert statements.index("PRAGMA synchronous = EXTRA") < statements.index("BEGIN IMMEDIATE")
 
 
 def test_the_ledger_belongs_to_its_owner_and_names_what_is_wrong(tmp_path: Path) -> None:

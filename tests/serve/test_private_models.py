@@ -66,6 +66,10 @@ def test_refused_requests_cost_no_privacy(server: Server) -> None:
         assert client.post("/v2/models/weighted/infer", body(**fields), **bearer()).status == 400
     wrong = {"inputs": [tensor("x", "FP32", [1, 3], [1, 2, 3])]}
     assert client.post("/v2/models/weighted/infer", wrong, **bearer()).status == 400
+    for rows in (0, 4097):
+        refused = client.post("/v2/models/weighted/infer", body(rows=rows), **bearer())
+        assert refused.status == 400
+        assert "expected 1 to 4096 rows" in refused.json()["error"]
     assert client.post("/v2/models/weighted/infer", body(rows=3), **bearer()).status == 200
 
 

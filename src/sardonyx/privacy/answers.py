@@ -47,7 +47,8 @@ class PrivateAnswers:
             )
 
     def _events(self, names: list[str], rows: int) -> dict[str, int]:
-        return dict(Counter(self.outputs[name].event for name in names for _ in range(rows)))
+        outputs = Counter(self.outputs[name].event for name in names)
+        return {event: count * rows for event, count in outputs.items()}
 
     def charge(self, client: str, model: str, names: list[str], rows: int) -> float:
         """Record an answer before it is computed; see :meth:`.Ledger.charge`.

@@ -100,7 +100,8 @@ class Ledger:
         try:
             # A connection a transaction: connections belong to a thread, and do not survive a fork.
             with contextlib.closing(sqlite3.connect(self.path, _WAIT_SECONDS, isolation_level=None)) as connection:
-                connection.execute("PRAGMA synchronous = FULL")
+                # FULL leaves the deletion of the journal, which commits, to the file system: a loss of power undoes it.
+                connection.execute("PRAGMA synchronous = EXTRA")
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield connection

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sardonyx.errors import RequestError
 from sardonyx.privacy.answers import PrivateAnswers
+from sardonyx.privacy.noise import MOST_ELEMENTS
 from sardonyx.serve.dispatch.batch import batch_key
 from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.models.soundness import batch_axis_refusal
@@ -33,6 +34,10 @@ def released_outputs(endpoint: Endpoint, policy: PrivateAnswers, request: InferR
     interface.check(request.inputs)
     request.outputs = request.outputs or [RequestedOutput(name) for name in policy.outputs]
     rows = 1 if batch_axis_refusal(interface) else batch_key(request)[1]
+    if not 0 < rows <= MOST_ELEMENTS:
+        raise RequestError(
+            f"expected 1 to {MOST_ELEMENTS} rows of a model with private answers, got {rows}.", where=request.model
+        )
     return [output.name for output in request.outputs], rows
 
 
