@@ -101,6 +101,28 @@ def test_other_machines_and_quotes_are_refused(url: str, processor: Ed25519Priva
             provider(url, machine).unwrap(wrapped)
 
 
+def test_the_words_of_a_verifier_reach_the_log_alone(
+    processor: Ed25519PrivateKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing:
+        def verify(self, quote: bytes) -> Evidence:
+            raise OSError("https://user:password@collateral.internal")
+
+    server = serve_keys(ReleaseService(KEY, Policy(frozenset({GOOD}), Failing())))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        client = provider(f"http://127.0.0.1:{server.server_address[1]}", Machine(processor))
+        with pytest.raises(EncryptionError, match=r"refuses \(403\): the quote is not authentic\.") as refusal:
+            client.unwrap(client.wrap(bytes(32)))
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert "password" not in str(refusal.value)
+    assert "collateral.internal" in caplog.text
+
+
 def test_a_quote_of_another_request_is_refused(url: str, processor: Ed25519PrivateKey) -> None:
     good = Machine(processor)
     wrapped = provider(url, good).wrap(bytes(range(32)))

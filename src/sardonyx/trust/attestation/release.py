@@ -94,7 +94,8 @@ class ReleaseService:
         try:
             evidence = self._policy.verifier.verify(quote)
         except Exception as error:
-            raise EncryptionError(f"the quote is not authentic: {error}", where="attestation") from error
+            # The verifier's words, e.g. addresses of its collateral, are for the log of the service alone.
+            raise EncryptionError("the quote is not authentic.", where="attestation") from error
         if not secrets.compare_digest(evidence.report_data, report_data(nonce, share, wrapped)):
             raise EncryptionError("the quote belongs to another request.", where="attestation")
         if evidence.is_debug and not self._policy.allow_debug:
@@ -159,7 +160,7 @@ def serve_keys(service: ReleaseService, host: str = "127.0.0.1", port: int = 0) 
             try:
                 self._reply(200, service.release(self.rfile.read(int(length))))
             except EncryptionError as error:
-                _log.warning("a key was refused: %s", error)
+                _log.warning("a key was refused: %s (%r)", error, error.__cause__)
                 self._reply(403, error.problem.encode())
 
         def _reply(self, status: int, body: bytes) -> None:
