@@ -197,6 +197,11 @@ def test_outputs_without_a_noisy_form_are_refused() -> None:
         Noise(0, 1, 1.0).add(np.zeros(5000), 1, "y")
 
 
+def test_an_output_with_other_rows_than_charged_has_no_noisy_form() -> None:
+    with pytest.raises(UnsupportedError, match="in 2 equal rows"):
+        Noise(0.0, 1.0, 1.0).add(np.zeros((4, 1), np.float32), 2, "y")
+
+
 def test_policies_are_read_from_a_file(tmp_path: Path) -> None:
     ledger, path = Ledger(tmp_path / "ledger"), tmp_path / "privacy.json"
     policy = {"budget": {"epsilon": 1.0}, "outputs": {"y": {"low": 0, "high": 1, "epsilon": 0.5}}}

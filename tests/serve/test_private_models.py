@@ -68,9 +68,27 @@ def test_refused_requests_cost_no_privacy(server: Server) -> None:
     assert client.post("/v2/models/weighted/infer", wrong, **bearer()).status == 400
     for rows in (0, 4097):
         refused = client.post("/v2/models/weighted/infer", body(rows=rows), **bearer())
-        assert refused.status == 400
+        assert refused.status == 400, refused.body
         assert "expected 1 to 4096 rows" in refused.json()["error"]
     assert client.post("/v2/models/weighted/infer", body(rows=3), **bearer()).status == 200
+
+
+def test_no_more_rows_are_computed_than_are_charged(tmp_path: Path) -> None:
+    stated = {"y": Noise(0.0, 100.0, 1.0, sensitivity=1.0)}
+    policy = PrivateAnswers(stated, Budget(3.0), Ledger(tmp_path / "ledger"))
+    models = {name: session(name) for name in ("gather", "huge", "batch_mean")}
+    with Server(models, http="127.0.0.1:0", grpc=None, privacy=dict.fromkeys(models, policy)) as running:
+        client = Client(running)
+        inputs = [tensor("x", "FP32", [3, 4], [1.0] * 12), tensor("i", "INT64", [1, 1], [0])]
+        reply = client.post("/v2/models/gather/infer", {"inputs": inputs})
+        assert reply.status == 400
+        assert "expected one number of rows, got [1, 3]" in reply.json()["error"]
+        inputs = [tensor("x", "FP32", [1, 1], [1.0]), tensor("s", "INT64", [2], [1000, 1])]
+        reply = client.post("/v2/models/huge/infer", {"inputs": inputs})
+        assert reply.status == 501
+        assert "does not bound the answer" in reply.json()["error"]
+        assert client.post("/v2/models/batch_mean/infer", body(rows=3)).status == 200
+    assert [policy.ledger.spent("", name, 0.0) for name in models] == [0.0, 0.0, 3.0]
 
 
 def test_the_metadata_state_the_policy(server: Server) -> None:

@@ -109,7 +109,7 @@ class Noise:
         """
         if array.dtype.kind != "f":
             raise UnsupportedError(f"expected a floating-point output, got {array.dtype}.", where=name)
-        if not 0 < array.size <= MOST_ELEMENTS or array.size % rows:
+        if not 0 < array.size <= MOST_ELEMENTS or (rows > 1 and (array.ndim == 0 or len(array) != rows)):
             raise UnsupportedError(
                 f"expected 1 to {MOST_ELEMENTS} elements in {rows} equal rows, got {array.size}.", where=name
             )

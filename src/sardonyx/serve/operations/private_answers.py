@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sardonyx.errors import RequestError
 from sardonyx.privacy.answers import PrivateAnswers
 from sardonyx.privacy.noise import MOST_ELEMENTS
-from sardonyx.serve.dispatch.batch import batch_key
 from sardonyx.serve.dispatch.endpoint import Endpoint
+from sardonyx.serve.models.interface import Interface
 from sardonyx.serve.models.soundness import batch_axis_refusal
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.requests import Answer, InferRequest, RequestedOutput
@@ -33,12 +35,39 @@ def released_outputs(endpoint: Endpoint, policy: PrivateAnswers, request: InferR
         raise RequestError("an output is requested twice.", where=request.model)
     interface.check(request.inputs)
     request.outputs = request.outputs or [RequestedOutput(name) for name in policy.outputs]
-    rows = 1 if batch_axis_refusal(interface) else batch_key(request)[1]
+    names = [output.name for output in request.outputs]
+    return names, _rows(interface, policy, names, request)
+
+
+def _rows(interface: Interface, policy: PrivateAnswers, names: list[str], request: InferRequest) -> int:
+    """Return the rows of an answer, each of which is charged; 1 for a model without a batch axis.
+
+    Raises:
+        RequestError: The client could have more rows computed than are charged.
+    """
+    if batch_axis_refusal(interface):
+        for name in names:
+            shape = interface.outputs[name].shape
+            if policy.outputs[name].sensitivity is not None and not (shape is not None and _has_fixed_rows(shape)):
+                raise RequestError(
+                    "the number of rows of the output is open, but the model has no batch axis: a stated sensitivity of"
+                    " one row does not bound the answer.",
+                    kind="unsupported", where=name,
+                )  # fmt: skip
+        return 1
+    counts = {array.shape[0] if array.ndim else 0 for array in request.inputs.values()}
+    if len(counts) != 1:
+        raise RequestError(f"expected one number of rows, got {sorted(counts)}.", where=request.model)
+    rows = counts.pop()
     if not 0 < rows <= MOST_ELEMENTS:
         raise RequestError(
             f"expected 1 to {MOST_ELEMENTS} rows of a model with private answers, got {rows}.", where=request.model
         )
-    return [output.name for output in request.outputs], rows
+    return rows
+
+
+def _has_fixed_rows(shape: Sequence[int | str | None]) -> bool:
+    return not shape or isinstance(shape[0], int)
 
 
 def make_noisy(policy: PrivateAnswers, answer: Answer, rows: int) -> None:
