@@ -125,6 +125,7 @@ def test_a_long_list_of_another_type_is_read_in_its_own_type() -> None:
     assert parsed_input(doubles).tolist() == [0.1] * 2000
 
 
+@pytest.mark.filterwarnings("error")
 def test_wrong_long_lists_are_refused_with_the_messages_of_short_ones() -> None:
     text = body(VALUES.tolist())
     for changed, message in (

@@ -221,7 +221,8 @@ def _array(data: Any, datatype: Datatype, where: str) -> np.ndarray:
     kind = datatype.dtype.kind
     try:
         if kind not in "iu":
-            return np.array(data, datatype.dtype)
+            with np.errstate(over="ignore"):  # The caller refuses infinite elements.
+                return np.array(data, datatype.dtype)
         wide = np.array(data, np.uint64 if kind == "u" and datatype.size == 8 else np.int64)
         if datatype.size < 8 and wide.size:
             bounds = np.iinfo(datatype.dtype)
