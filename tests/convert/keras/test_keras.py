@@ -17,6 +17,8 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
 import sardonyx  # noqa: E402
+from sardonyx.convert.keras.loading import load_file  # noqa: E402
+from sardonyx.convert.keras.recurrence import whole_recurrences  # noqa: E402
 from sardonyx.errors import ModelFileError, OptionError  # noqa: E402
 
 layers = keras.layers
@@ -80,6 +82,53 @@ def test_a_file_with_python_code_is_refused(tmp_path: Path) -> None:
     chain((5,), layers.Lambda(lambda x: x + 1)).save(tmp_path / "model.keras")
     with pytest.raises(ModelFileError, match="holds Python code"):
         sardonyx.convert(str(tmp_path / "model.keras"))
+
+
+def test_versions_with_unsafe_loading_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "model.keras")
+    chain((5,), layers.Dense(3)).save(path)
+    for version in ("3.11.3", "3.12.0", "3.13.1"):
+        monkeypatch.setattr(keras, "__version__", version)
+        with pytest.raises(ModelFileError, match=version):
+            load_file(path, trust=False)
+    monkeypatch.setattr(keras, "__version__", "3.13.2")
+    assert load_file(path, trust=False).count_params() == 18
+
+
+def test_files_in_external_storage_are_not_read(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    path, secret = tmp_path / "model.keras", tmp_path / "secret"
+    chain((5,), layers.Dense(3)).save(path)
+    secret.write_bytes(np.full(15, 7.0, np.float32).tobytes())
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    weights = tmp_path / "model.weights.h5"
+    weights.write_bytes(members[weights.name])
+    with h5py.File(weights, "a") as file:
+        paths: list[str] = []
+        file.visititems(lambda name, item: paths.append(name) if getattr(item, "shape", None) == (5, 3) else None)
+        del file[paths[0]]
+        file.create_dataset(paths[0], (5, 3), np.float32, external=[(str(secret), 0, 60)])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, weights.read_bytes() if name == weights.name else data)
+    with pytest.raises(ModelFileError, match="external"):
+        load_file(str(path), trust=False)
+
+
+def test_a_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for path, message in ((tmp_path, "directory"), (tmp_path / "absent.keras", "No such file")):
+        with pytest.raises(ModelFileError, match=message):
+            load_file(path, trust=False)
+
+
+def test_refusals_of_whole_recurrences_are_those_that_keras_catches() -> None:
+    from keras.src import backend
+
+    with whole_recurrences():
+        for name, count in (("lstm", 7), ("gru", 6)):
+            with pytest.raises(NotImplementedError, match=f"{name}: expected tanh"):
+                getattr(backend, name)(*[None] * count, activation="relu", recurrent_activation="sigmoid")
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:

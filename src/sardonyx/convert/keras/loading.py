@@ -15,8 +15,11 @@ from sardonyx.errors import MissingDependencyError, ModelFileError
 BACKENDS = ("torch", "jax")
 """Backends whose computation is captured in this process, by preference."""
 
-OLDEST = (3, 12)
-"""The first version of Keras whose safe loading covers HDF5 files and names of modules."""
+OLDEST = (3, 13, 2)
+"""The first version of Keras whose loading executes no code of HDF5 files, and follows none of their external links.
+
+Before, a dataset in external storage had Keras read any file of the machine as weights (CVE-2026-1669).
+"""
 
 MOST_INFLATION = 200
 """The largest quotient of unpacked and packed sizes of an archive that is loaded without trust."""
@@ -63,12 +66,20 @@ def load_file(path: str | os.PathLike[str], *, trust: bool) -> Any:
     _require_safe_version(keras, where, trust=trust)
     if zipfile.is_zipfile(where):
         _require_safe_archive(Path(where), trust=trust)
-    elif Path(where).read_bytes()[:8] != b"\x89HDF\r\n\x1a\n":
+    elif _first_bytes(where) != b"\x89HDF\r\n\x1a\n":
         raise ModelFileError("expected an archive of Keras or HDF5.", where=where, remedy="Save it by `Model.save`.")
     try:
         return keras.saving.load_model(where, compile=False, safe_mode=not trust)
     except Exception as error:  # Keras raises exceptions of a dozen unrelated classes.
         raise _load_error(error, where) from error
+
+
+def _first_bytes(where: str) -> bytes:
+    try:
+        with Path(where).open("rb") as file:
+            return file.read(8)
+    except OSError as error:
+        raise ModelFileError(f"cannot be read: {error.strerror}", where=where) from error
 
 
 def _load_error(error: Exception, where: str) -> ModelFileError:
@@ -90,10 +101,10 @@ def _load_error(error: Exception, where: str) -> ModelFileError:
 
 
 def _require_safe_version(keras: Any, where: str, *, trust: bool) -> None:
-    version = tuple(int(part) for part in re.findall(r"\d+", keras.__version__)[:2])
+    version = tuple(int(part) for part in re.findall(r"\d+", keras.__version__)[:3])
     if version < OLDEST and not trust:
         raise ModelFileError(
-            f"Keras {keras.__version__} executes code of some files although told not to",
+            f"Keras {keras.__version__} executes code of some files, or reads files that they name",
             where=where,
             remedy=f"Install Keras {'.'.join(map(str, OLDEST))} or newer, or use `--trust`.",
         )

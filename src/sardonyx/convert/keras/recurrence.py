@@ -30,9 +30,19 @@ def whole_recurrences() -> Iterator[None]:
         yield
 
 
+def _unsupported(name: str, reason: str) -> NotImplementedError:
+    """Return the refusal that Keras expects of a backend's recurrent functions.
+
+    ``backend.lstm``, ``gru`` and ``bidirectional_*`` are optional, faster forms: a layer of Keras catches
+    `NotImplementedError` of them, and calls ``backend.rnn`` or one layer a direction instead. No other class is caught,
+    so that these are no errors of this package, and no caller of a conversion sees them.
+    """
+    return NotImplementedError(f"{name}: {reason}; Keras computes the layer by its general form instead.")
+
+
 def _not_fused(*_: Any, **__: Any) -> Any:
     """Let the caller compute both directions as layers of their own."""
-    raise NotImplementedError
+    raise _unsupported("a bidirectional layer", "both directions are captured as layers of their own")
 
 
 def _is_standard(activation: Any, recurrent_activation: Any, mask: Any) -> bool:
@@ -54,7 +64,7 @@ def _lstm(
     unroll: bool = False, **_: Any,
 ) -> Any:  # fmt: skip
     if not _is_standard(activation, recurrent_activation, mask):
-        raise NotImplementedError
+        raise _unsupported("lstm", "expected tanh and sigmoid without a mask")
     kernel, recurrent_kernel, bias = _plain(kernel, recurrent_kernel, bias)
     x, h, c = (value.to(kernel.dtype) for value in _plain(inputs, initial_state_h, initial_state_c))
     weights = [kernel.T, recurrent_kernel.T]
@@ -74,7 +84,7 @@ def _gru(
     time_major: bool = False, reset_after: bool = True, **_: Any,
 ) -> Any:  # fmt: skip
     if not _is_standard(activation, recurrent_activation, mask) or not reset_after or time_major:
-        raise NotImplementedError
+        raise _unsupported("gru", "expected tanh and sigmoid without a mask, with reset_after, batch first")
     kernel, recurrent_kernel, bias = _plain(kernel, recurrent_kernel, bias)
     x, h = (value.to(kernel.dtype) for value in _plain(inputs, initial_state))
     weights = [_reset_first(kernel).T, _reset_first(recurrent_kernel).T]
