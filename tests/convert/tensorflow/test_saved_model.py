@@ -6,12 +6,14 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import sardonyx
-from sardonyx.errors import MissingDependencyError, ModelFileError, OptionError
+from sardonyx.convert.tensorflow import importer
+from sardonyx.errors import ConversionError, MissingDependencyError, ModelFileError, OptionError
 
 PYTHON = "SARDONYX_TENSORFLOW_PYTHON"
 PROGRAM = """
@@ -53,6 +55,40 @@ def test_a_saved_model_is_proved_with_an_open_batch(tmp_path: Path) -> None:
 def test_a_saved_model_that_reads_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="ReadFile"):
         sardonyx.convert(saved(tmp_path / "model", "reading"))
+
+
+FAKE = """#!{python}
+import json, subprocess, sys
+if sys.argv[1] == "-c":
+    sys.exit()
+for line in sys.stdin:
+    if json.loads(line)["do"] == "convert":
+        started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        open({pid!r}, "w").write(str(started.pid))
+        started.wait()
+    print(json.dumps({{"operators": []}}), flush=True)
+"""
+
+
+def is_running(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no /proc")
+def test_a_conversion_that_exceeds_its_time_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    python, pid = tmp_path / "python", tmp_path / "pid"
+    python.write_text(FAKE.format(python=sys.executable, pid=str(pid)))
+    python.chmod(0o700)
+    monkeypatch.setenv(PYTHON, str(python))
+    monkeypatch.setattr(importer, "SECONDS", 3)
+    with pytest.raises(ConversionError, match="no answer in time"):
+        sardonyx.convert(str(tmp_path))
+    deadline = time.monotonic() + 10
+    while is_running(int(pid.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(int(pid.read_text()))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="tensorflow is installed here")

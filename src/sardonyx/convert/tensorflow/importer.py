@@ -6,9 +6,11 @@ interpreter that ``SARDONYX_TENSORFLOW_PYTHON`` names, else that of this program
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -89,6 +91,7 @@ class _Process:
             stderr=subprocess.DEVNULL,
             text=True,
             env=environment,
+            start_new_session=True,
         )
 
     def request(self, do: str) -> dict[str, Any]:
@@ -112,9 +115,15 @@ class _Process:
         return answer
 
     def close(self) -> None:
-        """End the process, and remove its files."""
-        self._process.kill()
-        self._process.wait()
+        """End the process and those that it started (tf2onnx), and remove its files."""
+        if self._process.returncode is None:  # The number of a process that was waited for may be another's.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
         self._directory.cleanup()
 
     def __del__(self) -> None:
