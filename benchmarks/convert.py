@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,6 @@ def cause_of(reason: str) -> str:
 def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
     """Convert one case; return the row of the result."""
     import sardonyx
-    from sardonyx.errors import SardonyxError
 
     if way == "round-trip" or way.startswith("to-"):
         return round_trip(source, case, way)
@@ -68,19 +67,33 @@ def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
         module, inputs = source_cases(source)[case]()
     except Exception as error:  # A source that cannot be built is no failure of the conversion.
         return {**row, "status": "no source", "reason": f"{type(error).__name__}: {error}"[:300]}
-    try:
+
+    def converted() -> dict[str, Any]:
         options = {"exporter": way, "simplify": way == "sardonyx"}
         result = sardonyx.convert(module, inputs or None, **options)  # type: ignore[arg-type]
         report = result.report
-        row |= {
-            "status": report.verdict.status,
-            "reason": (report.verdict.reason or "")[:500],
-            "where": report.attempts[-1].where[:300],
-            "open": {name: list(values) for name, values in report.sizes.items()},
-            "nodes": report.nodes,
-            "seconds": dict(report.seconds),
-            "notes": list(report.notes),
-        }
+        return {**_reported(report), "where": report.attempts[-1].where[:300], "nodes": report.nodes}
+
+    return _measured(row, began, converted)
+
+
+def _reported(report: Any) -> dict[str, Any]:
+    """Return the columns that reports of both directions have."""
+    return {
+        "status": report.verdict.status,
+        "reason": (report.verdict.reason or "")[:500],
+        "open": {name: list(values) for name, values in report.sizes.items()},
+        "seconds": dict(report.seconds),
+        "notes": list(report.notes),
+    }
+
+
+def _measured(row: dict[str, Any], began: float, convert: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return a row with the columns of a conversion, or with its error, and with time and cause."""
+    from sardonyx.errors import SardonyxError
+
+    try:
+        row |= convert()
     except SardonyxError as error:
         row |= {"status": "refused", "reason": str(error)[:700], "where": error.where[:300]}
     except Exception as error:
@@ -94,7 +107,6 @@ def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
 def round_trip(source: str, case: str, way: str) -> dict[str, Any]:
     """Convert one case to a model and that to torch or to a target; return the row of the way out."""
     import sardonyx
-    from sardonyx.errors import SardonyxError
 
     began = time.perf_counter()
     row: dict[str, Any] = {"source": source, "case": case, "way": way}
@@ -105,29 +117,20 @@ def round_trip(source: str, case: str, way: str) -> dict[str, Any]:
         feeds = inputs if is_file else _named(model, inputs)
     except Exception as error:  # A source without a model is no failure of the way back.
         return {**row, "status": "no source", "reason": f"{type(error).__name__}: {error}"[:300]}
-    try:
+
+    def converted() -> dict[str, Any]:
         target = "torch" if way == "round-trip" else way.removeprefix("to-")
         result = sardonyx.convert_to(model, target, inputs=feeds)
         report = result.report
-        row |= {
-            "status": report.verdict.status,
-            "reason": (report.verdict.reason or "")[:500],
+        return {
+            **_reported(report),
             "where": report.guilty[:300],
-            "open": {name: list(values) for name, values in report.sizes.items()},
             "nodes": sum(report.forms.values()),
             "definitions": {form: count for form, count in report.forms.items() if form.endswith("definition")},
-            "seconds": dict(report.seconds),
-            "notes": list(report.notes),
             "captured": _captured(result.artifact, model, feeds) if target == "torch" else "",
         }
-    except SardonyxError as error:
-        row |= {"status": "refused", "reason": str(error)[:700], "where": error.where[:300]}
-    except Exception as error:
-        row |= {"status": "error", "reason": f"{type(error).__name__}: {error}"[:500]}
-    row["wall"] = round(time.perf_counter() - began, 2)
-    if row["status"] != GOOD:
-        row["cause"] = cause_of(row["reason"])
-    return row
+
+    return _measured(row, began, converted)
 
 
 def _named(model: Any, inputs: Any) -> dict[str, Any] | None:
