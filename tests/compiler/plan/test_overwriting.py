@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sardonyx.compiler.direct_call import binding
 from sardonyx.compiler.program import Program
@@ -32,6 +34,34 @@ def test_two_results_of_one_kernel_may_overwrite_two_operands() -> None:
         return [p - 0.1 * new, new]
 
     assert answers(momentum, [(0, 0), (1, 1)], inputs=3) == [True, True]
+
+
+def test_no_result_overwrites_an_input_of_a_call_that_may_fail() -> None:
+    types = [MATRIX, MATRIX, TensorType(t.INT64, (64, 64))]
+    program = Program.compile(trace("f", lambda p, g, i: [p - g, i / i], types), threads=1)
+    assert program.overwritable([(0, 0)]) == [False]
+
+
+def test_a_result_of_another_element_type_does_not_overwrite() -> None:
+    assert answers(lambda p, g: [L.cast(p - g, t.INT32), p * g], [(0, 0)]) == [False]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=3))
+@settings(max_examples=25, deadline=None)
+def test_results_over_inputs_are_those_of_other_memory(terms: list[tuple[int, int, int]]) -> None:
+    def body(*values: L.Tensor) -> list[L.Tensor]:
+        return [values[i] * 0.5 + values[j] * values[k] for i, j, k in terms]
+
+    program = Program.compile(trace("f", lambda *values: list(body(*values)), [MATRIX] * 4), threads=2)
+    arrays = list(np.random.default_rng(0).random((4, 64, 64), np.float32))
+    expected = [array.copy() for array in program.run([array.copy() for array in arrays])]
+    permitted = program.overwritable([(i, i) for i in range(3)])
+    targets = [arrays[i] if permitted[i] else None for i in range(3)]
+    if len(set(program.function.results)) == 3:
+        entry, actual = binding(program, arrays, targets, trial=False)
+        entry.call()
+        for one, other in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(

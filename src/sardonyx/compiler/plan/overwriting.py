@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE
+from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE, dtype_of
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
-from sardonyx.compiler.lower.launch import Launch, all_launches
+from sardonyx.compiler.lower.launch import FAULT, Launch
 from sardonyx.core.ir.graph import Value
 
 _IN_ORDER = frozenset({"reshape", "broadcast", "stop_gradient"})
@@ -17,22 +17,25 @@ def overwritable(launches: Sequence[Launch], pairs: Iterable[tuple[Value, Value]
     """Return for each input and result whether both may be in the same memory.
 
     The kernel of the result must be a map that reads the input at the indices that it writes alone, and the last one
-    that reads the input.
+    that reads the input. A call that may fail or end early, after a kernel has written, must leave its inputs: none of
+    its results may be in the memory of an input.
 
     Args:
         launches: The kernels of the only native call of a program, in order.
         pairs: An input and a result each.
     """
+    pairs = list(pairs)
+    if any(launch.bodies or FAULT in launch.buffers for launch in launches):
+        return [False] * len(pairs)
     reads: dict[Value, list[int]] = {}
     writes: dict[Value, list[int]] = {}
     for i, launch in enumerate(launches):
-        for inner in all_launches([launch]):
-            for buffer in inner.buffers:
-                source = buffer if isinstance(buffer, Value) else getattr(buffer, "source", None)
-                if source is not None:
-                    reads.setdefault(source, []).append(i)
-            for value in inner.all_writes:
-                writes.setdefault(value, []).append(i)
+        for buffer in launch.buffers:
+            source = buffer if isinstance(buffer, Value) else getattr(buffer, "source", None)
+            if source is not None:
+                reads.setdefault(source, []).append(i)
+        for value in launch.all_writes:
+            writes.setdefault(value, []).append(i)
     answers = []
     for old, new in pairs:
         (writer, *others) = writes.get(new, [-1])
@@ -44,9 +47,9 @@ def overwritable(launches: Sequence[Launch], pairs: Iterable[tuple[Value, Value]
 def _maps(launch: Launch, old: Value) -> bool:
     """Return True if a kernel is a map of tensors of one shape that reads an input at the indices that it writes."""
     group = launch.group
-    if group.kind != "map" or launch.bodies:
+    if group.kind != "map":
         return False
-    if any(shape_of(value) != shape_of(old) for value in launch.all_writes):
+    if any(shape_of(value) != shape_of(old) or dtype_of(value) != dtype_of(old) for value in launch.all_writes):
         return False
     pending, seen = list(group.roots), set(group.roots)
     while pending:
