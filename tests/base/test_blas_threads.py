@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -62,4 +63,43 @@ def test_overlapping_threads_and_errors_restore_the_number(library: Library) -> 
             thread.join()
         assert library.get() == 2
     finally:
+        library.set(before)
+
+
+def test_a_number_that_is_set_meanwhile_stays(library: Library) -> None:
+    before = library.get()
+    try:
+        library.set(2)
+        with products(FEWEST):
+            library.set(3)
+        assert library.get() == 3
+    finally:
+        library.set(before)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_process_has_the_number_of_before(library: Library) -> None:
+    before = library.get()
+    inside, done = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with products(FEWEST):
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=stay)
+    try:
+        library.set(2)
+        thread.start()
+        inside.wait()
+        child = os.fork()
+        if not child:
+            with products(FEWEST):
+                one = library.get()
+            os._exit(0 if (one, library.get()) == (1, 2) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        done.set()
+        thread.join()
         library.set(before)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -77,9 +78,17 @@ class _OneThread:
         library = openblas()
         if library is not None:
             with self._lock:
-                self._inside -= 1
-                if not self._inside and self._before > 1:
+                self._inside = max(self._inside - 1, 0)
+                if not self._inside and self._before > 1 and library.get() == 1:  # Else the caller has set it since.
                     library.set(self._before)
+
+    def renew(self) -> None:
+        """Restore the number of threads in a child process, in which no other thread will leave."""
+        self._lock = threading.Lock()  # Another thread of the parent may hold the lock for ever.
+        inside, self._inside = self._inside, 0
+        library = openblas() if inside else None
+        if library is not None and self._before > 1:
+            library.set(self._before)
 
 
 class _Unchanged:
@@ -94,6 +103,9 @@ class _Unchanged:
 
 _ONE_THREAD = _OneThread()
 _UNCHANGED = _Unchanged()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ONE_THREAD.renew)
 
 
 def products(multiplications: int) -> _OneThread | _Unchanged:

@@ -7,6 +7,7 @@ pages are released from time to time. A released page is loaded again at the nex
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 import weakref
@@ -49,4 +50,6 @@ def count_read(size: int) -> None:
         files = list(_files)
     if hasattr(mmap, "MADV_DONTNEED"):
         for mapped in files:
-            mapped.madvise(mmap.MADV_DONTNEED)
+            # The system refuses for pages that the process has locked: these stay in memory, as the process wants.
+            with contextlib.suppress(OSError):
+                mapped.madvise(mmap.MADV_DONTNEED)
