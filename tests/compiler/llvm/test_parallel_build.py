@@ -108,6 +108,25 @@ def test_an_error_while_texts_are_written_ends_the_others(tmp_path: Path) -> Non
     assert threading.active_count() == before
 
 
+def test_a_system_without_further_threads(tmp_path: Path, here: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert arguments(objects(giving(1, 2, 3), host(), Store(tmp_path), jobs=3), 1, 2, 3) == [1, 2, 3]
+    assert len(here) == 3
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_an_error_of_any_thread_is_raised(tmp_path: Path, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(build, "compiled", fail)
+    with pytest.raises(MemoryError):
+        objects(giving(*range(6)), host(), Store(tmp_path), jobs=jobs)
+
+
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_a_text_that_llvm_refuses(tmp_path: Path, jobs: int) -> None:
     with pytest.raises(CodeGenerationError, match="LLVM refuses"):

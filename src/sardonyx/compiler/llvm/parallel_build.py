@@ -5,6 +5,7 @@ written.
 from __future__ import annotations
 
 import heapq
+import logging
 import sys
 import threading
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.base.cpu_count import thread_count
 from sardonyx.compiler.llvm.object_code import compiled, toolchain
 from sardonyx.compiler.target.description import Target
+
+_log = logging.getLogger(__name__)
 
 
 def objects(texts: Sequence[str], target: Target, store: Store, jobs: int | None = None) -> list[bytes]:
@@ -82,8 +85,14 @@ class Build:
             self._changed.notify()
         self._missing += 1
         if len(self._workers) < min(self._jobs - 1, self._missing - 1):
-            self._workers.append(threading.Thread(target=self._compile_beside, name="sardonyx-llvm"))
-            self._workers[-1].start()
+            thread = threading.Thread(target=self._compile_beside, name="sardonyx-llvm")
+            try:
+                thread.start()
+            except RuntimeError as error:
+                _log.info("this thread compiles the modules: %s", error)  # The system permits no further thread.
+                self._jobs = 1
+            else:
+                self._workers.append(thread)
 
     def objects(self, texts: Sequence[str]) -> list[bytes]:
         """Return the object code of modules, in order.
