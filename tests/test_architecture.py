@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -39,6 +40,17 @@ def test_every_part_is_in_the_contract(contract: dict[str, Any]) -> None:
     parts |= {path.stem for path in folder.glob("*.py")} - {"__init__"}
     assert contract["exhaustive"]
     assert sorted(layers) == sorted(parts)
+
+
+def test_the_design_lists_every_package_from_the_lowest_layer_up() -> None:
+    page = (ROOT / "docs" / "design" / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^ {6}(\w+)(?:/|\.py) ", page.partition("src/sardonyx/\n")[2].partition("tests/ ")[0], re.M)
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    assert sorted(listed) == sorted(packages | modules)
+    contract = next(contract for contract in layer_contracts() if contract["containers"] == ["sardonyx"])
+    ranks = {name.strip(): -rank for rank, layer in enumerate(contract["layers"]) for name in layer.split("|")}
+    assert listed == sorted(listed, key=lambda name: ranks[name])
 
 
 def test_every_large_package_has_a_contract() -> None:
