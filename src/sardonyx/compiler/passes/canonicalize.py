@@ -28,7 +28,7 @@ from typing import Any, cast
 import numpy as np
 
 from sardonyx.compiler.analysis.constant_values import is_closed
-from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE
+from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE, dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.analysis.weight_gradients import has_kernel
 from sardonyx.compiler.passes.gathered_tables import gather_rows
@@ -83,14 +83,24 @@ _PASSING = frozenset({"reshape", "permute", "broadcast", "slice", "concat", "rev
 
 
 def _decisive(inner: Function) -> frozenset[Value]:
-    """Return the operands of jumps and the indices of gathers, with the values that they are computed from."""
-    decisive: set[Value] = set()
+    """Return the operands of jumps and the indices of gathers, with the values that they are computed from.
+
+    A conversion to integers is a jump too, but for numbers that are rounded: these are codes of a quantization.
+    """
+    decisive, truncated = set[Value](), set[Value]()
     for value in reversed(inner.values):
+        if _truncates(value) or (value.op in _PASSING - {"round"} and value in truncated):
+            truncated.update(value.operands)
         if value.op in _STEPS or (value.op in _PASSING and value in decisive):
             decisive.update(value.operands)
         elif value.op in ("gather", "scatter"):
             decisive.add(value.operands[1])
-    return frozenset(decisive)
+    return frozenset(decisive | truncated)
+
+
+def _truncates(value: Value) -> bool:
+    """Return True for a conversion of floats to integers."""
+    return value.op == "convert" and t.is_float(dtype_of(value.operands[0])) and not t.is_float(dtype_of(value))
 
 
 @CANONICAL_FORMS.rule("reduce_window")

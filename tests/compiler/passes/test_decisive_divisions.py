@@ -1,0 +1,40 @@
+"""Divisions by constants stay divisions where the last bit of the quotient decides an integer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sardonyx.compiler.passes.canonicalize import canonicalize
+from sardonyx.compiler.program import Program
+from sardonyx.compiler.target.description import host
+from sardonyx.core import language as L
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType
+
+COUNTS = np.arange(64, dtype=np.float32)
+VECTOR = TensorType(t.FLOAT, (64,))
+
+
+@pytest.mark.parametrize("divisor", [41.0, 47.0, 55.0, 61.0])
+@pytest.mark.parametrize(
+    "integers",
+    [
+        pytest.param(lambda q: L.cast(q, t.INT32), id="cast"),
+        pytest.param(lambda q: L.cast(L.maximum(q, 0.0), t.INT64), id="after a maximum"),
+        pytest.param(L.floor, id="floor"),
+    ],
+)
+def test_multiples_of_a_divisor_have_exact_quotients(divisor: float, integers: Callable[[L.Tensor], L.Tensor]) -> None:
+    program = Program.compile(trace("f", lambda x: [integers(x / divisor)], [VECTOR]), threads=1)
+    (result,) = program.run([COUNTS * np.float32(divisor)])
+    np.testing.assert_array_equal(result, COUNTS)
+
+
+def test_codes_of_a_quantization_are_products() -> None:
+    function = trace("f", lambda x: [L.cast(L.clip(L.round_(x / 41.0), -128.0, 127.0), t.INT8)], [VECTOR])
+    ops = {value.op for value in canonicalize(function, host()).values}
+    assert "div" not in ops and "mul" in ops
