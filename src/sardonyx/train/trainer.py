@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -25,6 +25,7 @@ from sardonyx.train.checkpoints import Position, read_checkpoint, write_checkpoi
 from sardonyx.train.forward import KEY, LOSS, BatchNormMode, Forward, build_forward
 from sardonyx.train.history import History
 from sardonyx.train.inference import Inference
+from sardonyx.train.initial_state import initial_state, positions_with_zeros
 from sardonyx.train.lora import Adapter, LoRA, with_adapters
 from sardonyx.train.losses import Loss, loss_of
 from sardonyx.train.metrics import Mean, Metric, Part, metrics_of
@@ -129,7 +130,7 @@ class Trainer:
             self._model, selected, self._loss, training=True, batch_norm=batch_norm, dropout=dropout
         )
         rho = self._optimizer.rho if isinstance(self._optimizer, SAM) else 0.0
-        masked = _masked(self._model, selected) if keep_zeros else ()
+        masked = positions_with_zeros(self._model, selected) if keep_zeros else ()
         options = StepOptions(clip_norm, clip_value, ema, rho, accumulate, masked, privacy)
         if privacy is not None and self._forward.statistics:
             raise OptionError(
@@ -138,7 +139,7 @@ class Trainer:
         self._groups = make_groups(self._optimizer, selected, groups)
         self._step = build_step(self._forward, self._groups, options)
         self._options = options
-        self._work = StepPrograms(self._step, self._initial_state(), options, threads)
+        self._work = StepPrograms(self._step, initial_state(self._step, self._model), options, threads)
         self._evaluation: Inference | None = None
         self._teacher = None if teacher is None else Session(load(teacher), compile="wait")
         self._position = Position()
@@ -637,17 +638,6 @@ class Trainer:
                 raise OptionError(f"expected {one.name!r} of shape {list(array.shape)} in the state.", where="state")
         self._work.replace_state([np.asarray(tensors[one.name]) for one in self._step.state])
 
-    def _initial_state(self) -> list[np.ndarray]:
-        arrays = []
-        for one in self._step.state:
-            if one.initial is not None:
-                arrays.append(_filled(one.type, one.initial))
-                continue
-            tensor = self._model.graph.initializers[one.name.partition(":")[2]].const_value
-            assert tensor is not None
-            arrays.append(tensor.numpy().astype(one.type.dtype.numpy()))
-        return arrays
-
     # Checkpoints.
 
     @property
@@ -687,22 +677,6 @@ class Trainer:
             if file is not None and self._position.step:
                 self._write(file)
             raise
-
-
-def _masked(model: ir.Model, names: Sequence[str]) -> tuple[int, ...]:
-    """Return the positions of matrices with zeros."""
-    positions = []
-    for position, name in enumerate(names):
-        tensor = model.graph.initializers[name].const_value
-        if tensor is not None and len(tensor.shape) > 1 and not tensor.numpy().all():
-            positions.append(position)
-    if not positions:
-        raise OptionError("no trained weight has a zero.", where="keep_zeros", remedy="Prune the model first.")
-    return tuple(positions)
-
-
-def _filled(type: TensorType, value: float) -> np.ndarray:
-    return np.full(cast("tuple[int, ...]", type.shape), value, type.dtype.numpy())
 
 
 def _require_names(batch: Mapping[str, Any], types: Mapping[str, TensorType]) -> dict[str, Any]:
