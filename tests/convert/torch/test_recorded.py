@@ -68,6 +68,17 @@ def test_onnxruntime_refuses_inputs_of_other_branches(tmp_path: Path) -> None:
         session.run(None, {"x": -ONES})
 
 
+def test_refused_captures_print_nothing_of_torch(capfd: pytest.CaptureFixture[str]) -> None:
+    def branches(x: Any) -> Any:
+        print("the program's own words")
+        return x * 2 if x.sum() > 0 else x + 1
+
+    assert sardonyx.convert(module_of(branches), (torch.ones(3, 2),)).report.way == "recorded"
+    printed = capfd.readouterr()
+    assert "the program's own words" in printed.out
+    assert not printed.err
+
+
 def test_checks_of_the_program_are_guards() -> None:
     check = vars(torch)["_check"]
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -324,15 +325,18 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the warnings of torch; errors remain exceptions."""
+    """Silence the warnings of torch, and its print of the graph of a refused program; errors remain exceptions."""
     import logging
+
+    from torch.export import _trace
 
     loggers = [logging.getLogger(name) for name in ("torch.export", "torch.fx", "torch._dynamo", "torch.onnx")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        # The name in torch's module alone: what the program itself prints is printed.
+        with warnings.catch_warnings(), mock.patch.object(_trace, "print", lambda *_, **__: None, create=True):
             warnings.simplefilter("ignore")
             yield
     finally:
