@@ -15,6 +15,7 @@ import pytest
 import sardonyx
 from sardonyx import train
 from sardonyx.errors import ExecutionError, FeedError, ModelFileError, OptionError, SardonyxError
+from sardonyx.train.step_programs import StepPrograms
 from tests.train.networks import classifier, images, points, regression
 
 
@@ -145,6 +146,35 @@ def test_resumed_training_is_equal_to_the_bit(tmp_path: Path) -> None:
     one, other = straight.state(), again.state()
     assert all(np.array_equal(one[name], other[name]) for name in one)
     assert straight.history["loss"] == pytest.approx(again.history["loss"], rel=0, abs=0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="raises a signal as Unix does")
+def test_a_training_that_a_signal_ends_during_an_update_goes_on_equal_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fresh() -> train.Trainer:
+        return trainer_of(classifier(normalized=True, dropout=0.2), seed=3)
+
+    options: dict[str, Any] = {"epochs": 2, "batch_size": 16, "progress": False}
+    straight = fresh()
+    straight.fit(images(80), **options)
+    update, calls = StepPrograms.update, list[int]()
+
+    def interrupted(self: StepPrograms, scalars: Any) -> None:
+        update(self, scalars)
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StepPrograms, "update", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fresh().fit(images(80), checkpoint=tmp_path, **options)
+    assert len(calls) == 3
+    again = fresh()
+    again.fit(images(80), checkpoint=tmp_path, resume=True, **options)
+    one, other = straight.state(), again.state()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
 KILLED = """

@@ -14,7 +14,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 """Signals whose handlers usually raise; native code continues after other signals."""
@@ -98,3 +99,29 @@ INTERRUPTS = Interrupts()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=INTERRUPTS.forked)
+
+
+@contextlib.contextmanager
+def interrupted_after() -> Iterator[None]:
+    """Return a context whose end the first Ctrl-C waits for; the second is handled at once.
+
+    Other threads than the main thread are not interrupted: the context has no effect there.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    waiting: list[int] = []
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        if waiting:
+            handler(number, frame)
+        waiting.append(number)
+
+    signal.signal(signal.SIGINT, wait)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if waiting:
+            handler(waiting[0], None)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.base.signals import interrupted_after
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError, OptionError, VerificationError
@@ -396,9 +397,11 @@ class Trainer:
             if steps is not None and self._position.batch >= steps:
                 break
             before = self._position.step
-            loss = self._train(batch, total)
-            position = self._position
-            self._position = replace(position, batch=position.batch + 1, loss_total=position.loss_total + loss)
+            # A checkpoint between the update and the new position would apply the batch twice.
+            with contextlib.nullcontext() if file is None else interrupted_after():
+                loss = self._train(batch, total)
+                position = self._position
+                self._position = replace(position, batch=position.batch + 1, loss_total=position.loss_total + loss)
             shown(self._position.epoch, loss)
             if file is not None and every and self._position.step > before and self._position.step % every == 0:
                 self._write(file)
