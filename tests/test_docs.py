@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import io
 import re
 import runpy
@@ -137,6 +138,9 @@ def test_commands_in_the_documents_run(page: Path, folder: Path) -> None:
     for line in commands(page):
         if "--shared" in line and shutil.which("cc") is None:
             print(f"not run, there is no cc to link with: {line}")
+            continue
+        if "--to stablehlo" in line and importlib.util.find_spec("jax") is None:
+            print(f"not run, jax, which proves the text, is not installed (extra: jax): {line}")
             continue
         run(line)
 
