@@ -46,6 +46,23 @@ def test_a_result_of_another_element_type_does_not_overwrite() -> None:
     assert answers(lambda p, g: [L.cast(p - g, t.INT32), p * g], [(0, 0)]) == [False]
 
 
+def test_an_entry_of_a_vector_of_numbers_does_not_matter() -> None:
+    types = [MATRIX, MATRIX, TensorType(t.FLOAT, (3,))]
+
+    def body(p: L.Tensor, g: L.Tensor, numbers: L.Tensor) -> list[L.Tensor]:
+        return [p * L.entry(numbers, 2) - L.entry(numbers, 1) * g]
+
+    program = Program.compile(trace("f", lambda *values: body(*values), types), threads=2)
+    assert program.overwritable([(0, 0)]) == [True]
+    p, g = np.random.default_rng(0).random((2, 64, 64), np.float32)
+    numbers = np.array([1, 2, 3], np.float32)
+    (expected,) = program.run([p.copy(), g, numbers])
+    entry, (actual,) = binding(program, [p, g, numbers], [p], trial=False)
+    entry.call()
+    assert actual is p
+    np.testing.assert_array_equal(actual, expected)
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=3))
 @settings(max_examples=25, deadline=None)
 def test_results_over_inputs_are_those_of_other_memory(terms: list[tuple[int, int, int]]) -> None:

@@ -56,6 +56,8 @@ def _maps(launch: Launch, old: Value) -> bool:
         value = pending.pop()
         if value is old or (value not in group.members and value.op not in MOVEMENTS):
             continue
+        if all(size == 1 for size in shape_of(value)) and not _depends(value, old):
+            continue  # One element, as a rate in a vector of numbers, has no order.
         if value.op not in ELEMENTWISE and (value.op not in _IN_ORDER or _depends(value, old)):
             return False  # A kernel that reads in another order may pass over its results one after the other.
         for operand in value.operands:
