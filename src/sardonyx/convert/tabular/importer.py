@@ -13,13 +13,23 @@ import onnx_ir as ir
 
 from sardonyx.convert.graph_builder import GraphBuilder, Names
 from sardonyx.convert.imported import Answers, Call, Feeds, Imported, Options, Size, Way
-from sardonyx.convert.tabular import boosting, composition, ensembles, kernels, linear, preprocessing, text, trees
+from sardonyx.convert.tabular import (
+    boosting,
+    clusters,
+    composition,
+    ensembles,
+    kernels,
+    linear,
+    preprocessing,
+    text,
+    trees,
+)
 from sardonyx.convert.tabular.arrays import Array
 from sardonyx.convert.tabular.columns import TEXT, Columns, columns_of, examples, parts_of
 from sardonyx.convert.tabular.methods import Table, apply
 from sardonyx.errors import ConversionError, EvaluationError, MissingDependencyError, OptionError, UnsupportedError
 
-FAMILIES = (boosting, composition, ensembles, kernels, linear, preprocessing, text, trees)
+FAMILIES = (boosting, clusters, composition, ensembles, kernels, linear, preprocessing, text, trees)
 """Modules that register translations."""
 
 OPSET, TREE_OPSET = 20, 5
