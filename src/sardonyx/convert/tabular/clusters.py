@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.convert.tabular.arrays import Array, concatenated, log_sum_exp, where
+from sardonyx.convert.tabular.ensembles import constant_rows
 from sardonyx.convert.tabular.methods import apply, method, number_matrix
 from sardonyx.convert.tabular.trees import ensemble, scikit_tree, single_precision
 
