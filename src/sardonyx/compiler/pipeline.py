@@ -83,11 +83,17 @@ from sardonyx.errors import UnsupportedError
 
 _log = logging.getLogger(__name__)
 
+Pairs = Sequence[tuple[int, int]]
+"""Positions of an input and a result each."""
+
 # The passes.
 
 
-def _assign_layouts(grouping: Grouping, threads: int, iteration: Value | None) -> FunctionContext:
-    return FunctionContext(grouping, grouping.target, blocked_images(grouping, grouping.target), threads, iteration)
+def _assign_layouts(
+    grouping: Grouping, threads: int, iteration: Value | None, in_place: frozenset[Value]
+) -> FunctionContext:
+    blocks = blocked_images(grouping, grouping.target)
+    return FunctionContext(grouping, grouping.target, blocks, threads, iteration, in_place)
 
 
 def _prepare_constants(launches: Sequence[Launch]) -> dict[Any, np.ndarray]:
@@ -231,7 +237,12 @@ PASSES = (
 
 
 def compile_function(
-    function: Function, *, target: Target | None = None, threads: int | None = None, denormals: Denormals = "auto"
+    function: Function,
+    *,
+    target: Target | None = None,
+    threads: int | None = None,
+    denormals: Denormals = "auto",
+    in_place: Pairs = (),
 ) -> CompiledFunction:
     """Compile a function.
 
@@ -240,12 +251,13 @@ def compile_function(
         target: The processor to compile for; by default the host's.
         threads: Number of threads that share the work; by default the number of available processors.
         denormals: The treatment of denormal numbers.
+        in_place: Positions of inputs and results that may be in the same memory, see :mod:`.plan.overwriting`.
     """
     target, threads = target or host_target(), thread_count(threads)
     schedules = overrides.fingerprint()
     conditions = function.conditions
     function = rewrite_core(function, target)
-    lowering, prepared, kernels = _compile_launches(function, target, threads)
+    lowering, prepared, kernels = _compile_launches(function, target, threads, in_place)
     steps = ORDER_CONCURRENT_LOOPS(SPLIT_SEGMENTS(lowering), target, threads)
     host: Mapping[Value, str] = lowering.grouping.host
     controls = [value for value in host if value.op in CONTROL and is_of_tensors(value)]
@@ -273,7 +285,7 @@ def compile_function(
 
 
 def _compile_launches(
-    function: Function, target: Target, threads: int
+    function: Function, target: Target, threads: int, in_place: Pairs
 ) -> tuple[Lowering, dict[Any, np.ndarray], KernelCode]:
     """Lower a function, and compile the kernels; leave a group whose kernel LLVM refuses to the interpreter."""
     refused: dict[Value, str] = {}
@@ -281,7 +293,7 @@ def _compile_launches(
         with Build(target, store()) as build:
             # Other threads compile each kernel as soon as it is emitted.
             submit = functools.partial(_submit, target=target, build=build)
-            lowering = lower_function(function, target, threads, submit, refused)
+            lowering = lower_function(function, target, threads, submit, refused, in_place)
             prepared = PREPARE_CONSTANTS(lowering.launches)
             try:
                 return lowering, prepared, COMPILE_KERNELS(lowering.launches, target, build)
@@ -340,6 +352,7 @@ def lower_function(
     threads: int,
     emit: Callable[[Launch], None] = lambda launch: None,
     refused: Mapping[Value, str] | None = None,
+    in_place: Pairs = (),
 ) -> Lowering:
     """Lower a function in canonical form, and the bodies of its loops and branches.
 
@@ -349,8 +362,10 @@ def lower_function(
         threads: Number of threads that share the work.
         emit: Receives each kernel as soon as the kernel is emitted; a later schedule may drop the kernel.
         refused: Values without a kernel, with the reason.
+        in_place: Positions of inputs and results that may be in the same memory.
     """
-    return _lower(function, target, threads, _Bodies(target, threads, emit), None, refused)
+    shared = frozenset(value for i, j in in_place for value in (function.inputs[i], function.results[j]))
+    return _lower(function, target, threads, _Bodies(target, threads, emit), None, refused, shared)
 
 
 def _lower(
@@ -360,6 +375,7 @@ def _lower(
     bodies: _Bodies,
     iteration: Value | None,
     without_kernel: Mapping[Value, str] | None = None,
+    in_place: frozenset[Value] = frozenset(),
 ) -> Lowering:
     """Schedule and lower a function until lowering adds no constraint.
 
@@ -370,6 +386,7 @@ def _lower(
         bodies: The lowered bodies of control flow.
         iteration: The iteration number if the function is the body of a loop.
         without_kernel: Values without a kernel, with the reason.
+        in_place: Inputs and results that may be in the same memory.
     """
     in_memory: dict[Value, str] = {}
     refused = dict(without_kernel or {})
@@ -379,7 +396,7 @@ def _lower(
         if not coverage.stored.keys() <= in_memory.keys():
             in_memory |= coverage.stored
             continue
-        whole = ASSIGN_LAYOUTS(grouping, threads, iteration)
+        whole = ASSIGN_LAYOUTS(grouping, threads, iteration, in_place)
         lowering = LOWER_GROUPS(whole, bodies.lowered, bodies.emit, bodies.shared)
         if not lowering.unfusable and not lowering.refused:
             loops = (body for launch in lowering.launches if launch.writes.op == "loop" for body in launch.bodies)

@@ -97,11 +97,14 @@ class Program:
         target: Target | None = None,
         threads: int | None = None,
         denormals: Denormals = "auto",
+        in_place: Sequence[tuple[int, int]] = (),
     ) -> Program:
         """Compile a function to a program; see :func:`sardonyx.compiler.pipeline.compile_function`."""
         from sardonyx.compiler import pipeline
 
-        return cls(pipeline.compile_function(function, target=target, threads=threads, denormals=denormals))
+        return cls(
+            pipeline.compile_function(function, target=target, threads=threads, denormals=denormals, in_place=in_place)
+        )
 
     @classmethod
     def from_image(
@@ -264,12 +267,13 @@ class Program:
     def overwritable(self, pairs: Sequence[tuple[int, int]]) -> list[bool]:
         """Return for each input and result, by position, whether a call may write the result over the input.
 
-        Requires ``has_graph``.
+        All are False in a program from an image, and for pairs for which the program was not compiled (``in_place``).
         """
         inputs, results = self.function.inputs, self.function.results
-        if not self.in_one or not self.has_graph:
+        if not self.in_one or self._compiled.whole is None:
             return [False] * len(pairs)
-        return overwritable(self.launches, [(inputs[i], results[j]) for i, j in pairs])
+        in_place = self._compiled.whole.in_place
+        return overwritable(self.launches, [(inputs[i], results[j]) for i, j in pairs], in_place)
 
     # Planning.
 

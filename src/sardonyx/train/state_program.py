@@ -49,28 +49,24 @@ class StateProgram:
     ) -> None:
         self._others = others = len(function.results) - len(results)
         function = without_reshaped_results(function, others)
-        self.program = Program.compile(function, threads=threads)
+        positions = {id(array): i for i, array in enumerate(inputs)}
+        pairs = [(positions[id(array)], others + i) for i, array in enumerate(results) if id(array) in positions]
+        self.program = Program.compile(function, threads=threads, in_place=pairs)
         self._inputs = list(inputs)
         self._results = [
             array.reshape(_shape(value)) if array.shape != _shape(value) else array
             for array, value in zip(results, function.results[others:], strict=True)
         ]
-        self._written = self._result_arrays(results)
+        permitted = {
+            j: is_permitted for (_, j), is_permitted in zip(pairs, self.program.overwritable(pairs), strict=True)
+        }
+        self._written = [
+            array if permitted.get(j, True) else np.empty_like(array) for j, array in enumerate(self._results, others)
+        ]
         self._uses: Counter[tuple[Any, ...]] = Counter()
         self._bound: OrderedDict[tuple[Any, ...], _Bound] = OrderedDict()
         self._may_bind = self.program.in_one
         self._is_large = sum(array.nbytes for array in self._results) >= _LARGE_RESULTS
-
-    def _result_arrays(self, results: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the arrays that calls write: the results, or other memory for results that calls still read."""
-        positions = {id(array): i for i, array in enumerate(self._inputs)}
-        pairs = [(positions.get(id(array)), self._others + i) for i, array in enumerate(results)]
-        replaced = [(i, j) for i, j in pairs if i is not None]
-        permitted = dict(zip(replaced, self.program.overwritable(replaced), strict=True))
-        return [
-            array if i is None or permitted[i, j] else np.empty_like(array)
-            for array, (i, j) in zip(self._results, pairs, strict=True)
-        ]
 
     def run(self, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Write the fixed results, and return the others; later calls may overwrite them.

@@ -20,8 +20,25 @@ MATRIX = TensorType(t.FLOAT, (64, 64))
 
 
 def answers(body: Callable[..., Sequence[L.Tensor]], pairs: Sequence[tuple[int, int]], inputs: int = 2) -> list[bool]:
-    program = Program.compile(trace("f", lambda *values: list(body(*values)), [MATRIX] * inputs), threads=1)
-    return program.overwritable(pairs)
+    function = trace("f", lambda *values: list(body(*values)), [MATRIX] * inputs)
+    return Program.compile(function, threads=1, in_place=pairs).overwritable(pairs)
+
+
+def in_place_and_apart(
+    body: Callable[..., Sequence[L.Tensor]], arrays: Sequence[np.ndarray], pairs: Sequence[tuple[int, int]]
+) -> tuple[list[np.ndarray], list[np.ndarray], list[bool]]:
+    """Return the results of a call over its inputs, those of other memory, and which pairs were permitted."""
+    types = [TensorType(t.dtype_of(array), array.shape) for array in arrays]
+    program = Program.compile(trace("f", lambda *values: list(body(*values)), types), threads=2, in_place=pairs)
+    expected = [array.copy() for array in program.run([array.copy() for array in arrays])]
+    permitted = program.overwritable(pairs)
+    targets: list[np.ndarray | None] = [None] * len(expected)
+    for (i, j), is_permitted in zip(pairs, permitted, strict=True):
+        if is_permitted:
+            targets[j] = arrays[i]
+    entry, actual = binding(program, arrays, targets, trial=False)
+    entry.call()
+    return actual, expected, permitted
 
 
 def test_an_elementwise_result_may_overwrite_its_operands() -> None:
@@ -38,7 +55,8 @@ def test_two_results_of_one_kernel_may_overwrite_two_operands() -> None:
 
 def test_no_result_overwrites_an_input_of_a_call_that_may_fail() -> None:
     types = [MATRIX, MATRIX, TensorType(t.INT64, (64, 64))]
-    program = Program.compile(trace("f", lambda p, g, i: [p - g, i / i], types), threads=1)
+    function = trace("f", lambda p, g, i: [p - g, i / i], types)
+    program = Program.compile(function, threads=1, in_place=[(0, 0)])
     assert program.overwritable([(0, 0)]) == [False]
 
 
@@ -47,36 +65,67 @@ def test_a_result_of_another_element_type_does_not_overwrite() -> None:
 
 
 def test_an_entry_of_a_vector_of_numbers_does_not_matter() -> None:
-    types = [MATRIX, MATRIX, TensorType(t.FLOAT, (3,))]
-
     def body(p: L.Tensor, g: L.Tensor, numbers: L.Tensor) -> list[L.Tensor]:
         return [p * L.entry(numbers, 2) - L.entry(numbers, 1) * g]
 
-    program = Program.compile(trace("f", lambda *values: body(*values), types), threads=2)
-    assert program.overwritable([(0, 0)]) == [True]
-    p, g = np.random.default_rng(0).random((2, 64, 64), np.float32)
-    numbers = np.array([1, 2, 3], np.float32)
-    (expected,) = program.run([p.copy(), g, numbers])
-    entry, (actual,) = binding(program, [p, g, numbers], [p], trial=False)
-    entry.call()
-    assert actual is p
+    arrays = [*np.random.default_rng(0).random((2, 64, 64), np.float32), np.array([1, 2, 3], np.float32)]
+    (actual,), (expected,), permitted = in_place_and_apart(body, arrays, [(0, 0)])
+    assert permitted == [True]
+    assert actual is arrays[0]
     np.testing.assert_array_equal(actual, expected)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=3))
-@settings(max_examples=25, deadline=None)
-def test_results_over_inputs_are_those_of_other_memory(terms: list[tuple[int, int, int]]) -> None:
-    def body(*values: L.Tensor) -> list[L.Tensor]:
-        return [values[i] * 0.5 + values[j] * values[k] for i, j, k in terms]
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32, np.int8])
+@pytest.mark.parametrize("shape", [(13,), (100,), (3, 13), (8193,), (5, 5, 3, 3)])
+def test_no_position_is_computed_twice(shape: tuple[int, ...], dtype: type[np.generic]) -> None:
+    """The last vector of a row, or the last block, may overlap the one before where memory differs."""
+    arrays = [np.random.default_rng(i).integers(0, 20, shape).astype(dtype) for i in (0, 1)]
+    (actual,), (expected,), permitted = in_place_and_apart(lambda p, g: [p - g], arrays, [(0, 0)])
+    assert permitted == [True]
+    np.testing.assert_array_equal(actual, expected)
 
-    program = Program.compile(trace("f", lambda *values: list(body(*values)), [MATRIX] * 4), threads=2)
-    arrays = list(np.random.default_rng(0).random((4, 64, 64), np.float32))
-    expected = [array.copy() for array in program.run([array.copy() for array in arrays])]
-    permitted = program.overwritable([(i, i) for i in range(3)])
-    targets = [arrays[i] if permitted[i] else None for i in range(3)]
-    if len(set(program.function.results)) == 3:
-        entry, actual = binding(program, arrays, targets, trial=False)
-        entry.call()
+
+@pytest.mark.parametrize("shape", [(100, 3), (37, 5), (9, 4, 13), (70, 70)])
+def test_a_repeated_operand_does_not_matter(shape: tuple[int, ...]) -> None:
+    def body(p: L.Tensor, g: L.Tensor) -> list[L.Tensor]:
+        return [p - L.broadcast_to(g, shape)]
+
+    arrays = [np.random.default_rng(0).random(size, np.float32) for size in (shape, shape[-1:])]
+    (actual,), (expected,), _ = in_place_and_apart(body, arrays, [(0, 0)])
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (13,)])
+def test_a_result_is_written_after_the_reads_of_further_results(shape: tuple[int, ...]) -> None:
+    def body(p: L.Tensor, q: L.Tensor, g: L.Tensor) -> list[L.Tensor]:
+        new = g * 2.0  # Written over p, which the second result reads.
+        return [new, new * p + q]
+
+    arrays = list(np.random.default_rng(0).random((3, *shape), np.float32))
+    actual, expected, _ = in_place_and_apart(body, arrays, [(0, 0), (1, 1)])
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+TERMS = st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=3, max_size=3)
+
+
+@given(TERMS, st.sampled_from([(64, 64), (13,), (3, 13), (100, 3)]), st.permutations(range(3)))
+@settings(max_examples=40, deadline=None)
+def test_results_over_inputs_are_those_of_other_memory(
+    terms: list[tuple[int, int, int]], shape: tuple[int, ...], order: list[int]
+) -> None:
+    def body(*values: L.Tensor) -> list[L.Tensor]:
+        known, results = list(values), []
+        for i, j, k in terms:  # A result may depend on the results before.
+            i, j, k = (min(number, len(known) - 1) for number in (i, j, k))
+            results.append(known[i] * 0.5 + known[j] * known[k])
+            known.append(results[-1])
+        return results
+
+    if len(set(terms)) == 3:
+        arrays = list(np.random.default_rng(0).random((4, *shape), np.float32))
+        actual, expected, _ = in_place_and_apart(body, arrays, [(i, order[i]) for i in range(3)])
         for one, other in zip(actual, expected, strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -93,12 +142,8 @@ def test_results_over_inputs_are_those_of_other_memory(terms: list[tuple[int, in
     ],
 )
 def test_other_results_may_not(body: Callable[..., Sequence[L.Tensor]]) -> None:
-    results = trace("f", lambda *values: list(body(*values)), [MATRIX] * 2)
-    program = Program.compile(results, threads=1)
-    if program.overwritable([(0, 0)])[0]:  # A call over the input must have the same results.
-        p, g = np.random.default_rng(0).random((2, 64, 64), np.float32)
-        expected = program.run([p.copy(), g])
-        entry, actual = binding(program, [p, g], [p, *[None] * (len(expected) - 1)], trial=False)
-        entry.call()
-        for one, other in zip(actual, expected, strict=True):
-            np.testing.assert_array_equal(one, other)
+    arrays = list(np.random.default_rng(0).random((2, 64, 64), np.float32))
+    # A call over the input, if one is permitted, must have the same results.
+    actual, expected, _ = in_place_and_apart(body, arrays, [(0, 0)])
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(one, other)

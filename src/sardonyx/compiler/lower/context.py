@@ -30,6 +30,7 @@ class FunctionContext:
         blocks: Channels of a block, for each image in blocked layout.
         threads: Number of threads that share the work.
         iteration: The iteration number if the function is the body of a loop.
+        in_place: Inputs and results that may be in the same memory.
 
     Attributes:
         relaid: Copies of images already written, in another layout or type.
@@ -42,12 +43,14 @@ class FunctionContext:
         blocks: Mapping[Value, int],
         threads: int,
         iteration: Value | None = None,
+        in_place: frozenset[Value] = frozenset(),
     ) -> None:
         self.grouping = grouping
         self.target = target
         self.blocks = blocks
         self.threads = threads
         self.iteration = iteration
+        self.in_place = in_place
         self.relaid: set[Relaid] = set()
         self._roots = frozenset(root for group in grouping.groups for root in group.roots)
 
@@ -122,7 +125,7 @@ class KernelWriter:
     def pointer(self, buffer: Buffer) -> str:
         """Return the kernel argument for a buffer."""
         if buffer not in self._buffers:
-            self._buffers[buffer] = self.kernel.buffer()
+            self._buffers[buffer] = self.kernel.buffer(shared=buffer in self.context.in_place)
         return self._buffers[buffer]
 
     def memory(self, value: Value) -> Memory | None:

@@ -28,12 +28,14 @@ def lower_map(context: FunctionContext, group: Group) -> Launch:
     memory = w.located(group.root)
     traversed = group.root if memory.block or group.others else _traversed_value(w, group.root)
     memory = dataclasses.replace(memory, shape=shape_of(traversed))
-    others = [(other, w.located(other)) for other in group.others]
+    written = [*((other, w.located(other)) for other in group.others), (traversed, memory)]
 
     def body(position: list[Index]) -> None:
-        for other, there in others:
-            stored(w.reader, other, there, tuple(position))
-        stored(w.reader, traversed, memory, tuple(position))
+        at = tuple(position)
+        # All elements are read before one is written: a result may be in the memory of an operand.
+        elements = [w.reader.element(value, at) for value, _ in written]
+        for (_, there), element in zip(written, elements, strict=True):
+            w.reader.store(there, at, element)
 
     work = max(1, operations(group.members) // costs.MAP_UNIT_OPERATIONS)
     return w.launch(write_elements(w, traversed, memory, memory.shape, body, work=work), "map")
@@ -88,6 +90,7 @@ def write_elements(
     if all(size == 1 for size in shape):
         # A single element: one lane is enough.
         w.reader.lanes = 1
+    once = not w.context.in_place.isdisjoint(w.group.roots)  # A second time, an operand would be the result.
     collapses = is_collapsible or (lambda axis: _is_collapsible(w, value, axis))
     if memory.block:
         loops = [Axis((0,), shape[0]), Axis((1,), ceil_div(shape[1], memory.block), memory.block)]
@@ -97,7 +100,7 @@ def write_elements(
             w.reader, [*loops, *spatial], rank, memory.block * work, False, mask_channels(w, shape[1], body)
         )
     loops = nest_axes(shape, range(rank), lambda a, b: collapses(a) and is_dense(b))
-    if (blocks := blocks_of(w.reader, value, w.memory, loops, rank, body)) is not None:
+    if not once and (blocks := blocks_of(w.reader, value, w.memory, loops, rank, body)) is not None:
         return block_items(w.reader, loops, blocks, rank, body)
     is_short = bool(loops) and isinstance(loops[-1].size, int) and loops[-1].size <= w.reader.lanes // 2
     if is_short and not operations(w.group.members) and not w.context.target.has_masks:
@@ -105,7 +108,7 @@ def write_elements(
         w.reader.lanes = 1
     gathers = any(operand.op == "gather" and source is None for operand, source in visit_inlined(value, w.memory))
     before = functools.partial(_load_row_indices, w.reader, loops, body) if loops and gathers else None
-    return work_items(w.reader, loops, rank, work, True, body, again=True, before=before)
+    return work_items(w.reader, loops, rank, work, True, body, again=not once, before=before)
 
 
 def _load_row_indices(reader: Reader, loops: Sequence[Axis], body: Body, position: list[Index]) -> None:

@@ -177,13 +177,13 @@ def _plain(part: Any) -> Hashable:
 
 
 def _facts(context: FunctionContext, value: Value) -> tuple[Hashable, ...]:
-    """Return the layout of a value, its copies in memory, and the pattern of which it is the result."""
+    """Return the layout of a value, its copies in memory, the pattern of which it is the result, and its sharing."""
     copies = frozenset((copy.block, copy.dtype) for copy in context.relaid if copy.source is value)
     convolution = context.grouping.convolutions.get(value)
     pattern: Hashable = value in context.grouping.attentions
     if convolution is not None:
         pattern = convolution.groups, convolution.ends, convolution.margins, convolution.filling
-    return context.blocks.get(value, 0), copies, pattern
+    return context.blocks.get(value, 0), copies, pattern, value in context.in_place
 
 
 def _gates(context: FunctionContext, value: Value, numbers: dict[Value, int]) -> Hashable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE, dtype_of
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, shape_of
@@ -13,16 +13,18 @@ _IN_ORDER = frozenset({"reshape", "broadcast", "stop_gradient"})
 """Movements that leave the order of elements, or repeat them."""
 
 
-def overwritable(launches: Sequence[Launch], pairs: Iterable[tuple[Value, Value]]) -> list[bool]:
+def overwritable(launches: Sequence[Launch], pairs: Iterable[tuple[Value, Value]], in_place: Set[Value]) -> list[bool]:
     """Return for each input and result whether both may be in the same memory.
 
     The kernel of the result must be a map that reads the input at the indices that it writes alone, and the last one
-    that reads the input. A call that may fail or end early, after a kernel has written, must leave its inputs: none of
-    its results may be in the memory of an input.
+    that reads the input. The map must compute each position once, and read all operands of a position before it writes
+    a result (:func:`.maps.lower_map`). A call that may fail or end early, after a kernel has written, must leave its
+    inputs: none of its results may be in the memory of an input.
 
     Args:
         launches: The kernels of the only native call of a program, in order.
         pairs: An input and a result each.
+        in_place: Inputs and results that were stated when the kernels were emitted.
     """
     pairs = list(pairs)
     if any(launch.bodies or FAULT in launch.buffers for launch in launches):
@@ -40,7 +42,8 @@ def overwritable(launches: Sequence[Launch], pairs: Iterable[tuple[Value, Value]
     for old, new in pairs:
         (writer, *others) = writes.get(new, [-1])
         last = max(reads.get(old, [-1]))
-        answers.append(writer >= 0 and not others and last <= writer and _maps(launches[writer], old))
+        is_last = writer >= 0 and not others and last <= writer
+        answers.append(is_last and {old, new} <= in_place and _maps(launches[writer], old))
     return answers
 
 
