@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,13 +59,28 @@ class Transport:
 class Machine:
     """A service with connections that are fed bytes by hand; one for all cases."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str] = ("net",), **options: Any) -> None:
         self.loop = asyncio.new_event_loop()
-        self.service = Service(ServiceOptions(LIMITS, control="edit"), None, self.loop)
-        self.service.host.put("net", [ServedModel("net", Model(session("net")))])
+        self.service = Service(ServiceOptions(LIMITS, control="edit", **options), None, self.loop)
+        for name in names:
+            self.service.host.put(name, [ServedModel(name, Model(session(name)))])
         self.service.host.is_loading = False
         self._http = Connections(Application(self.service, Tokens()), LIMITS)
         self._grpc = OwnGrpcListener(self.service, Tokens())
+
+    def connect(self, wire: str) -> tuple[Any, Transport]:
+        """Return a new connection and its transport."""
+        connection: Any = self._http.protocol() if wire == "http" else self._grpc.connection()
+        transport = Transport()
+        connection.connection_made(transport)
+        return connection, transport
+
+    async def settle(self) -> None:
+        """Wait until all requests are answered."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+            while self.service.host.pending:
+                await asyncio.sleep(0)
 
     def feed(self, wire: str, parts: list[bytes]) -> tuple[bytes, bool]:
         """Feed bytes to a new connection; return what it sends, and if it ends."""

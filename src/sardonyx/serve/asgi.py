@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import RequestError
-from sardonyx.serve.http.application import Application, compressed
-from sardonyx.serve.http.messages import HttpRequest, HttpResponse, error_response
+from sardonyx.serve.http.application import Application
+from sardonyx.serve.http.messages import HttpRequest, HttpResponse, compressed, error_response
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.security.tokens import Tokens

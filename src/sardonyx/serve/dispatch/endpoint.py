@@ -41,6 +41,11 @@ class Endpoint:
         self._allow_inner = allow_inner
         self._pads = model.model.batching.ragged == "pad"
 
+    @property
+    def is_special(self) -> bool:
+        """True if answers depend on more than the inputs, or are remembered."""
+        return self.sequences is not None or self.cache is not None
+
     def infer(self, request: InferRequest, done: Done) -> Entry | None:
         """Check a request and compute it; the request waits if the model is busy.
 

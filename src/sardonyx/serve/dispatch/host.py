@@ -22,6 +22,7 @@ class Host:
 
     Attributes:
         is_loading: True until the models of the start are loaded: unknown models may follow.
+        generation: The number of changes of the endpoints.
     """
 
     def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop, allow_inner: bool = False) -> None:
@@ -33,6 +34,7 @@ class Host:
         self._unloaded: set[str] = set()
         self._retiring: set[Endpoint] = set()
         self.is_loading = True
+        self.generation = 0
 
     def __iter__(self) -> Iterator[Endpoint]:
         return (endpoint for versions in self._endpoints.values() for endpoint in versions.values())
@@ -82,6 +84,7 @@ class Host:
         self._replace(name, self._endpoints.get(name, {}), {})
 
     def _replace(self, name: str, before: dict[str, Endpoint], after: dict[str, Endpoint]) -> None:
+        self.generation += 1
         if after:
             self._endpoints[name] = after
             self._newest[name] = after[max(after, key=int)]

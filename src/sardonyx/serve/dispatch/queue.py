@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.batch import Outcome, execute
+from sardonyx.serve.dispatch.plain import (
+    CREDIT,
+    Collector,
+    PlainBatch,
+    PlainOutcome,
+    PlainRequest,
+    answer_plain,
+    execute_plain,
+)
 from sardonyx.serve.dispatch.run_thread import RunThread
-from sardonyx.serve.models.model import ServedModel
+from sardonyx.serve.models.model import Revision, ServedModel
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.requests import Answer, Done, InferRequest
 
@@ -25,7 +35,15 @@ _MEASURED_RUNS = 8
 _KEYS = 1024
 """Limit of keys with known times."""
 
+_COLLECTORS = 64
+"""Limit of batch keys whose requests may be plain."""
+
+_PAUSE = 256
+"""Requests that are not plain after plain requests failed."""
+
 _LAST_PRIORITY = 1 << 62
+
+_log = logging.getLogger("sardonyx.serve")
 
 
 class Entry:
@@ -94,6 +112,10 @@ class Queue:
         self._times: dict[Any, tuple[int, float]] = {}
         self._drain_per_second = 0.0
         self._delay: asyncio.TimerHandle | None = None
+        self._plain: deque[PlainBatch] = deque()
+        self._collectors: dict[Any, Collector] = {}
+        self._plain_from = 0
+        self.most_requests = model.model.batching.queue_requests or limits.queue_requests
 
     def submit(self, request: InferRequest, done: Done, key: Any, rows: int) -> Entry:
         """Let a request wait for its computation.
@@ -107,9 +129,10 @@ class Queue:
         Raises:
             RequestError: The queue is full, or the priority is out of range.
         """
+        if self._plain:
+            self._repeat_waiting()
         batching = self.model.model.batching
-        most = batching.queue_requests or self._limits.queue_requests
-        if self.waiting >= most or self.bytes + request.size > self._limits.queue_bytes:
+        if self.waiting >= self.most_requests or self.bytes + request.size > self._limits.queue_bytes:
             self.model.statistics.rejected += 1
             raise RequestError(
                 f"{self.waiting} requests wait for the model.", kind="exhausted", where=self.model.name,
@@ -147,6 +170,129 @@ class Queue:
             self._loop.call_soon(self._turn)
         return entry
 
+    # Plain requests. They wait only while no other request waits, so that all are computed in order of arrival.
+
+    def collector(self, revision: Revision, key: Any, rows: int) -> Collector | None:
+        """Return the collector of plain requests of a batch key; None if such requests cannot be plain now.
+
+        Args:
+            revision: The revision whose interface the requests fit.
+            key: The batch key, see :func:`.batch_key`.
+            rows: The rows of a request.
+        """
+        batching = self.model.model.batching
+        if key is None or batching.max_delay_us or batching.timeout_us or self._number < self._plain_from:
+            return None
+        limit = self.model.max_rows
+        if limit > 1 and (rows > limit or batching.ragged == "pad"):
+            return None
+        name = key if limit > 1 else (rows, *key)
+        collector = self._collectors.get(name)
+        if collector is None or collector.is_stale or collector.revision is not revision or collector.limit != limit:
+            if len(self._collectors) >= _COLLECTORS:
+                for other in self._collectors.values():
+                    other.is_stale = True
+                self._collectors.clear()
+            collector = self._collectors[name] = Collector(self, revision, key, rows)
+        return collector
+
+    def add_plain(self, request: PlainRequest) -> bool:
+        """Let a plain request wait, whose values are in its batch; return False if it must take the general path."""
+        if self.waiting and not self._plain:
+            return False
+        if self.waiting >= self.most_requests or self.bytes + request.size > self._limits.queue_bytes:
+            return False
+        batch = request.batch
+        if not batch.is_waiting:
+            batch.is_waiting = True
+            self._plain.append(batch)
+        batch.requests.append(request)
+        batch.rows += request.rows
+        batch.size += request.size
+        self.waiting += 1
+        self.bytes += request.size
+        if not self._is_scheduled and not self.running:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+        return True
+
+    def remove_plain(self, request: PlainRequest) -> None:
+        """Take a plain request out of the queue."""
+        batch = request.batch
+        batch.requests.remove(request)
+        batch.has_gaps = True
+        batch.size -= request.size
+        self.waiting -= 1
+        self.bytes -= request.size
+
+    def _next_plain(self) -> PlainBatch:
+        batch = self._plain.popleft()
+        batch.is_waiting, batch.is_running = False, True
+        if batch.collector.open is batch:
+            batch.collector.open = None
+        self.waiting -= len(batch.requests)
+        self.bytes -= batch.size
+        return batch
+
+    def _run_plain(self) -> None:
+        batch = self._next_plain()
+        if not batch.requests:
+            batch.collector.release(batch)
+            self._turn()
+            return
+        self.running = len(batch.requests)
+        runs, mean = self._times.get(self._plain_key(batch), (0, 0.0))
+        begin = time.monotonic_ns()
+        if runs >= _MEASURED_RUNS and mean < _INLINE_NS:
+            self._finish_plain(batch, begin, execute_plain(self.model, batch))
+        else:
+            self._in_thread(lambda: self._finish_plain_later(batch, begin))
+
+    def _finish_plain_later(self, batch: PlainBatch, begin: int) -> None:
+        outcome = execute_plain(self.model, batch)
+        self._loop.call_soon_threadsafe(self._finish_plain, batch, begin, outcome)
+
+    def _plain_key(self, batch: PlainBatch) -> Any:
+        return (self.model.model.batching.default_priority or _LAST_PRIORITY, *batch.collector.key)
+
+    def _finish_plain(self, batch: PlainBatch, begin: int, outcome: PlainOutcome) -> None:
+        self.running = 0
+        now = time.monotonic_ns()
+        requests, collector = batch.requests, batch.collector
+        if self.waiting and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+        is_answered = False
+        if outcome.results is not None:
+            try:
+                is_answered = answer_plain(batch, outcome.results)
+            except Exception as error:
+                _log.error("internal: plain requests cannot be answered", exc_info=error)
+        if is_answered:
+            collector.credit = CREDIT
+            self._learn(self._plain_key(batch), outcome.cpu_ns, now - begin, len(requests))
+            statistics = self.model.statistics
+            statistics.run(batch.rows, len(requests), outcome.times)
+            statistics.answered_together(now, begin, [r.arrival for r in requests if not r.is_cancelled])
+        else:
+            collector.credit -= 1
+            if not collector.credit:
+                collector.is_stale = True
+                self._plain_from = self._number + _PAUSE
+            _repeat(requests)
+        collector.release(batch)
+        if not self.waiting and self.on_idle is not None:
+            self.on_idle()
+
+    def _repeat_waiting(self) -> None:
+        """Let all plain requests take the general path, ahead of a request that is not plain."""
+        batches = [self._next_plain() for _ in range(len(self._plain))]
+        for batch in batches:
+            _repeat(batch.requests)
+            batch.collector.release(batch)
+
+    # Requests with entries.
+
     def remove(self, entry: Entry) -> None:
         """Take a request out of the queue."""
         entry.is_waiting = False
@@ -176,6 +322,9 @@ class Queue:
         self._is_scheduled = False
         if self.running:
             return
+        if self._plain:
+            self._run_plain()
+            return
         batch = self._take()
         if batch is None:
             if not self.waiting and self.on_idle is not None:
@@ -190,9 +339,12 @@ class Queue:
         if runs >= _MEASURED_RUNS and mean < _INLINE_NS:
             self._finish(batch, begin, execute(self.model, requests, rows))
             return
+        self._in_thread(lambda: self._run(batch, requests, rows, begin))
+
+    def _in_thread(self, work: Callable[[], None]) -> None:
         if self._thread is None:
             self._thread = RunThread(f"sardonyx-serve-{self.model.name}")
-        self._thread.start(lambda: self._run(batch, requests, rows, begin))
+        self._thread.start(work)
 
     def _run(self, batch: list[Entry], requests: list[InferRequest], rows: int, begin: int) -> None:
         outcome = execute(self.model, requests, rows)
@@ -283,3 +435,9 @@ class Queue:
         if self._thread is not None:
             self._thread.end()
             self._thread = None
+
+
+def _repeat(requests: Sequence[PlainRequest]) -> None:
+    for request in requests:
+        if not request.is_cancelled:
+            request.sink.repeat(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sardonyx.errors import MissingDependencyError
@@ -65,6 +65,46 @@ def _string(text: str) -> bytes:
     return bytes(prefix) + data
 
 
+ANSWER_HEAD = header_block(((":status", "200"), ("content-type", "application/grpc")))
+ANSWER_TRAILERS = header_block((("grpc-status", "0"),))
+"""The header blocks before and after the message of an answer."""
+
+
+def unary_answer(pieces: Sequence[bytes], size: int) -> bytes:
+    """Return the frames of a successful call with one message, as a format of bytes.
+
+    The places of the format are the stream, the stream, the bytes between the pieces of the message, and the stream;
+    a stream is four bytes.
+
+    Args:
+        pieces: The pieces of the message.
+        size: The bytes of the message.
+    """
+
+    def head(kind: int, flags: int, length: int) -> bytes:
+        return struct.pack(">IB", (length << 8) | kind, flags)
+
+    texts = [
+        head(HEADERS, END_HEADERS, len(ANSWER_HEAD)),
+        ANSWER_HEAD + head(DATA, 0, size + 5),
+        struct.pack(">BI", 0, size) + pieces[0],
+        *pieces[1:-1],
+        pieces[-1] + head(HEADERS, END_HEADERS | END_STREAM, len(ANSWER_TRAILERS)),
+        ANSWER_TRAILERS,
+    ]
+    return b"%b".join(text.replace(b"%", b"%%") for text in texts)
+
+
+class HeaderFields(dict[str, str]):
+    """The fields of a header block.
+
+    Attributes:
+        is_plain: True once a call with these fields was answered that a template could have read.
+    """
+
+    is_plain = False
+
+
 class HeaderReader:
     """Reads header blocks; a block that changes no table is remembered by its bytes.
 
@@ -84,9 +124,13 @@ class HeaderReader:
             ) from error
         self._errors = hpack.HPACKError
         self._decoder: Any = hpack.Decoder(max_header_list_size=limit)
-        self._blocks: dict[bytes, dict[str, str]] = {}
+        self._blocks: dict[bytes, HeaderFields] = {}
 
-    def read(self, block: bytes) -> dict[str, str]:
+    def known(self, block: bytes) -> HeaderFields | None:
+        """Return the fields of a block that was read before and changes no table."""
+        return self._blocks.get(block)
+
+    def read(self, block: bytes) -> HeaderFields:
         """Return the fields of a block; a repeated field has its last value.
 
         Raises:
@@ -98,7 +142,7 @@ class HeaderReader:
         entries = self._decoder.header_table.dynamic_entries
         before = len(entries), entries[0] if entries else None, self._decoder.header_table.maxsize
         try:
-            fields = dict(self._decoder.decode(block))
+            fields = HeaderFields(self._decoder.decode(block))
         except (self._errors, UnicodeDecodeError) as error:
             raise Http2Error(COMPRESSION_ERROR, "malformed header block") from error
         after = len(entries), entries[0] if entries else None, self._decoder.header_table.maxsize

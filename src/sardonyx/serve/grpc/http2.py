@@ -13,8 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 from sardonyx.errors import RequestError
+from sardonyx.serve.dispatch.plain import LARGEST, PlainRequest
 from sardonyx.serve.grpc import frames
-from sardonyx.serve.grpc.frames import Http2Error, frame, header_block
+from sardonyx.serve.grpc.frames import HeaderFields, Http2Error, frame, header_block
+from sardonyx.serve.grpc.templates import GrpcTemplates
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.refusals import REFUSALS, refusal
 
@@ -26,8 +28,6 @@ _CONNECTION_WINDOW = 32 << 20
 _CONTROL_FRAMES = 1000
 """Control frames (settings, pings, resets, empty frames) of a connection in one second."""
 
-_HEAD = header_block(((":status", "200"), ("content-type", "application/grpc")))
-_TRAILERS = header_block((("grpc-status", "0"),))
 _TIMEOUT_UNITS = {"H": 3_600_000_000, "M": 60_000_000, "S": 1_000_000, "m": 1000, "u": 1, "n": 0}
 
 Send = Callable[[bytes], None]
@@ -50,7 +50,7 @@ class Stream:
         "send_window", "sent_head", "trailers", "work",
     )  # fmt: skip
 
-    def __init__(self, connection: Http2Connection, number: int, headers: dict[str, str], window: int) -> None:
+    def __init__(self, connection: Http2Connection, number: int, headers: HeaderFields, window: int) -> None:
         self.connection = connection
         self.number = number
         self.headers = headers
@@ -79,7 +79,7 @@ class Stream:
 
     def finish(self) -> None:
         """End the call with success."""
-        self.connection.end_stream(self, _TRAILERS)
+        self.connection.end_stream(self, frames.ANSWER_TRAILERS)
 
     def fail(self, error: BaseException) -> None:
         """End the call with the status of an error."""
@@ -103,10 +103,15 @@ class Http2Connection(asyncio.Protocol):
         answer: Answers messages.
         limits: The limits of the server.
         connections: The open connections, of which this becomes one.
+        templates: Read calls that are equal to earlier ones but for the values.
     """
 
-    def __init__(self, answer: Answer, limits: Limits, connections: set[Http2Connection]) -> None:
+    def __init__(
+        self, answer: Answer, limits: Limits, connections: set[Http2Connection], templates: GrpcTemplates
+    ) -> None:
         self._answer = answer
+        self._templates = templates
+        self._plain: dict[int, PlainRequest] = {}
         self._limits = limits
         self._connections = connections
         self._transport: Any = None
@@ -129,7 +134,7 @@ class Http2Connection(asyncio.Protocol):
     @property
     def is_busy(self) -> bool:
         """True if a call is open."""
-        return bool(self._streams)
+        return bool(self._streams or self._plain)
 
     def connection_made(self, transport: Any) -> None:
         """Accept the connection, unless too many are open."""
@@ -153,49 +158,102 @@ class Http2Connection(asyncio.Protocol):
         for stream in list(self._streams.values()):
             self._cancel(stream)
         self._streams.clear()
+        for request in list(self._plain.values()):
+            request.cancel()
+        self._plain.clear()
 
     def data_received(self, data: bytes) -> None:
         """Read frames."""
         if self._transport is None or self._is_closing:
             return
-        self._buffer += data
+        buffer: bytes | bytearray = data
+        if self._buffer:
+            self._buffer += data
+            buffer = self._buffer
         self._is_feeding = True
         try:
-            self._read_frames()
+            self._read_frames(buffer)
         except Http2Error as error:
             self._end(error.code, error.text)
         finally:
             self._is_feeding = False
             self._flush()
 
-    def _read_frames(self) -> None:
-        buffer = self._buffer
-        if not self._has_preface:
-            if len(buffer) < len(frames.PREFACE):
-                if not frames.PREFACE.startswith(bytes(buffer)):
-                    raise Http2Error(frames.PROTOCOL_ERROR, "expected the preface of HTTP/2")
-                return
-            if not buffer.startswith(frames.PREFACE):
-                raise Http2Error(frames.PROTOCOL_ERROR, "expected the preface of HTTP/2")
-            del buffer[: len(frames.PREFACE)]
-            self._has_preface = True
+    def _read_frames(self, buffer: bytes | bytearray) -> None:
+        """Read the complete frames of a buffer, and keep the rest.
+
+        Args:
+            buffer: The bytes of the connection, or new bytes if none are kept.
+        """
         offset = 0
         size = len(buffer)
-        while size - offset >= 9:
+        if not self._has_preface:
+            begin = bytes(buffer[: len(frames.PREFACE)])
+            if not frames.PREFACE.startswith(begin):
+                raise Http2Error(frames.PROTOCOL_ERROR, "expected the preface of HTTP/2")
+            if size >= len(frames.PREFACE):
+                self._has_preface = True
+                offset = len(frames.PREFACE)
+        while self._has_preface and size - offset >= 9:
             length = (buffer[offset] << 16) | (buffer[offset + 1] << 8) | buffer[offset + 2]
             if length > _FRAME_BYTES:
                 raise Http2Error(frames.FRAME_SIZE_ERROR, "frame too large")
-            if size - offset < 9 + length:
+            end = offset + 9 + length
+            if size < end:
                 break
             kind, flags = buffer[offset + 3], buffer[offset + 4]
+            if kind == frames.HEADERS and flags == frames.END_HEADERS:
+                after = self._plain_call(buffer, offset, end, size)
+                if after:
+                    offset = after
+                    continue
             number = struct.unpack_from(">I", buffer, offset + 5)[0] & 0x7FFFFFFF
-            payload = bytes(memoryview(buffer)[offset + 9 : offset + 9 + length])
-            offset += 9 + length
+            payload = bytes(memoryview(buffer)[offset + 9 : end])
+            offset = end
             self._frame(kind, flags, number, payload)
             if self._transport is None or self._is_closing:
                 return
-        if offset:
-            del buffer[:offset]
+        if buffer is self._buffer:
+            del self._buffer[:offset]
+        elif offset < size:
+            self._buffer += buffer[offset:]
+
+    def _plain_call(self, buffer: bytes | bytearray, offset: int, end: int, size: int) -> int:
+        """Let a plain call wait, whose two frames are complete; return the offset after these, or 0 for another call.
+
+        Args:
+            buffer: The bytes of the connection.
+            offset: The offset of the frame of header fields.
+            end: The offset after this frame.
+            size: The number of bytes.
+        """
+        if (
+            size - end < 14 or buffer[end + 3] != frames.DATA or buffer[end + 4] != frames.END_STREAM
+            or self._block is not None
+        ):  # fmt: skip
+            return 0
+        length: int
+        number: int
+        length, same, is_compressed, message_length = struct.unpack_from(">IxIBI", buffer, end)
+        length >>= 8
+        (number,) = struct.unpack_from(">I", buffer, offset + 5)
+        after = end + 9 + length
+        if (
+            number != same or not self._last < number <= 0x7FFFFFFF or not number & 1 or after > size
+            or is_compressed or message_length != length - 5 or length > LARGEST
+            or len(self._streams) + len(self._plain) >= self._limits.streams
+        ):  # fmt: skip
+            return 0
+        headers = self._reader.known(bytes(buffer[offset + 9 : end]))
+        if headers is None or not headers.is_plain:
+            return 0
+        request = self._templates.read(bytes(buffer[end + 14 : after]), self, (number, headers))
+        if request is None:
+            return 0
+        self._last = number
+        self._plain[number] = request
+        self._consume(length)
+        return after
 
     def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if self._block is not None and (kind != frames.CONTINUATION or number != self._block[0]):
@@ -237,8 +295,10 @@ class Http2Connection(asyncio.Protocol):
             stream = self._streams.pop(number, None)
             if stream is not None:
                 self._cancel(stream)
+            elif (request := self._plain.pop(number, None)) is not None:
+                request.cancel()
         elif kind == frames.GOAWAY:
-            self._is_closing = self._is_closing or not self._streams
+            self._is_closing = self._is_closing or not self.is_busy
         elif kind == frames.PUSH_PROMISE:
             raise Http2Error(frames.PROTOCOL_ERROR, "clients do not push")
 
@@ -267,7 +327,7 @@ class Http2Connection(asyncio.Protocol):
             if not increment or self._window > 0x7FFFFFFF:
                 raise Http2Error(frames.FLOW_CONTROL_ERROR, "window too large")
         else:
-            stream = self._streams.get(number)
+            stream = self._stream(number)
             if stream is not None:
                 stream.send_window += increment
                 if not increment or stream.send_window > 0x7FFFFFFF:
@@ -312,7 +372,7 @@ class Http2Connection(asyncio.Protocol):
     def _begin(self, number: int, flags: int, block: bytes) -> None:
         self._require_block(len(block))
         headers = self._reader.read(block)
-        stream = self._streams.get(number)
+        stream = self._stream(number)
         if stream is not None:
             # Trailers of the client.
             if flags & frames.END_STREAM:
@@ -321,7 +381,7 @@ class Http2Connection(asyncio.Protocol):
         if number <= self._last:
             raise Http2Error(frames.PROTOCOL_ERROR, "the stream is closed")
         self._last = number
-        if len(self._streams) >= self._limits.streams:
+        if len(self._streams) + len(self._plain) >= self._limits.streams:
             self._count_control()
             self._send(frame(frames.RST_STREAM, 0, number, struct.pack(">I", frames.REFUSED_STREAM)))
             return
@@ -335,7 +395,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
         self._consume(len(payload))
-        stream = self._streams.get(number)
+        stream = self._stream(number)
         if stream is None:
             if number == 0 or number > self._last:
                 raise Http2Error(frames.PROTOCOL_ERROR, "data of no stream")
@@ -416,6 +476,54 @@ class Http2Connection(asyncio.Protocol):
             stream.work.cancel()
             stream.work = None
 
+    # Plain calls.
+
+    def _stream(self, number: int) -> Stream | None:
+        """Return an open call; a plain call that still waits takes the general path, as a frame belongs to it."""
+        request = self._plain.get(number) if self._plain else None
+        if request is not None and request.withdraw():
+            self.repeat(request)
+        return self._streams.get(number)
+
+    def answer(self, request: PlainRequest, data: bytes, size: int) -> None:
+        """Answer a plain call; the caller calls :meth:`flush` after several.
+
+        Args:
+            request: The call.
+            data: The frames of the answer.
+            size: The bytes of the message with its head.
+        """
+        number, headers = request.tag
+        if self._plain.pop(number, None) is None or self._transport is None:
+            return
+        if size <= self._window and size <= self._stream_window and size <= self._peer_frame:
+            self._window -= size
+            self._output.append(data)
+            return
+        stream = self._streams[number] = Stream(self, number, headers, self._stream_window)
+        stream.is_ended = True
+        begin = 9 + len(frames.ANSWER_HEAD) + 9
+        stream.reply(data[begin + 5 : begin + size])
+        stream.finish()
+
+    def flush(self) -> None:
+        """Send the answers to plain calls."""
+        if self._output:
+            self._flush_soon()
+
+    def repeat(self, request: PlainRequest) -> None:
+        """Answer a plain call by the general path."""
+        number, headers = request.tag
+        if self._plain.pop(number, None) is None or self._transport is None:
+            return
+        stream = self._streams[number] = Stream(self, number, headers, self._stream_window)
+        try:
+            self._answer(stream, request.data)
+        except Exception as error:
+            stream.fail(error)
+        if not stream.is_closed:
+            self._ended(stream)
+
     # Answers.
 
     def send_message(self, stream: Stream, message: bytes) -> None:
@@ -424,7 +532,7 @@ class Http2Connection(asyncio.Protocol):
             return
         if not stream.sent_head:
             stream.sent_head = True
-            self._send(frame(frames.HEADERS, frames.END_HEADERS, stream.number, _HEAD))
+            self._send(frame(frames.HEADERS, frames.END_HEADERS, stream.number, frames.ANSWER_HEAD))
         stream.pending.append(struct.pack(">BI", 0, len(message)) + message)
         self._send_stream(stream)
         self._flush_soon()
@@ -490,7 +598,7 @@ class Http2Connection(asyncio.Protocol):
             return
         self._send(frame(frames.GOAWAY, 0, 0, struct.pack(">II", self._last, frames.NO_ERROR)))
         self._flush_soon()
-        if not self._streams:
+        if not self.is_busy:
             self._transport.close()
 
     def abort(self) -> None:

@@ -11,6 +11,7 @@ from sardonyx.errors import RequestError, ResourceError
 from sardonyx.serve.grpc.calls import CALLS
 from sardonyx.serve.grpc.conversion import answer_message, parsed_request
 from sardonyx.serve.grpc.http2 import Http2Connection, Stream
+from sardonyx.serve.grpc.templates import GrpcTemplates
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol.messages import SERVICE, message_class
 from sardonyx.serve.protocol.refusals import refusal
@@ -42,6 +43,7 @@ class OwnGrpcListener:
         self._tokens = tokens
         self._connections: set[Http2Connection] = set()
         self._listener: asyncio.Server | None = None
+        self._templates = GrpcTemplates(service)
         self._request = message_class("ModelInferRequest")
         self._streamed = message_class("ModelStreamInferResponse")
 
@@ -69,7 +71,7 @@ class OwnGrpcListener:
 
     def connection(self) -> Http2Connection:
         """Return the protocol of a new connection."""
-        return Http2Connection(self._answer, self._service.limits, self._connections)
+        return Http2Connection(self._answer, self._service.limits, self._connections, self._templates)
 
     async def close(self, seconds: float) -> None:
         """End after the calls that are being answered, or after some seconds."""
@@ -124,7 +126,8 @@ class OwnGrpcListener:
 
     def _infer(self, stream: Stream, data: bytes) -> None:
         self._require(stream, "infer")
-        request = self._parsed(stream, self.message(data))
+        message = self.message(data)
+        request = self._parsed(stream, message)
 
         def done(result: Answer | Exception) -> None:
             stream.work = None
@@ -133,6 +136,7 @@ class OwnGrpcListener:
                 return
             try:
                 stream.reply(answer_message(result).SerializeToString())
+                self._templates.learn(stream.headers, data, message, request)
             except Exception as error:
                 stream.fail(error)
                 return

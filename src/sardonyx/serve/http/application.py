@@ -16,6 +16,7 @@ from sardonyx.serve.http.infer_requests import encode_answer, parse_request
 from sardonyx.serve.http.messages import (
     BINARY,
     JSON,
+    WINDOWS,
     Cancellable,
     HttpRequest,
     HttpResponse,
@@ -23,6 +24,7 @@ from sardonyx.serve.http.messages import (
     error_response,
 )
 from sardonyx.serve.http.routes import Route, find_route
+from sardonyx.serve.http.templates import HttpTemplates
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.limits import Limits
@@ -32,7 +34,6 @@ from sardonyx.serve.security.tokens import Tokens
 
 _log = logging.getLogger("sardonyx.serve")
 
-_WINDOWS = {"gzip": 31, "deflate": 15}
 _SMALL = 64 << 10
 
 
@@ -42,10 +43,15 @@ class Application:
     Args:
         service: The operations of the server.
         tokens: The accepted tokens.
+
+    Attributes:
+        service: As passed.
+        templates: Read requests that are equal to earlier ones but for the values.
     """
 
     def __init__(self, service: Service, tokens: Tokens) -> None:
         self.service = service
+        self.templates = HttpTemplates(service)
         self._tokens = tokens
         self._route = functools.lru_cache(maxsize=1024)(find_route)
 
@@ -112,6 +118,7 @@ class Application:
             if media not in (JSON, BINARY):
                 raise RequestError(f"expected {JSON} or {BINARY}, got {shortened(media)}.", kind="media_type")
             is_raw = media == BINARY and length is None
+        size: int | None = None
         if route.kind == "infer":
             size = 0 if is_raw else head_length(length)
             parsed = parse_request(self.service, route.model, route.version, request.body, size)
@@ -126,6 +133,8 @@ class Application:
                 if isinstance(result, Exception):
                     raise result
                 response = self._response(route, parsed, result)
+                if request.source and route.kind == "infer":
+                    self.templates.learn(request, parsed, size)
             except Exception as error:
                 response = self.failure(error)
             respond(response)
@@ -168,7 +177,7 @@ def decompressed(body: bytes, encoding: str, limits: Limits) -> bytes:
     name = encoding.strip().lower()
     if name == "identity":
         return body
-    window = _WINDOWS.get(name)
+    window = WINDOWS.get(name)
     if window is None:
         raise RequestError(f"expected gzip or deflate, got {shortened(name)}.", kind="media_type")
     most = min(limits.body_bytes, max(_SMALL, len(body) * limits.compression_ratio))
@@ -182,16 +191,3 @@ def decompressed(body: bytes, encoding: str, limits: Limits) -> bytes:
     if not inflate.eof or inflate.unused_data:
         raise RequestError(f"the {name} data are truncated, or more bytes follow.")
     return data
-
-
-def compressed(response: HttpResponse, accept: str) -> HttpResponse:
-    """Return a response compressed as the client accepts; small bodies are not compressed."""
-    size = sum(len(part) for part in response.body)
-    names = [part.split(";")[0].strip().lower() for part in accept.split(",") if "q=0" not in part.replace("q=0.", "")]
-    name = next((name for name in names if name in _WINDOWS), None)
-    if name is None or size < 1024:
-        return response
-    deflate = zlib.compressobj(1, zlib.DEFLATED, _WINDOWS[name])
-    body = b"".join([*(deflate.compress(part) for part in response.body), deflate.flush()])
-    headers = {**response.headers, "content-encoding": name, "vary": "accept-encoding"}
-    return HttpResponse(response.status, (body,), response.content_type, headers)

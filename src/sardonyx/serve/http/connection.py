@@ -9,8 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 from sardonyx.errors import MissingDependencyError, RequestError
-from sardonyx.serve.http.application import Application, compressed
-from sardonyx.serve.http.messages import PHRASES, Cancellable, HttpRequest, HttpResponse, error_response
+from sardonyx.serve.dispatch.plain import PlainRequest
+from sardonyx.serve.http.application import Application
+from sardonyx.serve.http.messages import (
+    Cancellable,
+    HttpRequest,
+    HttpResponse,
+    compressed,
+    error_response,
+    response_head,
+)
+from sardonyx.serve.http.templates import HeadTemplate
 from sardonyx.serve.protocol.limits import Limits
 
 try:
@@ -105,6 +114,8 @@ class Connection(asyncio.Protocol):
         self._is_answering = False
         self._is_broken = False
         self._is_full = False
+        self._template: HeadTemplate | None = None
+        self._source = b""
         self._peer = ""
         self._begin_message()
         self._deadline = 0.0
@@ -148,6 +159,20 @@ class Connection(asyncio.Protocol):
         """Read bytes of requests."""
         if self._is_broken or self._transport is None:
             return
+        self._source = b""
+        if not (self._is_answering or self._is_reading or self._is_full or self._requests):
+            template = self._template
+            if template is None or not data.startswith(template.prefix):
+                template = self._application.templates.find(data)
+            if template is not None:
+                request = template.read(data, self)
+                if request is not None:
+                    self._template = template
+                    self._is_answering = True
+                    self._work = request
+                    self._deadline = float("inf")
+                    return
+            self._source = data
         self._bytes_in += len(data)
         try:
             self._parser.feed_data(data)
@@ -241,8 +266,10 @@ class Connection(asyncio.Protocol):
             body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks, self._body = [], None
         method = self._parser.get_method().decode("latin-1")
-        request = HttpRequest(method, self._target.decode("latin-1"), self._headers, body, self._peer)
-        self._requests.append((request, bool(self._parser.should_keep_alive()), time.monotonic_ns()))
+        keeps_alive = bool(self._parser.should_keep_alive())
+        source = self._source if keeps_alive else b""
+        request = HttpRequest(method, self._target.decode("latin-1"), self._headers, body, self._peer, source)
+        self._requests.append((request, keeps_alive, time.monotonic_ns()))
         if len(self._requests) > _PIPELINED:
             raise RequestError(f"expected at most {_PIPELINED} requests before the first answer.", kind="unavailable")
         if not self._is_answering:
@@ -267,11 +294,53 @@ class Connection(asyncio.Protocol):
             if self._is_answering:
                 self._work = work
 
+    def answer(self, request: PlainRequest, data: bytes, size: int) -> None:
+        """Answer a plain request.
+
+        Args:
+            request: The request.
+            data: The bytes of the response, for a connection that goes on.
+            size: The bytes of its body.
+        """
+        transport = self._transport
+        if transport is None:
+            return
+        self._is_answering = False
+        self._work = None
+        is_closing = self._connections.is_closing
+        transport.write(
+            data if not is_closing else b"%bconnection: close\r\n\r\n%b" % (data[: -size - 2], data[-size:])
+        )
+        if self._connections.access_log is not None:
+            plain = request.tag.request(request.data, self._peer)
+            self._connections.access_log(plain, 200, size, time.monotonic_ns() - request.arrival)
+        if is_closing:
+            transport.close()
+            return
+        self._deadline = time.monotonic() + self._limits.idle_seconds
+        if self._requests:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def respond(self, request: PlainRequest, response: HttpResponse) -> None:
+        """Answer a plain request by a response."""
+        if self._transport is not None:
+            self._respond(request.tag.request(request.data, self._peer), response, True, request.arrival)
+
+    def repeat(self, request: PlainRequest) -> None:
+        """Answer a plain request by the general path."""
+        self._is_answering = False
+        self._work = None
+        if self._transport is not None:
+            self._requests.appendleft((request.tag.request(request.data, self._peer), True, request.arrival))
+            self._next()
+
     def _respond(self, request: HttpRequest, response: HttpResponse, keeps_alive: bool, begin: int) -> None:
         self._is_answering = False
         self._work = None
         if self._transport is None:
             return
+        if request.template is not None:
+            self._template = request.template
         accept = request.headers.get("accept-encoding")
         if accept is not None and response.body:
             response = compressed(response, accept)
@@ -294,11 +363,7 @@ class Connection(asyncio.Protocol):
         size = 0
         for part in body:
             size += len(part)
-        head = f"HTTP/1.1 {response.status} {PHRASES.get(response.status, '')}\r\ncontent-length: {size}\r\n"
-        if response.content_type:
-            head += f"content-type: {response.content_type}\r\n"
-        for name, value in response.headers.items():
-            head += f"{name}: {value}\r\n"
+        head = response_head(response.status, size, response.content_type, response.headers)
         head += "\r\n" if keeps_alive else "connection: close\r\n\r\n"
         if is_head or not body:
             self._transport.write(head.encode("latin-1"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,7 +141,7 @@ def encode_answer(answer: Answer, binary: bool, strict: bool) -> tuple[bytes, li
     for output in answer.outputs:
         array = output.array
         datatype = datatypes.of_array(array)
-        described: dict[str, Any] = {"name": output.name, "datatype": datatype.name, "shape": array.shape}
+        described = described_output(output.name, datatype, array.shape)
         requested = output.requested
         is_binary = binary if requested is None or requested.is_binary is None else requested.is_binary
         if requested is not None and requested.destination is not None:
@@ -163,12 +163,24 @@ def encode_answer(answer: Answer, binary: bool, strict: bool) -> tuple[bytes, li
                 write = json_codec.encode_with_words
             described["data"] = json_data(array, datatype, output.name)
         outputs.append(described)
-    head: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version}
-    if answer.id:
-        head["id"] = answer.id
-    head["parameters"] = {"sardonyx_revision": answer.revision}
+    return write(described_answer(answer.model, answer.version, answer.id, answer.revision, outputs)), buffers
+
+
+def described_output(name: str, datatype: Datatype, shape: Sequence[int]) -> dict[str, Any]:
+    """Return the JSON form of an output, without its values."""
+    return {"name": name, "datatype": datatype.name, "shape": shape}
+
+
+def described_answer(
+    model: str, version: str, id: str, revision: int, outputs: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the JSON form of an answer."""
+    head: dict[str, Any] = {"model_name": model, "model_version": version}
+    if id:
+        head["id"] = id
+    head["parameters"] = {"sardonyx_revision": revision}
     head["outputs"] = outputs
-    return write(head), buffers
+    return head
 
 
 def json_data(array: np.ndarray, datatype: Datatype, where: str) -> Sequence[Any]:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.protocol import json_codec
 from sardonyx.serve.protocol.refusals import REFUSALS
 
+if TYPE_CHECKING:
+    from sardonyx.serve.http.templates import HeadTemplate
+
 JSON = "application/json"
 BINARY = "application/octet-stream"
+
+WINDOWS = {"gzip": 31, "deflate": 15}
+"""The encodings of bodies, with the form that zlib calls window bits."""
+
+SMALLEST_COMPRESSED = 1024
+"""Bytes of a body from which compression pays."""
 
 PHRASES = {
     200: "OK", 204: "No Content", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
@@ -31,6 +41,8 @@ class HttpRequest:
         headers: The header fields, by name in lower case.
         body: The body, decompressed.
         peer: The address of the client.
+        source: All bytes of the request, if they arrived at once; else empty.
+        template: Reads requests that are equal but for the values; None if none is known.
     """
 
     method: str
@@ -38,6 +50,8 @@ class HttpRequest:
     headers: Mapping[str, str]
     body: bytes = b""
     peer: str = ""
+    source: bytes = b""
+    template: HeadTemplate | None = None
 
 
 @dataclass(slots=True)
@@ -55,6 +69,23 @@ class HttpResponse:
     body: Sequence[bytes | memoryview] = ()
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def response_head(status: int, size: int | str, content_type: str, headers: Mapping[str, str]) -> str:
+    """Return the head of a response, without the empty line.
+
+    Args:
+        status: The status code.
+        size: The bytes of the body, or a text in their place.
+        content_type: The media type; empty for no body.
+        headers: Further header fields.
+    """
+    head = f"HTTP/1.1 {status} {PHRASES.get(status, '')}\r\ncontent-length: {size}\r\n"
+    if content_type:
+        head += f"content-type: {content_type}\r\n"
+    for name, value in headers.items():
+        head += f"{name}: {value}\r\n"
+    return head
 
 
 class Cancellable(Protocol):
@@ -81,3 +112,16 @@ def error_response(error: RequestError) -> HttpResponse:
     if error.kind == "unauthenticated":
         headers["www-authenticate"] = "Bearer"
     return HttpResponse(REFUSALS[error.kind].http, (json_codec.encode({"error": str(error)}),), JSON, headers)
+
+
+def compressed(response: HttpResponse, accept: str) -> HttpResponse:
+    """Return a response compressed as the client accepts; small bodies are not compressed."""
+    size = sum(len(part) for part in response.body)
+    names = [part.split(";")[0].strip().lower() for part in accept.split(",") if "q=0" not in part.replace("q=0.", "")]
+    name = next((name for name in names if name in WINDOWS), None)
+    if name is None or size < SMALLEST_COMPRESSED:
+        return response
+    deflate = zlib.compressobj(1, zlib.DEFLATED, WINDOWS[name])
+    body = b"".join([*(deflate.compress(part) for part in response.body), deflate.flush()])
+    headers = {**response.headers, "content-encoding": name, "vary": "accept-encoding"}
+    return HttpResponse(response.status, (body,), response.content_type, headers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -53,6 +54,23 @@ class Histogram:
         """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += count
         self.sum += value * count
+
+    def add_span(self, end: int, begins: Sequence[int]) -> None:
+        """Count the times from some points to one later point, in seconds.
+
+        Args:
+            end: The later point, in nanoseconds.
+            begins: The earlier points, ascending.
+        """
+        if not begins:
+            return
+        first, last = (bisect_left(self.bounds, (end - begin) * 1e-9) for begin in (begins[0], begins[-1]))
+        if first == last:
+            self.counts[first] += len(begins)
+            self.sum += (end * len(begins) - sum(begins)) * 1e-9
+        else:
+            for begin in begins:
+                self.add((end - begin) * 1e-9)
 
     def quantile(self, share: float) -> float:
         """Return the upper bound of the bucket in which a quantile is; the largest bound for values above all."""
@@ -153,6 +171,20 @@ class Statistics:
         self.queue.ns += queue_ns
         self.request_seconds.add(total_ns * 1e-9)
         self.queue_seconds.add(queue_ns * 1e-9)
+
+    def answered_together(self, now: int, begin: int, arrivals: Sequence[int]) -> None:
+        """Count the answered requests of one run.
+
+        Args:
+            now: The time of the answers, in nanoseconds of the monotonic clock.
+            begin: The time at which the run began.
+            arrivals: The times of arrival, ascending.
+        """
+        count, total = len(arrivals), sum(arrivals)
+        self.success.add(now * count - total, count)
+        self.queue.add(begin * count - total, count)
+        self.request_seconds.add_span(now, arrivals)
+        self.queue_seconds.add_span(begin, arrivals)
 
     def described(self) -> dict[str, Any]:
         """Return the statistics as the statistics extension names them."""

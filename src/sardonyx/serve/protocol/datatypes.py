@@ -85,11 +85,20 @@ def of_array(array: np.ndarray) -> Datatype:
     Raises:
         RequestError: The protocol has no name for the type.
     """
-    datatype = _BY_DTYPE.get(array.dtype)
+    return of_dtype(array.dtype)
+
+
+def of_dtype(dtype: np.dtype[Any]) -> Datatype:
+    """Return the element type of a numpy type.
+
+    Raises:
+        RequestError: The protocol has no name for the type.
+    """
+    datatype = _BY_DTYPE.get(dtype)
     if datatype is None:
-        if array.dtype.kind in "US":
+        if dtype.kind in "US":
             return DATATYPES["BYTES"]
-        raise RequestError(f"the protocol cannot express elements of type {array.dtype}.", kind="unsupported")
+        raise RequestError(f"the protocol cannot express elements of type {dtype}.", kind="unsupported")
     return datatype
 
 

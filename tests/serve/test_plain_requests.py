@@ -1,0 +1,343 @@
+"""Plain requests are answered as the general path answers: the bytes of every answer are equal.
+
+A request that arrives in two pieces takes the general path, so that every case is sent to two equal services: whole to
+one, in pieces to the other.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.serve.grpc import frames
+from sardonyx.serve.grpc.frames import frame, header_block, settings_frame
+from sardonyx.serve.protocol import number_lists
+from sardonyx.serve.protocol.messages import message_class
+from tests.serve.parser_inputs import LIMITS, Machine, damaged
+
+pytest.importorskip("hpack", reason="calls of gRPC need hpack")
+
+MODELS: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = {
+    "net": {"x": ("FP32", (4,))}, "add_sub": {"INPUT0": ("INT32", (16,)), "INPUT1": ("INT32", (16,))},
+    "half": {"x": ("FP16", (2,))}, "gather": {"x": ("FP32", (4,)), "i": ("INT64", (1,))},
+    "batch_mean": {"x": ("FP32", (2,))}, "weighted": {"x": ("FP32", (2,))}, "ragged": {"x": ("FP32", (3, 5))},
+    "fixed": {"x": ("FP32", (2,))},
+}  # fmt: skip
+"""Datatype and sizes but the first of the inputs of every model."""
+
+DTYPES: dict[str, Any] = {"FP32": np.float32, "INT32": np.int32, "FP16": np.float16, "INT64": np.int64}
+WORDS = ("NaN", "1e39", "-1e400", "1E5", "1e-50", "-0.0", "0.1234567890123456789", "12345678901234567890", " 7 ", "01",
+         "true", '"a"', "null", "-Infinity", "3.", "1.5e3")  # fmt: skip
+"""Elements of lists that few clients write."""
+
+
+def values(rng: random.Random, name: str, rows: int) -> dict[str, np.ndarray]:
+    arrays = {}
+    for tensor, (datatype, sizes) in MODELS[name].items():
+        draws = np.random.default_rng(rng.randrange(1 << 30))
+        # Index 4 of the model "gather" has no result.
+        array = draws.integers(-4, 5 if rng.random() < 0.1 else 4, (rows, *sizes))
+        arrays[tensor] = array.astype(DTYPES[datatype]) * DTYPES[datatype](1 if datatype[0] == "I" else 0.3)
+    return arrays
+
+
+def http_request(rng: random.Random) -> bytes:
+    name = rng.choice(list(MODELS))
+    rows = 1 if name == "fixed" else rng.choice((1, 1, 1, 2, 3))
+    arrays = values(rng, name, rows)
+    is_binary = name == "half" or rng.random() < 0.4
+    inputs, tail = [], b""
+    for tensor, array in arrays.items():
+        part: dict[str, Any] = {"name": tensor, "datatype": MODELS[name][tensor][0], "shape": list(array.shape)}
+        if is_binary:
+            part["parameters"] = {"binary_data_size": array.nbytes}
+            tail += array.tobytes()
+        else:
+            part["data"] = array.tolist() if rng.random() < 0.1 else array.ravel().tolist()
+        inputs.append(part)
+    body: dict[str, Any] = {"inputs": inputs}
+    if rng.random() < 0.3 or name == "half":
+        body["parameters"] = {"binary_data_output": rng.random() < 0.8 or name == "half"}
+    if rng.random() < 0.2:
+        outputs = ("OUTPUT1", "OUTPUT0") if name == "add_sub" else ("y",)
+        body["outputs"] = [{"name": output} for output in outputs[: rng.choice((1, 2))]]
+    if rng.random() < 0.05:
+        body["id"] = "abc"
+    text = json.dumps(body, separators=rng.choice(((",", ":"), (", ", ": "))))
+    if not is_binary and rng.random() < 0.2:
+        # One element is another word.
+        begin, end = text.index('"data"') + 8, text.index("]", text.index('"data"'))
+        parts = text[begin:end].strip(" [").split(",")
+        parts[rng.randrange(len(parts))] = rng.choice(WORDS)
+        text = f"{text[:begin]}[{','.join(parts)}{text[end:]}"
+    head = f"POST /v2/models/{name}/infer HTTP/1.1\r\nHost: h\r\n"
+    if is_binary:
+        head += f"Inference-Header-Content-Length: {len(text)}\r\n"
+    if rng.random() < 0.1:
+        head += "Accept-Encoding: gzip\r\n"
+    data = text.encode() + tail
+    head += f"Content-Length: {len(data)}\r\n" + ("X-More: 1\r\n" if rng.random() < 0.1 else "")
+    return head.encode() + b"\r\n" + data
+
+
+def grpc_message(rng: random.Random) -> bytes:
+    name = rng.choice(list(MODELS))
+    arrays = values(rng, name, 1 if name == "fixed" else rng.choice((1, 1, 2, 3)))
+    call = message_class("ModelInferRequest")(model_name=name)
+    for tensor, array in arrays.items():
+        call.inputs.add(name=tensor, datatype=MODELS[name][tensor][0], shape=array.shape)
+        call.raw_input_contents.append(array.tobytes())
+    if rng.random() < 0.05:
+        call.id = "abc"
+    if rng.random() < 0.05:
+        call.raw_input_contents[0] += b"\0"
+    if name == "add_sub" and rng.random() < 0.3:
+        call.outputs.add(name="OUTPUT1")
+    data: bytes = call.SerializeToString()
+    return damaged(rng, data) if rng.random() < 0.05 else data
+
+
+def grpc_call(rng: random.Random, number: int) -> bytes:
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", "/inference.GRPCInferenceService/ModelInfer"),
+              (":authority", "h"), ("content-type", "application/grpc")]  # fmt: skip
+    if rng.random() < 0.1:
+        fields.append(("grpc-timeout", "50S"))
+    data = grpc_message(rng)
+    call = frame(frames.HEADERS, frames.END_HEADERS, number, header_block(fields))
+    call += frame(frames.DATA, frames.END_STREAM, number, struct.pack(">BI", 0, len(data)) + data)
+    extra = rng.random()
+    if extra < 0.05:
+        call += frame(frames.WINDOW_UPDATE, 0, number, struct.pack(">I", 100))
+    elif extra < 0.08:
+        call += frame(frames.RST_STREAM, 0, number, struct.pack(">I", frames.CANCEL))
+    return call
+
+
+class Client:
+    """A connection to one of the services."""
+
+    def __init__(self, machine: Machine, wire: str, is_whole: bool) -> None:
+        self.connection, self.transport = machine.connect(wire)
+        self.wire, self.is_whole = wire, is_whole
+        if wire == "grpc":
+            self.connection.data_received(frames.PREFACE + settings_frame(()))
+
+    def send(self, data: bytes, cut: int) -> None:
+        if self.transport.is_closed:
+            return
+        if self.is_whole:
+            self.connection.data_received(data)
+        else:
+            self.connection.data_received(data[:cut])
+            if not self.transport.is_closed:
+                self.connection.data_received(data[cut:])
+
+    def received(self) -> Any:
+        data, self.transport.sent = bytes(self.transport.sent), bytearray()
+        if self.wire == "http":
+            return data, self.transport.is_closed
+        # Frames of several answers may follow one another in another order: every stream has its own.
+        streams: dict[int, list[bytes]] = {}
+        offset = 0
+        while offset < len(data):
+            size = 9 + int.from_bytes(data[offset : offset + 3], "big")
+            number = struct.unpack_from(">I", data, offset + 5)[0]
+            streams.setdefault(number, []).append(data[offset : offset + size])
+            offset += size
+        return streams, self.transport.is_closed
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["words", "strict"])
+def machines(request: pytest.FixtureRequest) -> Iterator[tuple[Machine, Machine]]:
+    both = Machine(list(MODELS), strict_json=request.param), Machine(list(MODELS), strict_json=request.param)
+    yield both
+    for machine in both:
+        machine.close()
+
+
+def run(machine: Machine, clients: list[Client], turn: list[tuple[int, bytes, int]]) -> list[Any]:
+    async def work() -> None:
+        for index, data, cut in turn:
+            clients[index].send(data, cut)
+        await machine.settle()
+
+    machine.loop.run_until_complete(work())
+    return [client.received() for client in clients]
+
+
+def counts(machine: Machine) -> dict[str, Any]:
+    names = ("success", "fail", "queue", "compute_infer")
+    return {
+        entry["name"]: [entry["inference_count"], *(entry["inference_stats"][name]["count"] for name in names)]
+        for entry in machine.service.statistics()["model_stats"]
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_answers_equal_those_of_the_general_path(machines: tuple[Machine, Machine], seed: int) -> None:
+    if seed == 4:
+        number_lists.load_list_reader()
+    rng = random.Random(seed)
+    wires = [rng.choice(("http", "grpc")) for _ in range(6)]
+    clients = [[Client(machine, wire, machine is machines[0]) for wire in wires] for machine in machines]
+    number = 1
+    for step in range(60):
+        turn = []
+        for index, wire in enumerate(wires):
+            if rng.random() < 0.3:
+                continue
+            if wire == "grpc":
+                data, cut = grpc_call(rng, number), 0
+            else:
+                data, cut = http_request(rng), 1
+                if rng.random() < 0.05:
+                    data = damaged(rng, data)
+            turn.append((index, data, cut or rng.randrange(1, len(data))))
+        number += 2
+        whole, pieces = (run(machine, part, turn) for machine, part in zip(machines, clients, strict=True))
+        assert whole == pieces, (seed, step)
+        for index, (_, is_closed) in enumerate(whole):
+            if is_closed:
+                for machine, part in zip(machines, clients, strict=True):
+                    part[index] = Client(machine, wires[index], machine is machines[0])
+        if rng.random() < 0.1:
+            weights = np.array([rng.random(), 1], np.float32)
+            for machine in machines:
+                machine.service.host.get("weighted").model.session.update_weights({"a": weights})
+    totals = [counts(machine) for machine in machines]
+    assert totals[0] == totals[1]
+
+
+def plain(machine: Machine, clients: int, rows: int = 1) -> tuple[list[Client], bytes]:
+    """Return connections after one answer, so that their next request is plain, and the request."""
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 4], "data": [1.0] * 4 * rows}]})
+    request = f"POST /v2/models/net/infer HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    connected = [Client(machine, "http", True) for _ in range(clients)]
+    run(machine, connected, [(index, request, 0) for index in range(clients)])
+    return connected, request
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    machine = Machine(["net", "weighted"])
+    yield machine
+    machine.close()
+
+
+def test_a_plain_request_of_a_client_that_has_gone_is_not_computed(machine: Machine) -> None:
+    clients, request = plain(machine, 3)
+    before = counts(machine)["net"][0]
+
+    async def work() -> None:
+        for client in clients:
+            client.connection.data_received(request)
+        clients[1].connection.connection_lost(None)
+        await machine.settle()
+
+    machine.loop.run_until_complete(work())
+    assert [len(client.received()[0]) > 0 for client in clients] == [True, False, True]
+    assert counts(machine)["net"][0] == before + 2
+    assert machine.service.host.get("net").model.statistics.cancelled == 1
+
+
+def test_rows_of_a_batch_belong_to_their_requests_after_a_removal(machine: Machine) -> None:
+    clients, _ = plain(machine, 4)
+    requests = []
+    for index in range(4):
+        body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [index + 0.5] * 4}]})
+        requests.append(f"POST /v2/models/net/infer HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+
+    async def work() -> None:
+        for client, request in zip(clients, requests, strict=True):
+            client.connection.data_received(request)
+        clients[0].connection.connection_lost(None)
+        clients[2].connection.connection_lost(None)
+        await machine.settle()
+
+    machine.loop.run_until_complete(work())
+    for index in (1, 3):
+        answer = json.loads(clients[index].received()[0].split(b"\r\n\r\n")[1])
+        assert answer["outputs"][0]["data"] == [16 * (index + 0.5), 20 * (index + 0.5)]
+
+
+def test_requests_that_wait_are_answered_by_the_revision_of_their_run(machine: Machine) -> None:
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 1.0]}]})
+    request = f"POST /v2/models/weighted/infer HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    client = Client(machine, "http", True)
+    session = machine.service.host.get("weighted").model.session
+    for value in range(6):
+        client.connection.data_received(request)
+        session.update_weights({"a": np.array([value, value], np.float32)})
+        machine.loop.run_until_complete(machine.settle())
+        answer = json.loads(client.received()[0].split(b"\r\n\r\n")[1])
+        assert answer["parameters"]["sardonyx_revision"] == session.revision
+        assert answer["outputs"][0]["data"] == [value, value]
+
+
+def test_a_full_queue_refuses_a_plain_request_as_any_other() -> None:
+    machine = Machine(["net"])
+    try:
+        clients, request = plain(machine, 2)
+        queue = machine.service.host.get("net").queue
+        queue.most_requests = 1
+        whole = run(machine, clients, [(0, request, 0), (1, request, 0)])
+        assert [data.split()[1] for data, _ in whole] == [b"200", b"503"]
+    finally:
+        machine.close()
+
+
+def test_a_plain_request_is_answered_before_requests_that_follow_on_its_connection(machine: Machine) -> None:
+    (client,), request = plain(machine, 1)
+
+    async def work() -> None:
+        client.connection.data_received(request)
+        client.connection.data_received(b"GET /v2/health/live HTTP/1.1\r\n\r\n")
+        await machine.settle()
+
+    machine.loop.run_until_complete(work())
+    data = client.received()[0]
+    assert data.index(b'"outputs"') < data.index(b'"live"')
+
+
+def test_a_removed_model_is_not_answered_by_a_template(machine: Machine) -> None:
+    (client,), request = plain(machine, 1)
+    machine.service.host.remove("net")
+    assert run(machine, [client], [(0, request, 0)])[0][0].split()[1] == b"503"
+
+
+def test_flow_control_holds_for_answers_to_plain_calls() -> None:
+    machine = Machine(["net"])
+    try:
+        client = Client(machine, "grpc", True)
+        call = message_class("ModelInferRequest")(model_name="net")
+        call.inputs.add(name="x", datatype="FP32", shape=[64, 4])
+        call.raw_input_contents.append(np.ones((64, 4), np.float32).tobytes())
+        data = call.SerializeToString()
+        block = header_block(((":method", "POST"), (":path", "/inference.GRPCInferenceService/ModelInfer"),
+                              ("content-type", "application/grpc")))  # fmt: skip
+        streams: dict[int, int] = {}
+        for number in range(1, 401, 2):
+            text = frame(frames.HEADERS, 4, number, block)
+            text += frame(frames.DATA, 1, number, struct.pack(">BI", 0, len(data)) + data)
+            for part, answers in run(machine, [client], [(0, text, 0)])[0][0].items():
+                streams[part] = streams.get(part, 0) + sum(len(item) - 9 for item in answers if item[3] == frames.DATA)
+        assert 65000 < sum(streams.values()) <= 65535
+        text = frame(frames.WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 20))
+        received = run(machine, [client], [(0, text, 0)])[0][0]
+        streams_after = {part for part, answers in received.items() if any(item[4] & 1 for item in answers)}
+        assert len(streams_after) == LIMITS.streams
+    finally:
+        machine.close()
+
+
+def test_many_requests_of_one_turn_are_one_run(machine: Machine) -> None:
+    clients, request = plain(machine, 16)
+    before = machine.service.statistics("net")["model_stats"][0]["execution_count"]
+    run(machine, clients, [(index, request, 0) for index in range(16)])
+    assert machine.service.statistics("net")["model_stats"][0]["execution_count"] == before + 1
