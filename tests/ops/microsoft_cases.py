@@ -117,6 +117,13 @@ def normalizations() -> list[Case]:
         Case("EmbedLayerNormalization", [ids, None, f(10, 8), f(6, 8), None, f(8), f(8)], {}, 2, fixed=(2,)),
         Case("EmbedLayerNormalization", [ids, None, f(10, 8), f(6, 8), None, f(8), f(8), None, ids % 6], {}, 2,
              fixed=(2,)),
+        *(
+            Case("QEmbedLayerNormalization",
+                 [ids, seg if has_segments else None, q(10, 8), q(6, 8), q(2, 8) if has_segments else None, q(8), q(8),
+                  mask(B, S) if has_segments else None, s(0.1), s(0.2), s(0.3) if has_segments else None, s(0.02),
+                  s(0.01), q(), q(), q() if has_segments else None, q(), q()], {"epsilon": 1e-5}, 2, fixed=(2,))
+            for has_segments in (True, False)
+        ),
     ]  # fmt: skip
 
 
@@ -281,6 +288,12 @@ def blocks() -> list[Case]:
                     Case("MatMulNBits", [f(B, k), b, positive(n, count), None, groups], options, tolerance=1e-4),
                     Case("MatMulNBits", [f(B, k), b, positive(n, count), points], options, tolerance=1e-4),
                 ]
+    for kind, k, n in ((0, 64, 6), (1, 64, 6), (0, 48, 5), (1, 48, 5)):
+        options = {"K": k, "N": n, "block_size": 16, "quant_type": kind}
+        packed, largest = q(k * n // 2), positive(-(-k * n // 16))
+        cases.append(Case("MatMulBnb4", [f(B, S, k), packed, largest], options, tolerance=1e-4))
+    for bits in (2, 4, 8):
+        per_byte = 8 // bits
         for at in (np.array([[0, 3], [-1, 2]]), i32(0, 9, -9, 1), np.array(2)):
             options = {"bits": bits, "block_size": 16, "gather_axis": 0, "quantize_axis": 1}
             table = q(8, 48 // per_byte)

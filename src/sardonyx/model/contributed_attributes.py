@@ -44,6 +44,7 @@ CONTRIBUTED_ATTRIBUTES: dict[str, str] = {
     ),
     "Inverse": "",
     "Irfft": "normalized onesided signal_ndim",
+    "MatMulBnb4": "K N block_size quant_type training_mode transB",
     "MatMulIntegerToFloat": "",
     "MatMulNBits": "K N accuracy_level bits block_size weight_prepacked",
     "MoE": (
@@ -57,6 +58,7 @@ CONTRIBUTED_ATTRIBUTES: dict[str, str] = {
     "PackedMultiHeadAttention": "mask_filter_value num_heads scale",
     "Pad": "mode",
     "QAttention": "do_rotary mask_filter_value num_heads past_present_share_buffer scale unidirectional",
+    "QEmbedLayerNormalization": "epsilon",
     "QGemm": "alpha transA transB",
     "QLinearAdd": "",
     "QLinearAveragePool": "auto_pad ceil_mode channels_last count_include_pad kernel_shape pads strides",

@@ -48,6 +48,7 @@ CONTRIBUTED = {
         ),
         "Inverse": "T; T: double float float16",
         "Irfft": "T; T: double float float16",
+        "MatMulBnb4": "T1 T2 T1; T1: bfloat16 float float16; T2: uint8",
         "MatMulIntegerToFloat": "T1 T2 T3 T3 T1 T2 T3; T1: int8 uint8; T2: int8 uint8; T3: float float16",
         "MatMulNBits": (
             "T1 T2 T1 T3 T4 T1; T1: bfloat16 float float16; T2: uint8; T3: bfloat16 float float16 uint8; T4: int32"
@@ -60,6 +61,9 @@ CONTRIBUTED = {
         "PackedMultiHeadAttention": "T T T T M M T; T: float float16; M: int32",
         "Pad": "T int64 T; T: double float float16",
         "QAttention": "T1 T2 T3 T3 T3 T4 T1 T2 T3; T1: int8 uint8; T2: int8 uint8; T3: float float16; T4: int32",
+        "QEmbedLayerNormalization": (
+            "T1 T1 T2 T2 T2 T2 T2 T1 T T T T T T2 T2 T2 T2 T2; T1: int32; T2: int8 uint8; T: float"
+        ),
         "QGemm": "TA T TA TB T TB TC T TYZ; TA: int8 uint8; T: float; TB: int8 uint8; TC: int32; TYZ: int8 uint8",
         "QLinearAdd": "T float T T float T float T; T: int8 uint8",
         "QLinearAveragePool": "T float T float T; T: int8 uint8",

@@ -16,6 +16,7 @@ import onnxruntime
 import onnxruntime.backend
 import onnxruntime.quantization
 import onnxruntime.quantization.onnx_model
+import onnxruntime.quantization.static_quantize_runner
 from onnxruntime import datasets
 from onnxruntime.capi import onnxruntime_inference_collection, onnxruntime_validation
 from onnxruntime.tools.onnx_model_utils import get_opsets_imported
@@ -24,7 +25,8 @@ assert onnxruntime.__name__ == "sardonyx.compat.onnxruntime", onnxruntime.__name
 assert onnxruntime.backend.prepare.__module__.startswith("sardonyx."), onnxruntime.backend
 assert onnxruntime_inference_collection.InferenceSession is onnxruntime.InferenceSession
 assert onnxruntime.quantization.__name__ == "sardonyx.compat.onnxruntime.quantization"
-for borrowed in (onnxruntime.quantization.onnx_model, datasets, onnxruntime_validation):
+assert onnxruntime.quantization.onnx_model.__name__ == "sardonyx.compat.onnxruntime.quantization.onnx_model"
+for borrowed in (onnxruntime.quantization.static_quantize_runner, datasets, onnxruntime_validation):
     assert borrowed.__name__.startswith("onnxruntime.") and "sardonyx" not in borrowed.__file__, borrowed
 
 session = onnxruntime.InferenceSession(datasets.get_example("mul_1.onnx"))

@@ -143,8 +143,19 @@ def _type_error(error: TypeMismatchError) -> _Status:
         return Fail(f"Type Error: Type parameter of Optype ({match[1]}) {types}. {error}")
     words = ""
     if match := _NOT_ACCEPTED.search(error.problem):
-        words = f"Type Error: Type '{match[2]}' of input parameter ({match[3]}) of operator ({match[1]}) is invalid. "
+        words = (
+            f"Type Error: Type '{match[2]}' of input parameter ({_tensor_of(error, match[2]) or match[3]}) of operator "
+        )
+        words += f"({match[1]}) is invalid. "
     return InvalidGraph(f"This is an invalid model. {words}{error}")
+
+
+def _tensor_of(error: TypeMismatchError, text: str) -> str:
+    """Return the name of the node's first input of a type, which ONNX Runtime's message has; empty if unknown."""
+    inputs = (error.where or "").partition(", given ")[2]
+    kind = re.escape(text.removeprefix("tensor(").removesuffix(")"))
+    match = re.search(rf"(?:^|, )([^,:]+): {kind}\[", inputs)
+    return match[1] if match else ""
 
 
 @contextlib.contextmanager

@@ -107,7 +107,10 @@ def _raise_load_error(source: Any, error: Exception) -> None:
         missing = [node for node in model.graph if without_definition(node, model)]
         if missing:
             standard = any(canonical(node.domain) in STANDARD for node in missing)
-            raise (InvalidGraph if standard else Fail)(str(error)) from error
+            names = "; ".join(
+                f"{node.domain or 'ai.onnx'}:{node.op_type}(-1) is not a registered function/op" for node in missing
+            )
+            raise (InvalidGraph if standard else Fail)(f"Fatal error: {names}. {error}") from error
     elif not isinstance(error, SardonyxError):
         require_structure(to_proto(load(source), weights=False))
 

@@ -88,7 +88,8 @@ _FAMILIES: dict[str, dict[str, str]] = {
         "microsoft.grouped_queries": "GroupQueryAttention",
         "microsoft.hashes": "MurmurHash3",
         "microsoft.normalization": (
-            "EmbedLayerNormalization GroupNorm SkipLayerNormalization SkipSimplifiedLayerNormalization"
+            "EmbedLayerNormalization GroupNorm QEmbedLayerNormalization SkipLayerNormalization "
+            "SkipSimplifiedLayerNormalization"
         ),
         "microsoft.quantization": (
             "DequantizeLinear NhwcMaxPool QLinearAdd QLinearAveragePool QLinearConcat QLinearGlobalAveragePool "
@@ -96,8 +97,8 @@ _FAMILIES: dict[str, dict[str, str]] = {
             "QuantizeLinear"
         ),
         "microsoft.quantized_products": (
-            "DynamicQuantizeLSTM DynamicQuantizeMatMul GatherBlockQuantized MatMulIntegerToFloat MatMulNBits "
-            "QGemm QLinearConv"
+            "DynamicQuantizeLSTM DynamicQuantizeMatMul GatherBlockQuantized MatMulBnb4 MatMulIntegerToFloat "
+            "MatMulNBits QGemm QLinearConv"
         ),
         "microsoft.strings": "Tokenizer",
         "microsoft.tensors": (

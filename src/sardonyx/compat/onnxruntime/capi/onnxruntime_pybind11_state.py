@@ -37,8 +37,17 @@ from sardonyx.compat.onnxruntime.errors import NotImplemented as NotImplemented
 from sardonyx.compat.onnxruntime.errors import RuntimeException as RuntimeException
 from sardonyx.compat.onnxruntime.value_vector import OrtValueVector as OrtValueVector
 
+_BLOCKWISE = (
+    "quantize_matmul_2bits", "quantize_matmul_4bits", "quantize_matmul_8bits", "quantize_qdq_matmul_4bits",
+    "quantize_matmul_bnb4",
+)  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
+    if name in _BLOCKWISE:
+        from sardonyx.compat.onnxruntime.quantization import blockwise
+
+        return getattr(blockwise, name)
     # Other names belong to the package, which imports this module during its own import.
     from sardonyx.compat import onnxruntime
 

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import abc
-import json
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
-from enum import Enum
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from sardonyx.compress.quantization.calibration import Observation
-from sardonyx.compress.quantization.ranges import Statistics
-from sardonyx.errors import OptionError
-from sardonyx.model import load, save, to_proto
-from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.compat.onnxruntime.quantization.augmentation import with_extremes
+from sardonyx.compat.onnxruntime.quantization.calibration_data import (
+    CalibrationCacheEncoder as CalibrationCacheEncoder,
+)
+from sardonyx.compat.onnxruntime.quantization.calibration_data import CalibrationMethod as CalibrationMethod
+from sardonyx.compat.onnxruntime.quantization.calibration_data import TensorData as TensorData
+from sardonyx.compat.onnxruntime.quantization.calibration_data import TensorsData as TensorsData
+from sardonyx.compat.onnxruntime.quantization.calibration_data import load_tensors_data as load_tensors_data
+from sardonyx.compat.onnxruntime.quantization.calibration_data import save_tensors_data as save_tensors_data
+from sardonyx.compat.onnxruntime.quantization.histograms import HistogramCollector as HistogramCollector
+from sardonyx.compat.onnxruntime.quantization.histograms import entropy as entropy
+from sardonyx.compat.onnxruntime.quantization.quant_utils import (
+    load_model_with_shape_infer,
+    save_and_reload_model_with_shape_infer,
+)
+from sardonyx.model import load
+from sardonyx.runtime.session import Session
 
-
-class CalibrationMethod(Enum):
-    """The choice of ranges."""
-
-    MinMax = 0
-    Entropy = 1
-    Percentile = 2
-    Distribution = 3
+_MOST_HELD = 1 << 28
+"""Bytes of samples that are held ahead of a histogram: a collection of fewer has the histogram of all at once."""
 
 
 class CalibrationDataReader(abc.ABC):
@@ -58,192 +62,57 @@ class CalibrationDataReader(abc.ABC):
 
 
 def samples_of(reader: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the samples of a reader, until None."""
-    while (sample := reader.get_next()) is not None:
+    """Yield the samples of a reader, until None or an empty one."""
+    while sample := reader.get_next():
         yield sample
 
 
-class TensorData:
-    """Statistics of a tensor: ``lowest``, ``highest``, ``avg``, ``std``, ``hist``, ``hist_edges``, ``bins``."""
-
-    _FLOATS = ("avg", "std", "lowest", "highest", "hist_edges")
-    _NAMES = (*_FLOATS, "hist", "bins")
-
-    def __init__(self, **kwargs: Any) -> None:
-        self._attrs = list(kwargs)
-        for name, value in kwargs.items():
-            if name not in self._NAMES:
-                raise ValueError(f"expected one of {', '.join(self._NAMES)}, got {name!r}.")
-            if name in self._FLOATS and getattr(value, "dtype", None) not in (np.float16, np.float32):
-                raise ValueError(f"expected an array of float16 or float32 for {name}, got {type(value).__name__}.")
-            setattr(self, name, value)
-
-    @property
-    def range_value(self) -> tuple[Any, Any]:
-        """The least and the greatest value."""
-        return self._pair("lowest", "highest")
-
-    @property
-    def avg_std(self) -> tuple[Any, Any]:
-        """The mean and the standard deviation."""
-        return self._pair("avg", "std")
-
-    def _pair(self, first: str, second: str) -> tuple[Any, Any]:
-        if first not in self._attrs or second not in self._attrs:
-            raise AttributeError(f"{first} and {second} are missing; the tensor has {', '.join(self._attrs)}.")
-        return getattr(self, first), getattr(self, second)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the statistics as data for JSON."""
-        return {**{name: getattr(self, name) for name in self._attrs}, "CLS": "TensorData"}
-
-    @classmethod
-    def from_dict(cls, d: Mapping[str, Any]) -> TensorData:
-        """Return the statistics that :meth:`to_dict` gave."""
-        values = {}
-        for name, value in d.items():
-            if isinstance(value, dict) and value.get("CLS") == "numpy.array":
-                value = np.array(value["data"], np.dtype(value["dtype"]))
-            elif name in cls._FLOATS and isinstance(value, (int, float)):
-                value = np.array(value, np.float32)
-            if name != "CLS":
-                values[name] = value
-        return cls(**values)
-
-
-class TensorsData:
-    """Statistics of tensors by name."""
-
-    def __init__(self, calibration_method: CalibrationMethod, data: Mapping[str, Any]) -> None:
-        self.calibration_method = calibration_method
-        self.data: dict[str, TensorData] = {}
-        is_range = calibration_method == CalibrationMethod.MinMax
-        for name, value in data.items():
-            if not isinstance(name, str):
-                raise TypeError(f"expected the name of a tensor, got {type(name).__name__}.")
-            if isinstance(value, tuple):
-                if not is_range and len(value) == 4:
-                    value = TensorData(lowest=value[0], highest=value[1], hist=value[2], hist_edges=value[3])
-                elif len(value) == 2:
-                    value = TensorData(lowest=value[0], highest=value[1])
-                else:
-                    raise TypeError(f"expected a pair of limits for {name}, got {len(value)} values.")
-            if not isinstance(value, TensorData):
-                raise TypeError(f"expected TensorData or a pair of limits for {name}, got {type(value).__name__}.")
-            self.data[name] = value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.data)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.data
-
-    def __getitem__(self, key: str) -> TensorData:
-        return self.data[key]
-
-    def __setitem__(self, key: str, value: TensorData) -> None:
-        if key not in self.data:
-            raise RuntimeError(f"unknown tensor {key!r}.")
-        self.data[key] = value
-
-    def keys(self) -> KeysView[str]:
-        """Return the names of tensors."""
-        return self.data.keys()
-
-    def values(self) -> ValuesView[TensorData]:
-        """Return the statistics."""
-        return self.data.values()
-
-    def items(self) -> ItemsView[str, TensorData]:
-        """Return names with statistics."""
-        return self.data.items()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the statistics as data for JSON."""
-        return {"CLS": "TensorsData", "data": self.data, "calibration_method": self.calibration_method}
-
-    @classmethod
-    def from_dict(cls, d: Mapping[str, Any]) -> TensorsData:
-        """Return the statistics that :meth:`to_dict` gave."""
-        method = d["calibration_method"]
-        if isinstance(method, Mapping):
-            method = CalibrationMethod[str(method["value"]).rpartition(".")[2]]
-        data = {k: v if isinstance(v, TensorData) else TensorData.from_dict(v) for k, v in d["data"].items()}
-        return cls(method, data)
-
-
-class CalibrationCacheEncoder(json.JSONEncoder):
-    """Encoder of statistics of tensors."""
-
-    def default(self, obj: Any) -> Any:
-        """Return an object as data that JSON has."""
-        if isinstance(obj, (TensorData, TensorsData)):
-            return obj.to_dict()
-        if isinstance(obj, np.ndarray):
-            return {"data": obj.tolist(), "dtype": str(obj.dtype), "CLS": "numpy.array"}
-        if isinstance(obj, CalibrationMethod):
-            return {"CLS": "CalibrationMethod", "value": str(obj)}
-        return obj.item() if isinstance(obj, np.generic) else super().default(obj)
-
-
-def save_tensors_data(tensors_data: TensorsData, path: str | Path, *, smooth_quant: bool = False) -> None:
-    """Write statistics of tensors as JSON."""
-    content = {**tensors_data.to_dict(), "smooth_quant": smooth_quant}
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps(content, cls=CalibrationCacheEncoder))
-
-
-def load_tensors_data(path: str | Path) -> TensorsData:
-    """Return statistics of tensors from JSON."""
-    try:
-        return TensorsData.from_dict(json.loads(Path(path).read_text()))
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} holds no statistics of tensors: {error!r}.") from error
-
-
 class CalibraterBase:
-    """Learns ranges of tensors from samples, in one pass on compiled code; memory does not grow with the samples.
+    """Learns ranges of tensors from samples, on compiled code.
 
     Args:
         model_path: The path of the model, or the model.
         op_types_to_calibrate: Operators whose inputs and outputs are observed; None for all.
         augmented_model_path: The file of :meth:`augment_graph`; nothing else needs the file.
         symmetric: If True, ranges are symmetric around 0.
-        use_external_data_format: Accepted for compatibility: files above 2 GB always have external data.
-        per_channel: Only False: a tensor has one range.
+        use_external_data_format: If True, that file has its tensors in another one.
+        per_channel: If True, a tensor has a range for each index of axis 1.
     """
-
-    method = CalibrationMethod.MinMax
-    ranges = "minmax"
 
     def __init__(
         self,
         model_path: str | Path | onnx.ModelProto,
         op_types_to_calibrate: Sequence[str] | None = None,
-        augmented_model_path: str = "augmented_model.onnx",
+        augmented_model_path: str | None = "augmented_model.onnx",
         symmetric: bool = False,
         use_external_data_format: bool = False,
         per_channel: bool = False,
     ) -> None:
-        if per_channel:
-            raise OptionError("activations have one range each.", where="per_channel")
-        self._source = load(model_path if isinstance(model_path, onnx.ModelProto) else str(model_path))
-        infer_shapes(self._source)
-        self.model = to_proto(self._source)
+        if isinstance(model_path, onnx.ModelProto):
+            self.model = save_and_reload_model_with_shape_infer(model_path)
+        else:
+            self.model = load_model_with_shape_infer(Path(model_path))
         self.op_types_to_calibrate = op_types_to_calibrate
         self.augmented_model_path = augmented_model_path
-        self.symmetric = symmetric
+        self.symmetric, self.per_channel = symmetric, per_channel
         self.use_external_data_format = use_external_data_format
-        self.augment_model = self.model
+        self.augment_model: onnx.ModelProto | None = None
+        self.infer_session: Session | None = None
         self.execution_providers = ["CPUExecutionProvider"]
-        self._observation: Observation | None = None
+        self._names: list[str] = []
 
     def set_execution_providers(self, execution_providers: Sequence[str] = ("CPUExecutionProvider",)) -> None:
         """Note the providers; compiled code observes."""
         self.execution_providers = list(execution_providers)
 
     def create_inference_session(self) -> None:
-        """Do nothing: the first samples compile the model."""
+        """Compile the model with the observed tensors as outputs."""
+        chosen = sorted(self.select_tensors_to_calibrate(self.model)[0])
+        source = load(self.model)
+        values = {value.name: value for node in source.graph for value in node.outputs}
+        self._names = [name for name in chosen if name in values]
+        source.graph.outputs[:] = [values[name] for name in self._names]
+        self.infer_session = Session(source, compile="wait") if self._names else None
 
     def select_tensors_to_calibrate(self, model: onnx.ModelProto) -> tuple[set[str], dict[str, Any]]:
         """Return the names of the float tensors that are observed, and the descriptions of values by name."""
@@ -258,18 +127,24 @@ class CalibraterBase:
         return chosen, infos
 
     def augment_graph(self) -> None:
-        """Write the model with all observed tensors as outputs."""
-        model = load(self.model)
-        chosen, _ = self.select_tensors_to_calibrate(self.model)
-        present = {value.name for value in model.graph.outputs}
-        values = {value.name: value for node in model.graph for value in node.outputs}
-        model.graph.outputs.extend(values[name] for name in sorted(chosen & values.keys()) if name not in present)
-        save(model, self.augmented_model_path)
-        self.augment_model = to_proto(model)
+        """Write the model with all observed tensors as outputs, to ``augmented_model_path``."""
+        augmented = onnx.ModelProto()
+        augmented.CopyFrom(self.model)
+        chosen, infos = self.select_tensors_to_calibrate(self.model)
+        present = {value.name for value in augmented.graph.output}
+        augmented.graph.output.extend(infos[name] for name in sorted(chosen) if name not in present)
+        self._write_augmented(augmented)
+
+    def _write_augmented(self, model: onnx.ModelProto) -> None:
+        self.augment_model = model
+        if self.augmented_model_path is not None:
+            copy = onnx.ModelProto()
+            copy.CopyFrom(model)  # Tensors that are written to another file leave the model.
+            onnx.save(copy, self.augmented_model_path, save_as_external_data=self.use_external_data_format)
 
     def get_augment_model(self) -> onnx.ModelProto:
-        """Return the model with all observed tensors as outputs."""
-        return self.augment_model
+        """Return the model with the outputs that :meth:`augment_graph` adds; the model itself ahead of it."""
+        return self.augment_model or self.model
 
     def collect_data(self, data_reader: CalibrationDataReader) -> None:
         """Observe the samples of a reader.
@@ -277,17 +152,28 @@ class CalibraterBase:
         Raises:
             ValueError: There is no sample.
         """
-        if self._observation is None:
-            names = sorted(self.select_tensors_to_calibrate(self.model)[0])
-            self._observation = Observation(self._source, names, ())
-        before = self._observation.count
-        self._observation.add(samples_of(data_reader))
-        if self._observation.count == before:
+        if not self._names:
+            self.create_inference_session()
+        chosen = self.select_tensors_to_calibrate(self.model)[0]
+        count = 0
+        for sample in samples_of(data_reader):
+            results = [] if self.infer_session is None else self.infer_session.run(None, sample)
+            values = dict(zip(self._names, results, strict=True))
+            values |= {name: np.asarray(array) for name, array in sample.items() if name in chosen}
+            self._observe(values)
+            count += 1
+        if not count:
             raise ValueError("No data is collected.")
+        self._end_of_samples()
+
+    def _observe(self, values: Mapping[str, np.ndarray]) -> None:
+        raise NotImplementedError
+
+    def _end_of_samples(self) -> None:
+        """Do nothing; for observations that hold back values."""
 
     def clear_collected_data(self) -> None:
-        """Forget the samples."""
-        self._observation = None
+        """Forget samples whose ranges are not computed; none are."""
 
     def compute_data(self) -> TensorsData:
         """Return the ranges of the tensors.
@@ -295,26 +181,17 @@ class CalibraterBase:
         Raises:
             ValueError: No sample was observed.
         """
-        if self._observation is None or not self._observation.count:
-            raise ValueError("No data is collected.")
-        seen = {name: one for name, one in self._observation.statistics.items() if one.count}
-        return TensorsData(self.method, {name: self._data(one) for name, one in seen.items()})
-
-    def _data(self, seen: Statistics) -> TensorData:
-        low, high = seen.interval(self.ranges)
-        if self.symmetric:
-            low, high = -max(-low, high), max(-low, high)
-        return TensorData(lowest=np.array(low, np.float32), highest=np.array(high, np.float32))
+        raise NotImplementedError
 
 
 class MinMaxCalibrater(CalibraterBase):
-    """Ranges from extremes, or from running means of extremes."""
+    """Ranges from extremes, or from running means of extremes; memory does not grow with the samples."""
 
     def __init__(
         self,
         model_path: str | Path | onnx.ModelProto,
         op_types_to_calibrate: Sequence[str] | None = None,
-        augmented_model_path: str = "augmented_model.onnx",
+        augmented_model_path: str | None = "augmented_model.onnx",
         symmetric: bool = False,
         use_external_data_format: bool = False,
         moving_average: bool = False,
@@ -325,12 +202,72 @@ class MinMaxCalibrater(CalibraterBase):
         super().__init__(
             model_path, op_types_to_calibrate, augmented_model_path, symmetric, use_external_data_format, per_channel
         )
-        if moving_average and not 0 < averaging_constant < 1:
+        if moving_average and not 0 <= averaging_constant <= 1:
             raise ValueError("Invalid averaging constant, which should not be < 0 or > 1.")
         self.moving_average = moving_average
         self.averaging_constant = averaging_constant
         self.max_intermediate_outputs = max_intermediate_outputs
-        self.ranges = "moving-average" if moving_average else "minmax"
+        self.calibrate_tensors_range: TensorsData | None = None
+        self._current: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._counts: dict[str, int] = {}
+
+    def augment_graph(self) -> None:
+        """Write the model with the least and the greatest value of each observed tensor as outputs."""
+        self._write_augmented(
+            with_extremes(self.model, *self.select_tensors_to_calibrate(self.model), self.per_channel)
+        )
+
+    def _observe(self, values: Mapping[str, np.ndarray]) -> None:
+        for name, value in values.items():
+            array = np.asarray(value)
+            if not array.size:
+                continue
+            if self.per_channel and array.ndim > 1:
+                axes: Any = tuple(axis for axis in range(array.ndim) if axis != 1)
+                low, high = np.nanmin(array, axis=axes), np.nanmax(array, axis=axes)
+            else:
+                low, high = np.nanmin(array).reshape(1), np.nanmax(array).reshape(1)
+            if name in self._current:
+                before_low, before_high = self._current[name]
+                if self.moving_average:
+                    low, high = before_low + low, before_high + high
+                else:
+                    low, high = np.fmin(before_low, low), np.fmax(before_high, high)
+            self._current[name] = low, high
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def _end_of_samples(self) -> None:
+        ranges = {}
+        for name, (low, high) in self._current.items():
+            if self.moving_average:
+                low, high = ((limit / self._counts[name]).astype(limit.dtype) for limit in (low, high))
+            if self.symmetric:
+                high = np.fmax(np.abs(low), np.abs(high))
+                low = -high
+            ranges[name] = low, high
+        self._current, self._counts = {}, {}
+        before = self.calibrate_tensors_range
+        for name, (low, high) in ranges.items() if before is not None else ():
+            if before is None or name not in before:
+                continue
+            old_low, old_high = before[name].range_value
+            share = np.asarray(self.averaging_constant, low.dtype)
+            if self.moving_average:
+                ranges[name] = old_low + share * (low - old_low), old_high + share * (high - old_high)
+            else:
+                ranges[name] = np.fmin(old_low, low), np.fmax(old_high, high)
+        present = {} if before is None else {name: before[name].range_value for name in before}
+        self.calibrate_tensors_range = TensorsData(CalibrationMethod.MinMax, {**present, **ranges})
+
+    def compute_data(self) -> TensorsData:
+        """Return the ranges of the tensors.
+
+        Raises:
+            ValueError: No sample was observed.
+        """
+        if self.calibrate_tensors_range is None:
+            raise ValueError("No data is collected.")
+        return self.calibrate_tensors_range
 
 
 class HistogramCalibrater(CalibraterBase):
@@ -343,17 +280,17 @@ class HistogramCalibrater(CalibraterBase):
         use_external_data_format: See :class:`CalibraterBase`.
         method: ``"entropy"``, ``"percentile"`` or ``"distribution"``.
         symmetric: If True, ranges are symmetric around 0.
-        num_bins: Accepted for compatibility: the number of bins follows from the range.
-        num_quantized_bins: Accepted for compatibility.
-        percentile: Only 99.999 or 99.99: the share of elements inside of the range is 99.99 %.
-        scenario: Accepted for compatibility.
+        num_bins: See :class:`HistogramCollector`.
+        num_quantized_bins: See :class:`HistogramCollector`.
+        percentile: See :class:`HistogramCollector`.
+        scenario: See :class:`HistogramCollector`.
     """
 
     def __init__(
         self,
         model_path: str | Path | onnx.ModelProto,
         op_types_to_calibrate: Sequence[str] | None = None,
-        augmented_model_path: str = "augmented_model.onnx",
+        augmented_model_path: str | None = "augmented_model.onnx",
         use_external_data_format: bool = False,
         method: str = "percentile",
         symmetric: bool = False,
@@ -363,14 +300,44 @@ class HistogramCalibrater(CalibraterBase):
         scenario: str = "same",
     ) -> None:
         super().__init__(model_path, op_types_to_calibrate, augmented_model_path, symmetric, use_external_data_format)
-        if not 0 <= percentile <= 100:
-            raise ValueError("Invalid percentile. Must be in range 0 <= percentile <= 100.")
-        names = {"entropy": "entropy", "percentile": "percentile", "distribution": "minmax"}
-        if method not in names:
-            raise ValueError(f"expected one of {', '.join(names)}, got {method!r}.")
-        self.method = CalibrationMethod[method.capitalize()]
-        self.ranges = names[method]
-        self.num_bins, self.num_quantized_bins, self.percentile = num_bins, num_quantized_bins, percentile
+        self.method, self.num_bins, self.num_quantized_bins = method, num_bins, num_quantized_bins
+        self.percentile, self.scenario = percentile, scenario
+        self.collector: HistogramCollector | None = None
+        self._held: dict[str, list[np.ndarray]] = {}
+        self._held_bytes = 0
+
+    def _observe(self, values: Mapping[str, np.ndarray]) -> None:
+        # The edges of a histogram follow from the first values that it gets, so that these are as many as fit.
+        for name, value in values.items():
+            array = np.array(value)
+            self._held.setdefault(name, []).append(array)
+            self._held_bytes += array.nbytes
+        if self._held_bytes > _MOST_HELD:
+            self._end_of_samples()
+
+    def _end_of_samples(self) -> None:
+        if self.collector is None:
+            self.collector = HistogramCollector(
+                self.method, self.symmetric, self.num_bins, self.num_quantized_bins, self.percentile, self.scenario
+            )
+        self.collector.collect(self._held)
+        self.clear_collected_data()
+
+    def clear_collected_data(self) -> None:
+        """Forget the samples that are not in histograms yet."""
+        self._held, self._held_bytes = {}, 0
+
+    def compute_data(self) -> TensorsData:
+        """Return the ranges of the tensors.
+
+        Raises:
+            ValueError: No sample was observed.
+        """
+        if self.collector is None:
+            raise ValueError("No collector created and can't generate calibration data.")
+        results = self.collector.compute_collection_result()
+        data = {name: TensorData(**one) if isinstance(one, dict) else one for name, one in results.items()}
+        return TensorsData(CalibrationMethod[self.method.capitalize()], data)
 
 
 class EntropyCalibrater(HistogramCalibrater):
@@ -380,73 +347,99 @@ class EntropyCalibrater(HistogramCalibrater):
         self,
         model_path: str | Path | onnx.ModelProto,
         op_types_to_calibrate: Sequence[str] | None = None,
-        augmented_model_path: str = "augmented_model.onnx",
+        augmented_model_path: str | None = "augmented_model.onnx",
         use_external_data_format: bool = False,
         method: str = "entropy",
         symmetric: bool = False,
         num_bins: int = 128,
         num_quantized_bins: int = 128,
-        percentile: float = 99.999,
-        scenario: str = "same",
     ) -> None:
         super().__init__(
             model_path, op_types_to_calibrate, augmented_model_path, use_external_data_format, method, symmetric,
-            num_bins, num_quantized_bins, percentile, scenario,
+            num_bins, num_quantized_bins,
         )  # fmt: skip
 
 
 class PercentileCalibrater(HistogramCalibrater):
     """Ranges that leave out a share of the elements."""
 
+    def __init__(
+        self,
+        model_path: str | Path | onnx.ModelProto,
+        op_types_to_calibrate: Sequence[str] | None = None,
+        augmented_model_path: str | None = "augmented_model.onnx",
+        use_external_data_format: bool = False,
+        method: str = "percentile",
+        symmetric: bool = False,
+        num_bins: int = 2048,
+        percentile: float = 99.999,
+    ) -> None:
+        super().__init__(
+            model_path, op_types_to_calibrate, augmented_model_path, use_external_data_format, method, symmetric,
+            num_bins, percentile=percentile,
+        )  # fmt: skip
+
 
 class DistributionCalibrater(HistogramCalibrater):
-    """Ranges for 8-bit floats: the extremes."""
+    """Statistics for 8-bit floats."""
 
     def __init__(
         self,
         model_path: str | Path | onnx.ModelProto,
         op_types_to_calibrate: Sequence[str] | None = None,
-        augmented_model_path: str = "augmented_model.onnx",
+        augmented_model_path: str | None = "augmented_model.onnx",
         use_external_data_format: bool = False,
         method: str = "distribution",
-        symmetric: bool = False,
         num_bins: int = 128,
-        num_quantized_bins: int = 2048,
-        percentile: float = 99.999,
         scenario: str = "same",
     ) -> None:
         super().__init__(
-            model_path, op_types_to_calibrate, augmented_model_path, use_external_data_format, method, symmetric,
-            num_bins, num_quantized_bins, percentile, scenario,
+            model_path, op_types_to_calibrate, augmented_model_path, use_external_data_format, method,
+            num_bins=num_bins, scenario=scenario,
         )  # fmt: skip
+
+
+_CLASSES: dict[CalibrationMethod, tuple[type[CalibraterBase], dict[str, Any]]] = {
+    CalibrationMethod.MinMax: (
+        MinMaxCalibrater,
+        {
+            "symmetric": False, "moving_average": False, "averaging_constant": 0.01, "max_intermediate_outputs": None,
+            "per_channel": False,
+        },
+    ),
+    CalibrationMethod.Entropy: (EntropyCalibrater, {"symmetric": False, "num_bins": 128, "num_quantized_bins": 128}),
+    CalibrationMethod.Percentile: (
+        PercentileCalibrater, {"symmetric": True, "num_bins": 2048, "percentile": 99.999}
+    ),
+    CalibrationMethod.Distribution: (DistributionCalibrater, {"num_bins": 2048, "scenario": "same"}),
+}  # fmt: skip
+"""Classes of calibraters, with the options that ``create_calibrator`` passes on and their defaults."""
 
 
 def create_calibrator(
     model: str | Path | onnx.ModelProto,
     op_types_to_calibrate: Sequence[str] | None = None,
-    augmented_model_path: str = "augmented_model.onnx",
+    augmented_model_path: str | None = "augmented_model.onnx",
     calibrate_method: CalibrationMethod = CalibrationMethod.MinMax,
     use_external_data_format: bool = False,
     providers: Sequence[str] | None = None,
     extra_options: Mapping[str, Any] | None = None,
-) -> CalibraterBase:
-    """Return a calibrater of a method.
+) -> Any:
+    """Return a calibrater of a method, ready for samples; options of other methods are ignored.
 
     Raises:
         ValueError: Unknown method.
     """
-    options = dict(extra_options or {})
-    classes: dict[CalibrationMethod, type[CalibraterBase]] = {
-        CalibrationMethod.MinMax: MinMaxCalibrater,
-        CalibrationMethod.Entropy: EntropyCalibrater,
-        CalibrationMethod.Percentile: PercentileCalibrater,
-        CalibrationMethod.Distribution: DistributionCalibrater,
-    }
-    if calibrate_method not in classes:
+    if calibrate_method not in _CLASSES:
         raise ValueError(f"Unsupported calibration method {calibrate_method}")
-    calibrater = classes[calibrate_method](
+    make, defaults = _CLASSES[calibrate_method]
+    options = {name: (extra_options or {}).get(name, default) for name, default in defaults.items()}
+    calibrater = make(
         model, op_types_to_calibrate, augmented_model_path, use_external_data_format=use_external_data_format, **options
     )
     if providers:
         calibrater.set_execution_providers(providers)
+    if augmented_model_path is not None:
+        calibrater.augment_graph()
+    calibrater.create_inference_session()
     return calibrater

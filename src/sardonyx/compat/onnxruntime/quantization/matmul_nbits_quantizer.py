@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import onnx
 
 from sardonyx.compat.onnxruntime.quantization.calibrate import CalibrationDataReader, samples_of
-from sardonyx.compat.onnxruntime.quantization.quant_utils import QuantFormat
+from sardonyx.compat.onnxruntime.quantization.nbits_nodes import (
+    DefaultWeightOnlyQuantizer as DefaultWeightOnlyQuantizer,
+)
+from sardonyx.compat.onnxruntime.quantization.onnx_model import ONNXModel
+from sardonyx.compat.onnxruntime.quantization.quant_utils import QuantFormat, ms_domain
 from sardonyx.compress.quantization.methods.table import METHODS
 from sardonyx.compress.quantization.quantize import Draft
 from sardonyx.compress.quantization.scheme import Scheme
 from sardonyx.compress.quantization.targets import quantization_target
 from sardonyx.compress.samples import read_samples, split_samples
 from sardonyx.errors import OptionError, UnsupportedError
-from sardonyx.model import load, save, to_proto
+from sardonyx.model import load, to_proto
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
 
+_LOG = logging.getLogger(__name__)
 _METHODS = {"RTN": "nearest", "DEFAULT": "nearest", "HQQ": "hqq", "GPTQ": "gptq", "KQUANT": "least-squares"}
-_METHODS["K_QUANT"] = _METHODS["KQUANT"]
+_METHODS |= dict.fromkeys(("K_QUANT", "k_quant"), _METHODS["KQUANT"])
 _WITH_SAMPLES = ("GPTQ",)
 
 
@@ -42,8 +47,8 @@ class WeightOnlyQuantConfig:
         self.algorithm, self.quant_format = algorithm, quant_format
         self.op_types_to_quantize = set(op_types_to_quantize or ("MatMul",))
         self.quant_axes = dict(quant_axes or (("MatMul", 0), ("Gather", 1)))
-        if self.quant_axes.get("MatMul", 0) != 0 or self.quant_axes.get("Gather", 1) != 1:
-            raise OptionError("blocks are along the summed axis.", where="quant_axes")
+        if self.quant_axes.get("MatMul", 0) != 0:
+            raise OptionError("blocks of matrices are along the summed axis.", where="quant_axes")
         self.customized_weight_config = customized_weight_config
         self.bits: int | None = None
         self.block_size: int | None = None
@@ -89,7 +94,7 @@ class KQuantWeightOnlyQuantConfig(RTNWeightOnlyQuantConfig):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.algorithm = "K_QUANT"
+        self.algorithm = "k_quant"
 
 
 class HQQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
@@ -127,29 +132,6 @@ class GPTQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
         self.percdamp, self.actorder, self.mse, self.perchannel = percdamp, actorder, mse, perchannel
 
 
-class ModelFile:
-    """A model that programs read and write.
-
-    Args:
-        model: The model.
-    """
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = model
-
-    def save_model_to_file(self, output_path: str | os.PathLike[str], use_external_data_format: bool = False) -> None:
-        """Write the model, with weights in another file if the model is larger than 2 GB."""
-        save(load(self.model), output_path)
-
-    def graph(self) -> onnx.GraphProto:
-        """Return the main graph."""
-        return self.model.graph
-
-    def opset_import(self) -> Any:
-        """Return the operator sets."""
-        return self.model.opset_import
-
-
 class MatMulNBitsQuantizer:
     """Quantizes constant matrices to few bits in blocks.
 
@@ -158,13 +140,13 @@ class MatMulNBitsQuantizer:
         bits: 2, 4 or 8.
         block_size: Elements of a block: a power of two from 16.
         is_symmetric: If True, 0 is the middle of the integers.
-        accuracy_level: Written to no node: products have the precision of the activations.
+        accuracy_level: Written to the nodes of the default algorithm, with no effect on Sardonyx's products.
         nodes_to_exclude: Names of nodes that stay in float.
         nodes_to_include: Names of the nodes to quantize; None for all.
         quant_format: ``MatMulNBits`` or DequantizeLinear.
         op_types_to_quantize: Some of MatMul and Gather.
-        quant_axes: The axes of blocks; only the summed ones.
-        channel_wised_quantize: Only False.
+        quant_axes: The axes of blocks; that of a matrix is the summed one.
+        channel_wised_quantize: If True, pairs have a scale for each column.
         algo_config: The algorithm.
     """
 
@@ -187,8 +169,6 @@ class MatMulNBitsQuantizer:
             block_size, is_symmetric, accuracy_level, quant_format, op_types_to_quantize, quant_axes, bits,
             channel_wised_quantize,
         )  # fmt: skip
-        if channel_wised_quantize or getattr(config, "channel_wised_quantize", False):
-            raise OptionError("scales are per block.", where="channel_wised_quantize")
         if config.algorithm not in _METHODS:
             raise OptionError(f"expected one of {', '.join(_METHODS)}, got {config.algorithm!r}.", where="algo_config")
         self.bits = config.bits or bits
@@ -200,12 +180,43 @@ class MatMulNBitsQuantizer:
         self.nodes_to_exclude = list(nodes_to_exclude or [])
         self.nodes_to_include = list(nodes_to_include or [])
         self.algo_config = config
-        self._source = load(model if isinstance(model, onnx.ModelProto) else Path(model))
-        self.model = ModelFile(to_proto(self._source))
+        proto = model if isinstance(model, onnx.ModelProto) else onnx.load(str(model))
+        self.model = ONNXModel(proto)
 
     def process(self) -> None:
         """Quantize the model; ``model`` is then the result."""
-        config, source = self.algo_config, self._source
+        if self.algo_config.algorithm != "DEFAULT":
+            self._process_by_method()
+            return
+        config, model = self.algo_config, self.model
+        if config.quant_format == QuantFormat.QOperator:
+            model.set_opset_import(ms_domain, 1)
+        if config.quant_format == QuantFormat.QDQ or "Gather" in config.op_types_to_quantize:
+            for entry in model.opset_import():
+                if entry.domain in ("", "ai.onnx") and entry.version < 21:
+                    _LOG.warning("The result has opset 21, for integers of 4 bits; verify it.")
+                    entry.version = 21
+            model.model.ir_version = max(model.model.ir_version, 10)
+        self._process_graph([model.graph()], DefaultWeightOnlyQuantizer(config))
+        model.clean_initializers()
+
+    def _process_graph(self, graphs: list[onnx.GraphProto], quantizer: DefaultWeightOnlyQuantizer) -> None:
+        """Replace the nodes of the last graph of a list, and of the graphs below."""
+        nodes: list[onnx.NodeProto] = []
+        for node in graphs[-1].node:
+            for attribute in node.attribute:
+                for body in (attribute.g, *attribute.graphs):
+                    if body.node:
+                        self._process_graph([*graphs, body], quantizer)
+            is_chosen = node.op_type in self.algo_config.op_types_to_quantize or node.name in self.nodes_to_include
+            is_chosen = is_chosen and node.name not in self.nodes_to_exclude
+            nodes.extend(quantizer.quantize(node, graphs) if is_chosen else [node])
+        del graphs[-1].node[:]
+        graphs[-1].node.extend(nodes)
+
+    def _process_by_method(self) -> None:
+        """Quantize the model by one of Sardonyx's methods."""
+        config, source = self.algo_config, load(self.model.model)
         excluded = []
         for node in (node for graph in facts.graphs_of(source.graph) for node in graph):
             label = node_label(node)
@@ -217,10 +228,9 @@ class MatMulNBitsQuantizer:
                 excluded.append(label)
         target = quantization_target("onnxruntime" if config.quant_format == QuantFormat.QOperator else "portable")
         scheme = Scheme(f"int{self.bits}", "block", self.block_size, self.is_symmetric)
+        method = METHODS[_METHODS[config.algorithm]]
         try:
-            draft = Draft(
-                source, scheme, "weights", METHODS[_METHODS[config.algorithm]], excluded, target=target, optimized=False
-            )
+            draft = Draft(source, scheme, "weights", method, excluded, target=target, optimized=False)
         except UnsupportedError:
             return  # No matrix is constant: the model stays, as in the original.
         split = None
@@ -229,7 +239,7 @@ class MatMulNBitsQuantizer:
                 raise OptionError(f"{config.algorithm} needs samples.", where="calibration_data_reader")
             split = split_samples(read_samples(samples_of(config.calibration_data_reader), source), 0)
         draft.learn(split)
-        self.model = ModelFile(to_proto(draft.write("")))
+        self.model = ONNXModel(to_proto(draft.write("")))
 
 
 MatMul4BitsQuantizer = MatMulNBitsQuantizer

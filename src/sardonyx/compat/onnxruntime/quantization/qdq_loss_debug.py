@@ -15,8 +15,8 @@ from sardonyx.runtime.session import Session
 
 Arrays = Sequence[np.ndarray]
 
-_OURS = "_DequantizeLinear"
-"""Ending of the names of dequantized tensors that Sardonyx writes."""
+_AFTER = (DEQUANT_OUTPUT_SUFFIX, DEQUANT_OUTPUT_SUFFIX + "_1", "_DequantizeLinear")
+"""Endings of the names of dequantized tensors; the last is that of ``sardonyx.quantize``."""
 
 
 def modify_model_output_intermediate_tensors(
@@ -51,12 +51,12 @@ def create_activation_matching(
 ) -> dict[str, dict[str, Any]]:
     """Return the values of quantized tensors by name: ``pre_qdq``, ``post_qdq`` and ``float``."""
     pairs: dict[str, dict[str, Any]] = {}
-    for name, after in qdq_activations.items():
-        stem = next((name.removesuffix(end) for end in (DEQUANT_OUTPUT_SUFFIX, _OURS) if name.endswith(end)), None)
-        if stem is None:
-            continue
-        before = qdq_activations.get(stem, qdq_activations.get(stem + QUANT_INPUT_SUFFIX))
-        if before is not None:
+    for name, values in qdq_activations.items():
+        stem = next((name.removesuffix(end) for end in (*_AFTER, QUANT_INPUT_SUFFIX) if name.endswith(end)), None)
+        before, after = qdq_activations.get(stem or ""), values
+        if name.endswith(QUANT_INPUT_SUFFIX):  # Outputs of the graph have their own name after the pair.
+            before, after = values, qdq_activations.get(stem or "")  # type: ignore[assignment]
+        if stem is not None and before is not None and after is not None:
             pairs[stem] = {"pre_qdq": before, "post_qdq": after, "float": (float_activations or {}).get(stem)}
     return pairs
 

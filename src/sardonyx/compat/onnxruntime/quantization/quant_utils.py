@@ -1,34 +1,56 @@
-"""Types, constants and arithmetic of quantization, by ONNX Runtime's names."""
+"""Types, names and helpers of quantization, by ONNX Runtime's names."""
 
 from __future__ import annotations
 
-import json
-import os
+import copy
+import logging
+import tempfile
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto
 
-from sardonyx.errors import OptionError
+from sardonyx.compat.onnxruntime.quantization.arithmetic import (  # noqa: F401
+    FLOAT8_DISTRIBUTIONS,
+    FLOAT8_TYPES,
+    ONNX_INT_TYPE_RANGE,
+    ONNX_INT_TYPE_REDUCED_RANGE,
+    ONNX_INT_TYPE_SYMMETRIC_RANGE,
+    ONNX_TYPE_TO_NP_TYPE,
+    TENSOR_NAME_QUANT_SUFFIX,
+    compute_data_quant_params,
+    compute_scale_zp,
+    compute_scale_zp_blocked,
+    compute_scale_zp_float8,
+    get_qmin_qmax_for_qType,
+    get_qrange_for_qType,
+    normalize_axis,
+    pack_bytes_to_4bit,
+    quantize_data,
+    quantize_nparray,
+    quantize_onnx_initializer,
+    snap_zero_point_to_uint8,
+    tensor_proto_to_array,
+)
+from sardonyx.compat.onnxruntime.quantization.calibration_table import write_calibration_table  # noqa: F401
 
+__producer__ = "onnx.quantize"
+__version__ = "0.1.0"
 onnx_domain = "ai.onnx"
 ms_domain = "com.microsoft"
 QUANT_OP_NAME = "QuantizeLinear"
 DEQUANT_OP_NAME = "DequantizeLinear"
 QUANT_INPUT_SUFFIX = "_QuantizeLinear_Input"
 DEQUANT_OUTPUT_SUFFIX = "_DequantizeLinear_Output"
-TENSOR_NAME_QUANT_SUFFIX = "_quantized"
 MODEL_SIZE_THRESHOLD = 2147483648
 
-FLOAT8_TYPES = (
-    TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E5M2FNUZ,
-)  # fmt: skip
+type_to_name = {number: name for name, number in TensorProto.DataType.items()}
 
+_LOG = logging.getLogger(__name__)
 _PREPROCESSED = "onnx.quant.pre_process"
 _INFERRED = "onnx.infer"
 
@@ -52,14 +74,14 @@ class _FromText(Enum):
             raise ValueError(f"expected one of {', '.join(cls.__members__)}, got {text!r}.") from None
 
 
-class QuantizationMode(Enum):
+class QuantizationMode(_FromText):
     """Products of integers with ranges of each call, or with learned ranges."""
 
     IntegerOps = 0
     QLinearOps = 1
 
 
-class QuantizedValueType(Enum):
+class QuantizedValueType(_FromText):
     """The origin of a quantized value."""
 
     Input = 0
@@ -104,123 +126,6 @@ _ELEMENTS = {
     QuantType.QUInt2: TensorProto.UINT2,
 }
 
-ONNX_TYPE_TO_NP_TYPE: dict[int, np.dtype[Any]] = {
-    TensorProto.INT8: np.dtype(np.int8),
-    TensorProto.UINT8: np.dtype(np.uint8),
-    TensorProto.INT16: np.dtype(np.int16),
-    TensorProto.UINT16: np.dtype(np.uint16),
-    TensorProto.INT4: np.dtype(ml_dtypes.int4),
-    TensorProto.UINT4: np.dtype(ml_dtypes.uint4),
-    TensorProto.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
-}
-
-
-def _range(low: int, high: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    return np.array(low, dtype=dtype), np.array(high, dtype=dtype)
-
-
-ONNX_INT_TYPE_RANGE: dict[int, tuple[Any, Any]] = {
-    TensorProto.UINT8: _range(0, 255, np.uint8),
-    TensorProto.INT8: _range(-128, 127, np.int8),
-    TensorProto.UINT16: _range(0, 65535, np.uint16),
-    TensorProto.INT16: _range(-32768, 32767, np.int16),
-    TensorProto.UINT4: _range(0, 15, ml_dtypes.uint4),
-    TensorProto.INT4: _range(-8, 7, ml_dtypes.int4),
-}
-ONNX_INT_TYPE_SYMMETRIC_RANGE: dict[int, tuple[Any, Any]] = {
-    TensorProto.INT8: _range(-127, 127, np.int8),
-    TensorProto.INT16: _range(-32767, 32767, np.int16),
-}
-ONNX_INT_TYPE_REDUCED_RANGE: dict[int, tuple[Any, Any]] = {
-    TensorProto.UINT8: _range(0, 127, np.uint8),
-    TensorProto.INT8: _range(-64, 64, np.int8),
-    TensorProto.UINT16: _range(0, 32767, np.uint16),
-    TensorProto.INT16: _range(-16384, 16384, np.int16),
-    TensorProto.UINT4: _range(0, 7, ml_dtypes.uint4),
-    TensorProto.INT4: _range(-4, 3, ml_dtypes.int4),
-}
-
-
-def get_qmin_qmax_for_qType(qType: int, reduce_range: bool = False, symmetric: bool = False) -> tuple[Any, Any]:
-    """Return the least and the greatest integer of an element type.
-
-    Raises:
-        ValueError: The type is not an integer type of quantization.
-    """
-    table = ONNX_INT_TYPE_RANGE
-    if qType == TensorProto.FLOAT8E4M3FN:
-        raise NotImplementedError("8-bit floats have no least and greatest integer.")
-    if reduce_range:
-        table = ONNX_INT_TYPE_REDUCED_RANGE
-    elif symmetric and qType in ONNX_INT_TYPE_SYMMETRIC_RANGE:
-        table = ONNX_INT_TYPE_SYMMETRIC_RANGE
-    if qType not in table:
-        raise ValueError(f"expected an integer type of quantization, got element type {qType}.")
-    return table[qType]
-
-
-def get_qrange_for_qType(qType: int, reduce_range: bool = False, symmetric: bool = False) -> Any:
-    """Return the greatest minus the least integer of an element type."""
-    low, high = get_qmin_qmax_for_qType(qType, reduce_range, symmetric)
-    return int(high) - int(low)
-
-
-def compute_scale_zp(
-    rmin: Any, rmax: Any, qmin: Any, qmax: Any, symmetric: bool = False, min_real_range: float | None = None
-) -> list[Any]:
-    """Return the zero point and the scale for a range of values and of integers.
-
-    Raises:
-        ValueError: The range of integers is empty, or contains no zero point where 0 is needed.
-    """
-    if qmin > 0 or qmax < 0:
-        raise ValueError(f"expected integers around 0, got {qmin} to {qmax}.")
-    low, high = np.minimum(rmin, 0), np.maximum(rmax, 0)
-    dtype = getattr(rmax, "dtype", np.dtype(np.float32))
-    if min_real_range is not None:
-        high = max(high, low + np.asarray(min_real_range, dtype=dtype))
-    if symmetric:
-        high = np.maximum(np.abs(low), np.abs(high))
-        low = -high
-    scale = np.array((np.float64(high) - np.float64(low)) / (np.float64(qmax) - np.float64(qmin)))
-    integer = getattr(qmin, "dtype", np.dtype(np.int64))
-    if scale < np.finfo(dtype).tiny:
-        return [np.array(0, dtype=integer), np.array(1.0, dtype=dtype)]
-    middle = (np.float64(qmin) + np.float64(qmax)) / 2 if symmetric else np.float64(qmin) - np.float64(low) / scale
-    return [np.array(np.round(middle), dtype=integer), scale.astype(dtype)]
-
-
-def quantize_nparray(
-    qType: int,
-    arr: np.ndarray,
-    scale: Any,
-    zero_point: Any,
-    low: Any = None,
-    high: Any = None,
-) -> np.ndarray:
-    """Return an array as integers of an element type.
-
-    Raises:
-        ValueError: Unknown type.
-    """
-    if qType not in ONNX_TYPE_TO_NP_TYPE:
-        raise ValueError(f"expected a type of quantization, got element type {qType}.")
-    dtype = ONNX_TYPE_TO_NP_TYPE[qType]
-    if qType == TensorProto.FLOAT8E4M3FN:
-        limit = 448.0
-        return np.asarray(np.clip(arr.astype(np.float32) / np.float32(scale), -limit, limit).astype(dtype))
-    least, greatest = get_qmin_qmax_for_qType(qType)
-    least = np.asarray(least if low is None else max(int(low), int(least)), np.float64)
-    greatest = np.asarray(greatest if high is None else min(int(high), int(greatest)), np.float64)
-    integers = np.round(arr.astype(np.float32) / scale) + np.asarray(zero_point).astype(np.float32)
-    return np.asarray(np.clip(integers, least, greatest).astype(dtype))
-
-
-def normalize_axis(axis: int, rank: int) -> tuple[bool, int]:
-    """Return True with the axis counted from 0, or False if the axis is outside of the rank."""
-    counted = axis + rank if axis < 0 else axis
-    return 0 <= counted < rank, counted
-
 
 def add_quant_suffix(tensor_name: str) -> str:
     """Return the name of the node that quantizes a tensor."""
@@ -252,33 +157,72 @@ def add_dequant_output_suffix(tensor_name: str) -> str:
     return tensor_name + DEQUANT_OUTPUT_SUFFIX
 
 
-def tensor_proto_to_array(initializer: TensorProto) -> np.ndarray:
-    """Return the elements of a tensor."""
-    if initializer.data_type not in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16):
-        raise ValueError(f"expected a float tensor, got element type {initializer.data_type} in {initializer.name}.")
-    return onnx.numpy_helper.to_array(initializer)
+class QuantizedInitializer:
+    """A quantized weight."""
+
+    def __init__(
+        self,
+        name: str,
+        initializer: TensorProto,
+        rmins: Any,
+        rmaxs: Any,
+        zero_points: Any,
+        scales: Any,
+        data: Any = (),
+        quantized_data: Any = (),
+        axis: int | None = None,
+    ) -> None:
+        self.name, self.initializer, self.rmins, self.rmaxs = name, initializer, rmins, rmaxs
+        self.zero_points, self.scales, self.axis = zero_points, scales, axis
+        self.data, self.quantized_data = list(data), list(quantized_data)
+
+
+class QuantizedValue:
+    """The names of a quantized tensor, its scale and its zero point."""
+
+    def __init__(
+        self,
+        name: str,
+        new_quantized_name: str | None,
+        scale_name: str,
+        zero_point_name: str,
+        quantized_value_type: Any,
+        axis: int | None = None,
+        node_type: str | None = None,
+        node_qtype: int | None = None,
+        scale_type: int | None = None,
+    ) -> None:
+        self.original_name, self.q_name = name, new_quantized_name
+        self.scale_name, self.zp_name = scale_name, zero_point_name
+        self.value_type, self.axis = quantized_value_type, axis
+        self.node_type, self.node_qtype, self.scale_type = node_type, node_qtype, scale_type
+
+
+class BiasToQuantize:
+    """A bias with the names of the tensors whose scales give its own."""
+
+    def __init__(self, bias_name: str, input_name: str, weight_name: str) -> None:
+        self.bias_name, self.input_name, self.weight_name = bias_name, input_name, weight_name
 
 
 def attribute_to_kwarg(attribute: onnx.AttributeProto) -> dict[str, Any]:
-    """Return an attribute as a keyword argument of ``onnx.helper.make_node``."""
+    """Return an attribute as a keyword argument of ``onnx.helper.make_node``.
+
+    Raises:
+        ValueError: The attribute has no type.
+    """
+    if not attribute.type:
+        raise ValueError(f"attribute {attribute.name} does not have type specified.")
     return {attribute.name: onnx.helper.get_attribute_value(attribute)}
 
 
-def compute_scale_zp_float8(element_type: int, std: Any) -> list[Any]:
-    """Return the zero point and the scale of 8-bit floats for a standard deviation of values.
-
-    Raises:
-        ValueError: The type is not float8 E4M3.
-    """
-    if element_type != TensorProto.FLOAT8E4M3FN:
-        raise ValueError(f"expected float8 E4M3, got element type {element_type}.")
-    codes = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
-    deviation = np.std(codes[np.isfinite(codes)], dtype=np.float32)
-    return [np.array(0, ml_dtypes.float8_e4m3fn), np.array(std / deviation, np.asarray(std).dtype)]
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node by name."""
+    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def find_by_name(item_name: str, item_list: Any) -> Any:
-    """Return the only item of a name, or None."""
+    """Return the first item of a name, or None."""
     return next((item for item in item_list if item.name == item_name), None)
 
 
@@ -288,23 +232,119 @@ def get_elem_index(elem_name: str, elem_list: Any) -> int:
     return matches[-1] if matches else -1
 
 
+def get_mul_node(inputs: Any, output: str, name: str) -> onnx.NodeProto:
+    """Return a node that multiplies."""
+    return onnx.helper.make_node("Mul", list(inputs), [output], name)
+
+
+def generate_identified_filename(filename: Path, identifier: str) -> Path:
+    """Return a path with a suffix of the file's stem."""
+    return filename.with_name(f"{filename.stem}{identifier}{filename.suffix}")
+
+
+def smooth_distribution(p: np.ndarray, eps: float = 0.0001) -> np.ndarray | None:
+    """Return counts in which zeros are small positive numbers, taken from the others; None if all counts are 0."""
+    zeros = p == 0
+    if zeros.all():
+        return None
+    share = eps * float(zeros.sum()) / float(p.size - zeros.sum())
+    if share >= 1:
+        raise ValueError(f"{zeros.sum()} of {p.size} counts are 0, too many for eps={eps}.")
+    return p.astype(np.float32) + np.where(zeros, eps, -share).astype(np.float32)
+
+
+def model_has_external_data(model_path: Path) -> bool:
+    """Return True if a weight of a model is in another file."""
+    model = onnx.load(str(model_path), load_external_data=False)
+    return any(onnx.external_data_helper.uses_external_data(tensor) for tensor in model.graph.initializer)
+
+
+def optimize_model(model_path: Path, opt_model_path: Path) -> None:
+    """Write an optimized model."""
+    from sardonyx.model import load, save
+    from sardonyx.rewrite.optimize import optimize
+
+    save(optimize(load(Path(model_path)), verify=False).model, opt_model_path)
+
+
 def get_opset_version(model: onnx.ModelProto) -> int:
-    """Return the operator set of the standard domain."""
+    """Return the operator set of the standard domain.
+
+    Raises:
+        ValueError: The model imports none, or several.
+    """
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", onnx_domain)]
     if len(versions) != 1:
-        raise ValueError("expected one operator set of the standard domain.")
+        raise ValueError("Failed to find proper ai.onnx domain, expected one operator set.")
     return int(versions[0])
 
 
-def load_model_with_shape_infer(model_path: Path) -> onnx.ModelProto:
-    """Return a model with inferred shapes."""
-    from sardonyx import infer_shapes, load, to_proto
+def _types_of_overrides(overrides: Any) -> set[Any]:
+    """Return the types that overrides of tensors name, as far as the overrides are well formed."""
+    types = set()
+    for channels in overrides.values() if isinstance(overrides, Mapping) else ():
+        for channel in channels if isinstance(channels, (list, tuple)) else ():
+            if isinstance(channel, Mapping):
+                convert = channel.get("convert")
+                types |= {
+                    channel.get("quant_type"),
+                    convert.get("quant_type") if isinstance(convert, Mapping) else None,
+                }
+    return types
 
-    model = load(str(model_path))
-    infer_shapes(model)
-    proto = to_proto(model)
-    add_infer_metadata(proto)
-    return proto
+
+def update_opset_version(
+    model: onnx.ModelProto,
+    weight_type: Any,
+    activation_type: Any = None,
+    tensor_quant_overrides: Mapping[str, Any] | None = None,
+    block_size: int = 0,
+) -> onnx.ModelProto:
+    """Return a model in an operator set that has the types of its quantization; the model itself if it has them."""
+    version = get_opset_version(model)
+    types = {getattr(kind, "tensor_type", kind) for kind in (weight_type, activation_type)}
+    names = types | {getattr(kind, "tensor_type", None) for kind in _types_of_overrides(tensor_quant_overrides)}
+    target, lacking = version, ""
+    if version < 21 and block_size > 0:
+        target, lacking = 21, "block-wise quantization natively"
+    elif version < 19 and getattr(weight_type, "tensor_type", weight_type) == TensorProto.FLOAT8E4M3FN:
+        target, lacking = 19, "quantization to float 8"
+    elif version < 21 and names & {TensorProto.INT16, TensorProto.UINT16}:
+        target, lacking = 21, "16-bit integer quantization natively"
+    elif version == 10:
+        lacking = "node fusions"
+    elif version < 10:
+        target, lacking = 11, "quantization"
+    if lacking:
+        action = f"The result has opset {target}; verify it." if target != version else "Update the model to opset 11."
+        _LOG.warning("The original model opset version is %d, which does not support %s. %s", version, lacking, action)
+    if target == version:
+        return model
+    converted: onnx.ModelProto = onnx.version_converter.convert_version(model, target)
+    return save_and_reload_model_with_shape_infer(converted)
+
+
+def load_model_with_shape_infer(model_path: Path) -> onnx.ModelProto:
+    """Return the model of a file with the shapes that onnx infers, on which the choice of tensors depends."""
+    with tempfile.TemporaryDirectory(prefix="quantize.") as folder:
+        inferred = Path(folder) / "inferred.onnx"
+        onnx.shape_inference.infer_shapes_path(str(model_path), str(inferred))
+        model = onnx.load(str(inferred), load_external_data=False)
+    onnx.external_data_helper.load_external_data_for_model(model, str(Path(model_path).parent))
+    add_infer_metadata(model)
+    return model
+
+
+def save_and_reload_model_with_shape_infer(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model with the shapes that onnx infers."""
+    if model.ByteSize() < MODEL_SIZE_THRESHOLD // 2:
+        inferred = onnx.shape_inference.infer_shapes(model)
+        add_infer_metadata(inferred)
+        return inferred
+    with tempfile.TemporaryDirectory(prefix="quantize.") as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save_model(copy.deepcopy(model), str(path), save_as_external_data=True)
+        return load_model_with_shape_infer(path)
 
 
 def _add_metadata(model: onnx.ModelProto, key: str) -> None:
@@ -334,23 +374,3 @@ def add_infer_metadata(model: onnx.ModelProto) -> None:
 def model_has_infer_metadata(model: onnx.ModelProto) -> bool:
     """Return True if a model is marked as one with inferred shapes."""
     return _has_metadata(model, _INFERRED)
-
-
-def write_calibration_table(calibration_cache: Mapping[str, Any], dir: str | os.PathLike[str] = ".") -> None:
-    """Write ranges of tensors as ``calibration.json``, and as ``calibration.cache`` (name and magnitude) in text.
-
-    Raises:
-        OptionError: The folder cannot be written.
-    """
-    from sardonyx.compat.onnxruntime.quantization.calibrate import TensorData
-
-    rows: dict[str, list[float]] = {}
-    for name, value in calibration_cache.items():
-        low, high = value.range_value if isinstance(value, TensorData) else value[:2]
-        rows[name] = [float(np.min(low)), float(np.max(high))]
-    try:
-        (Path(dir) / "calibration.json").write_text(json.dumps(rows))
-        lines = [f"{name} {max(abs(low), abs(high))}" for name, (low, high) in rows.items()]
-        (Path(dir) / "calibration.cache").write_text("\n".join(lines) + "\n")
-    except OSError as error:
-        raise OptionError(f"cannot be written: {error}", where=str(dir)) from error

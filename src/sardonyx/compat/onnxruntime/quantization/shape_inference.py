@@ -12,7 +12,10 @@ from sardonyx.compat.onnxruntime.quantization.quant_utils import add_pre_process
 from sardonyx.errors import OptionError
 from sardonyx.model import load, save, to_proto
 from sardonyx.rewrite.inference import infer_shapes
+from sardonyx.rewrite.opset.convert import convert_opset
 from sardonyx.rewrite.optimize import optimize
+
+_LEAST_OPSET = 11
 
 
 def quant_pre_process(
@@ -31,7 +34,7 @@ def quant_pre_process(
     external_data_size_threshold: int = 1024,
     **deprecated_kwargs: Any,
 ) -> None:
-    """Optimize a model, infer its shapes, and write the model with a mark.
+    """Optimize a model, infer its shapes, and write the model with a mark, in operator set 11 at least.
 
     One inference does the work of both kinds of shape inference; ``auto_merge``, ``int_max``, ``guess_output_rank`` and
     ``verbose`` have no effect on it.
@@ -48,6 +51,8 @@ def quant_pre_process(
     if output_model_path is None:
         raise OptionError("expected the path of the result.", where="output_model_path")
     model = load(input_model if isinstance(input_model, onnx.ModelProto) else Path(input_model))
+    if model.graph.opset_imports.get("", _LEAST_OPSET) < _LEAST_OPSET:
+        model = convert_opset(model, _LEAST_OPSET)  # Quantization needs it, and Upsample ends there.
     if not skip_optimization:
         model = optimize(model, verify=False).model
     if not (skip_onnx_shape and skip_symbolic_shape):

@@ -1,7 +1,8 @@
 """Normalizations fused by ONNX Runtime with a residual, embeddings or an activation.
 
 Source: ONNX Runtime's contrib operators, *SkipLayerNormalization*, *SkipSimplifiedLayerNormalization*,
-*EmbedLayerNormalization*, *GroupNorm*; *SimplifiedLayerNormalization*, which is in the default domain.
+*EmbedLayerNormalization*, *QEmbedLayerNormalization*, *GroupNorm*; *SimplifiedLayerNormalization*, which is in the
+default domain.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from sardonyx.core import language as L
 from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
 from sardonyx.errors import ShapeError
+from sardonyx.ops.definitions.microsoft.quantization import dequantize
 from sardonyx.ops.definitions.normalization import layer_normalization
 from sardonyx.ops.registry import operator
 
@@ -81,6 +83,46 @@ def embed_layer_normalization(
     y = layer_normalization(summed, gamma, beta, axis=-1, epsilon=epsilon)[0]
     unmasked = L.full((input_ids.shape[0],), 0, t.INT32) if mask is None else L.reduce_sum(L.cast(mask, t.INT32), [1])
     return y, unmasked, summed
+
+
+@operator("QEmbedLayerNormalization", since=1, domain=DOMAIN)
+def quantized_embed_layer_normalization(
+    input_ids: Tensor,
+    segment_ids: Tensor | None,
+    word_embedding: Tensor,
+    position_embedding: Tensor,
+    segment_embedding: Tensor | None,
+    gamma: Tensor,
+    beta: Tensor,
+    mask: Tensor | None,
+    word_embedding_scale: Tensor,
+    position_embedding_scale: Tensor,
+    segment_embedding_scale: Tensor | None,
+    gamma_scale: Tensor,
+    beta_scale: Tensor,
+    word_embedding_zero_point: Tensor,
+    position_embedding_zero_point: Tensor,
+    segment_embedding_zero_point: Tensor | None,
+    gamma_zero_point: Tensor,
+    beta_zero_point: Tensor,
+    *,
+    epsilon: float = 1e-12,
+) -> tuple[Tensor, ...]:
+    """Compute *EmbedLayerNormalization* of quantized tables; each table has one scale."""
+    segments = None
+    if segment_embedding is not None and segment_embedding_scale is not None:
+        segments = dequantize(segment_embedding, segment_embedding_scale, segment_embedding_zero_point)
+    return embed_layer_normalization(
+        input_ids,
+        segment_ids,
+        dequantize(word_embedding, word_embedding_scale, word_embedding_zero_point),
+        dequantize(position_embedding, position_embedding_scale, position_embedding_zero_point),
+        segments,
+        dequantize(gamma, gamma_scale, gamma_zero_point),
+        dequantize(beta, beta_scale, beta_zero_point),
+        mask,
+        epsilon=epsilon,
+    )[:2]
 
 
 @operator("GroupNorm", since=1, domain=DOMAIN)

@@ -41,7 +41,7 @@ def per_tensor(parameter: Tensor, what: str) -> Tensor:
     return L.reshape(parameter, ())
 
 
-def _dequantize(x: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
+def dequantize(x: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
     """Dequantize with a per-tensor scale and zero point."""
     zero_point = None if zero_point is None else per_tensor(zero_point, "a zero point")
     return quantization.dequantize_linear(x, per_tensor(scale, "a scale"), zero_point)
@@ -62,7 +62,7 @@ def _compute_dequantized(
     y_zero_point: Tensor | None,
 ) -> Tensor:
     """Dequantize, compute, and quantize."""
-    return _quantize(compute(_dequantize(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
+    return _quantize(compute(dequantize(x, x_scale, x_zero_point)), y_scale, y_zero_point, x)
 
 
 def _add_zero_point_and_round(units: Tensor, zero_point: Tensor | None, dtype: DType) -> Tensor:
@@ -82,7 +82,7 @@ def quantized_add(
     c_scale: Tensor,
     c_zero_point: Tensor | None = None,
 ) -> Tensor:
-    total = _dequantize(a, a_scale, a_zero_point) + _dequantize(b, b_scale, b_zero_point)
+    total = dequantize(a, a_scale, a_zero_point) + dequantize(b, b_scale, b_zero_point)
     return _add_zero_point_and_round(total / per_tensor(c_scale, "a scale"), c_zero_point, a.dtype)
 
 
@@ -173,7 +173,7 @@ def quantized_where(
     z_scale: Tensor,
     z_zero_point: Tensor,
 ) -> Tensor:
-    chosen = L.where(condition, _dequantize(x, x_scale, x_zero_point), _dequantize(y, y_scale, y_zero_point))
+    chosen = L.where(condition, dequantize(x, x_scale, x_zero_point), dequantize(y, y_scale, y_zero_point))
     return _quantize(chosen, z_scale, z_zero_point, x)
 
 
@@ -182,7 +182,7 @@ def quantized_concat(y_scale: Tensor, y_zero_point: Tensor, *inputs: Tensor, axi
     """Concatenate tensors, each followed by its scale and its zero point."""
     if not inputs or len(inputs) % 3:
         raise InvalidModelError(f"expected three inputs for each tensor of QLinearConcat, got {len(inputs)} in all.")
-    parts = [_dequantize(*inputs[i : i + 3]) for i in range(0, len(inputs), 3)]
+    parts = [dequantize(*inputs[i : i + 3]) for i in range(0, len(inputs), 3)]
     return _quantize(L.concat(parts, axis), y_scale, y_zero_point, y_zero_point)
 
 
@@ -223,7 +223,7 @@ def quantized_average_pool(
             kernel_shape=kernel_shape, pads=pads, strides=strides,
         )  # fmt: skip
 
-    mean = apply_channels_first(pool, _dequantize(x, x_scale, x_zero_point), channels_last)
+    mean = apply_channels_first(pool, dequantize(x, x_scale, x_zero_point), channels_last)
     return _add_zero_point_and_round(mean / per_tensor(y_scale, "a scale"), y_zero_point, x.dtype)
 
 

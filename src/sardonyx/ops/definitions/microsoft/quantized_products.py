@@ -1,7 +1,7 @@
 """Products and convolutions of quantized tensors, and operators on block-quantized weights.
 
 Source: ONNX Runtime's contrib operators, *QLinearConv*, *QGemm*, *MatMulIntegerToFloat*, *DynamicQuantizeMatMul*,
-*DynamicQuantizeLSTM*, *MatMulNBits*, *GatherBlockQuantized*.
+*DynamicQuantizeLSTM*, *MatMulNBits*, *MatMulBnb4*, *GatherBlockQuantized*.
 """
 
 from __future__ import annotations
@@ -212,6 +212,48 @@ def matmul_n_bits(
     weights = (L.cast(units, scale.dtype) - middle) * scale
     y = L.cast(L.matmul(L.widened(a), L.swap_axes(weights, 0, 1)), a.dtype)
     return y if bias is None else y + bias
+
+
+FP4 = (0.0, 0.005208333333, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+"""Magnitudes by the low bits of a code; the high bit is the sign. Source: bitsandbytes, ``dDequantizeFP4Tree``."""
+
+NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""Values by code. Source: Dettmers et al., QLoRA, 2023."""
+
+
+@operator("MatMulBnb4", since=1, domain=DOMAIN)
+def matmul_bnb4(
+    a: Tensor,
+    b: Tensor,
+    absmax: Tensor,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    quant_type: int,
+    training_mode: int = 0,
+    transB: int = 1,
+) -> Tensor:
+    """Multiply by weights [N, K] of 4-bit floats (0: FP4, 1: NF4), with the largest magnitude of each run of elements.
+
+    Raises:
+        UnsupportedError: The weights are those of the transposed product of training, or have another type.
+    """
+    if not transB or quant_type not in (0, 1):
+        raise UnsupportedError(f"`transB` {transB} with `quant_type` {quant_type} is not supported.")
+    count = K * N
+    shifts = L.constant([4, 0], t.UINT8)  # The first of two codes is in the high half.
+    halves = L.shift_right(L.unsqueeze(L.reshape(b, (ceil_div(count, 2),)), [-1]), shifts) & L.constant(15, t.UINT8)
+    codes = L.reshape(halves, (ceil_div(count, 2) * 2,))
+    table = NF4 if quant_type else (*FP4, *(-value for value in FP4))
+    units = L.take(L.constant(list(table), t.FLOAT), L.cast(L.slice_(codes, 0, 0, count), t.INT64), 0)
+    scale = L.take(L.widened(L.reshape(absmax, (ceil_div(count, block_size),))), L.arange(count) / block_size, 0)
+    weights = L.reshape(units * L.cast(scale, t.FLOAT), (N, K))
+    return L.cast(L.matmul(L.widened(a), L.swap_axes(weights, 0, 1)), a.dtype)
 
 
 @operator("GatherBlockQuantized", since=1, domain=DOMAIN)
