@@ -28,10 +28,11 @@ def difference(
         expected: The answers of the interpreter.
         nearby_integers: Integers may differ by 1; those of 8 bits always may.
     """
-    floats = not has_extreme(feeds)
     for number, (a, b) in enumerate(zip(actual, expected, strict=True)):
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-            if mismatch := _of_arrays(a, b, floats, nearby_integers):
+            if _is_same(a, b):
+                continue
+            if mismatch := _of_arrays(a, b, not has_extreme(feeds), nearby_integers):
                 return f"output {number}: {mismatch}"
         elif type(a) is not type(b) or (isinstance(a, list) and len(a) != len(b)):
             return f"output {number}: {type(a).__name__} and {type(b).__name__}"
@@ -48,6 +49,11 @@ def _has_extreme(x: Any) -> bool:
         return False
     size = np.abs(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64))
     return not bool(((size == 0) | ((size < EXTREME) & (size > 1 / EXTREME))).all())
+
+
+def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return True for arrays of the same bytes, which most answers are; no comparison of elements is as fast."""
+    return a.dtype == b.dtype and a.shape == b.shape and a.dtype.kind not in "OSU" and a.tobytes() == b.tobytes()
 
 
 def _of_arrays(a: np.ndarray, b: np.ndarray, floats: bool, nearby: bool) -> str:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
-from unittest import mock
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -206,13 +205,19 @@ def _capsule(edge: Edge) -> Any:
 _alive: list[object] = []
 
 
-def _set_handler(capsule: Any) -> Any:
-    """Set numpy's allocator for this thread; return the former one."""
+@functools.cache
+def _setter() -> Any:
+    """Return ``PyDataMem_SetHandler``."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table = pointer(vars(_multiarray_umath)["_ARRAY_API"], None)
     function = ctypes.c_void_p.from_address(table + 8 * _SET_HANDLER).value
-    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(function)(capsule)
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(function)
+
+
+def _set_handler(capsule: Any) -> Any:
+    """Set numpy's allocator for this thread; return the former one."""
+    return _setter()(capsule)
 
 
 class GuardedContext(call_context.Context):
@@ -248,15 +253,22 @@ class GuardedContext(call_context.Context):
         release(*self._region)
 
 
+class _StartContext(GuardedContext):
+    edge = "start"
+
+
+_CONTEXTS: Mapping[Edge, type[GuardedContext]] = {"start": _StartContext, "end": GuardedContext}
+
+
 @contextmanager
 def guarded(edge: Edge) -> Iterator[None]:
     """Guard the memory of arrays and programs that are created inside, at the start or at the end of each buffer."""
-    former = _set_handler(_capsule(edge))
-    context = type("GuardedContext", (GuardedContext,), {"edge": edge})
+    former, context = _set_handler(_capsule(edge)), call_context.Context
     try:
-        with mock.patch.object(call_context, "Context", context):
-            yield
+        call_context.Context = _CONTEXTS[edge]  # type: ignore[misc]
+        yield
     finally:
+        call_context.Context = context  # type: ignore[misc]
         _set_handler(former)
 
 
