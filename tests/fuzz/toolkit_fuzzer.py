@@ -16,6 +16,7 @@ import onnx
 from sardonyx import Session, check, load, optimize
 from sardonyx.errors import InvalidModelError, ResourceError, SardonyxError, SizeLimitError
 from sardonyx.ops.inference import infer
+from sardonyx.rewrite import regression_gate
 from tests.fuzz.answers import difference
 from tests.fuzz.hostile_cases import declared_model
 from tests.fuzz.hostile_nodes import draw_node, sources
@@ -24,6 +25,9 @@ from tests.ops.generators.draw import Draw
 
 TARGETS = ("portable", "onnxruntime", "native", "openvino", "tensorrt")
 LIMITS: Mapping[str, Any] = {"max_memory": 1 << 26, "timeout": 20, "max_loop_iterations": 1000}
+
+ENGINE_SECONDS = 30
+"""Most seconds in which an engine may load a model; the gate of ``optimize`` continues without its answer."""
 
 _LIMIT_ERRORS = ResourceError, SizeLimitError
 
@@ -35,6 +39,7 @@ def run_label(label: str, seed: int, runs: int, store_position: StorePosition) -
     """Run nodes of one operator and return the counts; see :data:`.native_fuzzer.RunVariant`."""
     tally = Tally()
     logging.disable(logging.CRITICAL)
+    regression_gate.TIMEOUT = ENGINE_SECONDS
     for number in range(runs):
         limit_time()
         store_position(number, tally.runs)
