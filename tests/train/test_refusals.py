@@ -12,7 +12,7 @@ import pytest
 
 import sardonyx
 from sardonyx import train
-from sardonyx.errors import FeedError, OptionError, SardonyxError, UnsupportedError
+from sardonyx.errors import ExecutionError, FeedError, OptionError, SardonyxError, UnsupportedError
 from tests.train.networks import classifier, images, points, regression
 
 
@@ -37,6 +37,25 @@ def test_labels_out_of_range(label: int) -> None:
         trainer.step(data)
     with pytest.raises(FeedError):
         trainer.evaluate(data)
+
+
+@pytest.mark.parametrize("steps", [0, 5])  # A size gets a native call of its own after some steps.
+def test_indices_out_of_range_are_named_and_change_nothing(steps: int) -> None:
+    model = parsed(
+        "g (int64[N] i) => (float[N, 3] y) { h = Gather (e, i)  y = MatMul (h, w) }",
+        e=np.arange(20, dtype=np.float32).reshape(5, 4), w=W,
+    )  # fmt: skip
+    trainer = train.Trainer(model, "cross-entropy", train.SGD(0.01))
+    labels = np.array([0, 1, 2])
+    for _ in range(steps):
+        trainer.step({"i": np.array([4, 0, -5]), "labels": labels})
+    before = trainer.state()
+    wrong = {"i": np.array([1, 2, 30]), "labels": labels}
+    for call in (trainer.step, trainer.evaluate, trainer.gradients):
+        with pytest.raises(ExecutionError, match="index 30 is out of range"):
+            call(wrong)
+    for name, array in trainer.state().items():
+        np.testing.assert_array_equal(array, before[name])
 
 
 @pytest.mark.parametrize(

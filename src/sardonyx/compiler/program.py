@@ -19,6 +19,7 @@ from sardonyx.compiler.analysis.shape_guards import Equal, select_known
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.call import interpreted
 from sardonyx.compiler.call.call_context import Linked
+from sardonyx.compiler.call.fault import Fault
 from sardonyx.compiler.call.stepwise import Call, remembered
 from sardonyx.compiler.executor.tape_player import player
 from sardonyx.compiler.executor.thread_pool import Pool, pool
@@ -35,8 +36,9 @@ from sardonyx.compiler.segment_planning import plan_segment
 from sardonyx.compiler.target.denormals import Denormals, flushes
 from sardonyx.compiler.target.description import Target
 from sardonyx.core.dim import Dim, symbols
-from sardonyx.core.eval.interpreter import Sizes
-from sardonyx.core.eval.run_context import RunContext
+from sardonyx.core.eval.interpreter import Sizes, evaluate
+from sardonyx.core.eval.run_context import RunContext, running
+from sardonyx.core.eval.tensor import constant
 from sardonyx.core.ir.graph import Function, Value
 
 if TYPE_CHECKING:
@@ -373,3 +375,18 @@ class Program:
         sizes = remembered(self._sizes, key, lambda: interpreted.sizes_in(self.function.inputs, arrays, around))
         env = dict(zip(self.function.inputs, arrays, strict=True))
         return Call(self, env, sizes if self.in_one else dict(sizes), context or RunContext()).results()
+
+    def answer(self, arrays: Sequence[np.ndarray]) -> list[Any]:
+        """Compute the results without limits; the interpreter names data that have no result.
+
+        Requires ``has_graph``.
+
+        Raises:
+            SardonyxError: The data have no result.
+        """
+        try:
+            return self.run(arrays)
+        except Fault:
+            with running(RunContext()):
+                values = evaluate(self.function, [constant(array) for array in arrays])
+            return [np.array(value.known) for value in values]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sardonyx.core.eval.run_context import RunContext
 from sardonyx.train.forward import Forward
 from sardonyx.train.step import loss_gradients
 
@@ -30,7 +29,7 @@ class Inference:
         self, weights: Mapping[str, np.ndarray], arguments: Sequence[np.ndarray]
     ) -> tuple[float, float, dict[str, np.ndarray]]:
         """Return the total and the weight of the loss, and the outputs."""
-        total, weight, *outputs = self._program.run([*self._own(weights), *arguments], RunContext())
+        total, weight, *outputs = self._program.answer([*self._own(weights), *arguments])
         return float(total), float(weight), dict(zip(self.forward.outputs, outputs, strict=False))
 
     def gradients(self, weights: Mapping[str, np.ndarray], arguments: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -39,7 +38,7 @@ class Inference:
 
         if self._gradients is None:
             self._gradients = Program.compile(loss_gradients(self.forward), threads=self._threads)
-        results = self._gradients.run([*self._own(weights), *arguments], RunContext())
+        results = self._gradients.answer([*self._own(weights), *arguments])
         return dict(zip(self.forward.parameters, results, strict=True))
 
     def _own(self, weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -11,7 +11,6 @@ import numpy as np
 from sardonyx.compiler.direct_call import binding
 from sardonyx.compiler.pipeline import without_reshaped_results
 from sardonyx.compiler.program import Program
-from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.graph import Function, Value
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import UnsupportedError
@@ -81,7 +80,7 @@ class StateProgram:
         if bound is not None and (results := bound.run(arguments)) is not None:
             new = self._written
         else:
-            every = self.program.run([*self._inputs, *arguments], RunContext())
+            every = self.program.answer([*self._inputs, *arguments])
             results, new = every[: self._others], every[self._others :]
         for own, array in zip(self._results, new, strict=True):
             if own is not array:
