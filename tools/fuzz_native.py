@@ -42,12 +42,14 @@ def main() -> int:
     parser.add_argument(
         "--attributes", action="store_true", help="hostile attributes through the whole toolkit, not hostile values"
     )
+    parser.add_argument("--gradients", action="store_true", help="gradients of operators, compiled as in training")
     parser.add_argument("--operator", action="append", help="only these generators")
     parser.add_argument("--shown", type=int, default=5, help="most findings of a generator that are printed")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sardonyx-fuzz-", ignore_cleanup_errors=True) as folder:
         os.environ.setdefault("SARDONYX_CACHE", folder)
+        from tests.fuzz.gradient_fuzzer import NAMES, run_gradient
         from tests.fuzz.hostile_nodes import sources
         from tests.fuzz.native_fuzzer import CASES, Tally, fuzz
         from tests.fuzz.toolkit_fuzzer import run_label
@@ -76,8 +78,10 @@ def main() -> int:
                 raise _OutOfTime
 
         with contextlib.suppress(_OutOfTime):
-            names = arguments.operator or (list(sources()) if arguments.attributes else sorted(CASES))
-            run_variant = run_label if arguments.attributes else None
+            kinds = {"attributes": (sources(), run_label), "gradients": (NAMES, run_gradient)}
+            chosen = next((kind for kind in kinds if getattr(arguments, kind)), None)
+            names, run_variant = kinds[chosen] if chosen else (sorted(CASES), None)
+            names = arguments.operator or list(names)
             fuzz(names, arguments.runs, arguments.seed, arguments.each, progress, run_variant)
         print(summary(last, time.monotonic() - started))
     return int(bool(last.findings))

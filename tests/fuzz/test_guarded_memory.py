@@ -14,6 +14,7 @@ import pytest
 
 from sardonyx import Session
 from sardonyx.compiler import pipeline
+from tests.fuzz import gradient_fuzzer
 from tests.fuzz.guarded_memory import Edge, guarded
 from tests.fuzz.hostile_cases import CASES, Variant, variant_of
 from tests.fuzz.native_fuzzer import compiler_defects, fuzz, run_in_child
@@ -79,6 +80,13 @@ def test_hostile_values_change_neither_memory_nor_errors(part: int) -> None:
     tally = fuzz(names, RUNS * len(names), feeds_per_model=RUNS)
     assert tally.runs >= RUNS * len(names)
     assert tally.outcomes["compiled"] > tally.runs // 5
+    assert [str(finding) for finding in tally.findings] == []
+
+
+def test_hostile_values_in_kernels_of_training() -> None:
+    names = ["AveragePool", "Conv", "Gather", "LayerNormalization", "MatMul", "MaxPool", "ScatterElements"]
+    tally = fuzz(names, RUNS * len(names), 1, feeds_per_model=RUNS, run_variant=gradient_fuzzer.run_gradient)
+    assert tally.outcomes["compiled"] > tally.runs // 4
     assert [str(finding) for finding in tally.findings] == []
 
 

@@ -195,7 +195,7 @@ def _spelled_out(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
             return None if dims is None or elements is None else _broadcast(dims, elements[1])
         case "Range":
             bounds = [sizes.elements(v) for v in node.inputs]
-            if any(b is None for b in bounds):
+            if len(bounds) != 3 or any(b is None or len(b[1]) != 1 for b in bounds):
                 return None
             start, limit, step = (b[1][0] for b in bounds if b is not None)
             return (limit - start,) if step == 1 and at_least(limit, start) is True else None
@@ -277,6 +277,8 @@ def _sliced(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
     )
     if axes is None or steps is None or any(step != 1 for step in steps):
         return None
+    if not len(axes) == len(starts) == len(ends[1]) or not all(-len(dims) <= axis < len(dims) for axis in axes):
+        return None  # No run of the node succeeds.
     out = list(dims)
     for axis, start, end in zip(axes, starts, ends[1], strict=True):
         size = out[axis]

@@ -33,6 +33,7 @@ def crop(x: Tensor, *, border: Sequence[int], scale: Sequence[int] = ()) -> Tens
         raise InvalidModelError(
             f"expected 4 numbers in `border` and 0 or 2 in `scale`, got {len(border)} and {len(scale)}."
         )
+    x = L.of_rank(x, 4, "the images")
     left, top, right, bottom = border
     rows = top + scale[0] if scale else x.shape[2] - bottom
     columns = left + scale[1] if scale else x.shape[3] - right

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.core.ir.types import element_type
 from sardonyx.rewrite.opset.constants import tensor_of_constant
 from sardonyx.rewrite.opset.site import Site
 from sardonyx.rewrite.opset.table import down, up
@@ -13,7 +14,7 @@ from sardonyx.rewrite.opset.table import down, up
 @up("Cast", version=6)
 def type_as_number(site: Site) -> None:
     """Turn the name of the type into its number."""
-    site.become(attributes={"to": int(ir.DataType[site.text("to").upper()])})
+    site.become(attributes={"to": int(element_type(site.text("to")))})
 
 
 @down("Cast", version=6)

@@ -27,6 +27,7 @@ from sardonyx.rewrite.notation import Transpose
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.normalization import count_trailing, match_centered, match_division_by_rms
 from sardonyx.rewrite.rules.polynomials import find_shared_value
+from sardonyx.rewrite.rules.signatures import axis_from_front
 from sardonyx.rewrite.site import Site
 
 INVERSES = ("Sqrt", "Pow", "Reciprocal", "Div")
@@ -96,8 +97,8 @@ def parameter_behind_transpose(x: V, c: C, perm: A) -> Rewrite:
         if array is None or m.perm is None or rank != len(m.perm) or not keeps_shape(m.site, value, [m.c]):
             return Refusal("the constant may broadcast the result to another shape")
         before = array.reshape((1,) * (rank - array.ndim) + array.shape).transpose(np.argsort(m.perm))
-        axis = int(m.site.attr("axis", -1, node=node)) % rank
-        if any(size != 1 for size in before.shape[:axis]):
+        axis = axis_from_front(int(m.site.attr("axis", -1, node=node)), rank)
+        if axis is None or any(size != 1 for size in before.shape[:axis]):
             return Refusal("the constant is not one number for each normalized element")
         return Transpose(Op((m.root.op_type,))(node.outputs[0], np.ascontiguousarray(before)), perm=list(m.perm))
 

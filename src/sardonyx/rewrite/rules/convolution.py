@@ -34,7 +34,7 @@ from sardonyx.rewrite.language import (
 )
 from sardonyx.rewrite.notation import AveragePool, BatchNormalization, Conv, ConvInteger, MaxPool, Pad
 from sardonyx.rewrite.rules.ranges import value_range
-from sardonyx.rewrite.rules.signatures import apply_along
+from sardonyx.rewrite.rules.signatures import apply_along, axis_from_front
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.weight_dependencies import derive, query
 
@@ -447,9 +447,11 @@ def _spread(amounts: Sequence[int] | None, axes: Sequence[int] | None, rank: int
     if amounts is None or axes is None or rank is None:
         return None
     full = [0] * (2 * rank)
-    for i, axis in enumerate(axes):
-        full[axis % rank] = amounts[i]
-        full[axis % rank + rank] = amounts[i + len(axes)]
+    for i, written in enumerate(axes):
+        if (axis := axis_from_front(written, rank)) is None:
+            return None
+        full[axis] = amounts[i]
+        full[axis + rank] = amounts[i + len(axes)]
     return tuple(full)
 
 

@@ -98,7 +98,7 @@ def is_causal_after_cache(s: Site, mask: ir.Value | None, past: Size, total: Siz
         if rank is None or spans is None:
             return False
         for axis, span in spans.items():
-            at = axis % rank - rank
+            at = axis if axis < 0 else axis - rank
             if at not in expected or not all(equal(a, b) is True for a, b in zip(span, expected.pop(at), strict=True)):
                 return False
         mask = node.inputs[0]
@@ -182,6 +182,8 @@ def _takes_first(s: Site, node: ir.Node) -> bool | None:
         start, _, step = ranges.get(rank - 1, (0, 0, 1))
         return None if (start, step) != (0, 1) else rank - 1 in ranges
     starts, on, steps = (None if len(node.inputs) <= at else s.sizes.constant(node.inputs[at]) for at in (1, 3, 4))
+    if on is not None and not all(-rank <= axis < rank for axis in on):
+        return None
     if on is not None and rank - 1 not in {axis % rank for axis in on}:
         return False
     if starts is None or on is None or (len(node.inputs) > 4 and steps is None):

@@ -38,6 +38,7 @@ from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.polynomials import find_shared_value, number_of
 from sardonyx.rewrite.rules.reductions import reduced_axes
 from sardonyx.rewrite.rules.reshapes import have_same_dims
+from sardonyx.rewrite.rules.signatures import axis_from_front
 from sardonyx.rewrite.site import Site
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
@@ -333,7 +334,8 @@ def _parameter(s: Site, node: ir.Node, value: ir.Value | None) -> np.ndarray | i
         return None
     if node.op_type in ("LayerNormalization", "RMSNormalization"):
         rank, axis = facts.rank(out), s.attr("axis", -1, node=node)
-        sizes = None if rank is None else _sizes_of_last(out, rank - axis % rank)
+        first = None if rank is None else axis_from_front(axis, rank)
+        sizes = None if rank is None or first is None else _sizes_of_last(out, rank - first)
         if sizes is None:
             return None
         row = _row(value, sizes)

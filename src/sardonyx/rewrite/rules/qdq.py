@@ -15,7 +15,7 @@ from sardonyx.rewrite.language import EXACT, AnyOf, Match, Patch, Refusal, Resul
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.notation import Concat, DequantizeLinear, QuantizeLinear
 from sardonyx.rewrite.rules.fold import evaluate_constants
-from sardonyx.rewrite.rules.signatures import reapply
+from sardonyx.rewrite.rules.signatures import axis_from_front, reapply
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sweep import sweep
 
@@ -73,7 +73,10 @@ def read_parameters(s: Site, node: ir.Node) -> Parameters | None:
     if scale.size > 1:
         rank = facts.rank(quantized)
         written = s.attr("axis", 1, node=node)
-        axis = written if rank is None else written % rank
+        front = written if rank is None else axis_from_front(written, rank)
+        if front is None:
+            return None
+        axis = front
     widest = LIMITS[kind][1] - LIMITS[kind][0]
     if not _is_invertible(scale, widest):
         return None

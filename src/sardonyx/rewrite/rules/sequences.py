@@ -18,7 +18,7 @@ from sardonyx.rewrite.notation import (
     SplitToSequence,
     Transpose,
 )
-from sardonyx.rewrite.rules.signatures import apply_along, build_slice, build_split
+from sardonyx.rewrite.rules.signatures import apply_along, axis_from_front, build_slice, build_split
 from sardonyx.rewrite.site import Site
 
 LONGEST = 4096
@@ -148,7 +148,9 @@ def concat_of_parts(x: V) -> Rewrite:
         if rank is None:
             is_whole = away == back and _parts_keep_axis(s, divided) and not stacked
             return source if is_whole else Refusal("the rank is not known")
-        away, back = away % rank, back % rank
+        away, back = axis_from_front(away, rank), axis_from_front(back, rank)
+        if away is None or back is None:
+            return Refusal("an axis is out of range")
         if _parts_keep_axis(s, divided) != (not stacked):
             return Refusal("one of split and concatenation keeps the axis and the other does not")
         if away == back:

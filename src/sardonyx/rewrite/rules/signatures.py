@@ -35,6 +35,11 @@ def axes_of(s: Site, node: ir.Node) -> tuple[int, ...] | None:
     return () if written is None else tuple(int(axis) for axis in written)
 
 
+def axis_from_front(axis: int, rank: int) -> int | None:
+    """Return an axis counted from the front; None if the axis is invalid, as of a node that no run reaches."""
+    return axis % rank if -rank <= axis < rank else None
+
+
 def normalize_axes(written: Sequence[int], rank: int | None) -> tuple[int, ...] | None:
     """Return the axes counted from the front, sorted; None if the rank is not known or an axis is invalid."""
     if rank is None:
@@ -82,9 +87,11 @@ def slice_ranges(s: Site, node: ir.Node) -> dict[int, Range] | None:
         return None
     if rank is None and any(axis < 0 for axis in on):
         return None
+    front = [axis if rank is None else axis_from_front(axis, rank) for axis in on]
     ranges = {
-        axis if rank is None else axis % rank: (int(start), int(end), int(step))
-        for axis, start, end, step in zip(on, starts, ends, steps, strict=True)
+        axis: (int(start), int(end), int(step))
+        for axis, start, end, step in zip(front, starts, ends, steps, strict=True)
+        if axis is not None
     }
     return ranges if len(ranges) == len(on) and 0 not in steps else None
 
@@ -147,9 +154,7 @@ def axis_of(s: Site, node: ir.Node, default: int = 0) -> int | None:
         return None
     axis = int(s.attr("axis", default, node=node))
     rank = facts.rank(node.inputs[0])
-    if rank is None:
-        return axis
-    return axis % rank if -rank <= axis < rank else None
+    return axis if rank is None else axis_from_front(axis, rank)
 
 
 def is_read_only_by(value: ir.Value, *op_types: str) -> bool:

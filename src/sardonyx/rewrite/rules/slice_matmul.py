@@ -7,6 +7,7 @@ import numpy as np
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import REASSOCIATES, Match, Refusal, Result, Rewrite, V, rule, unshared, where
 from sardonyx.rewrite.notation import MatMul, Slice
+from sardonyx.rewrite.rules.signatures import axis_from_front
 
 
 @rule("adjust_slice_and_matmul", exactness=REASSOCIATES, opset=10, default=False)
@@ -19,7 +20,9 @@ def slice_of_constant(data: V, starts: V, ends: V, axes: V, factor: V) -> Rewrit
         left, right, axes = facts.static_shape(m.data), facts.static_shape(m.factor), facts.constant_ints(m.axes)
         if left is None or right is None or axes is None or len(right) < 2:
             return Refusal("the shapes or the axes are not known")
-        cut_axes = [axis % len(left) for axis in axes]
+        cut_axes = [front for axis in axes if (front := axis_from_front(axis, len(left))) is not None]
+        if len(cut_axes) < len(axes):
+            return Refusal("an axis is out of range")
         if len(left) - 1 in cut_axes:
             return Refusal("the Slice cuts the summed axis")
         rank = max(len(left), len(right))

@@ -1,0 +1,46 @@
+"""Rules and opset conversion on nodes that no run reaches: they refuse by name, or leave the node as it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx import Session, optimize
+from sardonyx.errors import InvalidModelError, SardonyxError
+
+TWICE = "{ s = Slice (x, zero, one, %s)  y = Slice (s, zero, one, zero) }"
+INVALID = {
+    "slices of a scalar": "g (float x) => (float y) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}>"
+    + TWICE % "two",
+    "a slice along axis 2 of 2": "g (float[2, 2] x) => (float y)"
+    "<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}>" + TWICE % "two",
+    "a padded convolution, axis 4 of 4": "g (float[1, 1, 4, 4] x, float[1, 1, 2, 2] w) => (float y)"
+    "<int64[2] pads = {1, 1}, int64[1] axes = {4}> { p = Pad (x, pads, , axes)  y = Conv (p, w) }",
+    "a split and joined scalar": "g (float x) => (float y) { a, b = Split (x)  y = Concat <axis = 0> (a, b) }",
+    "crops of a scalar": "g (float x) => (float y) { y = Crop <border = [1, 2, 1, 3]> (x) }",
+}
+
+
+@pytest.mark.parametrize("text", INVALID.values(), ids=INVALID)
+def test_no_rule_fails_at_an_axis_out_of_range(text: str) -> None:
+    opset = 1 if "Crop" in text else 18 if "axes)" in text else 13
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {text}')
+    optimized = optimize(model, verify=False)
+    assert [drop.reason for drop in optimized.report.dropped] == []
+    feeds = {
+        value.name: np.zeros([dim.dim_value for dim in value.type.tensor_type.shape.dim], np.float32)
+        for value in model.graph.input
+    }
+    for proto in (model, optimized.proto):
+        with pytest.raises(SardonyxError) as raised:
+            Session(proto, compile="off").run(None, feeds)
+        assert not isinstance(raised.value.__cause__, (IndexError, ZeroDivisionError))
+
+
+def test_a_cast_to_an_unknown_type_is_refused_by_name() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 1]> g (float[2] x) => (float[2] y) { y = Cast <to = "decimal"> (x) }'
+    )
+    with pytest.raises(InvalidModelError, match="unknown element type 'decimal'"):
+        optimize(model, opset=13, verify=False)
