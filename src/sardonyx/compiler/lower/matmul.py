@@ -335,13 +335,13 @@ class Contraction:
 
 def _packed_codes(weights: LowBitWeights, source: Value, schedule: GemmSchedule) -> Prepared:
     """Return weights of few bits in the panels of a schedule."""
-    columns = schedule.tile.columns
+    columns = schedule.tile.columns * schedule.panel_tiles
 
     def make(read: Read) -> np.ndarray:
         zero = None if weights.zero is None else read(weights.zero)[:, 0]
         return pack_codes(read(weights.packed), read(weights.scale)[:, 0], zero, weights.form, columns)
 
-    return Prepared(source, f"low bits, panels of {columns} columns, {weights.form}", make)
+    return Prepared(source, f"unsigned low bits, panels of {columns} columns, {weights.form}", make)
 
 
 def _words(array: np.ndarray, dot_width: int) -> np.ndarray:

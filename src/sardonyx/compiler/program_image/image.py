@@ -15,7 +15,7 @@ from sardonyx.compiler.llvm.elf_loader import Code
 from sardonyx.compiler.target.alignment import ALIGNMENT
 from sardonyx.core.ir import types as t
 
-FORMAT = 3
+FORMAT = 4
 """The version of images, in the cache and in compiled files.
 
 Every change of a field of the head, of the arguments of kernels or of the meaning of prepared weights increments the

@@ -76,6 +76,13 @@ LOW_BIT_PREFETCH_BYTES = 8192
 Provenance: Sapphire Rapids, `python benchmarks/low_bits.py --rows 1`.
 """
 
+LOW_BIT_STEP_OPERATIONS = 5
+"""Instructions of a step of K besides the three of each vector of masked codes: the input, its sum, the loop.
+
+Trades wide panels, with padding after the last column, for these instructions.
+Provenance: Zen 3, `python benchmarks/low_bits.py --rows 1 --threads 1`.
+"""
+
 EXPANDED_SHARE_OF_L2 = 1 / 8
 """Weights of few bits that take a smaller share of L2 as float32 are expanded when a program is compiled.
 

@@ -17,7 +17,7 @@ from sardonyx.compiler.llvm.vector_value import BITS
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.choice import Candidate, Choice, apply_override, require, take_fields
-from sardonyx.compiler.tiling.low_bits import FEW_ROWS, chunk, stays_low
+from sardonyx.compiler.tiling.low_bits import FEW_ROWS, chunk, panel_tiles_of, stays_low
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import BFLOAT16, FLOAT, FLOAT16, INT32, DType, is_float, numpy_dtype
 
@@ -166,6 +166,7 @@ class PackedLayout:
 _FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "form": str, "result": str, "lanes": int, "rows": int, "vectors": int, "unroll": int, "chains": int,
     "dot_width": int, "saturates": bool, "gates": int, "k_block": int, "tiles_per_item": int, "prefetch": str,
+    "panel_tiles": int,
 }  # fmt: skip
 
 
@@ -180,6 +181,7 @@ class GemmSchedule:
         k_block: Steps of K that are done for all rows of a work item before the next block; 0 for all of K.
         tiles_per_item: Register tiles of rows in a work item.
         prefetch: The target of the inner loop's prefetches.
+        panel_tiles: Register tiles of columns in a panel of weights of few bits, which few rows multiply at once.
     """
 
     form: Form
@@ -188,6 +190,7 @@ class GemmSchedule:
     k_block: int = 0
     tiles_per_item: int = costs.GEMM_TILES_PER_ITEM
     prefetch: Prefetch = "none"
+    panel_tiles: int = 1
 
     def __str__(self) -> str:
         tile = self.tile
@@ -203,6 +206,8 @@ class GemmSchedule:
             parts.append(f"dot width {tile.dot_width}")
         if self.gates > 1:
             parts.append(f"{self.gates} gates")
+        if self.panel_tiles > 1:
+            parts.append(f"panels of {self.panel_tiles} tiles")
         if self.k_block:
             parts.append(f"K in blocks of {self.k_block}")
         parts.append(f"{self.tiles_per_item} tiles per item")
@@ -234,7 +239,7 @@ class GemmSchedule:
             "kind": "gemm", "form": self.form, "result": tile.result.name.lower(), "lanes": tile.lanes,
             "rows": tile.rows, "vectors": tile.vectors, "unroll": tile.unroll, "chains": tile.chains,
             "dot_width": tile.dot_width, "saturates": tile.saturates, "gates": self.gates, "k_block": self.k_block,
-            "tiles_per_item": self.tiles_per_item, "prefetch": self.prefetch,
+            "tiles_per_item": self.tiles_per_item, "prefetch": self.prefetch, "panel_tiles": self.panel_tiles,
         }  # fmt: skip
 
     @classmethod
@@ -250,7 +255,7 @@ class GemmSchedule:
         require(f["result"].upper() in DType.__members__, f"unknown element type {f['result']!r}.")
         sizes = f["lanes"], f["rows"], f["vectors"], f["unroll"], f["dot_width"], f["chains"]
         tile = Tile(DType.__members__[f["result"].upper()], *sizes, f["saturates"])
-        return cls(f["form"], tile, f["gates"], f["k_block"], f["tiles_per_item"], f["prefetch"])
+        return cls(f["form"], tile, f["gates"], f["k_block"], f["tiles_per_item"], f["prefetch"], f["panel_tiles"])
 
     def validate(self, problem: GemmProblem, target: Target) -> None:
         """Refuse a schedule that is impossible for the problem.
@@ -273,6 +278,8 @@ class GemmSchedule:
         require(1 <= self.tiles_per_item <= 64, f"expected 1 to 64 tiles per item, got {self.tiles_per_item}.")
         require(self.gates in (1, problem.gates), f"expected 1 or {problem.gates} gates, got {self.gates}.")
         require(tile.vectors % self.gates == 0, f"expected vectors to be a multiple of {self.gates} gates.")
+        require(1 <= self.panel_tiles <= 16, f"expected 1 to 16 tiles of a panel, got {self.panel_tiles}.")
+        require(self.panel_tiles == 1 or self.form == "low_bits", f"{self.form} has panels of one tile.")
         require(self.k_block >= 0, f"expected k_block to be at least 0, got {self.k_block}.")
         packed = problem.b == "packed"
         if self.k_block and self.form == "tiles":
@@ -463,9 +470,12 @@ def _choose_low_bits(problem: GemmProblem, low: LowBits, target: Target) -> Choi
     assert isinstance(n, int)
     assert isinstance(k, int)
     tile = base
+    panel_tiles = panel_tiles_of(low, n, tile.vectors, tile.lanes, target)
     if isinstance(m, int) and m > FEW_ROWS:
-        tile = replace(base, rows=_fit_rows(m, base.rows))
-    schedule = GemmSchedule("low_bits", tile, 1, chunk(low, tile.columns, target), costs.LOW_BIT_TILES_PER_ITEM, "none")
+        tile, panel_tiles = replace(base, rows=_fit_rows(m, base.rows)), 1
+    schedule = GemmSchedule(
+        "low_bits", tile, 1, chunk(low, tile.columns, target), costs.LOW_BIT_TILES_PER_ITEM, "none", panel_tiles
+    )
     expanded = _choose_plain(replace(problem, low_bits=None), target)
     if stays_low(k, n, target):
         candidates = _Candidates(problem, target, schedule)

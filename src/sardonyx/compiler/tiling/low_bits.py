@@ -12,6 +12,9 @@ FEW_ROWS = 16
 MOST_ROWS = 8
 """Rows that are multiplied by a code in a register."""
 
+MOST_VECTORS = 12
+"""Most vectors of columns of a panel of masked codes: one row has as many sums, in 16 registers."""
+
 ROW_COUNTS = (1, 4, MOST_ROWS)
 """Row counts with code of their own, where the number of rows is open."""
 
@@ -25,3 +28,28 @@ def chunk(form: LowBits, columns: int, target: Target) -> int:
 def stays_low(k: int, n: int, target: Target) -> bool:
     """Return True if weights stay in few bits: as floats they would take more than a share of L2."""
     return k * n * 4 > target.l2 * costs.EXPANDED_SHARE_OF_L2
+
+
+def looks_up(form: LowBits, target: Target) -> bool:
+    """Return True if one instruction converts codes to floats, by a table in a register."""
+    return target.vector_bits == 512 and form.bits < 8
+
+
+def panel_tiles_of(form: LowBits, n: int, vectors: int, lanes: int, target: Target) -> int:
+    """Return the tiles of ``vectors`` vectors in a panel that takes one row the least time.
+
+    Args:
+        form: The storage of the weights.
+        n: Columns.
+        vectors: Vectors of columns of a tile.
+        lanes: Lanes of a vector.
+        target: The processor.
+    """
+    if looks_up(form, target):
+        return 1
+
+    def operations(tiles: int) -> int:
+        return -(-n // (tiles * vectors * lanes)) * (3 * tiles * vectors + costs.LOW_BIT_STEP_OPERATIONS)
+
+    most = max(1, MOST_VECTORS // vectors)
+    return min((tiles for tiles in range(1, most + 1) if most % tiles == 0), key=operations)

@@ -115,6 +115,28 @@ def test_results_that_are_not_finite_are_those_of_the_reference(zero: bool) -> N
     assert np.isfinite(actual[1]).sum() >= np.isfinite(expected[1]).sum()
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_codes_of_zero_weights_give_zero(bits: int) -> None:
+    weights = draw_weights(300, 260, bits, 32, zero=False)
+    weights.codes[:, ::2] = 1 << (bits - 1)
+    x = np.random.default_rng(0).standard_normal((1, 300), np.float32)
+    (actual,) = compiled(n_bits(weights, 1)).run([x])
+    assert not actual[:, ::2].any()
+    assert actual[:, 1::2].all()
+
+
+@pytest.mark.parametrize("magnitude", [1e-40, 1e-30, 1e30, 1e34])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_tiny_and_huge_inputs(bits: int, magnitude: float) -> None:
+    weights = draw_weights(300, 260, bits, 32, zero=True)
+    function = n_bits(weights, 1)
+    x = np.random.default_rng(0).standard_normal((1, 300)).astype(np.float32) * np.float32(magnitude)
+    (actual,), (expected,) = compiled(function).run([x]), computed(function, [x])
+    bound = np.abs(x).astype(np.float64) @ weights.magnitude
+    # A product of denormal numbers is rounded to their distance, in the reference as in the kernel.
+    assert (np.abs(actual.astype(np.float64) - expected) <= 1e-6 * bound + 300 * 2.0**-149).all()
+
+
 def test_small_weights_are_expanded() -> None:
     weights = draw_weights(64, 64, 4, 32, zero=False)
     function = n_bits(weights)

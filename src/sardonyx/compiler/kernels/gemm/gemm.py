@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sardonyx.compiler.codegen.integer_dot import each_entry
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index, Kernel
@@ -148,14 +148,18 @@ class _Gemm:
         self.rows, self.columns, self.depth = (kernel.size(size) for size in (product.m, product.n, product.k))
         self.k_block = schedule.k_block
         self.tiles = schedule.tiles_per_item
-        self.finished = self.e.array(tile.element, (self.tiles if self.k_block else 1) * tile.rows * tile.columns)
+        self.panel_columns = tile.columns * schedule.panel_tiles
+        rows = (self.tiles if self.k_block else 1) * tile.rows
+        sums = max(rows * tile.columns, FEW_ROWS * self.panel_columns if schedule.panel_tiles > 1 else 0)
+        self.finished = self.e.array(tile.element, sums)
         self.packed_panel = self.e.variable("i64", "-1")
 
     def write(self) -> Size:
         """Emit the loop over work items; return the number of items."""
         e, tile = self.e, self.tile
         product = self.product
-        panels = e.div(e.add(self.columns, tile.columns - 1), tile.columns)
+        width = self.panel_columns
+        panels = e.div(e.add(self.columns, width - 1), width)
         block_rows, blocks = self._blocks()
         resident = self._resident(blocks)
         with e.loop("%first", "%last") as item:
@@ -167,14 +171,13 @@ class _Gemm:
             grouped = e.least(resident, e.sub(blocks, group))
             panel, block = self._order_panel(e.div(within, grouped), panels), e.add(group, e.rem(within, grouped))
             operands = product.locate_operands(e, number)
-            column = e.mul(panel, tile.columns)
-            left = e.least(tile.columns, e.sub(self.columns, column))
+            column = e.mul(panel, width)
+            left = e.least(width, e.sub(self.columns, column))
             start = e.mul(block, block_rows)
             end = e.least(self.rows, e.add(start, block_rows))
             unique, first_row = e.add(e.mul(number, panels), panel), e.mul(group, block_rows)
             if isinstance(self.b, LowBitPanels):
-                self._multiply_low_bits(self.b, operands, panel, start, end, left)
-                self._finish(operands.leading, start, e.sub(end, start), column, left)
+                self._multiply_low_bits(self.b, operands, panel, start, end, column, left)
             elif self.k_block:
                 values = self._panel(operands.b, panel, unique, left, first_row)
                 self._by_k_blocks(operands.a, start, end, left, functools.partial(self._piece, values, start))
@@ -191,10 +194,10 @@ class _Gemm:
         if isinstance(product.k, int):
             most = tile.rows * self.tiles
             rows = min(product.m, most) if isinstance(product.m, int) else most
-            self.kernel.work = tile.vectors * (
+            self.kernel.work = (width // tile.lanes) * (
                 product.k * max(rows, costs.L2_LOAD_FMAS) + rows * product.epilogue_operations
             )
-        return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, tile.columns)
+        return product.batch * ceil_div(product.m, tile.rows * self.tiles) * ceil_div(product.n, width)
 
     def _blocks(self) -> tuple[str | int, str | int]:
         """Return the rows of a block (one work item) and the number of blocks."""
@@ -207,38 +210,44 @@ class _Gemm:
         return e.mul(e.div(e.sub(e.add(tiles, some), 1), some), rows), blocks
 
     def _multiply_low_bits(
-        self, b: LowBitPanels, operands: Operands, panel: str | int, start: str | int, end: str | int, left: str | int
-    ) -> None:
-        """Emit the rows of a work item, by weights of few bits."""
+        self, b: LowBitPanels, operands: Operands, panel: str | int, start: str | int, end: str | int,
+        column: str | int, left: str | int,
+    ) -> None:  # fmt: skip
+        """Emit the rows of a work item, by weights of few bits, and the epilogue."""
         e, tile, product, k = self.e, self.tile, self.product, self.product.k
         assert isinstance(k, int)
-        words = b.form.blocks(k) * b.form.block_words(tile.columns)
-        start_of_panel = e.address(operands.b, "i32", e.mul(panel, words))
-        low = LowBitPanel(e, self.target, tile, b, start_of_panel, k, self.k_block)
+        width = self.panel_columns
+        start_of_panel = e.address(operands.b, "i32", e.mul(panel, b.form.blocks(k) * b.form.block_words(width)))
+        wide = replace(tile, vectors=width // tile.lanes)
+        low = LowBitPanel(e, self.target, wide, b, start_of_panel, k, self.k_block)
         count = e.sub(end, start)
 
         def few(rows: int, first: str | int = 0) -> None:
             last = e.sub(count, 1)
             numbers = [i if i == 0 or count == rows else e.least(e.add(first, i), last) for i in range(rows)]
             numbers[0] = first
-            sums = e.address(self.finished, tile.element, e.mul(first, tile.columns))
+            sums = e.address(self.finished, tile.element, e.mul(first, width))
             low.multiply_rows(self.a, [self._line(operands.a, e.add(start, number)) for number in numbers], sums)
 
-        def correct_infinite() -> None:
+        def finish() -> None:
             with e.when(low.has_infinite(count, self.finished)), e.loop(0, count) as number:
-                sums = e.address(self.finished, tile.element, e.mul(number, tile.columns))
+                sums = e.address(self.finished, tile.element, e.mul(number, width))
                 low.multiply_weights(self.a, self._line(operands.a, e.add(start, number)), sums)
+            self._finish(operands.leading, start, count, column, left, width)
 
         def many() -> None:
             assert product.scratch is not None
             room = self.k_block * tile.columns * tile.bytes
             floats = e.address(product.scratch, "i8", e.mul("%worker", room))
+            with e.loop(0, left, tile.columns) as part:
 
-            def piece(begin: str | int, length: str | int) -> _Panel:
-                low.convert(begin, length, floats)
-                return _Panel(floats, tile.columns, FLOAT, length, None, start)
+                def piece(begin: str | int, length: str | int) -> _Panel:
+                    low.convert(begin, length, floats, part, tile.vectors)
+                    return _Panel(floats, tile.columns, FLOAT, length, None, start)
 
-            self._by_k_blocks(operands.a, start, end, left, piece)
+                some = e.least(tile.columns, e.sub(left, part))
+                self._by_k_blocks(operands.a, start, end, some, piece)
+                self._finish(operands.leading, start, count, e.add(column, part), some)
 
         def choose(counts: tuple[int, ...]) -> None:
             if not counts:
@@ -247,7 +256,7 @@ class _Gemm:
             with e.either(e.let(f"icmp sle i64 {count}, {counts[0]}")) as branches:
                 next(branches)
                 few(counts[0])
-                correct_infinite()
+                finish()
                 next(branches)
                 choose(counts[1:])
                 next(branches, None)
@@ -258,7 +267,7 @@ class _Gemm:
             rows = -(-product.m // -(-product.m // MOST_ROWS))
             with e.loop(0, product.m, rows) as first:
                 few(rows, first)
-            correct_infinite()
+            finish()
         else:
             many()
 
@@ -542,12 +551,13 @@ class _Gemm:
             epilogue.prefetch((*leading, Index(e.add(row, number)), Index(e.add(first, offset), 1)))
 
     def _finish(
-        self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, left: str | int
-    ) -> None:
-        """Emit the epilogue for the vectors of a finished tile."""
+        self, leading: tuple[Index, ...], row: str | int, count: str | int, column: str | int, left: str | int,
+        width: int | None = None,
+    ) -> None:  # fmt: skip
+        """Emit the epilogue for the vectors of a finished tile; ``width`` columns apart, by default a tile's."""
         e, tile, epilogue = self.e, self.tile, self.product.epilogue
         with e.loop(0, count) as number:
-            line = e.address(self.finished, tile.element, e.mul(number, tile.columns))
+            line = e.address(self.finished, tile.element, e.mul(number, width or tile.columns))
             there = Index(e.add(row, number))
             if isinstance(epilogue, Gated):
                 self._emit_gates(epilogue, (*leading, there), line, column, left)
