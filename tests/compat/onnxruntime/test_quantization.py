@@ -112,7 +112,7 @@ def test_calibraters_observe_ranges_in_several_parts(model: Path, tmp_path: Path
     q.save_tensors_data(data, tmp_path / "ranges.json")
     assert q.load_tensors_data(tmp_path / "ranges.json")["c1"].range_value == data["c1"].range_value
     for method in (q.CalibrationMethod.Entropy, q.CalibrationMethod.Percentile):
-        other = q.create_calibrator(model, ["Conv"], calibrate_method=method)
+        other = q.create_calibrator(model, ["Conv"], str(tmp_path / "augmented.onnx"), method)
         other.collect_data(Reader(samples))
         assert low <= other.compute_data()["x"].range_value[0] < 0
     with pytest.raises(ValueError, match="No data is collected"):
