@@ -57,8 +57,13 @@ def command(
         bool, typer.Option("--no-bias-correction", help="Keep biases, without correction by the mean error.")
     ] = False,
     reduce_range: Annotated[
-        bool, typer.Option("--reduce-range", help="Use 7 bits for weights, for processors without VNNI.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--reduce-range/--full-range",
+            help="Use 7 bits for all weights, or 8; by default fewer where 16-bit sums would saturate without VNNI.",
+            show_default=False,
+        ),
+    ] = None,
     exclude: compression.Exclude = None,
     as_json: AsJson = False,
 ) -> None:

@@ -44,6 +44,9 @@ _MOST_SAMPLES = 512
 _MOST_ELEMENTS = 1 << 26
 """Elements of a weight above which a decomposition would take minutes and gigabytes."""
 
+_OPTIONAL_BIAS = 11
+"""The operator set from which Gemm needs no bias."""
+
 
 @dataclass(frozen=True)
 class FactorizedLayer:
@@ -235,15 +238,23 @@ def _write(model: ir.Model, site: WeightSite, left: np.ndarray, right: np.ndarra
     else:
         first, second = right, left
         attributes.append(ir.AttrInt64("transB", 1))
+    arrays = [("first", first), ("second", second)]
+    if node.op_type == "Gemm" and model.opset_imports.get("", 0) < _OPTIONAL_BIAS:
+        arrays.append(("bias", np.zeros(rank)))
     values = []
-    for suffix, array in (("first", first), ("second", second)):
+    for suffix, array in arrays:
         name = names.fresh(f"{old.name if old is not None else site.label}_{suffix}")
         tensor = ir.Tensor(np.ascontiguousarray(array, site.weight.dtype), dtype=site.tensor.dtype, name=name)
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
         model.graph.register_initializer(value)
         values.append(value)
     reduced = ir.Node(
-        "", node.op_type, [source, values[0]], attributes, num_outputs=1, name=labels.fresh(f"{site.label}_factor")
+        "",
+        node.op_type,
+        [source, values[0], *values[2:]],
+        attributes,
+        num_outputs=1,
+        name=labels.fresh(f"{site.label}_factor"),
     )
     reduced.outputs[0].name, reduced.outputs[0].type = names.fresh(f"{result.name}_factor"), result.type
     model.graph.insert_before(node, [reduced])

@@ -37,7 +37,7 @@ def observe(model: ir.Model, axes: Mapping[ir.Value, int], samples: Iterable[Map
         samples: The samples, read once.
 
     Raises:
-        EvaluationError: An activation is not finite, or empty.
+        EvaluationError: An activation is not finite, or empty in all samples.
     """
     inputs = set(model.graph.inputs)
     inner = [value for value in axes if value not in inputs and not value.is_initializer()]
@@ -45,22 +45,30 @@ def observe(model: ir.Model, axes: Mapping[ir.Value, int], samples: Iterable[Map
     sums: dict[ir.Value, Any] = {}
     signed: dict[ir.Value, Any] = {}
     squares: dict[ir.Value, float] = {}
-    count = 0
-    for count, sample in enumerate(samples, 1):
+    counts: dict[ir.Value, int] = {}
+    for number, sample in enumerate(samples):
         results = [] if session is None else session.run([str(value.name) for value in inner], sample)
         arrays = dict(zip(inner, results, strict=True))
         arrays |= {value: np.asarray(sample[str(value.name)]) for value in axes if value in inputs}
         for value, array in arrays.items():
             rows = np.moveaxis(np.asarray(array, np.float32), axes[value], 0)
+            if not rows.size:
+                continue
             rows = rows.reshape(rows.shape[0], -1)
+            counts[value] = counts.get(value, 0) + 1
             means = np.abs(rows).mean(axis=1, dtype=np.float64)
             if not np.isfinite(means).all():
                 raise EvaluationError(
-                    "the activation holds NaN or infinity, or is empty.", where=f"{value.name}, sample {count - 1}",
+                    "the activation holds NaN or infinity.", where=f"{value.name}, sample {number}",
                     remedy="Remove the sample.",
                 )  # fmt: skip
             sums[value] = sums.get(value, 0.0) + means
             signed[value] = signed.get(value, 0.0) + rows.mean(axis=1, dtype=np.float64)
             squares[value] = squares.get(value, 0.0) + float(np.square(rows, dtype=np.float64).mean())
-    means, magnitudes = ({v: total / count for v, total in one.items()} for one in (signed, sums))
-    return Activations(means, magnitudes, {v: total / count for v, total in squares.items()})
+    empty = [str(value.name) for value in axes if not value.is_initializer() and value not in counts]
+    if empty:
+        raise EvaluationError(
+            "no sample has elements of the activation.", where=", ".join(empty[:5]), remedy="Add samples."
+        )
+    means, magnitudes = ({v: total / counts[v] for v, total in one.items()} for one in (signed, sums))
+    return Activations(means, magnitudes, {v: total / counts[v] for v, total in squares.items()})

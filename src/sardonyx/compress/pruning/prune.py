@@ -53,6 +53,9 @@ from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import exact_passes
 
+_MOST_ALIGNED_LOSS = 1.25
+"""The importance of channels that go in whole vectors, relative to that of the least important channels."""
+
 Kind = Literal["channels", "heads", "layers", "sparsity"]
 
 CRITERIA: Mapping[Kind, tuple[str, ...]] = {
@@ -327,7 +330,10 @@ class _Work:
         if align is False or self.kind == "heads" or lanes == 1:
             return plain
         whole = choose_channels(graph, scores, self.share, free, lanes)
-        if align is None and (not whole or padded_work(graph, whole, lanes) > padded_work(graph, plain, lanes)):
+        losses = [sum(scores[root] for root in removed) for removed in (plain, whole)]
+        is_harmful = losses[1] > _MOST_ALIGNED_LOSS * losses[0]
+        is_more_work = padded_work(graph, whole, lanes) > padded_work(graph, plain, lanes)
+        if align is None and (not whole or is_harmful or is_more_work):
             return plain
         if whole != plain:
             self.notes.append(f"Layers keep multiples of {lanes} channels, the lanes of a vector here.")

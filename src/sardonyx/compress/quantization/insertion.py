@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compress.quantization.bias_scales import unite_scales
 from sardonyx.compress.quantization.forms.packed_weights import is_packable, write_lookup, write_product
 from sardonyx.compress.quantization.placement import PRODUCTS, Placement, WeightSite
 from sardonyx.compress.quantization.scheme import Affine, Scheme
@@ -43,6 +44,7 @@ def write_static(
     """
     writer = Writer(model)
     shared = _SharedWeights(writer)
+    weights = unite_scales(placement, maps, weights)
     opset = model.opset_imports.get("", 0)
     has_integer_bias = target.stores(ir.DataType.INT32, opset)
     for site in placement.all_sites:
@@ -136,6 +138,14 @@ def write_bounds(model: ir.Model) -> None:
                 result.shape = node.outputs[0].shape
         if nodes:
             writer.replace(node, nodes)
+
+
+def sums_integers(site: WeightSite, mode: str) -> bool:
+    """Return True if engines may add the products of a site in 16 bits: depthwise convolutions add in 32."""
+    if mode == "dynamic":
+        return is_dynamic(site)
+    is_depthwise = site.node.op_type == "Conv" and site.groups == site.channels and site.shape[1] == 1
+    return mode == "static" and site.node.op_type in ("Conv", *PRODUCTS) and not is_depthwise
 
 
 def is_dynamic(site: WeightSite) -> bool:

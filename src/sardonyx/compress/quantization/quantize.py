@@ -36,7 +36,13 @@ from sardonyx.compress.quantization.automatic import (
 )
 from sardonyx.compress.quantization.calibration import Observation
 from sardonyx.compress.quantization.forms.integer_operators import write_integer_operators
-from sardonyx.compress.quantization.insertion import is_dynamic, write_bounds, write_static, write_without_ranges
+from sardonyx.compress.quantization.insertion import (
+    is_dynamic,
+    sums_integers,
+    write_bounds,
+    write_static,
+    write_without_ranges,
+)
 from sardonyx.compress.quantization.methods.sequential import reconstruct
 from sardonyx.compress.quantization.methods.table import METHODS as ROUNDING
 from sardonyx.compress.quantization.placement import FloatNode, Placement, WeightSite, find_placement
@@ -160,7 +166,7 @@ def quantize(
     evaluate: Evaluate | None = None,
     drop: float | None = None,
     bias_correction: bool = True,
-    reduce_range: bool = False,
+    reduce_range: bool | None = None,
     exclude: Collection[str] = (),
 ) -> Quantized:
     """Quantize a float32 model to narrow numbers, in standard ONNX operators unless the target has others.
@@ -189,7 +195,9 @@ def quantize(
         evaluate: A function of a session that returns the metric, higher is better; see ``compress.evidence``.
         drop: The largest permitted loss of the metric, for the verdict.
         bias_correction: If True, biases are corrected by the mean error of each channel.
-        reduce_range: If True, weights use 7 bits, for processors that add products in saturating 16 bits.
+        reduce_range: Weights for processors that add two products in saturating 16 bits: if None, scales are widened
+            where a sum would saturate, unless the target is ``"native"`` or ``"tensorrt"``; if True, all weights use 7
+            bits; if False, 8 bits.
         exclude: Names of nodes, or operators, that stay in float.
 
     Returns:
@@ -211,6 +219,8 @@ def quantize(
     )
     without_data: Mode = "dynamic" if "dynamic" in engine.modes else "weights"
     mode = mode or default_mode or (without_data if data is None else "static")
+    if mode == "weights":
+        chosen = replace(chosen, exact_sums=False)
     _require_possible(mode, chosen, form, data, calibration, evaluate, drop)
     source = load(model)
     rounding = _method(method, chosen, mode, _weight_elements(source), has_data=data is not None)
@@ -398,7 +408,7 @@ class Draft:
         placement = find_placement(result, exclude)
         own = {label: scheme for label, scheme in schemes.items() if scheme is not None}
         chosen = {
-            site: own.get(site.label, self.scheme).of_weight(site.sum_axis)
+            site: self._scheme_of(site, own.get(site.label, self.scheme))
             for site in placement.all_sites
             if self.mode != "dynamic" or not is_dynamic(site)
         }
@@ -439,7 +449,7 @@ class Draft:
             return None
         if not samples_to_probe(sites, len(sites), len(self._preview)):
             self.notes.append("Single nodes were not measured: the model is too large for a run per node.")
-        weights = {site.label: self._round(site, self.scheme.of_weight(site.sum_axis)).dequantized() for site in sites}
+        weights = {site.label: self._round(site, self._scheme_of(site, self.scheme)).dequantized() for site in sites}
         ways = self.calibrations(calibration)
         candidates = {one: self._named_maps(self.placement, one) for one in ways}
         selection = Selection(self.prepared, self.placement, candidates, weights, self._preview, self.exclude)
@@ -447,6 +457,13 @@ class Draft:
             self._methods = selection.ranges.methods
             self.notes.append(selection.ranges.note)
         return selection
+
+    def _scheme_of(self, site: WeightSite, scheme: Scheme) -> Scheme:
+        """Return the scheme of a site's weight, whose sums need not be exact if no engine adds them in 16 bits."""
+        scheme = scheme.of_weight(site.sum_axis)
+        if scheme.exact_sums and not sums_integers(site, self.mode):
+            return replace(scheme, exact_sums=False)
+        return scheme
 
     def _round(self, site: WeightSite, scheme: Scheme) -> QuantizedWeight:
         """Return a rounded weight; static models are written several times from the same weights."""
@@ -559,7 +576,7 @@ def _prepared(
         prepared = optimize(source, verify=False).model
     else:
         prepared = copy_model(source)
-    needed = max(scheme.opset if mode != "dynamic" else 11, scheme.activation_opset if mode == "static" else 0)
+    needed = max(scheme.opset, scheme.activation_opset if mode == "static" else 0)
     if target.vendor and mode == "weights" and scheme.granularity == "block":
         needed = max(needed, QDQ_OPSET)
     if opset is not None and opset < needed:

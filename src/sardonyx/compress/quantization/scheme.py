@@ -100,6 +100,8 @@ class Scheme:
         reduced: If True, 8-bit weights use 7 bits, so that processors without VNNI never saturate 16-bit sums.
         activations: The type of activations, one of ``ACTIVATION_TYPES``; not used for weights alone.
         symmetric_activations: If True, 0 is the middle of the integers of activations.
+        exact_sums: If True, symmetric 8-bit weights have scales with which no sum of two products saturates 16 bits;
+            see ``saturation.py``.
     """
 
     weights: str = "int8"
@@ -109,6 +111,7 @@ class Scheme:
     reduced: bool = False
     activations: str = "uint8"
     symmetric_activations: bool = False
+    exact_sums: bool = False
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHT_TYPES:
@@ -154,6 +157,11 @@ class Scheme:
             return kind.high
         bits = kind.bits - (1 if self.reduced and self.weights == "int8" else 0)
         return max((1 << (bits - 1)) - 1, 1) if self.symmetric else (1 << bits) - 1
+
+    @property
+    def has_exact_sums(self) -> bool:
+        """True if sums of two products must fit in 16 bits."""
+        return self.exact_sums and self.weights == "int8" and self.symmetric and self.granularity != "block"
 
     def of_weight(self, sum_axis: int | None) -> Scheme:
         """Return the scheme of one weight: without a single summed axis for blocks, 4 bits are too few.

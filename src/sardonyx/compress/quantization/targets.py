@@ -9,7 +9,7 @@ from typing import Any, Literal
 import onnx
 import onnx_ir as ir
 
-from sardonyx.compress.quantization.scheme import Granularity, Scheme, named_scheme
+from sardonyx.compress.quantization.scheme import TYPES, Granularity, Scheme, named_scheme
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model.check.target_check import supports_node
 from sardonyx.model.check.targets import Target, find_target
@@ -30,6 +30,7 @@ class QuantizationTarget:
         is_symmetric: True if the target has no zero points.
         modes: The modes that the target executes.
         vendor: True if the target executes operators of ``com.microsoft``.
+        saturates: True if the target may add products of 8 bits in saturating 16 bits; see ``saturation.py``.
     """
 
     name: str
@@ -37,6 +38,7 @@ class QuantizationTarget:
     is_symmetric: bool = False
     modes: tuple[str, ...] = ("static", "dynamic", "weights")
     vendor: bool = False
+    saturates: bool = False
 
     @property
     def table(self) -> Target:
@@ -68,9 +70,9 @@ class QuantizationTarget:
 TARGETS: Mapping[str, QuantizationTarget] = {
     target.name: target
     for target in (
-        QuantizationTarget("portable"),
-        QuantizationTarget("onnxruntime", vendor=True),
-        QuantizationTarget("openvino"),
+        QuantizationTarget("portable", saturates=True),
+        QuantizationTarget("onnxruntime", vendor=True, saturates=True),
+        QuantizationTarget("openvino", saturates=True),
         QuantizationTarget("tensorrt", "int8", is_symmetric=True, modes=("static", "weights")),
         QuantizationTarget("native"),
     )
@@ -91,7 +93,7 @@ def quantization_target(name: str) -> QuantizationTarget:
 
 def choose_scheme(
     scheme: str | Scheme, target: QuantizationTarget, weights: str | None, activations: str | None,
-    granularity: Granularity | None, block: int, symmetric: bool | None, reduced: bool,
+    granularity: Granularity | None, block: int, symmetric: bool | None, reduced: bool | None,
 ) -> tuple[Scheme, Literal["weights"] | None]:  # fmt: skip
     """Return the scheme of the options for a target, and ``"weights"`` if the options quantize weights alone.
 
@@ -119,7 +121,10 @@ def choose_scheme(
         changes["granularity"] = granularity
     if symmetric is not None:
         changes["symmetric"] = symmetric
-    return replace(base, reduced=reduced or base.reduced, **changes), None if quantizes_activations else "weights"
+    chosen = replace(base, reduced=bool(reduced) or base.reduced, **changes)
+    if reduced is None and target.saturates and TYPES[chosen.activations].bits == 8 and not isinstance(scheme, Scheme):
+        chosen = replace(chosen, exact_sums=True)
+    return chosen, None if quantizes_activations else "weights"
 
 
 def require_accepted(target: QuantizationTarget, scheme: Scheme, mode: str, opset: int) -> None:

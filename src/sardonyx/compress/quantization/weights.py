@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sardonyx.compress.quantization.saturation import exact
 from sardonyx.compress.quantization.scheme import Scheme
 
 _SHRINKS = np.linspace(1.0, 0.7, 16)
@@ -67,11 +68,19 @@ def quantize_weight(weight: np.ndarray, channel_axis: int, sum_axis: int | None,
     scales, zeros = _best_scales(rows, scheme)
     scales, zeros = scales.reshape(shape), zeros.reshape(shape)
     kind = scheme.weight_type
-    values = np.empty(weight.shape, kind.numpy)
-    whole = _expand(scales, weight.shape, axis, block), _expand(zeros, weight.shape, axis, block)
-    for part in _parts(weight):
-        factor, offset = (array if array.ndim == 0 or len(array) == 1 else array[part] for array in whole)
-        values[part] = nearest(weight[part].astype(np.float32, copy=False) / factor, offset, scheme)
+
+    def rounded(scales: np.ndarray) -> np.ndarray:
+        values = np.empty(weight.shape, kind.numpy)
+        whole = _expand(scales, weight.shape, axis, block), _expand(zeros, weight.shape, axis, block)
+        for part in _parts(weight):
+            factor, offset = (array if array.ndim == 0 or len(array) == 1 else array[part] for array in whole)
+            values[part] = nearest(weight[part].astype(np.float32, copy=False) / factor, offset, scheme)
+        return values
+
+    if scheme.has_exact_sums:
+        values, scales = exact(rounded, scales, channel_axis, sum_axis is not None)
+    else:
+        values = rounded(scales)
     return QuantizedWeight(values, scales, zeros.astype(kind.numpy), axis, block)
 
 

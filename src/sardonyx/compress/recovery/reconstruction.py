@@ -8,6 +8,7 @@ fitted to is chosen.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -150,12 +151,16 @@ class _Refit:
         if x.shape[1] != source.shape[1] or x.shape[1] < 8 or not (np.isfinite(x).all() and np.isfinite(source).all()):
             return False
         target = _products(source, original.matrix(original.weight.astype(np.float32)))
-        target += _bias(original, target.shape[2] * target.shape[0]).reshape(target.shape[0], 1, -1)
+        is_transposed = site.node.op_type == "ConvTranspose"  # Its rows of products overlap: the bias stays.
+        if not is_transposed:
+            target += _bias(original, target.shape[2] * target.shape[0]).reshape(target.shape[0], 1, -1)
         stays = self._remaining.get(original.label)
         if stays is not None:
+            if is_transposed:
+                stays = np.repeat(stays, math.prod(original.shape[2:]))
             flat = target.transpose(1, 0, 2).reshape(target.shape[1], -1)[:, stays]
             target = np.ascontiguousarray(flat.reshape(len(flat), len(x), -1).transpose(1, 0, 2))
-        weight, bias = str(site.node.inputs[1].name), self._bias_name(site)  # type: ignore[union-attr]
+        weight, bias = str(site.node.inputs[1].name), None if is_transposed else self._bias_name(site)  # type: ignore[union-attr]
         matrix = site.matrix(self._weights[weight].astype(np.float32))
         if target.shape[2] != matrix.shape[1]:
             return False
@@ -189,7 +194,8 @@ class _Refit:
 
 def _named(session: Session, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
     results = session.run(None, feeds)
-    return {info.name: np.asarray(one) for info, one in zip(session.get_outputs(), results, strict=True)}
+    outputs = zip(session.get_outputs(), results, strict=True)
+    return {info.name: np.asarray(one) for info, one in outputs if not isinstance(one, (list, dict))}
 
 
 def _observed(model: ir.Model, names: Sequence[str]) -> ir.Model:

@@ -11,7 +11,8 @@ from sardonyx.compress.quantization.methods.adaround import adaround
 from sardonyx.compress.quantization.methods.gptq import descend, descend_groups, gptq, refit_scales
 from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
 from sardonyx.compress.quantization.methods.scale_fitting import fit_half_quadratic, fit_scales
-from sardonyx.compress.quantization.placement import WeightSite
+from sardonyx.compress.quantization.placement import RECURRENT, WeightSite
+from sardonyx.compress.quantization.saturation import exact, without_saturation
 from sardonyx.compress.quantization.scheme import Scheme
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.compress.quantization.weights import QuantizedWeight, quantize_weight
@@ -102,6 +103,8 @@ def replace_integers(
 ) -> QuantizedWeight:
     """Return a quantized weight with other integers, [groups, outputs, depth], and perhaps other scales."""
     values = site.from_matrix(integers).astype(scheme.weight_type.numpy)
+    if scheme.has_exact_sums:
+        values = without_saturation(values, site.channel_axis, site.sum_axis is not None)
     return replace(weight, values=values, scales=weight.scales if scales is None else scales)
 
 
@@ -128,11 +131,13 @@ def fitted_weight(
 
     Args:
         site: The site.
-        scheme: The scheme; weights of floats, and scales that several rows share, are fitted without importance.
+        scheme: The scheme; weights of floats, and scales that several rows share (those of both directions of a
+            recurrent layer), are fitted without importance.
         importance: The mean squares of the elements of the input's rows, [groups, depth]; None for equal ones.
         half_quadratic: If True, the error is measured in a norm below 1, and importance is not read.
     """
-    if scheme.weight_type.is_float or scheme.granularity == "tensor" or site.node.op_type == "ConvTranspose":
+    is_shared = scheme.granularity == "tensor" or site.node.op_type in ("ConvTranspose", *RECURRENT)
+    if scheme.weight_type.is_float or is_shared:
         return quantize_weight(site.weight, site.channel_axis, site.sum_axis, scheme)
     matrices = site.matrix()
     groups, outputs, depth = matrices.shape
@@ -155,9 +160,17 @@ def fitted_weight(
                 own = None if weights is None else weights[part, columns]
                 grid = fit_scales(piece, levels, symmetric=scheme.symmetric, importance=own)
             scales[part, block], zeros[part, block] = grid.scales[:, 0], grid.zeros[:, 0]
-    wide = Grid(np.repeat(scales, width, 1)[:, :depth], np.repeat(zeros, width, 1)[:, :depth], *levels)
     kind = scheme.weight_type.numpy
-    values = site.from_matrix(wide.nearest(rows).reshape(matrices.shape)).astype(kind)
+
+    def nearest(scales: np.ndarray) -> np.ndarray:
+        wide = Grid(np.repeat(scales, width, 1)[:, :depth], np.repeat(zeros, width, 1)[:, :depth], *levels)
+        return site.from_matrix(wide.nearest(rows).reshape(matrices.shape)).astype(kind)
+
+    if scheme.has_exact_sums:
+        is_matrix = site.sum_axis is not None
+        values, own_scales = exact(lambda own: nearest(own[:, None]), scales[:, 0], site.channel_axis, is_matrix)
+        return QuantizedWeight(values, own_scales.copy(), zeros[:, 0].astype(kind), site.channel_axis, 0)
+    values = nearest(scales)
     if is_blocked:
         assert site.sum_axis is not None
         shaped = [np.ascontiguousarray(np.moveaxis(array, -1, site.sum_axis)) for array in (scales, zeros)]
