@@ -51,19 +51,19 @@ def classifier(seed: int = 0, *, normalized: bool = False, softmax: bool = False
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
 
 
-def regression(dtype: int = TensorProto.FLOAT) -> bytes:
-    """Return a product and a bias: [N, 4] to [N, 2]."""
+def regression(dtype: int = TensorProto.FLOAT, features: int = 4, results: int = 2) -> bytes:
+    """Return a product and a bias: [N, features] to [N, results]."""
     rng = np.random.default_rng(3)
     weights = [
-        helper.make_tensor("w", dtype, [4, 2], rng.standard_normal(8)),
-        helper.make_tensor("b", dtype, [2], [0.1, -0.2]),
+        helper.make_tensor("w", dtype, [features, results], rng.standard_normal(features * results)),
+        helper.make_tensor("b", dtype, [results], [0.1, -0.2, 0.3][:results]),
     ]
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["m"], "product"),
         helper.make_node("Add", ["m", "b"], ["y"], "sum"),
     ]
-    x = helper.make_tensor_value_info("x", dtype, ["N", 4])
-    y = helper.make_tensor_value_info("y", dtype, ["N", 2])
+    x = helper.make_tensor_value_info("x", dtype, ["N", features])
+    y = helper.make_tensor_value_info("y", dtype, ["N", results])
     graph = helper.make_graph(nodes, "regression", [x], [y], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
 
@@ -78,8 +78,9 @@ def images(count: int, seed: int = 0) -> dict[str, np.ndarray]:
     return {"image": image, "labels": labels.astype(np.int64)}
 
 
-def points(count: int, seed: int = 0) -> dict[str, np.ndarray]:
+def points(count: int, seed: int = 0, features: int = 4, results: int = 2) -> dict[str, np.ndarray]:
     """Return inputs and targets of a linear function."""
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((count, 4)).astype(np.float32)
-    return {"x": x, "labels": (x @ np.arange(8).reshape(4, 2) / 8).astype(np.float32)}
+    x = rng.standard_normal((count, features)).astype(np.float32)
+    size = features * results
+    return {"x": x, "labels": (x @ np.arange(size).reshape(features, results) / size).astype(np.float32)}

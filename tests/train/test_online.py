@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import sardonyx
 from sardonyx import train
-from sardonyx.errors import ExecutionError, FeedError, OptionError, ResourceError
+from sardonyx.errors import ExecutionError, FeedError, OptionError, ResourceError, UnsupportedError
 from sardonyx.train import DDM, Guard, Learner, PageHinkley, Replay
 from tests.train.networks import classifier, images, points, regression
 
@@ -300,3 +301,21 @@ def test_consolidated_weights_keep_what_was_learned() -> None:
     assert losses[3000.0] < 0.5 * losses[0.0]
     with pytest.raises(OptionError, match="EWC"):
         train.Trainer(classifier(), "cross-entropy", train.SGD(0.1)).consolidate(first)
+
+
+def test_weights_that_cannot_be_published_are_refused_before_the_first_sample() -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=helper.make_tensor("w", 1, [4, 2], np.arange(8.0) / 8)),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]  # fmt: skip
+    x = helper.make_tensor_value_info("x", 1, ["N", 4])
+    graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info("y", 1, ["N", 2])])
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with pytest.raises(UnsupportedError, match=r"cannot be published.*trainable_form"):
+        Learner(sardonyx.Session(source, compile="wait"), "mse")
+    session = sardonyx.Session(train.trainable_form(sardonyx.load(source)), compile="wait")
+    with Learner(session, "mse", batch=4) as learner:
+        for sample in range(8):
+            learner.learn_one({"x": np.full(4, sample, np.float32)}, np.ones(2, np.float32))
+        learner.flush()
+    assert learner.report.published

@@ -17,6 +17,8 @@ from tests.train.networks import points, regression
 
 STEPS = 25
 RATE = 0.01
+SIZES = (5, 3)
+"""Features and results: their product is no multiple of a vector."""
 
 
 def adam(
@@ -85,8 +87,8 @@ FORMULAS: dict[str, tuple[train.Optimizer, Callable[..., np.ndarray]]] = {
 @pytest.mark.parametrize("name", FORMULAS)
 def test_optimizer_takes_the_steps_of_its_formula(name: str) -> None:
     optimizer, formula = FORMULAS[name]
-    trainer = train.Trainer(regression(), "mse", optimizer)
-    data = points(32)
+    trainer = train.Trainer(regression(TensorProto.FLOAT, *SIZES), "mse", optimizer)
+    data = points(32, 0, *SIZES)
     x, y = data["x"].astype(np.float64), data["labels"].astype(np.float64)
     w = trainer.state()["parameter:w"].astype(np.float64)
     b = trainer.state()["parameter:b"].astype(np.float64)
@@ -128,11 +130,11 @@ def steps_of_torch(name: str, steps: int, dtype: int) -> tuple[dict[str, np.ndar
     import torch
 
     optimizer, kind, options = TORCH[name]
-    trainer = train.Trainer(regression(dtype), "mse", optimizer)
+    trainer = train.Trainer(regression(dtype, *SIZES), "mse", optimizer)
     state = trainer.state()
     parameters = {key: torch.tensor(state[f"parameter:{key}"], requires_grad=True) for key in ("w", "b")}
     theirs = getattr(torch.optim, kind)(list(parameters.values()), **options)
-    data = {key: array.astype(state["parameter:w"].dtype) for key, array in points(32).items()}
+    data = {key: array.astype(state["parameter:w"].dtype) for key, array in points(32, 0, *SIZES).items()}
     x, y = torch.tensor(data["x"]), torch.tensor(data["labels"])
     for _ in range(steps):
         trainer.step(data)

@@ -15,7 +15,7 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.train.state_program import StateProgram
 
 ROWS = Dim.symbol("N")
-STATE, BATCH = TensorType(t.FLOAT, (6, 8)), TensorType(t.FLOAT, (ROWS, 6))
+STATE, BATCH = TensorType(t.FLOAT, (6, 9)), TensorType(t.FLOAT, (ROWS, 6))
 
 
 def gradient(p: L.Tensor, x: L.Tensor) -> L.Tensor:
@@ -25,8 +25,8 @@ def gradient(p: L.Tensor, x: L.Tensor) -> L.Tensor:
 BODIES: dict[str, Callable[[L.Tensor, L.Tensor], Sequence[L.Tensor]]] = {
     "step": lambda p, x: [L.reduce_sum(x), p - 0.01 * gradient(p, x)],
     "reversed": lambda p, x: [L.reduce_sum(x), L.reverse(p, (0,)) + 0.01 * gradient(p, x)],
-    "transposed": lambda p, x: [L.reduce_sum(x), L.reshape(L.permute(p, (1, 0)), (6, 8)) * 0.9],
-    "reshaped": lambda p, x: [L.reduce_sum(x), L.reshape(L.reshape(p, (48,)) * 0.5, (6, 8))],
+    "transposed": lambda p, x: [L.reduce_sum(x), L.reshape(L.permute(p, (1, 0)), (6, 9)) * 0.9],
+    "reshaped": lambda p, x: [L.reduce_sum(x), L.reshape(L.reshape(p, (54,)) * 0.5, (6, 9))],
     "read after": lambda p, x: [L.reduce_sum(L.matmul(x, p)), p * 0.5],
 }
 
@@ -35,7 +35,7 @@ BODIES: dict[str, Callable[[L.Tensor, L.Tensor], Sequence[L.Tensor]]] = {
 def test_state_in_place_is_that_of_fresh_arrays(body: Callable[[L.Tensor, L.Tensor], Sequence[L.Tensor]]) -> None:
     function = trace("f", lambda *values: list(body(*values)), [STATE, BATCH])
     rng = np.random.default_rng(0)
-    state = rng.random((6, 8), np.float32)
+    state = rng.random((6, 9), np.float32)
     fresh = state.copy()
     program = StateProgram(function, [state], [state], threads=1)
     plain = StateProgram(function, [other := fresh.copy()], [result := np.empty_like(fresh)], threads=1)

@@ -20,11 +20,12 @@ _NAMES = {
         "EWC", "LAMB", "SAM", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Muon", "Optimizer",
         "RMSprop",
     ],
-    "sardonyx.train.parameters": ["Parameter", "find_parameters", "select_parameters", "trainable_form"],
+    "sardonyx.train.parameters": ["Parameter", "find_parameters", "select_parameters"],
     "sardonyx.train.ort_artifacts": ["generate_artifacts"],
     "sardonyx.train.privacy": ["Privacy"],
     "sardonyx.train.refolding": ["restore_batch_norm"],
     "sardonyx.train.schedules": ["Constant", "CosineDecay", "Linear", "OneCycle", "Plateau", "Schedule", "Steps"],
+    "sardonyx.train.trainable_models": ["trainable_form"],
     "sardonyx.train.trainer": ["Trainer"],
     "sardonyx.train.training_info": ["TrainingAlgorithm", "with_training_info"],
 }  # fmt: skip

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from sardonyx.errors import OptionError, UnsupportedError
-from sardonyx.model.copying import copy_model
 from sardonyx.ops.definitions.counted_dropout import DOMAIN
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
@@ -29,7 +27,7 @@ _POSITIONS: dict[str, dict[int, Kind]] = {
     "Conv": {1: "weight", 2: "bias"},
     "ConvTranspose": {1: "weight", 2: "bias"},
     "DeformConv": {1: "weight", 3: "bias"},
-    "Einsum": {0: "weight", 1: "weight", 2: "weight"},
+    "Einsum": dict.fromkeys(range(16), "weight"),
     "FastGelu": {1: "bias"},
     "FusedConv": {1: "weight", 2: "bias"},
     "FusedGemm": {0: "weight", 1: "weight", 2: "bias"},
@@ -52,16 +50,26 @@ _POSITIONS: dict[str, dict[int, Kind]] = {
 """Inputs that hold parameters, by operator."""
 
 _VIEWS = frozenset({
-    "Cast", "DequantizeLinear", "FakeQuantize", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
-    "Unsqueeze",
+    "Cast", "DequantizeLinear", "Expand", "FakeQuantize", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
+    "Tile", "Transpose", "Unsqueeze",
 })  # fmt: skip
 """Operators that move the elements of their first input: a parameter may reach its reader through them."""
 
-_ELEMENTWISE = {"Add": "bias", "Sub": "bias", "Mul": "norm", "Div": "norm"}
+_RANDOM = frozenset({
+    "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+})  # fmt: skip
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+NORMALIZATIONS = frozenset({
+    "BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization",
+})  # fmt: skip
 
-_EMBEDDED = _PRODUCTS | {"Concat", "Gather"}
+ELEMENTWISE = {"Add": "bias", "Sub": "bias", "Mul": "norm", "Div": "norm"}
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+_EMBEDDED = PRODUCTS | {"Concat", "Gather"}
 
 _LARGEST = 1e4
 """Elements beyond this magnitude are masks, not parameters."""
@@ -88,50 +96,6 @@ class Parameter:
     readers: tuple[str, ...]
 
 
-def trainable_form(model: ir.Model) -> ir.Model:
-    """Return a copy in which each parameter is an initializer of its own.
-
-    Functions are inlined, floating-point ``Constant`` nodes become initializers, and so do copies of vectors by
-    ``Identity``: exporters share vectors that are equal by chance, such as zeros. Matrices stay shared.
-    """
-    result = copy_model(model)
-    if result.functions:
-        InlinePass()(result)
-    graph = result.graph
-    _separate_vectors(graph)
-    for node in list(graph):
-        if node.op_type != "Constant" or node.domain:
-            continue
-        value = node.outputs[0]
-        tensor = facts.constant_tensor(value)
-        if tensor is None or tensor.dtype not in _FLOATS or value.is_graph_output() or tensor.size < 2:
-            continue
-        twin = ir.Value(
-            name=value.name, type=ir.TensorType(tensor.dtype), shape=fixed_shape(tensor), const_value=tensor
-        )
-        value.replace_all_uses_with(twin)
-        graph.remove(node, safe=True)
-        graph.register_initializer(twin)
-    return result
-
-
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-
-
-def _separate_vectors(graph: ir.Graph) -> None:
-    for node in list(graph):
-        source = node.inputs[0] if node.op_type == "Identity" and not node.domain else None
-        if source is None or source.name not in graph.initializers or source.is_graph_input():
-            continue
-        tensor, value = source.const_value, node.outputs[0]
-        if tensor is None or tensor.dtype not in _FLOATS or len(tensor.shape) > 1 or value.is_graph_output():
-            continue
-        twin = ir.Value(name=value.name, type=source.type, shape=source.shape, const_value=tensor)
-        value.replace_all_uses_with(twin)
-        graph.remove(node, safe=True)
-        graph.register_initializer(twin)
-
-
 def fixed_shape(tensor: ir.TensorProtocol) -> ir.Shape:
     """Return the shape of a tensor of a file."""
     return ir.Shape(tensor.numpy().shape if not isinstance(tensor.shape, ir.Shape) else tensor.shape)
@@ -140,53 +104,106 @@ def fixed_shape(tensor: ir.TensorProtocol) -> ir.Shape:
 def find_parameters(model: ir.Model) -> list[Parameter]:
     """Return the floating-point initializers of the main graph, in order.
 
-    Tensors of one element are parameters only by a role, such as the bias of a layer with one output.
+    Tensors of one element are constants unless they have a role, such as the bias of a layer with one output.
 
     Args:
-        model: A model in trainable form; see :func:`trainable_form`.
+        model: A model in trainable form; see :func:`.trainable_form`.
     """
     order = {node: number for number, node in enumerate(model.graph)}
+    constants = _constants(model.graph)
     result = []
     for value in model.graph.initializers.values():
         tensor = value.const_value
-        if tensor is None or tensor.dtype not in _FLOATS or not tensor.size:
+        if tensor is None or tensor.dtype not in FLOATS or not tensor.size:
             continue
-        uses = sorted(_uses(value), key=lambda use: order.get(use[0], len(order)))
+        uses = sorted(_uses(value, constants), key=lambda use: order.get(use.node, len(order)))
         if not uses:
             continue
-        kinds = [_kind(node, index, value) for node, index in uses]
+        kinds = [_kind(use, value) for use in uses]
         kind: Kind = next((one for one in kinds if one != "constant"), "constant")
-        if tensor.size == 1 and kind == "constant":
-            continue
-        labels = tuple(dict.fromkeys(node_label(node) for node, _ in uses))
+        labels = tuple(dict.fromkeys(node_label(use.node) for use in uses))
         result.append(Parameter(str(value.name), kind, fixed_shape(tensor).numpy(), labels))
     return result
 
 
-def _uses(value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-    """Yield the readers of a value and of its views."""
-    for node, index in value.uses():
-        if node.domain in ("", DOMAIN) and (node.op_type == "Concat" or (node.op_type in _VIEWS and index == 0)):
-            for output in node.outputs:
-                yield from _uses(output)
-        else:
-            yield node, index
+@dataclass(frozen=True)
+class _Use:
+    """A node that reads a tensor.
+
+    Attributes:
+        node: The node.
+        index: The position of the input.
+        is_computed: True if the node reads a function of the tensor, such as a normalized weight, not its elements.
+    """
+
+    node: ir.Node
+    index: int
+    is_computed: bool
 
 
-def _kind(node: ir.Node, index: int, value: ir.Value) -> Kind:
+def _constants(graph: ir.Graph) -> set[ir.Value]:
+    """Return the values that depend on initializers and constants alone."""
+    known = {value for value in graph.initializers.values() if not value.is_graph_input()}
+    for node in graph:
+        if node.domain or node.op_type in _RANDOM or any(one.type in _GRAPHS for one in node.attributes.values()):
+            continue
+        if all(value is None or value in known for value in node.inputs):
+            known.update(node.outputs)
+    return known
+
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def _uses(value: ir.Value, constants: set[ir.Value]) -> list[_Use]:
+    """Return the readers of a value, of its views, and of values computed from it and from constants."""
+    result: list[_Use] = []
+    pending, seen = [(value, False)], {(value, False)}
+    while pending:
+        current, is_computed = pending.pop()
+        for node, index in current.uses():
+            is_view = node.domain in ("", DOMAIN) and (
+                node.op_type == "Concat" or (node.op_type in _VIEWS and index == 0)
+            )
+            if is_view or (node.op_type != "Gather" and any(output in constants for output in node.outputs)):
+                further = [(output, is_computed or not is_view) for output in node.outputs]
+                pending += [one for one in further if one not in seen]
+                seen.update(further)
+            else:
+                result.append(_Use(node, index, is_computed))
+    return result
+
+
+def _kind(use: _Use, value: ir.Value) -> Kind:
+    node, index, tensor = use.node, use.index, value.const_value
     if node.op_type in _POSITIONS:
-        return _POSITIONS[node.op_type].get(index, "constant")
-    if node.op_type in _ELEMENTWISE and not node.domain and _is_vector(value):
+        kind = _POSITIONS[node.op_type].get(index, "constant")
+        is_fixed = use.is_computed or is_sinusoidal(tensor) if kind == "embedding" else _is_grouped(node)
+        return "constant" if is_fixed else kind
+    if node.domain or use.is_computed:
+        return "constant"
+    if node.op_type in ELEMENTWISE and _is_vector(value):
         other = node.inputs[1 - index]
         producer = None if other is None else other.producer()
         if producer is not None and not facts.is_constant(other):
-            tensor = value.const_value
-            if tensor is not None and tensor.size == 1 and (producer.op_type not in _PRODUCTS or not len(tensor.shape)):
+            if tensor is not None and tensor.size == 1 and (producer.op_type not in PRODUCTS or not len(tensor.shape)):
                 return "constant"  # A number such as an epsilon or a temperature.
-            return _ELEMENTWISE[node.op_type]  # type: ignore[return-value]
-    if node.op_type == "Add" and not node.domain and _is_position(value, node.inputs[1 - index]):
+            return ELEMENTWISE[node.op_type]  # type: ignore[return-value]
+    if node.op_type == "Where" and index and tensor is not None and tensor.size > 1 and _is_vector(value):
+        return "bias"  # A mask token.
+    if node.op_type == "Add" and _is_position(value, node.inputs[1 - index]):
         return "embedding"
     return "constant"
+
+
+def _is_grouped(node: ir.Node) -> bool:
+    """Return True for the normalization inside of exported group normalization, which has no scale and bias itself."""
+    if node.op_type != "InstanceNormalization" or node.domain:
+        return False
+    tensors = [facts.constant(value) for value in node.inputs[1:3]]
+    readers = [reader.op_type for reader, _ in node.outputs[0].uses()]
+    plain = all(x is not None and (x == number).all() for x, number in zip(tensors, (1, 0), strict=True))
+    return plain and readers == ["Reshape"]
 
 
 def _is_position(value: ir.Value, other: ir.Value | None) -> bool:
@@ -196,10 +213,25 @@ def _is_position(value: ir.Value, other: ir.Value | None) -> bool:
         producer = producer.inputs[0].producer()
     if producer is None or producer.op_type not in _EMBEDDED or value.const_value is None:
         return False
+    if is_sinusoidal(value.const_value):
+        return False
     array = value.const_value.numpy().astype(np.float64)
     return bool(
         np.isfinite(array).all() and np.abs(array).max() < _LARGEST and (array * 2 != np.round(array * 2)).any()
     )
+
+
+def is_sinusoidal(tensor: ir.TensorProtocol | None) -> bool:
+    """Return True for a table of sines and cosines of positions: rows x of a column satisfy x₊ + x₋ = 2 cos(θ) x."""
+    sizes = () if tensor is None else tuple(size for size in fixed_shape(tensor).numpy() if size != 1)
+    if tensor is None or len(sizes) != 2 or sizes[0] < 5 or sizes[1] < 2:
+        return False
+    rows = tensor.numpy().reshape(sizes)[:64].astype(np.float64)
+    if not (np.isfinite(rows).all() and 0.5 < np.abs(rows).max() < 1.01):
+        return False
+    sums, middle = rows[2:] + rows[:-2], rows[1:-1]
+    # The factor is that of every row: sums[i] * middle[j] == sums[j] * middle[i], with the second row for j.
+    return bool(np.abs(sums * middle[1] - sums[1] * middle).max() < 0.01)
 
 
 def _is_vector(value: ir.Value) -> bool:
@@ -236,6 +268,29 @@ def select_parameters(parameters: Sequence[Parameter], patterns: str | Sequence[
             )
         selected |= names
     return [one.name for one in parameters if one.name in selected]
+
+
+def selection_notes(parameters: Sequence[Parameter], selected: Sequence[str]) -> list[str]:
+    """Return sentences about tensors that training leaves, or shares between layers.
+
+    Args:
+        parameters: See :func:`find_parameters`.
+        selected: The names of the trained ones.
+    """
+    constants = [
+        one.name for one in parameters if one.kind == "constant" and len(one.shape) and one.name not in selected
+    ]
+    shared = [one.name for one in parameters if one.name in selected and one.kind == "weight" and len(one.readers) > 1]
+    notes = []
+    if constants:
+        notes.append(f"Used as constants and not trained, unless selected by exact name: {_listed(constants)}.")
+    if shared:
+        notes.append(f"One weight of several nodes, as the file shares it: {_listed(shared)}.")
+    return notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _matches(pattern: str, usual: Sequence[Parameter], parameters: Sequence[Parameter]) -> set[str]:

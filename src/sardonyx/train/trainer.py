@@ -33,7 +33,7 @@ from sardonyx.train.metrics import Mean, Metric, Part, metrics_of
 from sardonyx.train.model_weights import equal_answers, with_inputs_as_weights, with_weights
 from sardonyx.train.non_finite import first_non_finite
 from sardonyx.train.optimizers import SAM, Optimizer, optimizer_of
-from sardonyx.train.parameters import find_parameters, select_parameters, trainable_form
+from sardonyx.train.parameters import find_parameters, select_parameters, selection_notes
 from sardonyx.train.privacy import Privacy
 from sardonyx.train.progress import progress_line
 from sardonyx.train.quantized import simulated_form
@@ -41,6 +41,7 @@ from sardonyx.train.reachability import unreached_parameters
 from sardonyx.train.schedules import Plateau, Schedule
 from sardonyx.train.step import Step, StepOptions, build_step, build_whole_step, make_groups
 from sardonyx.train.step_programs import StepPrograms
+from sardonyx.train.trainable_models import trainable_form
 
 _CHECKPOINT = "training.safetensors"
 
@@ -123,7 +124,8 @@ class Trainer:
         self._quantized = simulated_form(self._source)
         self._model = trainable_form(self._source if self._quantized is None else self._quantized.model)
         self._lora, self._base = lora, self._model
-        selected = [] if lora and trainable == "*" else select_parameters(find_parameters(self._model), trainable)
+        parameters = find_parameters(self._model)
+        selected = [] if lora and trainable == "*" else select_parameters(parameters, trainable)
         if lora is not None:
             self._model, adapters = with_adapters(self._model, lora, seed)
             selected += [name for name in adapters if name not in selected]
@@ -148,7 +150,7 @@ class Trainer:
         self._outputs: Sequence[np.ndarray] = ()
         self._last_batch: tuple[dict[str, np.ndarray], list[np.ndarray]] | None = None
         self.parameters = tuple(selected)
-        self.notes = self._forward.notes
+        self.notes = (*self._forward.notes, *selection_notes(parameters, selected))
         if unreached := unreached_parameters(self._forward):
             self.notes += (f"No gradient reaches {', '.join(unreached)}.",)
         if self._quantized is not None:

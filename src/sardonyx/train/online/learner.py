@@ -17,7 +17,7 @@ import numpy as np
 
 from sardonyx.base import background_threads
 from sardonyx.base.thread_priority import lower_priority
-from sardonyx.errors import ExecutionError, OptionError, ResourceError, SardonyxError
+from sardonyx.errors import ExecutionError, OptionError, ResourceError, SardonyxError, UnsupportedError
 from sardonyx.runtime.session import Session
 from sardonyx.train.batches import Batches, Data
 from sardonyx.train.checkpoints import Position, read_checkpoint, write_checkpoint
@@ -141,6 +141,13 @@ class Learner:
             session.model, loss, SGD(0.01) if optimizer is None else optimizer, trainable=trainable,
             batch_norm="frozen", seed=seed, threads=threads,
         )  # fmt: skip
+        stored = session.model.graph.initializers
+        if missing := [name for name in self._trainer.parameters if name not in stored]:
+            raise UnsupportedError(
+                f"the session's model has no initializer {', '.join(missing[:3])}, so the weight cannot be published.",
+                where="learner",
+                remedy="Open the session on `sardonyx.train.trainable_form(sardonyx.load(model))`.",
+            )
         self._batch, self._mix, self._replay = batch, mix, replay
         self._guard = None if guard is None else GuardState(guard)
         self._publish_every, self._detector, self._on_drift = publish_every, detector_of(drift), on_drift

@@ -1,0 +1,146 @@
+"""Parameters of exported models: weights that training changes, and constants that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from sardonyx import train
+from sardonyx.errors import OptionError
+
+RNG = np.random.default_rng(0)
+
+
+def tensor(name: str, array: np.ndarray | float) -> onnx.TensorProto:
+    return onnx.numpy_helper.from_array(np.asarray(array, np.float32), name)
+
+
+def weight(name: str, *shape: int) -> onnx.TensorProto:
+    return tensor(name, RNG.standard_normal(shape) * 0.3)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto], tensors: Sequence[onnx.TensorProto], features: int = 4, results: int = 4,
+) -> onnx.ModelProto:  # fmt: skip
+    """Return a model of an input x [N, features] and an output y [N, results]."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", features])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", results])
+    graph = helper.make_graph(list(nodes), "g", [x], [y], list(tensors))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def names(source: onnx.ModelProto) -> set[str]:
+    return set(train.Trainer(source, "mse", train.SGD(0.01)).parameters)
+
+
+def node(kind: str, inputs: str, output: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(kind, inputs.split(), [output], **attributes)
+
+
+def constant(name: str, array: np.ndarray) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=tensor(name, array))
+
+
+def test_a_normalized_weight_is_trained_by_its_parts() -> None:
+    nodes = [
+        node("ReduceL2", "v", "length"), node("Div", "v length", "unit"), node("Mul", "unit g", "w"),
+        node("MatMul", "x w", "y"),
+    ]  # fmt: skip
+    assert names(model(nodes, [weight("v", 4, 4), weight("g", 4)])) == {"v", "g"}
+
+
+def test_angles_of_rotations_are_constants() -> None:
+    nodes = [
+        node("Einsum", "steps frequencies", "angles", equation="i,j->ij"), node("Cos", "angles", "factors"),
+        node("MatMul", "x w", "h"), node("Mul", "h factors", "y"),
+    ]  # fmt: skip
+    tensors = [tensor("steps", np.arange(4)), tensor("frequencies", [1, 0.1, 0.01, 0.001]), weight("w", 4, 4)]
+    assert names(model(nodes, tensors)) == {"w"}
+
+
+@pytest.mark.parametrize("is_table", [True, False])
+def test_tables_of_sines_are_constants(is_table: bool) -> None:
+    angles = np.arange(8)[:, None] * 10.0 ** -np.arange(4)
+    table = np.sin(angles + np.arange(4) % 2 * np.pi / 2) if is_table else RNG.standard_normal((8, 4)) * 0.3
+    nodes = [
+        node("Gather", "table indices", "rows"), node("MatMul", "x w", "h"), node("Add", "h rows", "y"),
+    ]  # fmt: skip
+    indices = onnx.numpy_helper.from_array(np.array(2), "indices")
+    trained = names(model(nodes, [tensor("table", table), weight("w", 4, 4), indices]))
+    assert trained == {"w"} | (set() if is_table else {"table"})
+
+
+def test_ones_and_zeros_of_a_normalization_without_scale_are_constants() -> None:
+    nodes = [
+        node("Reshape", "x groups", "r"), constant("ones", np.ones(2)), constant("zeros", np.zeros(2)),
+        node("InstanceNormalization", "r ones zeros", "n"), node("Reshape", "n flat", "f"), node("Mul", "f g", "y"),
+    ]  # fmt: skip
+    sizes = [onnx.numpy_helper.from_array(np.array(a), name) for name, a in (("groups", [0, 2, 2]), ("flat", [0, 4]))]
+    assert names(model(nodes, [*sizes, weight("g", 4)])) == {"g"}
+    nodes = [one for one in nodes if one.op_type != "Constant"]
+    stored = [*sizes, tensor("ones", np.ones(2)), tensor("zeros", np.zeros(2)), weight("g", 4)]
+    assert names(model(nodes, stored)) == {"g"}
+
+
+def test_vectors_that_are_equal_by_chance_are_trained_apart() -> None:
+    nodes = [
+        node("Gemm", "x w1 zeros", "h"), node("Relu", "h", "r"), node("Gemm", "r w2 zeros", "y"),
+    ]  # fmt: skip
+    source = model(nodes, [weight("w1", 4, 4), weight("w2", 4, 4), tensor("zeros", np.zeros(4))])
+    trainer = train.Trainer(source, "mse", train.SGD(0.1))
+    assert set(trainer.parameters) == {"w1", "w2", "zeros", "zeros_1"}
+    trainer.step({"x": np.ones((3, 4), np.float32), "labels": np.ones((3, 4), np.float32)})
+    state = trainer.state()
+    assert not np.array_equal(state["parameter:zeros"], state["parameter:zeros_1"])
+    shared = [node("Gemm", "x w zeros", "h"), node("Relu", "h", "r"), node("Gemm", "r w zeros", "y")]
+    assert names(model(shared, [weight("w", 4, 4), tensor("zeros", np.zeros(4))])) == {"w", "zeros"}
+
+
+def test_tokens_are_trained() -> None:
+    nodes = [
+        node("Greater", "x limit", "mask"), node("Where", "mask x token", "h"), node("Shape", "x", "shape"),
+        node("Expand", "first shape", "e"), node("Concat", "h e", "c", axis=1), node("MatMul", "c w", "y"),
+    ]  # fmt: skip
+    tensors = [tensor("limit", 0.0), tensor("token", np.zeros(4)), weight("first", 1, 4), weight("w", 8, 4)]
+    assert names(model(nodes, tensors)) == {"token", "first", "w"}
+
+
+def test_a_number_is_selected_by_its_exact_name() -> None:
+    nodes = [node("MatMul", "x w", "h"), node("Exp", "t", "e"), node("Mul", "h e", "y")]
+    source = model(nodes, [weight("w", 4, 4), tensor("t", 0.5)])
+    assert names(source) == {"w"}
+    trainer = train.Trainer(source, "mse", train.SGD(0.1), trainable=["*", "t"])
+    assert set(trainer.parameters) == {"w", "t"}
+    trainer.step({"x": np.ones((3, 4), np.float32), "labels": np.ones((3, 4), np.float32)})
+    assert trainer.state()["parameter:t"] != np.float32(0.5)
+    with pytest.raises(OptionError, match="no parameter matches"):
+        train.Trainer(source, "mse", train.SGD(0.1), trainable="tt")
+
+
+def test_weights_of_branches_and_loops_are_trained() -> None:
+    def branch(name: str, stored: bool) -> onnx.GraphProto:
+        result = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, None)
+        array = weight("w", 4, 4)
+        nodes = [] if stored else [constant("w", onnx.numpy_helper.to_array(array))]
+        nodes.append(node("MatMul", "x w", f"{name}_y"))
+        return helper.make_graph(nodes, name, [], [result], [array] if stored else [])
+
+    nodes = [
+        node("ReduceSum", "x", "sum", keepdims=0), node("Greater", "sum limit", "is_large"),
+        node("If", "is_large", "y", then_branch=branch("a", True), else_branch=branch("b", False)),
+    ]  # fmt: skip
+    source = model(nodes, [tensor("limit", 0.0)])
+    trainer = train.Trainer(source, "mse", train.SGD(0.1))
+    assert len(trainer.parameters) == 2
+    before = trainer.state()
+    trainer.step({"x": np.ones((3, 4), np.float32), "labels": np.ones((3, 4), np.float32)})
+    changed = [name for name, array in trainer.state().items() if not np.array_equal(array, before[name])]
+    assert len(changed) == 1
+    feeds = {"x": -np.ones((2, 4), np.float32)}
+    np.testing.assert_allclose(
+        trainer.predict(feeds)["y"], feeds["x"] @ trainer.state()[f"parameter:{trainer.parameters[1]}"], rtol=1e-5
+    )
