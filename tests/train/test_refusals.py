@@ -101,6 +101,26 @@ def test_a_loss_that_reaches_no_trained_weight() -> None:
     blocked = parsed("g (float[N, 4] x) => (float[N, 3] y) { m = MatMul (x, w)  y = Round (m) }", w=W)
     with pytest.raises(OptionError, match="no trained parameter reaches the loss"):
         train.Trainer(blocked, "mse")
+    chosen = parsed(
+        "g (float[N, 4] x) => (float[N, 1] y) { m = MatMul (x, w)  i = ArgMax <axis = 1> (m)  y = Cast <to = 1> (i) }",
+        w=W,
+    )
+    with pytest.raises(OptionError, match="no trained parameter reaches the loss"):
+        train.Trainer(chosen, "mse")
+
+
+def test_a_model_of_constants_alone() -> None:
+    model = parsed("g (float[N, 3] x) => (float[N, 3] y) { y = Mul (x, c) }", c=np.ones(3, np.float32))
+    with pytest.raises(UnsupportedError, match=r"no weight to train: .* \(c\)"):
+        train.Trainer(model, "mse")
+
+
+def test_an_output_of_one_number_has_a_label_of_one_number() -> None:
+    model = parsed("g (float[N, 4] x) => (float y) { m = MatMul (x, w)  y = ReduceSum <keepdims = 0> (m) }", w=W)
+    trainer = train.Trainer(model, "mse", train.SGD(0.001))
+    batch = {"x": np.ones((2, 4), np.float32), "labels": np.float32(1)}
+    assert trainer.step(batch) > trainer.step(batch)
+    assert trainer.evaluate([batch])["loss"] >= 0
 
 
 def test_integer_models() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,42 @@ def test_a_killed_training_goes_on_equal_to_the_bit(tmp_path: Path) -> None:
     assert run("broken", "kill") == -signal.SIGKILL
     assert run("broken", "run") == 0
     assert (tmp_path / "whole/tuned.onnx").read_bytes() == (tmp_path / "broken/tuned.onnx").read_bytes()
+
+
+def test_a_training_that_ends_between_accumulated_batches_resumes_to_the_bit(tmp_path: Path) -> None:
+    batches = [points(8, seed) for seed in range(6)]
+
+    def broken() -> Iterator[dict[str, np.ndarray]]:
+        yield from batches[:3]
+        raise RuntimeError("broken")
+
+    def trainer() -> train.Trainer:
+        return train.Trainer(regression(), "mse", train.SGD(0.1, momentum=0.9), accumulate=2)
+
+    whole, interrupted, resumed = trainer(), trainer(), trainer()
+    whole.fit(batches, progress=False)
+    with pytest.raises(RuntimeError, match="broken"):
+        interrupted.fit(broken(), checkpoint=tmp_path, progress=False)
+    resumed.fit(batches, checkpoint=tmp_path, resume=True, progress=False)
+    for name, array in whole.state().items():
+        np.testing.assert_array_equal(array, resumed.state()[name])
+
+
+def test_an_overflow_of_the_optimizer_is_an_error_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    trainer = train.Trainer(regression(), "mse", train.Adagrad(1e-3))
+    trainer.fit(points(16), checkpoint=tmp_path, progress=False)
+    stored = (tmp_path / "training.safetensors").read_bytes()
+    state = trainer.state()
+    state["sum:w"][0, 0] = np.inf  # As after many large gradients: the update of the weight is 0, and finite.
+    trainer.load_state(state)
+    with pytest.raises(ExecutionError, match=r"infinite or NaN.*smaller learning rate"):
+        trainer.fit(points(16), epochs=2, checkpoint=tmp_path, progress=False)
+    assert (tmp_path / "training.safetensors").read_bytes() == stored
+    with pytest.raises(ExecutionError, match="sum:w"):
+        trainer.save(tmp_path / "tuned.onnx")
+    with pytest.raises(ExecutionError, match="sum:w"):
+        for _ in range(64):
+            trainer.step(points(16))
 
 
 def test_checkpoints_of_another_training_or_damaged_ones_are_refused(tmp_path: Path) -> None:

@@ -165,6 +165,20 @@ class Batches:
         return arrays | {name: np.asarray(batch[name]) for name in self._optional if name in batch}
 
 
+def require_names(batch: Mapping[str, Any], types: Mapping[str, TensorType]) -> dict[str, Any]:
+    """Return the values of a batch that have declared types, in their order.
+
+    Raises:
+        OptionError: A name is missing.
+    """
+    missing = [name for name in types if name not in batch]
+    if missing:
+        raise OptionError(
+            f"missing {', '.join(missing)}.", where="batch", remedy=f"The batch has: {', '.join(map(str, batch))}."
+        )
+    return {name: batch[name] for name in types}
+
+
 def as_declared(value: Any, type: TensorType, where: str) -> np.ndarray:
     """Return a value as a contiguous array of a declared type.
 
@@ -191,7 +205,7 @@ def as_declared(value: Any, type: TensorType, where: str) -> np.ndarray:
             )
     if not array.size:
         raise FeedError(f"expected elements, got shape {list(array.shape)}.", where=where)
-    return np.ascontiguousarray(array)
+    return np.asarray(array, order="C")
 
 
 def _listed(shape: Sequence[Any]) -> str:

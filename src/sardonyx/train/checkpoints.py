@@ -17,6 +17,7 @@ from sardonyx.train.safetensors_files import safetensors_module
 
 FORMAT = 1
 _KEY = "sardonyx.training"
+_NAME = "training.safetensors"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class Position:
     loss_total: float = 0.0
     form: str = ""
     waiting: int = 0
+
+
+def checkpoint_file(folder: str | os.PathLike[str]) -> Path:
+    """Return the file of the checkpoint in a folder, which is made if missing."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    return path / _NAME
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, np.ndarray], position: Position) -> None:

@@ -45,6 +45,6 @@ class Inference:
         names = [*self.forward.parameters, *self.forward.statistics]
         inputs = self.forward.function.inputs
         return [
-            np.ascontiguousarray(weights[name], declared.type.dtype.numpy())  # type: ignore[union-attr]
+            np.asarray(weights[name], declared.type.dtype.numpy(), order="C")  # type: ignore[union-attr]
             for name, declared in zip(names, inputs, strict=False)
         ]

@@ -259,6 +259,13 @@ def select_parameters(parameters: Sequence[Parameter], patterns: str | Sequence[
     usual = [one for one in parameters if one.kind not in ("statistic", "constant")]
     if not usual and not parameters:
         raise UnsupportedError("the model has no floating-point weight to train.", where="trainable")
+    if patterns == "*" and not usual:
+        raise UnsupportedError(
+            f"the model has no weight to train: its floating-point tensors are constants "
+            f"({_listed([one.name for one in parameters])}).",
+            where="trainable",
+            remedy="Select tensors by their exact names.",
+        )
     selected: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         names = _matches(pattern, usual, parameters)

@@ -7,8 +7,12 @@ from typing import cast
 
 import numpy as np
 
+from sardonyx.errors import ExecutionError
 from sardonyx.train.state_program import StateProgram
 from sardonyx.train.step import StateTensor, Step, StepOptions
+
+_CHECK_EVERY = 64
+"""Updates between two checks that the state is finite: a check reads the state once, an update twice or more."""
 
 
 class StepPrograms:
@@ -52,6 +56,8 @@ class StepPrograms:
         self._length = [np.empty((), np.float32)] * self._clips
         arguments = [*changed, *self._scalars, *gradients, *self._length]
         self._update = StateProgram(step.update, arguments, changed, threads)
+        self._names = [one.name for one in step.state]
+        self._updates = 0
 
     @property
     def accumulates(self) -> bool:
@@ -92,6 +98,9 @@ class StepPrograms:
 
         Args:
             scalars: The numbers of the step, for each group.
+
+        Raises:
+            ExecutionError: The state has become infinite or NaN, which every 64th update finds.
         """
         for own, numbers in zip(self._scalars, scalars, strict=True):
             own[...] = numbers
@@ -100,6 +109,26 @@ class StepPrograms:
             self._take_statistics()
         for array in self.sums:
             array[...] = 0
+        self._updates += 1
+        if self._updates % _CHECK_EVERY == 0:
+            self.require_finite()
+
+    def non_finite(self) -> str | None:
+        """Return the name of a tensor of the state with an element that is infinite or NaN; None without one."""
+        return next((name for name, x in zip(self._names, self.state, strict=True) if not _is_finite(x)), None)
+
+    def require_finite(self) -> None:
+        """Check the state: sums of an optimizer may overflow though every gradient is finite.
+
+        Raises:
+            ExecutionError: A tensor of the state has an element that is infinite or NaN.
+        """
+        if (name := self.non_finite()) is not None:
+            raise ExecutionError(
+                f"the state has elements that are infinite or NaN after {self._updates} updates.",
+                where=name,
+                remedy="Continue from the last checkpoint, with a smaller learning rate or `clip_norm`.",
+            )
 
     def _take_statistics(self) -> None:
         for own, array in zip(self._statistics, self._new_statistics, strict=True):
@@ -109,6 +138,12 @@ class StepPrograms:
         """Set the state to copies of arrays of the same types and shapes."""
         for own, array in zip(self.state, state, strict=True):
             np.copyto(own, array)
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    flat = array.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat))) or bool(np.isfinite(flat).all())
 
 
 def _zeros(one: StateTensor) -> np.ndarray:

@@ -20,9 +20,9 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError, OptionError, VerificationError
 from sardonyx.model import Loadable, load, save
 from sardonyx.runtime.session import Session
-from sardonyx.train.batches import Batches, Data, as_declared
+from sardonyx.train.batches import Batches, Data, as_declared, require_names
 from sardonyx.train.callbacks import Callback, Moment
-from sardonyx.train.checkpoints import Position, read_checkpoint, write_checkpoint
+from sardonyx.train.checkpoints import Position, checkpoint_file, read_checkpoint, write_checkpoint
 from sardonyx.train.forward import KEY, LOSS, BatchNormMode, Forward, build_forward
 from sardonyx.train.history import History
 from sardonyx.train.inference import Inference
@@ -42,8 +42,6 @@ from sardonyx.train.schedules import Plateau, Schedule
 from sardonyx.train.step import Step, StepOptions, build_step, build_whole_step, make_groups
 from sardonyx.train.step_programs import StepPrograms
 from sardonyx.train.trainable_models import trainable_form
-
-_CHECKPOINT = "training.safetensors"
 
 
 class Trainer:
@@ -156,6 +154,7 @@ class Trainer:
         if self._quantized is not None:
             self.notes += ("The model is quantized: weights and activations are rounded in training.",)
         self.history = History()
+        self._types = self.batch_types
 
     # One step.
 
@@ -241,9 +240,9 @@ class Trainer:
         return loss, dict(zip(self._forward.outputs, (np.array(array) for array in self._outputs), strict=True))
 
     def _checked(self, batch: Mapping[str, Any] | Sequence[Any]) -> dict[str, np.ndarray]:
-        source = Batches([], self.batch_types)
-        named = batch if isinstance(batch, Mapping) else dict(zip(self.batch_types, batch, strict=False))
-        return source.checked(_require_names(named, self.batch_types), "batch")
+        types = self._types
+        named = batch if isinstance(batch, Mapping) else dict(zip(types, batch, strict=False))
+        return {name: as_declared(x, types[name], f"batch, {name}") for name, x in require_names(named, types).items()}
 
     def _train(self, batch: dict[str, np.ndarray], total: int | None) -> float:
         loss, length, outputs = self._work.gradients(self._arguments(batch))
@@ -361,7 +360,7 @@ class Trainer:
         if epochs < 1:
             raise OptionError(f"expected at least 1 epoch, got {epochs}.", where="epochs")
         batches = Batches(data, self.batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed)
-        file = None if checkpoint is None else _checkpoint_file(checkpoint)
+        file = None if checkpoint is None else checkpoint_file(checkpoint)
         if resume and file is None:
             raise OptionError("expected the folder of a checkpoint.", where="resume", remedy="Give `checkpoint=`.")
         if resume and file is not None and file.exists():
@@ -372,6 +371,7 @@ class Trainer:
             while self._position.epoch < epochs:
                 began = time.perf_counter()
                 self._epoch(batches, steps, total, file, checkpoint_steps, shown)
+                self._work.require_finite()
                 row = self._row(began, total)
                 if validation is not None:
                     measured = self.evaluate(validation, batch_size=batch_size)
@@ -540,7 +540,7 @@ class Trainer:
         if state is not None:
             weights = {name: state[f"parameter:{name}"] for name in self._forward.parameters}
             weights |= {name: state[f"statistic:{name}"] for name in self._forward.statistics}
-        arrays = [np.ascontiguousarray(batch[name]) for name in self.batch_types]
+        arrays = [np.asarray(batch[name], order="C") for name in self.batch_types]
         losses = np.empty(len(arrays[0]))
         for i in range(len(losses)):
             total, weight, _ = inference.run(weights, [array[i : i + 1] for array in arrays])
@@ -562,7 +562,7 @@ class Trainer:
             average: If True, the running means of the parameters answer.
         """
         types = dict(zip(self._forward.inputs, self._input_types(), strict=True))
-        arrays = {name: as_declared(value, types[name], name) for name, value in _require_names(feeds, types).items()}
+        arrays = {name: as_declared(value, types[name], name) for name, value in require_names(feeds, types).items()}
         plain = Session(self.model(average=average), compile="wait")
         names = [info.name for info in plain.get_outputs()]
         return dict(zip(names, plain.run(None, arrays), strict=True))
@@ -609,11 +609,12 @@ class Trainer:
             The largest difference of an output of the loss on the last batch, as a share of the largest element.
 
         Raises:
+            ExecutionError: A weight is infinite or NaN; nothing is written.
             VerificationError: The model answers otherwise than the trainer; nothing is written.
             ModelFileError: The file cannot be written.
         """
-        model = self.model(average=average)
-        error = 0.0
+        self._work.require_finite()
+        model, error = self.model(average=average), 0.0
         if self._last_batch is not None:
             feeds, labels = self._last_batch
             inference = self._inference()
@@ -651,12 +652,13 @@ class Trainer:
         return ";".join(f"{one.name}{one.type}" for one in self._step.state)
 
     def _write(self, file: Path) -> None:
+        self._work.require_finite()  # A checkpoint that cannot continue must not replace one that can.
         sums = zip((f"sum {one.name}" for one in self._step.sums), self._work.sums, strict=True)
         position = self._position
         write_checkpoint(
             file,
             {**self.state(), **dict(sums)},
-            Position(position.epoch, position.batch, position.step, self.history.rows, position.loss_total, self.form),
+            replace(position, history=self.history.rows, form=self.form, waiting=self._waiting),
         )
 
     def _restore(self, file: Path) -> None:
@@ -679,21 +681,6 @@ class Trainer:
         try:
             yield
         except BaseException:
-            if file is not None and self._position.step:
+            if file is not None and self._position.step and self._work.non_finite() is None:
                 self._write(file)
             raise
-
-
-def _require_names(batch: Mapping[str, Any], types: Mapping[str, TensorType]) -> dict[str, Any]:
-    missing = [name for name in types if name not in batch]
-    if missing:
-        raise OptionError(
-            f"missing {', '.join(missing)}.", where="batch", remedy=f"The batch has: {', '.join(map(str, batch))}."
-        )
-    return {name: batch[name] for name in types}
-
-
-def _checkpoint_file(folder: str | os.PathLike[str]) -> Path:
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    return path / _CHECKPOINT
