@@ -7,10 +7,12 @@ Section `start`: for each model, processes alternate: Sardonyx with its compiled
 with an empty cache that answers at once and compiles later (first), or that waits for compiled code (with --cold), and
 ONNX Runtime; each imports the engine, loads the model and answers once, and measures itself up to the answer. Section
 `commands`: commands of the command line. Section `cold`: the creation of a session that waits for compiled code, with
-an empty cache (now) and with one that holds the object code of the model's kernels alone, as after the compilation of
-another model of the same family (kernels), in processes that have imported what compilation imports; processor time
-includes the writing of the cache, which elapsed time excludes. Processes of this tree, of the tree of --before and of
-ONNX Runtime alternate. Figures are medians over the rounds, with the median of the paired ratios.
+an empty cache (now), with one that holds the model's kernels alone, as after the compilation of another model of the
+same family (kernels), and with --others with one that holds the kernels of all other models of the run (others), in
+processes that have imported what compilation imports; processor time includes the writing of the cache, which elapsed
+time excludes. Processes of this tree, of the tree of --before and of ONNX Runtime alternate. Figures are medians over
+the rounds, with the median of the paired ratios. Section `sharing`: the kernels of each model, by canonical form, and
+how many of them other models have.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +43,7 @@ import suites
 MOST_FIRST = 1.5
 """Goal for the processor time to the first answer with an empty cache, in ONNX Runtime's."""
 
-SECTIONS = ("start", "cold", "commands")
+SECTIONS = ("start", "cold", "sharing", "commands")
 
 SPENT = """
 import json, resource, time
@@ -137,36 +141,59 @@ def spent(command: list[str], cache: Path, bytecode: Path) -> dict[str, float]:
     return {"cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, "elapsed": elapsed}
 
 
-def cold_run(engine: str, path: Path, work: Path, before: Path | None) -> dict[str, float]:
+KERNELS = ("object", "kernel")
+"""The kinds of entries of the store that hold kernels."""
+
+
+def filled(path: Path, work: Path) -> Path:
+    """Return a folder with the kernels of a model, compiled at the first call."""
+    folder = work / "kernels" / path.stem
+    if not folder.exists():
+        command = [sys.executable, "-c", COLD, str(path), FIRST]
+        run(command, folder, work / "bytecode of now")
+        for kind in ("program", "weights", "fact"):
+            shutil.rmtree(folder / kind, ignore_errors=True)
+    return folder
+
+
+def cold_run(engine: str, path: Path, work: Path, before: Path | None, others: Sequence[Path] = ()) -> dict[str, float]:
     """Return the times of creating a session in a new process with an empty cache, in seconds.
 
     Args:
-        engine: `now`, `kernels`, `before` or `onnxruntime`.
+        engine: `now`, `kernels`, `others`, `before` or `onnxruntime`.
         path: The model.
         work: A folder for caches.
         before: The folder from which `before` imports the package.
+        others: The models whose kernels the cache of `others` holds.
     """
     command = [sys.executable, "-c", PEER_COLD if engine == "onnxruntime" else COLD, str(path), FIRST]
     with tempfile.TemporaryDirectory(dir=work) as cache:
         tree = before if engine == "before" else None
-        bytecode = work / f"bytecode of {'now' if engine == 'kernels' else engine}"
-        if engine == "kernels":
-            run(command, Path(cache), bytecode)
-            for kind in ("program", "weights"):
-                shutil.rmtree(Path(cache, kind), ignore_errors=True)
+        bytecode = work / f"bytecode of {'now' if engine in ('kernels', 'others') else engine}"
+        for model in {"kernels": (path,), "others": others}.get(engine, ()):
+            for kind in KERNELS:
+                shutil.copytree(filled(model, work) / kind, Path(cache, kind), dirs_exist_ok=True)
         return dict(json.loads(run(command, Path(cache), bytecode, tree)))
 
 
-def measure_cold(case: suites.Case, work: Path, rounds: int, before: Path | None) -> dict[str, Any]:
+def measure_cold(
+    case: suites.Case, work: Path, rounds: int, before: Path | None, others: Sequence[Path]
+) -> dict[str, Any]:
     """Return the medians of the creation of a session of one model, by engine."""
-    engines = ["now", "kernels", *([] if before is None else ["before"]), "onnxruntime"]
+    engines = [
+        "now",
+        "kernels",
+        *(["others"] if others else []),
+        *([] if before is None else ["before"]),
+        "onnxruntime",
+    ]
     runs: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
     for engine in engines:
         if not (work / f"bytecode of {engine}").exists():
-            cold_run(engine, case.path, work, before)
+            cold_run(engine, case.path, work, before, others)
     for _ in range(rounds):
         for engine in engines:
-            runs[engine].append(cold_run(engine, case.path, work, before))
+            runs[engine].append(cold_run(engine, case.path, work, before, others))
     result: dict[str, Any] = {"name": case.name, "suite": case.suite}
     for engine, samples in runs.items():
         pairs = list(zip(runs["now"], samples, strict=True))
@@ -202,6 +229,25 @@ def measure(case: suites.Case, work: Path, rounds: int, with_cold: bool) -> dict
     return result
 
 
+def measure_sharing(cases: Sequence[suites.Case], work: Path) -> list[dict[str, Any]]:
+    """Return the number and bytes of stored kernels of each model, and of those that others have."""
+    entries = {
+        case.name: {file.name: file.stat().st_size for file in (filled(case.path, work) / "kernel").glob("*")}
+        for case in cases
+    }
+    counts = Counter(name for files in entries.values() for name in files)
+    return [
+        {
+            "name": model,
+            "kernels": len(files),
+            "shared": sum(counts[name] > 1 for name in files),
+            "bytes": sum(files.values()),
+            "shared bytes": sum(size for name, size in files.items() if counts[name] > 1),
+        }
+        for model, files in entries.items()
+    ]
+
+
 def measure_commands(path: Path, work: Path, rounds: int) -> list[dict[str, Any]]:
     """Return the medians of commands of the command line."""
     commands = {
@@ -217,7 +263,12 @@ def measure_commands(path: Path, work: Path, rounds: int) -> list[dict[str, Any]
     return results
 
 
-def show(models: list[dict[str, Any]], cold: list[dict[str, Any]], commands: list[dict[str, Any]]) -> None:
+def show(
+    models: list[dict[str, Any]],
+    cold: list[dict[str, Any]],
+    sharing: list[dict[str, Any]],
+    commands: list[dict[str, Any]],
+) -> None:
     console = rich.console.Console()
     table = rich.table.Table(
         "model", "start", "processor time, s", "elapsed, s", "/ ONNX Runtime", title="First answer"
@@ -235,6 +286,12 @@ def show(models: list[dict[str, Any]], cold: list[dict[str, Any]], commands: lis
         console.print(f"{good} of {len(models)} first answers within {MOST_FIRST} x ONNX Runtime")
     if cold:
         console.print(cold_table(cold))
+    if sharing:
+        table = rich.table.Table("model", "kernels by form", "of other models too", "KB", "of other models too, KB")
+        for result in sharing:
+            sizes = [f"{result[name] / 1e3:.0f}" for name in ("bytes", "shared bytes")]
+            table.add_row(result["name"], str(result["kernels"]), str(result["shared"]), *sizes)
+        console.print(table)
     table = rich.table.Table("command", "processor time, s", "elapsed, s", title="Commands")
     for result in commands:
         table.add_row(result["name"], f"{result['cpu']:.3f}", f"{result['elapsed']:.3f}")
@@ -244,7 +301,7 @@ def show(models: list[dict[str, Any]], cold: list[dict[str, Any]], commands: lis
 
 def cold_table(results: list[dict[str, Any]]) -> rich.table.Table:
     """Return a table of :func:`measure_cold`."""
-    others = [name for name in ("kernels", "before", "onnxruntime") if name in results[0]]
+    others = [name for name in ("kernels", "others", "before", "onnxruntime") if name in results[0]]
     columns = [f"{name}, s" for name in ("now", *others)]
     elapsed = [f"elapsed, {name}" for name in ("now", *others)]
     table = rich.table.Table("model", *columns, *[f"now / {name}" for name in others], *elapsed)
@@ -267,6 +324,7 @@ def main() -> None:
     parser.add_argument("--sections", nargs="*", choices=SECTIONS, default=("start", "commands"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cold", action="store_true", help="measure starts with an empty cache, too")
+    parser.add_argument("--others", action="store_true", help="measure `cold` with the kernels of other models, too")
     parser.add_argument("--before", type=Path, help="folder to import another revision of the package from, for `cold`")
     parser.add_argument("--work", type=Path, help="folder of the models' files, reused between calls")
     parser.add_argument("--json", type=Path, help="write every figure here")
@@ -276,7 +334,7 @@ def main() -> None:
         work = Path(folder)
         cases = suites.cases((options.work or work) / "models", options.models)
         cases = [case for case in cases if not case.name.endswith(".dyn")]
-        models, cold, commands = [], [], []
+        models, cold, sharing, commands = [], [], [], []
         if "start" in options.sections:
             models = [
                 measure(case, work, options.rounds, options.cold)
@@ -284,12 +342,15 @@ def main() -> None:
             ]
         if "cold" in options.sections:
             for case in rich.progress.track(cases, "cold", console=console, transient=True):
-                cold.append(measure_cold(case, work, options.rounds, options.before))
+                others = [other.path for other in cases if other is not case] if options.others else []
+                cold.append(measure_cold(case, work, options.rounds, options.before, others))
                 write(options.json, {"cold": cold})
+        if "sharing" in options.sections:
+            sharing = measure_sharing(cases, work)
         if "commands" in options.sections:
             commands = measure_commands(cases[0].path, work, options.rounds)
-    show(models, cold, commands)
-    write(options.json, {"models": models, "cold": cold, "commands": commands})
+    show(models, cold, sharing, commands)
+    write(options.json, {"models": models, "cold": cold, "sharing": sharing, "commands": commands})
 
 
 def write(path: Path | None, results: dict[str, Any]) -> None:

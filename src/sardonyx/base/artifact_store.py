@@ -1,4 +1,4 @@
-"""A store on disk for artifacts of compilation: object code, program images, packed weights.
+"""A store on disk for artifacts of compilation: object code, lowered kernels, program images, packed weights.
 
 An entry is named by a digest of everything that the artifact depends on, so an entry never changes and never becomes
 stale; the folder may be deleted, or shared by processes, at any time. An entry is written to a temporary file and
@@ -30,7 +30,7 @@ from sardonyx.base.blake import blake2b
 
 _log = logging.getLogger(__name__)
 
-Kind = Literal["object", "program", "weights", "fact"]
+Kind = Literal["object", "kernel", "program", "weights", "fact"]
 
 LIMIT = 4 << 30
 """Bytes that a store may hold; beyond the limit, least recently used entries are deleted."""
@@ -134,7 +134,7 @@ class Store:
     @overload
     def get(self, kind: Literal["weights"], key: str) -> memoryview | None: ...
     @overload
-    def get(self, kind: Literal["object", "program", "fact"], key: str) -> bytes | None: ...
+    def get(self, kind: Literal["object", "kernel", "program", "fact"], key: str) -> bytes | None: ...
     def get(self, kind: Kind, key: str) -> bytes | memoryview | None:
         """Return an entry, verified; None if missing.
 

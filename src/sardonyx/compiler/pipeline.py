@@ -12,7 +12,6 @@ passes while the enclosing group is lowered.
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.base.artifact_store import store
+from sardonyx.base.blake import blake2b
 from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.base.cpu_count import thread_count
 from sardonyx.base.mapped_files import count_read
@@ -29,10 +29,11 @@ from sardonyx.compiler.analysis.shape_guards import collect_guards
 from sardonyx.compiler.analysis.shape_stable_loops import shape_stability
 from sardonyx.compiler.llvm.elf_loader import Code, loaded
 from sardonyx.compiler.llvm.object_code import CodeGenerationError, is_valid, module_text
-from sardonyx.compiler.llvm.parallel_build import Build
+from sardonyx.compiler.llvm.parallel_build import Build, Module
 from sardonyx.compiler.lower.concurrent_loops import order_concurrent_loops
 from sardonyx.compiler.lower.context import FunctionContext
 from sardonyx.compiler.lower.groups import Lowering, internal_error
+from sardonyx.compiler.lower.kernel_store import KernelStore
 from sardonyx.compiler.lower.launch import NAME, Body, Launch, Prepared, all_launches
 from sardonyx.compiler.lower.shared_kernels import SharedKernels
 from sardonyx.compiler.pass_contracts import (
@@ -57,7 +58,7 @@ from sardonyx.compiler.pass_dumps import (
     dump_prepared,
     dump_steps,
 )
-from sardonyx.compiler.pass_runner import Pass
+from sardonyx.compiler.pass_runner import LLVM_IR, Pass, debug_level
 from sardonyx.compiler.passes.canonicalize import canonicalize
 from sardonyx.compiler.passes.code_movements import move_codes
 from sardonyx.compiler.passes.inline_calls import inline_calls
@@ -114,12 +115,12 @@ def _prepare_constants(launches: Sequence[Launch]) -> dict[Any, np.ndarray]:
 def _compile_kernels(launches: Sequence[Launch], target: Target, build: Build) -> KernelCode:
     """Compile the kernels that other threads have not compiled yet, and load all."""
     names: dict[str, str] = {}
-    texts: list[str] = []
+    modules: list[Module] = []
     for launch in all_launches(launches):
         if not launch.bodies and launch.text not in names:
-            names[launch.text], text = _module(launch, target)
-            texts.append(text)
-    code = Code(build.objects(texts))
+            names[launch.text], module = _module(launch, target)
+            modules.append(module)
+    code = Code(build.objects(modules))
     return KernelCode.of(code, names, loaded(code, target))
 
 
@@ -137,12 +138,13 @@ def _order_concurrent_loops(steps: Sequence[Step], target: Target, threads: int)
 
 
 def _compile_bodies(
-    controls: Sequence[Value], target: Target, threads: int, denormals: Denormals
+    controls: Sequence[Value], target: Target, threads: int, denormals: Denormals, stores_kernels: bool = False
 ) -> dict[Value, list[CompiledFunction]]:
     """Compile the bodies of interpreted control flow."""
     return {
         control: [
-            compile_function(body, target=target, threads=threads, denormals=denormals) for body in bodies_of(control)
+            compile_function(body, target=target, threads=threads, denormals=denormals, stores_kernels=stores_kernels)
+            for body in bodies_of(control)
         ]
         for control in controls
     }
@@ -243,6 +245,7 @@ def compile_function(
     threads: int | None = None,
     denormals: Denormals = "auto",
     in_place: Pairs = (),
+    stores_kernels: bool = False,
 ) -> CompiledFunction:
     """Compile a function.
 
@@ -252,16 +255,18 @@ def compile_function(
         threads: Number of threads that share the work; by default the number of available processors.
         denormals: The treatment of denormal numbers.
         in_place: Positions of inputs and results that may be in the same memory, see :mod:`.plan.overwriting`.
+        stores_kernels: True to take lowered kernels from the store, and to put new ones there.
     """
     target, threads = target or host_target(), thread_count(threads)
     schedules = overrides.fingerprint()
     conditions = function.conditions
     function = rewrite_core(function, target)
-    lowering, prepared, kernels = _compile_launches(function, target, threads, in_place)
+    stores_kernels = stores_kernels and not schedules
+    lowering, prepared, kernels = _compile_launches(function, target, threads, in_place, stores_kernels)
     steps = ORDER_CONCURRENT_LOOPS(SPLIT_SEGMENTS(lowering), target, threads)
     host: Mapping[Value, str] = lowering.grouping.host
     controls = [value for value in host if value.op in CONTROL and is_of_tensors(value)]
-    bodies = COMPILE_BODIES(controls, target, threads, denormals)
+    bodies = COMPILE_BODIES(controls, target, threads, denormals, stores_kernels)
     reads, inner = find_interpreted(host, function.results, lowering.context.in_memory)
     return ASSEMBLE(
         function=function,
@@ -285,18 +290,21 @@ def compile_function(
 
 
 def _compile_launches(
-    function: Function, target: Target, threads: int, in_place: Pairs
+    function: Function, target: Target, threads: int, in_place: Pairs, stores_kernels: bool
 ) -> tuple[Lowering, dict[Any, np.ndarray], KernelCode]:
     """Lower a function, and compile the kernels; leave a group whose kernel LLVM refuses to the interpreter."""
     refused: dict[Value, str] = {}
+    has_store = stores_kernels and store().folder is not None
+    stored = KernelStore(store(), target, threads, debug_level() >= LLVM_IR) if has_store else None
     while True:
+        kernels = SharedKernels(stored)
         with Build(target, store()) as build:
             # Other threads compile each kernel as soon as it is emitted.
             submit = functools.partial(_submit, target=target, build=build)
-            lowering = lower_function(function, target, threads, submit, refused, in_place)
+            lowering = lower_function(function, target, threads, submit, refused, in_place, kernels)
             prepared = PREPARE_CONSTANTS(lowering.launches)
             try:
-                return lowering, prepared, COMPILE_KERNELS(lowering.launches, target, build)
+                code = COMPILE_KERNELS(lowering.launches, target, build)
             except CodeGenerationError as error:
                 invalid = _find_invalid_groups(lowering.launches, target)
                 if not invalid:
@@ -304,6 +312,9 @@ def _compile_launches(
                 for value in invalid:
                     refused[value] = reason = internal_error(error)
                     _log.warning("%s has no kernel: %s", value, reason)
+            else:
+                kernels.keep()
+                return lowering, prepared, code
 
 
 def _find_invalid_groups(launches: Sequence[Launch], target: Target) -> list[Value]:
@@ -311,7 +322,7 @@ def _find_invalid_groups(launches: Sequence[Launch], target: Target) -> list[Val
     return [
         launch.group.anchor or launch.group.root
         for launch in launches
-        if not all(is_valid(_module(part, target)[1]) for part in all_launches([launch]) if not part.bodies)
+        if not all(is_valid(_module(part, target)[1].text()) for part in all_launches([launch]) if not part.bodies)
     ]
 
 
@@ -353,6 +364,7 @@ def lower_function(
     emit: Callable[[Launch], None] = lambda launch: None,
     refused: Mapping[Value, str] | None = None,
     in_place: Pairs = (),
+    kernels: SharedKernels | None = None,
 ) -> Lowering:
     """Lower a function in canonical form, and the bodies of its loops and branches.
 
@@ -363,9 +375,11 @@ def lower_function(
         emit: Receives each kernel as soon as the kernel is emitted; a later schedule may drop the kernel.
         refused: Values without a kernel, with the reason.
         in_place: Positions of inputs and results that may be in the same memory.
+        kernels: The kernels of other functions, which groups of the same form share.
     """
     shared = frozenset(value for i, j in in_place for value in (function.inputs[i], function.results[j]))
-    return _lower(function, target, threads, _Bodies(target, threads, emit), None, refused, shared)
+    bodies = _Bodies(target, threads, emit, kernels or SharedKernels())
+    return _lower(function, target, threads, bodies, None, refused, shared)
 
 
 def _lower(
@@ -417,17 +431,18 @@ class _Bodies:
         target: The processor.
         threads: Number of threads that share the work.
         emit: Receives each kernel as soon as the kernel is emitted.
+        shared: The kernels of the function and of all bodies.
 
     Attributes:
         emit: See above.
-        shared: The kernels of the function and of all bodies.
+        shared: See above.
     """
 
-    def __init__(self, target: Target, threads: int, emit: Callable[[Launch], None]) -> None:
+    def __init__(self, target: Target, threads: int, emit: Callable[[Launch], None], shared: SharedKernels) -> None:
         self._target = target
         self._threads = threads
         self.emit = emit
-        self.shared = SharedKernels()
+        self.shared = shared
         self._bodies: dict[Function, Body | str] = {}
 
     def lowered(self, function: Function, repeats: bool) -> Body:
@@ -462,10 +477,14 @@ class _Bodies:
         return Body(function, tuple(launches), lowering.blocks, guards, lowering.fault_guards)
 
 
-def _module(launch: Launch, target: Target) -> tuple[str, str]:
-    """Return the name of a kernel's function, and the text of its module."""
-    name = f"k{hashlib.blake2b(launch.text.encode(), digest_size=10).hexdigest()}"
-    return name, module_text(target, [launch.text.replace(NAME, name)], launch.declarations)
+def _module(launch: Launch, target: Target) -> tuple[str, Module]:
+    """Return the name of a kernel's function, a digest of its text, and its module."""
+    name = f"k{blake2b(launch.text.encode(), digest_size=20).hexdigest()}"
+
+    def text() -> str:
+        return module_text(target, [launch.text.replace(NAME, name)], launch.declarations)
+
+    return name, Module("\n".join((name, *launch.declarations)), len(launch.text), text)
 
 
 def _submit(launch: Launch, target: Target, build: Build) -> None:

@@ -100,12 +100,20 @@ class Program:
         threads: int | None = None,
         denormals: Denormals = "auto",
         in_place: Sequence[tuple[int, int]] = (),
+        stores_kernels: bool = False,
     ) -> Program:
         """Compile a function to a program; see :func:`sardonyx.compiler.pipeline.compile_function`."""
         from sardonyx.compiler import pipeline
 
         return cls(
-            pipeline.compile_function(function, target=target, threads=threads, denormals=denormals, in_place=in_place)
+            pipeline.compile_function(
+                function,
+                target=target,
+                threads=threads,
+                denormals=denormals,
+                in_place=in_place,
+                stores_kernels=stores_kernels,
+            )
         )
 
     @classmethod

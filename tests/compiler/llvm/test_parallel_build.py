@@ -16,7 +16,7 @@ from sardonyx.base.artifact_store import Store
 from sardonyx.compiler.llvm import object_code
 from sardonyx.compiler.llvm import parallel_build as build
 from sardonyx.compiler.llvm.object_code import CodeGenerationError, LoadedCode, compiled, module_text
-from sardonyx.compiler.llvm.parallel_build import Build, objects
+from sardonyx.compiler.llvm.parallel_build import Build, Module, objects
 from sardonyx.compiler.target.description import NAMED, Target, host
 
 
@@ -90,12 +90,12 @@ def test_other_threads_begin_before_somebody_asks(tmp_path: Path, here: list[str
     stored = Store(tmp_path)
     with Build(host(), stored, jobs=2) as build:
         for text in giving(1, 2, 3, 2):
-            build.add(text)
+            build.add(Module.of(text))
         for _ in range(6000):
             if len([*tmp_path.glob("object/*")]) == 3:
                 break
             time.sleep(0.01)
-        assert arguments(build.objects(giving(3, 1)), 3, 1) == [3, 1]
+        assert arguments(build.objects([*map(Module.of, giving(3, 1))]), 3, 1) == [3, 1]
     assert len(here) == 3
 
 
@@ -103,7 +103,7 @@ def test_an_error_while_texts_are_written_ends_the_others(tmp_path: Path) -> Non
     before = threading.active_count()
     with pytest.raises(ZeroDivisionError), Build(host(), Store(tmp_path), jobs=3) as build:
         for text in giving(*range(50)):
-            build.add(text)
+            build.add(Module.of(text))
         raise ZeroDivisionError
     assert threading.active_count() == before
 
@@ -162,14 +162,14 @@ def test_a_process_forked_while_others_compile_compiles_too() -> None:
     expected = [compiled(text, host()) for text in giving(*numbers)]
     with Build(host(), Store(None), jobs=4) as build:
         for text in giving(*numbers):
-            build.add(text)
+            build.add(Module.of(text))
         for _ in range(5):
             child = os.fork()
             if not child:
                 os._exit(0 if compiled(giving(7)[0], host()) == expected[7] else 1)
             _, status = os.waitpid(child, 0)
             assert os.waitstatus_to_exitcode(status) == 0
-        assert build.objects(giving(*numbers)) == expected
+        assert build.objects([*map(Module.of, giving(*numbers))]) == expected
 
 
 def test_other_passes_make_other_code(tmp_path: Path, here: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

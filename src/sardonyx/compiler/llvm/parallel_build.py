@@ -8,7 +8,8 @@ import heapq
 import logging
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -28,11 +29,32 @@ def objects(texts: Sequence[str], target: Target, store: Store, jobs: int | None
         CodeGenerationError: LLVM does not accept a text.
     """
     with Build(target, store, jobs) as build:
-        return build.objects(texts)
+        return build.objects([*map(Module.of, texts)])
 
 
-def _name(text: str, target: Target) -> str:
-    return digest(text, target.triple, target.cpu, target.features, sys.modules["sardonyx"].__version__, toolchain())
+@dataclass(frozen=True)
+class Module:
+    """A module whose text is computed only if the module must be compiled.
+
+    Attributes:
+        identity: Equal for equal texts alone.
+        length: The approximate length of the text.
+        text: Returns the text.
+    """
+
+    identity: str
+    length: int
+    text: Callable[[], str]
+
+    @staticmethod
+    def of(text: str) -> Module:
+        """Return the module of a text."""
+        return Module(text, len(text), lambda: text)
+
+
+def _name(module: Module, target: Target) -> str:
+    version = sys.modules["sardonyx"].__version__
+    return digest(module.identity, target.triple, target.cpu, target.features, version, toolchain())
 
 
 class Build:
@@ -55,7 +77,7 @@ class Build:
         self._missing = 0
         self._workers: list[threading.Thread] = []
         self._changed = threading.Condition()  # Guards the following fields.
-        self._left: list[tuple[int, str, str]] = []
+        self._left: list[tuple[int, str, Module]] = []
         self._running = 0
         self._done: dict[str, bytes] = {}
         self._failed: list[Exception] = []
@@ -71,17 +93,17 @@ class Build:
         for thread in self._workers:
             thread.join()
 
-    def add(self, text: str) -> None:
+    def add(self, module: Module) -> None:
         """Add a module to compile, unless it is compiled already."""
-        if text in self._names:
+        if module.identity in self._names:
             return
-        name = self._names[text] = _name(text, self._target)
+        name = self._names[module.identity] = _name(module, self._target)
         code = self._store.get("object", name)
         with self._changed:
             if code is not None:
                 self._done[name] = code
                 return
-            heapq.heappush(self._left, (-len(text), name, text))
+            heapq.heappush(self._left, (-module.length, name, module))
             self._changed.notify()
         self._missing += 1
         if len(self._workers) < min(self._jobs - 1, self._missing - 1):
@@ -94,29 +116,29 @@ class Build:
             else:
                 self._workers.append(thread)
 
-    def objects(self, texts: Sequence[str]) -> list[bytes]:
+    def objects(self, modules: Sequence[Module]) -> list[bytes]:
         """Return the object code of modules, in order.
 
         Raises:
             CodeGenerationError: LLVM does not accept a text.
         """
-        for text in texts:
-            self.add(text)
-        while module := self._next_here():
+        for module in modules:
+            self.add(module)
+        while waiting := self._next_here():
             raise_if_cancelled()
-            self._finish(module[0], compiled(module[1], self._target))
+            self._finish(waiting[0], compiled(waiting[1].text(), self._target))
         if self._failed:
             raise self._failed[0]
-        return [self._done[self._names[text]] for text in texts]
+        return [self._done[self._names[module.identity]] for module in modules]
 
-    def _next_here(self) -> tuple[str, str] | None:
+    def _next_here(self) -> tuple[str, Module] | None:
         """Return the next module for this thread; None if all are compiled."""
         with self._changed:
             while self._running and not self._left and not self._failed:
                 self._changed.wait()
             return heapq.heappop(self._left)[1:] if self._left and not self._failed else None
 
-    def _next_beside(self) -> tuple[str, str] | None:
+    def _next_beside(self) -> tuple[str, Module] | None:
         """Return the next module for another thread; None if no more will come."""
         with self._changed:
             while not (self._left or self._failed or self._ended):
@@ -127,10 +149,10 @@ class Build:
             return heapq.heappop(self._left)[1:]
 
     def _compile_beside(self) -> None:
-        while module := self._next_beside():
-            name, text = module
+        while waiting := self._next_beside():
+            name, module = waiting
             try:
-                self._finish(name, compiled(text, self._target))
+                self._finish(name, compiled(module.text(), self._target))
             except Exception as error:
                 self._failed.append(error)
                 return

@@ -141,10 +141,11 @@ class KernelWriter:
 
     def launch(self, items: Size, title: str, writes: Value | None = None) -> Launch:
         """Return the finished kernel with its arguments."""
+        choices = self.choice, self.fusion_choice
         return Launch(
             self.kernel.definition(NAME), tuple(self.kernel.emitter.declarations), tuple(self._buffers),
             self.kernel.sizes, items, writes or self.group.root, title, self.group, other_writes=self.group.others,
-            work=self.kernel.work, choice=self.choice, fusion_choice=self.fusion_choice,
+            work=self.kernel.work, choices=lambda: choices,
         )  # fmt: skip
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from sardonyx.compiler.analysis.patterns import Convolution
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
@@ -17,16 +15,22 @@ from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index
 from sardonyx.compiler.codegen.loop_nest import bound_at, masked, stored
 from sardonyx.compiler.kernels.conv import matrix, winograd
 from sardonyx.compiler.kernels.conv.blocked_pooling import pooling
-from sardonyx.compiler.kernels.conv.convolution import convolution, pack_weights
-from sardonyx.compiler.kernels.conv.grouped import depthwise, pack_depthwise_weights
-from sardonyx.compiler.kernels.conv.matrix import pack_matrix_weights
-from sardonyx.compiler.kernels.conv.nchw import pack_planar_weights, planar
+from sardonyx.compiler.kernels.conv.convolution import convolution
+from sardonyx.compiler.kernels.conv.grouped import depthwise
+from sardonyx.compiler.kernels.conv.nchw import planar
 from sardonyx.compiler.kernels.conv.nchw_pooling import planar_pooling
 from sardonyx.compiler.kernels.conv.runtime_packing import pack, packed_size
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Prepared, Scratch, Stage
+from sardonyx.compiler.lower.weight_packing import (
+    DepthwisePacking,
+    FilterPacking,
+    MatrixUnitPacking,
+    PlanarPacking,
+    WinogradPacking,
+)
 from sardonyx.compiler.schedule.convolution_choice import fixed, wide_axes
 from sardonyx.compiler.tiling import winograd as tiles
 from sardonyx.compiler.tiling.choice import Choice
@@ -122,9 +126,7 @@ class ImageKernel:
         epilogue = self._epilogue(conv.result, wide)
         form = f"{conv.weights.type} {schedule.packed_layout} {self.target.name}"
         if schedule.algorithm == "depthwise":
-            weights = Prepared(
-                conv.weights, form, lambda read: pack_depthwise_weights(read(conv.weights), self.target), True
-            )
+            weights = Prepared(conv.weights, form, DepthwisePacking(conv.weights, self.target), True)
             items = depthwise(
                 kernel,
                 x=image,
@@ -137,14 +139,14 @@ class ImageKernel:
                 epilogue=self._epilogue(conv.result, wide, result_type=t.FLOAT if t.is_integer(dtype) else None),
             )
         elif schedule.algorithm == "planar":
-            weights = Prepared(conv.weights, form, lambda read: pack_planar_weights(read(conv.weights)), moves=True)
+            weights = Prepared(conv.weights, form, PlanarPacking(conv.weights), moves=True)
             items = planar(
                 kernel, x=image, weights=w.pointer(weights), filters=filters, batch=shape[0], windows=windows,
                 out=out_sizes, outputs=schedule.outputs, epilogue=self._epilogue(conv.result, wide, planar=True),
             )  # fmt: skip
         elif schedule.algorithm == "matrix":
             plan = _lines(conv)
-            weights = Prepared(conv.weights, form, lambda read: pack_matrix_weights(read(conv.weights), plan))
+            weights = Prepared(conv.weights, form, MatrixUnitPacking(conv.weights, plan))
             lines = w.pointer(_lines_stage(conv, plan))
             items = matrix.multiply(kernel, plan, lines, w.pointer(weights), shape[0], len(wide), epilogue)
         elif schedule.algorithm == "winograd":
@@ -153,7 +155,7 @@ class ImageKernel:
             tile = schedule.tile
             assert tile is not None
             packed = self._packed(conv, tile) if schedule.runtime_packing else Prepared(
-                conv.weights, form, lambda read: pack_weights(read(conv.weights), tile), tile.dot_width == 1
+                conv.weights, form, FilterPacking(conv.weights, tile), tile.dot_width == 1
             )  # fmt: skip
             items = convolution(
                 kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=out_sizes, tile=tile,
@@ -188,15 +190,8 @@ class ImageKernel:
     def _winograd(
         self, conv: Convolution, schedule: ConvolutionSchedule, image: Image, form: str, epilogue: Epilogue
     ) -> Size:
-        w = self.writer
-
-        def transform(read: Callable[[Value], np.ndarray]) -> np.ndarray:
-            source = read(conv.weights)[0].astype(np.float32, copy=False)
-            if schedule.fresh:
-                return tiles.pack_weights(source, self.target)
-            return tiles.transform_weights(source, schedule.winograd_tile, self.target)
-
-        plan = self.plan(conv, schedule)
+        w, plan = self.writer, self.plan(conv, schedule)
+        transform = WinogradPacking(conv.weights, schedule.winograd_tile, self.target, schedule.fresh)
         weights: Stage | Prepared = Prepared(conv.weights, form, transform, schedule.fresh)
         if schedule.runtime_packing:
             weights = Stage(conv.weights, plan.weight_bytes)

@@ -110,6 +110,10 @@ Buffer = Value | Prepared | Scratch | Relaid | Stage | Count | str
 """Memory that an argument of a kernel points to; a string is the name of the fault flag."""
 
 
+Choices = tuple["Choice[Any] | None", "Choice[Any] | None"]
+"""The choice of a kernel's schedule, and that of fusion to leave work out of the kernel."""
+
+
 _FORK_JOIN_WORK = 5120
 """Vector FMAs that take one thread slightly longer than a fork and a join."""
 
@@ -131,8 +135,7 @@ class Launch:
         other_writes: Further written values.
         work: Estimated cost of one work item in vector FMAs; 0 if unknown.
         concurrent_loops: Number of loops that run concurrently, counting this launch and the launches that follow.
-        choice: The kernel's schedule and the rejected candidates; None without a choice, or in a restored program.
-        fusion_choice: The choice of fusion to leave work out of the kernel, e.g. the gates of a product; None without.
+        choices: Returns the choices behind the kernel, for explanations.
     """
 
     text: str
@@ -147,8 +150,17 @@ class Launch:
     other_writes: tuple[Value, ...] = ()
     work: int = 0
     concurrent_loops: int = 1
-    choice: Choice[Any] | None = None
-    fusion_choice: Choice[Any] | None = None
+    choices: Callable[[], Choices] = field(default=lambda: (None, None), compare=False)
+
+    @property
+    def choice(self) -> Choice[Any] | None:
+        """The kernel's schedule and the rejected candidates; None without a choice, or in a restored program."""
+        return self.choices()[0]
+
+    @property
+    def fusion_choice(self) -> Choice[Any] | None:
+        """The choice of fusion to leave work out of the kernel, e.g. the gates of a product; None without."""
+        return self.choices()[1]
 
     @property
     def useful_chunks(self) -> int | None:

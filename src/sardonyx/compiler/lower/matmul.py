@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from sardonyx.compiler.analysis.axis_collapsing import can_collapse
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.low_bit_weights import LowBitWeights, match_low_bits
@@ -15,7 +13,6 @@ from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import View, contiguous, merge_axes, shape_of
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Position, Reader
-from sardonyx.compiler.codegen.integer_dot import entries, parted
 from sardonyx.compiler.codegen.kernel_builder import Gated, Index
 from sardonyx.compiler.codegen.loop_nest import Unfusable, bound_at, masked, stored
 from sardonyx.compiler.codegen.prefetch_reader import Ahead
@@ -26,15 +23,13 @@ from sardonyx.compiler.kernels.gemm.gemm import (
     Packed,
     Serpentine,
     gemm,
-    pack,
     scratch_bytes,
 )
-from sardonyx.compiler.kernels.gemm.low_bits import pack_codes
 from sardonyx.compiler.kernels.gemm.operands import b_layout
-from sardonyx.compiler.kernels.matrix_tiles import WORDS
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.lower.context import KernelWriter
-from sardonyx.compiler.lower.launch import Prepared, Read, Scratch
+from sardonyx.compiler.lower.launch import Prepared, Scratch
+from sardonyx.compiler.lower.weight_packing import LowBitPacking, PanelPacking
 from sardonyx.compiler.schedule.groups import operations
 from sardonyx.compiler.tiling.gemm import (
     GemmProblem,
@@ -225,22 +220,10 @@ class Contraction:
     def _packed(self, schedule: GemmSchedule, k: Size) -> Prepared:
         b, right, columns = self.b, self.right, self.columns
         assert isinstance(k, int)
-        layout, tile = schedule.packed_layout, schedule.tile
-
-        def make(read: Read) -> np.ndarray:
-            array = strided(b, read).transpose(*right, *columns).reshape(k * layout.dot_width, -1)
-            if schedule.form == "matrix":
-                array = np.pad(array, ((0, -len(array) % (WORDS * layout.dot_width)), (0, 0)))
-            if layout.overflow_correction:
-                terms = array.T.reshape(array.shape[1], -1, 2)
-                main, apart = (_words(part.reshape(len(terms), -1).T, layout.dot_width) for part in parted(terms))
-                steps = np.arange(k, dtype=np.int32)[:, np.newaxis]
-                table = entries(apart.T, steps, tile.columns, tile.lanes)
-                return np.concatenate([pack(main, layout).ravel(), table])
-            return pack(_words(array, layout.dot_width) if layout.dot_width > 1 else array, layout)
-
+        layout = schedule.packed_layout
         source = f"{right} {columns} {b.shape} {b.strides} {b.offset}"
         source += ", whole steps" if schedule.form == "matrix" else ""
+        make = PanelPacking(b, tuple(right), tuple(columns), k, schedule)
         return Prepared(b.base, f"{layout}, {source} {self.writer.context.target.name}", make, layout.dot_width == 1)
 
     def _epilogue(self, rows: list[int], batch_rows: list[int], columns: list[int], batch_columns: list[int]):  # type: ignore[no-untyped-def]
@@ -336,26 +319,8 @@ class Contraction:
 def _packed_codes(weights: LowBitWeights, source: Value, schedule: GemmSchedule) -> Prepared:
     """Return weights of few bits in the panels of a schedule."""
     columns = schedule.tile.columns * schedule.panel_tiles
-
-    def make(read: Read) -> np.ndarray:
-        zero = None if weights.zero is None else read(weights.zero)[:, 0]
-        return pack_codes(read(weights.packed), read(weights.scale)[:, 0], zero, weights.form, columns)
-
-    return Prepared(source, f"unsigned low bits, panels of {columns} columns, {weights.form}", make)
-
-
-def _words(array: np.ndarray, dot_width: int) -> np.ndarray:
-    """Return small integers [K, columns] as 32-bit words of adjacent elements along K."""
-    depth, columns = array.shape
-    words = array.reshape(depth // dot_width, dot_width, columns).swapaxes(1, 2)
-    return np.ascontiguousarray(words).view(np.int32)[..., 0]
-
-
-def strided(view: View, read: Read) -> np.ndarray:
-    """Return the elements of a view of a constant."""
-    array = np.ascontiguousarray(read(view.base)).reshape(-1)
-    steps = [int(step) * array.itemsize for step in view.strides]  # type: ignore[arg-type]
-    return np.lib.stride_tricks.as_strided(array[int(view.offset) :], view.shape, steps)  # type: ignore[arg-type]
+    form = f"unsigned low bits, panels of {columns} columns, {weights.form}"
+    return Prepared(source, form, LowBitPacking(weights, columns))
 
 
 def _joined(operand: View, axes: Sequence[int]) -> tuple[Size, Size]:

@@ -84,7 +84,7 @@ class NativeModel:
 
         with collector_paused():  # Traversals of the graphs under construction would take a third of the time.
             function, inputs, source = lower_model(model, optimization)
-            program = Program.compile(function, threads=threads, denormals=denormals)
+            program = Program.compile(function, threads=threads, denormals=denormals, stores_kernels=True)
         return cls(program, inputs, [str(value.name) for value in model.graph.outputs], source)
 
     def reweighted(self, model: ir.Model, optimization: OptimizationLevel = "all") -> NativeModel | None:

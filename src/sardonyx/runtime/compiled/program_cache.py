@@ -7,8 +7,6 @@ compared. A file is not re-read while its inode, size and timestamps are unchang
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import itertools
 import logging
 import os
@@ -29,7 +27,7 @@ from sardonyx.base.cpu_count import thread_count
 from sardonyx.base.encrypted_files import is_encrypted
 from sardonyx.base.hooks import hook
 from sardonyx.base.thread_priority import lower_priority
-from sardonyx.compiler.llvm.object_code import toolchain
+from sardonyx.compiler.llvm.build_digest import build_digest
 from sardonyx.compiler.target.denormals import Denormals
 from sardonyx.compiler.target.description import host
 from sardonyx.compiler.tiling import overrides
@@ -46,9 +44,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PACKAGE = "sardonyx."
-
-COMPILING = ("base", "compiler", "core", "model", "ops", "rewrite", "runtime")
-"""Packages that decide the result of compilation; the packages above only request a compilation."""
 
 _BLOCK = 1 << 18
 """Bytes to read at a time, so that the block stays in the cache."""
@@ -461,36 +456,6 @@ def _tensors(model: ir.Model) -> Iterator[Any]:
                 yield attribute.value
 
 
-def _sources(folders: list[str]) -> list[str]:
-    """Return the Python files in folders, with size and modification time."""
-    files, pending = [], [*folders]
-    while pending:
-        with os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                name = entry.name
-                if name.endswith(".py"):
-                    state = entry.stat()
-                    files.append(f"{entry.path} {state.st_size} {state.st_mtime_ns}")
-                elif "." not in name and name != "__pycache__" and entry.is_dir():
-                    pending.append(entry.path)
-    return sorted(files)
-
-
-_SOURCES = "\n".join(_sources([f"{Path(__file__).parents[2]}/{part}" for part in COMPILING]))
-"""The package as this process imported it: later edits of files do not affect this process."""
-
-
-@functools.cache
 def _build() -> str:
-    """Return a digest of the target, this package and its dependencies, by the states of their files."""
-    others = [_installation(name) for name in ("numpy", "ml_dtypes", "onnx", "onnx_ir")]
-    return digest(sys.modules["sardonyx"].__version__, toolchain(), repr(host()), _SOURCES, *others)
-
-
-def _installation(name: str) -> str:
-    """Identify an installed package without importing it: its path, size and time of installation."""
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        return name
-    state = Path(spec.origin).stat()
-    return f"{spec.origin} {state.st_size} {state.st_mtime_ns}"
+    """Return a digest of the compiler and the processor of this process."""
+    return digest(build_digest(), repr(host()))

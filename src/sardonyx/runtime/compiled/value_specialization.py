@@ -140,7 +140,8 @@ class SpecializedModel:
         return _Question(self._native(question, ["answer"]), values)
 
     def _native(self, function: Function, names: Sequence[str]) -> NativeModel:
-        program = Program.compile(function, threads=self._options.threads, denormals=self._options.denormals)
+        options = self._options
+        program = Program.compile(function, threads=options.threads, denormals=options.denormals, stores_kernels=True)
         return NativeModel(program, self._inputs, names)
 
     @property
