@@ -14,10 +14,9 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sardonyx.errors import OptionError, ResourceError
-from sardonyx.privacy.answers import PrivateAnswers
 from sardonyx.runtime.session import Session
 from sardonyx.serve.http.application import Application
 from sardonyx.serve.http.connection import AccessLog, Connections
@@ -28,6 +27,9 @@ from sardonyx.serve.operations.service import ControlMode, Service, ServiceOptio
 from sardonyx.serve.protocol.limits import MODEL_NAME, Limits
 from sardonyx.serve.security.tls import Tls, require_protection
 from sardonyx.serve.security.tokens import Tokens
+
+if TYPE_CHECKING:
+    from sardonyx.privacy.answers import PrivateAnswers
 
 _log = logging.getLogger("sardonyx.serve")
 

@@ -217,7 +217,7 @@ class PlainOutcome:
     Attributes:
         results: The results by output; None if the run failed or must not be used.
         times: Nanoseconds of merging, running and dividing.
-        cpu_ns: Processor time of the run in the calling thread, in nanoseconds.
+        cpu_ns: Processor time of the run in the calling thread, in nanoseconds; 0 if it was not measured.
     """
 
     __slots__ = ("cpu_ns", "results", "times")
@@ -228,9 +228,16 @@ class PlainOutcome:
         self.cpu_ns = cpu_ns
 
 
-def execute_plain(model: ServedModel, batch: PlainBatch) -> PlainOutcome:
-    """Compute the requests of a batch as one run."""
-    begin, cpu = time.perf_counter_ns(), time.thread_time_ns()
+def execute_plain(model: ServedModel, batch: PlainBatch, is_timed: bool) -> PlainOutcome:
+    """Compute the requests of a batch as one run.
+
+    Args:
+        model: The model.
+        batch: The batch.
+        is_timed: True to measure the processor time.
+    """
+    cpu = time.thread_time_ns() if is_timed else 0
+    begin = time.perf_counter_ns()
     collector = batch.collector
     results: Sequence[Any] | None = None
     try:
@@ -245,12 +252,20 @@ def execute_plain(model: ServedModel, batch: PlainBatch) -> PlainOutcome:
             collector.is_stale = True
     except Exception:  # The general path repeats every request, and answers with its error.
         results = None
-    return PlainOutcome(results, time.perf_counter_ns() - begin, time.thread_time_ns() - cpu)
+    ns = time.perf_counter_ns() - begin
+    return PlainOutcome(results, ns, time.thread_time_ns() - cpu if is_timed else 0)
 
 
 def answer_plain(batch: PlainBatch, results: Sequence[np.ndarray]) -> bool:
     """Answer the requests of a batch; return False, before any answer, if the results need the general path."""
     requests = batch.requests
+    writer = requests[0].writer
+    if len(requests) == 1:
+        alone = writer.prepare(results)
+        if alone is None:
+            return False
+        writer.write(requests, alone)
+        return True
     writers = {id(request.writer): request.writer for request in requests}
     prepared = [(writer, writer.prepare(results)) for writer in writers.values()]
     if any(part is None for _, part in prepared):

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from google.protobuf.json_format import ParseDict
-
 from sardonyx.errors import RequestError
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol.messages import message_class
 
 CallHandler = Callable[[Service, Any], "Any | Awaitable[Any]"]
+
+
+def _fill(message: Any, value: Any, **options: bool) -> Any:
+    # Imported late: a start would load the text formats of protocol buffers, which inference does not need.
+    from google.protobuf.json_format import ParseDict
+
+    return ParseDict(value, message, **options)
 
 
 def _new(message: str, /, **fields: Any) -> Any:
@@ -49,13 +54,13 @@ def _model_metadata(service: Service, message: Any) -> Any:
 def _model_config(service: Service, message: Any) -> Any:
     config = service.model_config(message.name, message.version)
     response = _new("ModelConfigResponse")
-    ParseDict(config, response.config, ignore_unknown_fields=True)
+    _fill(response.config, config, ignore_unknown_fields=True)
     return response
 
 
 def _model_statistics(service: Service, message: Any) -> Any:
     response = _new("ModelStatisticsResponse")
-    return ParseDict(service.statistics(message.name, message.version), response, ignore_unknown_fields=True)
+    return _fill(response, service.statistics(message.name, message.version), ignore_unknown_fields=True)
 
 
 def _index(service: Service, message: Any) -> Any:
@@ -75,7 +80,7 @@ async def _unload(service: Service, message: Any) -> Any:
 def _shared_memory_status(service: Service, message: Any) -> Any:
     response = _new("SystemSharedMemoryStatusResponse")
     for region in service.shared_memory.status(message.name):
-        ParseDict(region.described(), response.regions[region.name])
+        _fill(response.regions[region.name], region.described())
     return response
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -244,6 +243,8 @@ def metrics(call: Call) -> HttpResponse:
 
 def status_page(call: Call) -> HttpResponse:
     """Return the status page."""
+    from importlib import resources  # Imported late: few servers show the page.
+
     page = resources.files("sardonyx.serve.http").joinpath("status_page.html").read_bytes()
     policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
     headers = {"content-security-policy": policy, "x-content-type-options": "nosniff"}

@@ -62,7 +62,9 @@ class Histogram:
             end: The later point, in nanoseconds.
             begins: The earlier points, ascending.
         """
-        if not begins:
+        if len(begins) <= 1:
+            for begin in begins:
+                self.add((end - begin) * 1e-9)
             return
         first, last = (bisect_left(self.bounds, (end - begin) * 1e-9) for begin in (begins[0], begins[-1]))
         if first == last:

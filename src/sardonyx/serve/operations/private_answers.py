@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sardonyx.errors import RequestError
-from sardonyx.privacy.answers import PrivateAnswers
-from sardonyx.privacy.noise import MOST_ELEMENTS
 from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.models.interface import Interface
 from sardonyx.serve.models.soundness import batch_axis_refusal
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.requests import Answer, InferRequest, RequestedOutput
+
+if TYPE_CHECKING:
+    from sardonyx.privacy.answers import PrivateAnswers
 
 
 def released_outputs(endpoint: Endpoint, policy: PrivateAnswers, request: InferRequest) -> tuple[list[str], int]:
@@ -55,6 +57,8 @@ def _rows(interface: Interface, policy: PrivateAnswers, names: list[str], reques
                     kind="unsupported", where=name,
                 )  # fmt: skip
         return 1
+    from sardonyx.privacy.noise import MOST_ELEMENTS  # Imported late: few servers have policies.
+
     counts = {array.shape[0] if array.ndim else 0 for array in request.inputs.values()}
     if len(counts) != 1:
         raise RequestError(f"expected one number of rows, got {sorted(counts)}.", where=request.model)

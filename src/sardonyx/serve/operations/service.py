@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 
 from sardonyx import __version__
 from sardonyx.errors import OptionError, RequestError, SardonyxError
-from sardonyx.privacy.answers import PrivateAnswers
 from sardonyx.runtime.session import Session
 from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.host import Host
@@ -31,6 +30,9 @@ from sardonyx.serve.operations.shared_memory import SharedMemory
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.requests import Answer, Done, InferRequest
+
+if TYPE_CHECKING:
+    from sardonyx.privacy.answers import PrivateAnswers
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +39,7 @@ _FINISHED, _SLOW = 0, 1
 
 _KEY = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
 
-_NAME = secrets.token_hex(16).encode()
+_NAME = os.urandom(16).hex().encode()
 """Begins the names of lists; a client cannot know it."""
 
 _LISTS = 64
