@@ -47,6 +47,12 @@ def values(rng: random.Random, name: str, rows: int) -> dict[str, np.ndarray]:
     return arrays
 
 
+def identity(rng: random.Random) -> str:
+    if rng.random() < 0.2:
+        return rng.choice(("", "ü", 'a"b', "a\\b", "%d", "\x7f", "x" * 513, '"id":"a"', "[1]", "\n"))
+    return f"{rng.randrange(10**12):x}"
+
+
 def http_request(rng: random.Random) -> bytes:
     name = rng.choice(list(MODELS))
     rows = 1 if name == "fixed" else rng.choice((1, 1, 1, 2, 3))
@@ -67,8 +73,8 @@ def http_request(rng: random.Random) -> bytes:
     if rng.random() < 0.2:
         outputs = ("OUTPUT1", "OUTPUT0") if name == "add_sub" else ("y",)
         body["outputs"] = [{"name": output} for output in outputs[: rng.choice((1, 2))]]
-    if rng.random() < 0.05:
-        body["id"] = "abc"
+    if rng.random() < 0.3:
+        body = {"id": identity(rng), **body} if rng.random() < 0.7 else {**body, "id": identity(rng)}
     text = json.dumps(body, separators=rng.choice(((",", ":"), (", ", ": "))))
     if not is_binary and rng.random() < 0.2:
         # One element is another word.
@@ -93,8 +99,8 @@ def grpc_message(rng: random.Random) -> bytes:
     for tensor, array in arrays.items():
         call.inputs.add(name=tensor, datatype=MODELS[name][tensor][0], shape=array.shape)
         call.raw_input_contents.append(array.tobytes())
-    if rng.random() < 0.05:
-        call.id = "abc"
+    if rng.random() < 0.3:
+        call.id = identity(rng)
     if rng.random() < 0.05:
         call.raw_input_contents[0] += b"\0"
     if name == "add_sub" and rng.random() < 0.3:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.plain import Collector, PlainBatch, PlainRequest, Writer
 from sardonyx.serve.protocol import datatypes, json_codec, number_lists
 from sardonyx.serve.protocol.datatypes import Datatype
+
+_ID = re.compile(rb"[ !#-\[\]-~]{1,512}")
+"""Ids without characters that JSON escapes."""
 
 
 class BodyTemplate:
@@ -22,6 +26,7 @@ class BodyTemplate:
         writer: Writes the answers.
         rows: The rows of a request.
         size: Bytes that the limit of the queue counts; None for those of the body.
+        has_id: True if one reader reads the id of the request.
 
     Attributes:
         begin: The text before the first value.
@@ -36,6 +41,7 @@ class BodyTemplate:
         writer: Writer,
         rows: int,
         size: int | None = None,
+        has_id: bool = False,
     ) -> None:
         self.begin = texts[0]
         self.collector = collector
@@ -44,6 +50,7 @@ class BodyTemplate:
         self._writer = writer
         self._rows = rows
         self._counted = size
+        self._has_id = has_id
 
     def read(self, data: bytes, begin: int, sink: Any, tag: Any) -> PlainRequest | None:
         """Copy the values of a body to a batch and let the request wait; return None if the bytes do not fit.
@@ -68,7 +75,32 @@ class BodyTemplate:
         request = PlainRequest(
             sink, data, position - begin if counted is None else counted, batch, self._writer, rows, tag
         )
+        if self._has_id:
+            request.id = batch.id
         return request if collector.queue.add_plain(request) else None
+
+
+def is_plain_id(text: str) -> bool:
+    """Return True if a template can read an id: it is written in every wire as it is."""
+    return _ID.fullmatch(text.encode()) is not None
+
+
+def id_reader(size: int | None) -> Any:
+    """Return a reader of the id of a request.
+
+    Args:
+        size: The number of bytes; None for an id that ends before a quote.
+    """
+
+    def read_id(data: bytes, position: int, batch: PlainBatch) -> int:
+        end = len(data) if size is None else position + size
+        match = _ID.match(data, position, end)
+        if match is None or (size is not None and match.end() != end):
+            return -1
+        batch.id = match[0]
+        return match.end()
+
+    return read_id
 
 
 def list_reader(index: int, datatype: Datatype, shape: list[int], name: str) -> Any:

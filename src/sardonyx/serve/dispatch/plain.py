@@ -61,9 +61,10 @@ class PlainRequest:
         row: The first row in the batch.
         arrival: The time of arrival, in nanoseconds of the monotonic clock.
         is_cancelled: True once the client has gone.
+        id: The client's name for the request; empty for none.
     """
 
-    __slots__ = ("arrival", "batch", "data", "is_cancelled", "row", "rows", "sink", "size", "tag", "writer")
+    __slots__ = ("arrival", "batch", "data", "id", "is_cancelled", "row", "rows", "sink", "size", "tag", "writer")
 
     def __init__(
         self, sink: Any, data: bytes, size: int, batch: PlainBatch, writer: Writer, rows: int, tag: Any = None
@@ -78,6 +79,7 @@ class PlainRequest:
         self.row = batch.rows
         self.arrival = time.monotonic_ns()
         self.is_cancelled = False
+        self.id = b""
 
     def cancel(self) -> None:
         """Forget the request, because the client has gone; a request that still waits is never computed."""
@@ -110,10 +112,11 @@ class PlainBatch:
         is_waiting: True from the first request to the run.
         is_running: True from the run to the answers.
         has_gaps: True if requests were removed, whose rows are among the others.
+        id: The id of the request that is being read.
     """
 
     __slots__ = (
-        "_feeds", "addresses", "arrays", "bytes", "collector", "has_gaps", "is_running", "is_waiting", "requests",
+        "_feeds", "addresses", "arrays", "bytes", "collector", "has_gaps", "id", "is_running", "is_waiting", "requests",
         "rows", "size",
     )  # fmt: skip
 
@@ -134,6 +137,7 @@ class PlainBatch:
         self.rows = self.size = 0
         self.requests: list[PlainRequest] = []
         self.is_waiting = self.is_running = self.has_gaps = False
+        self.id = b""
 
     def feeds(self) -> dict[str, np.ndarray]:
         """Return the inputs of the run."""
@@ -280,7 +284,7 @@ def answer_plain(batch: PlainBatch, results: Sequence[np.ndarray]) -> bool:
 def is_simple(request: InferRequest) -> bool:
     """Return True if a request has nothing that only the general path knows."""
     return (
-        not (request.id or request.sequence or request.priority or request.timeout_us)
+        not (request.sequence or request.priority or request.timeout_us)
         and not any(name != "binary_data_output" for name in request.parameters)
         and not any(output.classes or output.destination for output in request.outputs)
     )

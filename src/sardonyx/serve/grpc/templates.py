@@ -14,7 +14,7 @@ import numpy as np
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.batch import batch_key
-from sardonyx.serve.dispatch.body_templates import BodyTemplate, raw_reader
+from sardonyx.serve.dispatch.body_templates import BodyTemplate, id_reader, is_plain_id, raw_reader
 from sardonyx.serve.dispatch.plain import LARGEST, PlainRequest, is_fixed, is_simple
 from sardonyx.serve.grpc.conversion import answer_message
 from sardonyx.serve.grpc.frames import HeaderFields, unary_answer
@@ -39,8 +39,8 @@ _MISSES = 32
 _RARELY = 64
 """Calls for each new template after that."""
 
-_RAW_INPUTS, _RAW_OUTPUTS = 0x3A, 0x32
-"""Tags of the raw contents in requests and in answers."""
+_ID, _RAW_INPUTS, _RAW_OUTPUTS = 0x1A, 0x3A, 0x32
+"""Tags of ids, and of the raw contents in requests and in answers."""
 
 
 class _Kind(NamedTuple):
@@ -51,12 +51,14 @@ class _Kind(NamedTuple):
         version: The version that answers, as text.
         revision: The revision that answers.
         outputs: Index and name of every output, in order.
+        id_size: Bytes of the id of a request, which the answer repeats.
     """
 
     model: str
     version: str
     revision: int
     outputs: tuple[tuple[int, str], ...]
+    id_size: int
 
 
 class _Prepared(NamedTuple):
@@ -115,12 +117,13 @@ class GrpcWriter:
             frames, size = text
             stream = request.tag[0].to_bytes(4, "big")
             end = first + rows
-            if len(raws) == 1:
+            if len(raws) == 1 and not self._kind.id_size:
                 # Inlined: the most frequent form.
                 data, stride = raws[0]
                 answer = frames % (stream, stream, data[first * stride : end * stride], stream)
             else:
-                parts = [data[first * stride : end * stride] for data, stride in raws]
+                parts = [request.id] if self._kind.id_size else []
+                parts += [data[first * stride : end * stride] for data, stride in raws]
                 answer = frames % (stream, stream, *parts, stream)
             sink = request.sink
             sink.answer(request, answer, size)
@@ -134,7 +137,8 @@ class GrpcWriter:
             Output(name, np.zeros((rows, *shape), dtype))
             for (_, name), (dtype, shape) in zip(kind.outputs, tensors, strict=True)
         ]
-        answer = Answer(kind.model, kind.version, "", outputs, kind.revision)
+        mark = "\0" * kind.id_size
+        answer = Answer(kind.model, kind.version, mark, outputs, kind.revision)
         text: bytes = answer_message(answer).SerializeToString()
         arrays = [output.array.tobytes() for output in outputs]
         tails = [_head(_RAW_OUTPUTS, len(data)) for data in arrays]
@@ -143,6 +147,9 @@ class GrpcWriter:
             raise AssertionError("internal: raw contents are not the end of the message.")
         begin = text[: len(text) - len(tail)]
         pieces = [begin + tails[0], *tails[1:]] if tails else [begin]
+        if mark:
+            before, matched, after = pieces[0].partition(_head(_ID, kind.id_size) + mark.encode())
+            pieces[:1] = [before + matched[: -kind.id_size], after]
         return unary_answer([*pieces, b""], len(text)), len(text) + 5
 
 
@@ -229,6 +236,10 @@ class GrpcTemplates:
             or len(raw) != len(arrays) or not is_fixed(arrays)
         ):  # fmt: skip
             return None
+        identity = parsed.id.encode()
+        size = len(identity)
+        if size and not is_plain_id(parsed.id):
+            return None
         revision = model.revision
         names = list(revision.interface.outputs)
         chosen = [output.name for output in parsed.outputs] or names
@@ -248,14 +259,24 @@ class GrpcTemplates:
             raw_reader(index, array.nbytes, array.nbytes // len(array), array.dtype == np.bool_)
             for index, array in enumerate(arrays)
         ]
-        kind = _Kind(model.name, model.version, revision.number, tuple((names.index(n), n) for n in chosen))
+        kind = _Kind(model.name, model.version, revision.number, tuple((names.index(n), n) for n in chosen), size)
         writer = self._writers.get(kind)
         if writer is None:
             if len(self._writers) >= _WRITERS:
                 self._writers.clear()
             writer = self._writers[kind] = GrpcWriter(kind)
         texts = [begin + heads[0], *heads[1:], b""]
-        return BodyTemplate(texts, readers, collector, writer, rows, sum(map(len, raw)))
+        if size:
+            # The fields are in the order of their tags, and the template is proved by the message with another id.
+            before, key, after = texts[0].partition(_head(_ID, size) + identity)
+            texts[:1] = [before + key[:-size], after]
+            readers.insert(0, id_reader(size))
+            mark = b"\1" * size
+            other = type(message).FromString(texts[0] + mark + texts[1] + data[len(begin) + len(heads[0]) :])
+            message.id = mark.decode()
+            if not key or other != message:
+                return None
+        return BodyTemplate(texts, readers, collector, writer, rows, sum(map(len, raw)), bool(size))
 
 
 def _head(tag: int, size: int) -> bytes:

@@ -172,7 +172,7 @@ def described_output(name: str, datatype: Datatype, shape: Sequence[int]) -> dic
 
 
 def described_answer(
-    model: str, version: str, id: str, revision: int, outputs: Sequence[Mapping[str, Any]]
+    model: str, version: str, id: Any, revision: int, outputs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the JSON form of an answer."""
     head: dict[str, Any] = {"model_name": model, "model_version": version}

@@ -37,6 +37,7 @@ class AnswerKind(NamedTuple):
         outputs: Index, name and form (True for raw bytes) of every output, in order.
         accept: The encodings that the client accepts; None for none.
         limit: Limit of the bytes of all outputs.
+        has_id: True if the answer repeats the id of the request.
     """
 
     model: str
@@ -45,6 +46,7 @@ class AnswerKind(NamedTuple):
     outputs: tuple[tuple[int, str, bool], ...]
     accept: str | None
     limit: int
+    has_id: bool
 
 
 class _Text(NamedTuple):
@@ -88,7 +90,7 @@ class HttpWriter:
         self._kind = kind
         self._texts: dict[Any, dict[int, _Text]] = {}
         self._has_raw = any(is_raw for _, _, is_raw in kind.outputs)
-        self._is_one_list = len(kind.outputs) == 1 and not self._has_raw and kind.accept is None
+        self._is_one_list = len(kind.outputs) == 1 and not self._has_raw and kind.accept is None and not kind.has_id
 
     def prepare(self, results: Sequence[np.ndarray]) -> _Prepared | None:
         """Return the results in the form of answers; None if the results need the general path."""
@@ -134,7 +136,8 @@ class HttpWriter:
                 request.sink.answer(request, text.format % (size, values), size)
                 continue
             end = first + rows
-            parts = [encode([value for row in rows_of[first:end] for value in row]) for rows_of in lists]
+            parts = [request.id] if self._kind.has_id else []
+            parts += [encode([value for row in rows_of[first:end] for value in row]) for rows_of in lists]
             size += sum([len(part) for part in parts])
             sizes: tuple[int, ...] = (size,)
             if raws:
@@ -161,7 +164,9 @@ class HttpWriter:
             else:
                 output["data"] = msgspec.Raw(_HOLE)
             outputs.append(output)
-        text = json_codec.encode(described_answer(kind.model, kind.version, "", kind.revision, outputs))
+        # The encoder writes the characters of an id that a template reads as they are.
+        id = msgspec.Raw(b'"%b"' % _HOLE) if kind.has_id else ""
+        text = json_codec.encode(described_answer(kind.model, kind.version, id, kind.revision, outputs))
         pieces = text.split(_HOLE)
         raws = sum(is_raw for _, _, is_raw in kind.outputs)
         body = b"%b".join(piece.replace(b"%", b"%%") for piece in pieces) + b"%b" * raws

@@ -16,7 +16,14 @@ import numpy as np
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.batch import batch_key
-from sardonyx.serve.dispatch.body_templates import BodyTemplate, float_reader, list_reader, raw_reader
+from sardonyx.serve.dispatch.body_templates import (
+    BodyTemplate,
+    float_reader,
+    id_reader,
+    is_plain_id,
+    list_reader,
+    raw_reader,
+)
 from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.plain import LARGEST, PlainRequest, is_fixed, is_simple
 from sardonyx.serve.http.messages import HttpRequest
@@ -46,6 +53,13 @@ _RARELY = 64
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,9})[ \t]*\r\n", re.IGNORECASE)
 _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
+_ID_KEY = re.compile(rb'"id"[ \t\r\n]*:[ \t\r\n]*"')
+_MARK = b"id of a template"
+"""Stands for an id while a template is made."""
+
+_Reading = tuple[list[bytes], list[Any]]
+"""The texts between values, and the readers of the values."""
+
 _VARYING = ("transfer-encoding", "content-encoding", "expect", "upgrade")
 """Header fields whose requests are never plain."""
 
@@ -211,7 +225,7 @@ class HttpTemplates:
             if len(self._writers) >= _WRITERS:
                 self._writers.clear()
             writer = self._writers[kind] = HttpWriter(kind)
-        return BodyTemplate(*read, collector, writer, rows)
+        return BodyTemplate(*read, collector, writer, rows, has_id=bool(parsed.id))
 
     def _kind(
         self, revision: Revision, parsed: InferRequest, endpoint: Endpoint, accept: str | None
@@ -226,38 +240,54 @@ class HttpTemplates:
             for name, is_binary in chosen
         )
         limit, model = self._service.limits.output_bytes, endpoint.model
-        return AnswerKind(model.name, model.version, revision.number, outputs, accept, limit)
+        return AnswerKind(model.name, model.version, revision.number, outputs, accept, limit, bool(parsed.id))
 
-    def _raw(
-        self, body: bytes, parsed: InferRequest, length: int, revision: Revision
-    ) -> tuple[list[bytes], list[Any]] | None:
+    def _raw(self, body: bytes, parsed: InferRequest, length: int, revision: Revision) -> _Reading | None:
         """Return texts and readers of a body with raw values after the JSON; None if the body has other values."""
-        head = json_codec.parse_head(body[:length], self._service.options.strict_json)
-        readers = []
+        strict = self._service.options.strict_json
+        text = body[:length]
+        span = _id_span(text, parsed)
+        if span is None:
+            return None
+        texts, readers = [text[: span[0]], text[span[1] :]] if parsed.id else [text], []
+        if parsed.id:
+            readers.append(id_reader(None))
+        try:
+            head = json_codec.parse_head(_MARK.join(texts), strict)
+        except RequestError:
+            return None
+        if parsed.id and head.id != _MARK.decode():
+            return None
         for index, part in enumerate(head.inputs):
             array = parsed.inputs[part.name]
             if part.parameters.get("binary_data_size") != array.nbytes:
                 return None
-            is_bool = array.dtype == np.bool_
-            readers.append(raw_reader(index, array.nbytes, array.nbytes // len(array), is_bool))
-        return [body[:length], *(b"" for _ in readers)], readers
+            readers.append(raw_reader(index, array.nbytes, array.nbytes // len(array), array.dtype == np.bool_))
+        return [*texts, *(b"" for _ in head.inputs)], readers
 
-    def _lists(self, body: bytes, parsed: InferRequest, revision: Revision) -> tuple[list[bytes], list[Any]] | None:
+    def _lists(self, body: bytes, parsed: InferRequest, revision: Revision) -> _Reading | None:
         """Return texts and readers of a body of JSON; None if values are not flat lists."""
-        texts, position = [], 0
+        spans: list[tuple[int, int, bytes]] = []
         for match in _DATA.finditer(body):
-            texts.append(body[position : match.end() - 1])
-            position = body.find(b"]", match.end()) + 1
-            if position == 0:
+            end = body.find(b"]", match.end()) + 1
+            if end == 0:
                 return None
-        texts.append(body[position:])
-        # Other lists in these places must be the data of the inputs, in order.
-        marked = b"".join(b"%b[%d]" % (text, index) for index, text in enumerate(texts[:-1])) + texts[-1]
+            spans.append((match.end() - 1, end, b"[%d]" % len(spans)))
+        lists = [mark for _, _, mark in spans]
+        span = _id_span(body, parsed)
+        if span is None:
+            return None
+        if parsed.id:
+            spans = sorted([*spans, (*span, _MARK)])
+        ends = [0, *(end for _, end, _ in spans)]
+        texts = [body[end:begin] for end, begin in zip(ends, [*(begin for begin, _, _ in spans), None], strict=True)]
+        # Other values in these places must be the data of the inputs, in order, and the id.
+        marked = b"".join(text + mark for text, (_, _, mark) in zip(texts, spans, strict=False)) + texts[-1]
         try:
             head = json_codec.parse_head(marked, strict=True)
         except RequestError:
             return None
-        if [bytes(part.data) for part in head.inputs] != [b"[%d]" % index for index in range(len(texts) - 1)]:
+        if [bytes(part.data) for part in head.inputs] != lists or (parsed.id and head.id != _MARK.decode()):
             return None
         if any("shared_memory_region" in part.parameters for part in head.inputs):
             return None
@@ -268,4 +298,17 @@ class HttpTemplates:
                 readers.append(float_reader(index, part.shape, part.name))
             else:
                 readers.append(list_reader(index, datatype, part.shape, part.name))
+        if parsed.id:
+            readers.insert([mark for _, _, mark in spans].index(_MARK), id_reader(None))
         return texts, readers
+
+
+def _id_span(text: bytes, parsed: InferRequest) -> tuple[int, int] | None:
+    """Return where a text has the id of a request, (0, 0) for a request without an id; None if it is not known."""
+    if not parsed.id:
+        return 0, 0
+    name = parsed.id.encode()
+    for match in _ID_KEY.finditer(text):
+        if text.startswith(name + b'"', match.end()) and is_plain_id(parsed.id):
+            return match.end(), match.end() + len(name)
+    return None
