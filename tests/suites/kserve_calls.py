@@ -34,8 +34,8 @@ async def rest(url: str) -> None:
     half = InferInput("x", [2, 2], "FP16")
     half.set_data_from_numpy(np.ones((2, 2), np.float16), binary_data=True)
     output = RequestedOutput("y", {"binary_data": True})
-    wanted = InferRequest(model_name="half", infer_inputs=[half], request_outputs=[output])
-    answer = await client.infer(url, wanted, model_name="half")
+    call = InferRequest(model_name="half", infer_inputs=[half], request_outputs=[output])
+    answer = await client.infer(url, call, model_name="half")
     assert np.array_equal(answer.outputs[0].as_numpy().reshape(2, 2), np.full((2, 2), 2, np.float16))
     await client.close()
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from sardonyx.serve.models.model import Revision, ServedModel
 from sardonyx.serve.protocol.requests import InferRequest
-
-if TYPE_CHECKING:
-    from sardonyx.serve.dispatch.queue import Queue
 
 LARGEST = 64 << 10
 """Bytes of a plain request: a larger one seldom arrives at once, and its values cost more than all else."""
@@ -43,6 +40,18 @@ class Sink(Protocol):
 
     def repeat(self, request: PlainRequest) -> None:
         """Answer a request by the general path."""
+
+
+class PlainQueue(Protocol):
+    """The queue of a model, as far as plain requests use it."""
+
+    model: ServedModel
+
+    def add_plain(self, request: PlainRequest) -> bool:
+        """Let a plain request wait; return False if it must take the general path."""
+
+    def remove_plain(self, request: PlainRequest) -> None:
+        """Take a plain request out of the queue."""
 
 
 class PlainRequest:
@@ -183,7 +192,7 @@ class Collector:
         credit: Failed runs after which the collector is stale; a run that succeeds restores the number.
     """
 
-    def __init__(self, queue: Queue, revision: Revision, key: Any, rows: int) -> None:
+    def __init__(self, queue: PlainQueue, revision: Revision, key: Any, rows: int) -> None:
         self.queue = queue
         self.revision = revision
         self.key = key

@@ -12,11 +12,11 @@ from sardonyx.serve.protocol.messages import message_class
 CallHandler = Callable[[Service, Any], "Any | Awaitable[Any]"]
 
 
-def _fill(message: Any, value: Any, **options: bool) -> Any:
+def _fill(message: Any, value: Any, ignores_unknown: bool = False) -> Any:
     # Imported late: a start would load the text formats of protocol buffers, which inference does not need.
     from google.protobuf.json_format import ParseDict
 
-    return ParseDict(value, message, **options)
+    return ParseDict(value, message, ignore_unknown_fields=ignores_unknown)
 
 
 def _new(message: str, /, **fields: Any) -> Any:
@@ -54,13 +54,13 @@ def _model_metadata(service: Service, message: Any) -> Any:
 def _model_config(service: Service, message: Any) -> Any:
     config = service.model_config(message.name, message.version)
     response = _new("ModelConfigResponse")
-    _fill(response.config, config, ignore_unknown_fields=True)
+    _fill(response.config, config, ignores_unknown=True)
     return response
 
 
 def _model_statistics(service: Service, message: Any) -> Any:
     response = _new("ModelStatisticsResponse")
-    return _fill(response, service.statistics(message.name, message.version), ignore_unknown_fields=True)
+    return _fill(response, service.statistics(message.name, message.version), ignores_unknown=True)
 
 
 def _index(service: Service, message: Any) -> Any:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.protocol import json_codec
 from sardonyx.serve.protocol.refusals import REFUSALS
-
-if TYPE_CHECKING:
-    from sardonyx.serve.http.templates import HeadTemplate
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -51,7 +48,7 @@ class HttpRequest:
     body: bytes = b""
     peer: str = ""
     source: bytes = b""
-    template: HeadTemplate | None = None
+    template: Any = None
 
 
 @dataclass(slots=True)
