@@ -40,6 +40,7 @@ def test_a_code_of_one_row_is_converted_once(name: str) -> None:
     products = inner.count(FMAS[name])
     assert products >= form.codes_per_word * tile.vectors
     assert inner.count(CONVERSIONS[name]) <= products
-    # The sums of a block are added to those before, in memory, once for many products.
+    # The sums of a block are added to those before, in memory, once for many products. With 16 registers the words of
+    # 12 vectors are spilled, too: panels of fewer vectors, or words that are loaded for each product, are slower.
     stores = re.findall(SPILLS[name], inner)
-    assert len(stores) <= products // 4
+    assert len(stores) <= products // (4 if target.vector_registers >= 32 else 2)
