@@ -69,10 +69,17 @@ def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
         return {**row, "status": "no source", "reason": f"{type(error).__name__}: {error}"[:300]}
 
     def converted() -> dict[str, Any]:
-        options = {"exporter": way, "simplify": way == "sardonyx"}
-        result = sardonyx.convert(module, inputs or None, **options)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"exporter": way, "simplify": way == "sardonyx"}
+        try:
+            result = sardonyx.convert(module, inputs or None, **options)
+        except sardonyx.errors.ConversionError as error:
+            if way != "sardonyx" or "data-dependent" not in str(error):
+                raise
+            # The second of our own ways, which records the branches of the examples.
+            result = sardonyx.convert(module, inputs or None, exporter="recorded")
         report = result.report
-        return {**_reported(report), "where": report.attempts[-1].where[:300], "nodes": report.nodes}
+        by = {"by": report.way, "where": report.attempts[-1].where[:300], "nodes": report.nodes}
+        return {**_reported(report), **by}
 
     return _measured(row, began, converted)
 

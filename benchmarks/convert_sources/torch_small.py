@@ -2,62 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-Case = Callable[[], tuple[nn.Module, tuple[Any, ...]]]
-_cases: dict[str, Case] = {}
+from convert_sources.small_programs import Case, Registry, rand
+
+_registry = Registry()
+case, layer = _registry.case, _registry.layer
 
 
 def cases() -> dict[str, Case]:
     """Return programs with example inputs, by name."""
-    return dict(_cases)
-
-
-def rand(*shape: int) -> torch.Tensor:
-    """Return random numbers of a shape."""
-    return torch.randn(*shape)
-
-
-class Program(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *xs: torch.Tensor) -> Any:
-        """Return the function's result."""
-        return self.function(*xs)
-
-
-def case(*inputs: Any, name: str = "") -> Callable[[Any], Any]:
-    """Register a function, or a class of modules, with a function of its inputs."""
-
-    def register(program: Any) -> Any:
-        def build() -> tuple[nn.Module, tuple[Any, ...]]:
-            torch.manual_seed(0)
-            module = program() if isinstance(program, type) else Program(program)
-            return module.eval(), tuple(one() if callable(one) else one for one in inputs)
-
-        _cases[name or program.__name__.strip("_").lower()] = build
-        return program
-
-    return register
-
-
-def layer(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> None:
-    """Register a layer of torch."""
-
-    def build() -> tuple[nn.Module, tuple[Any, ...]]:
-        torch.manual_seed(0)
-        return make().eval(), tuple(torch.randn(*shape) for shape in shapes)
-
-    _cases[name] = build
+    return dict(_registry.cases)
 
 
 layer("mlp", lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), (3, 8))

@@ -262,7 +262,7 @@ def cases() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:
     def tokens(model: Any) -> tuple[Any, ...]:
         ids = torch.randint(3, 100, (2, 8))
         if model.config.is_encoder_decoder:
-            return {"input_ids": ids, "decoder_input_ids": ids[:, :6]}
+            return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids[:, :6].clone()}
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
     def pixels(model: Any) -> tuple[Any, ...]:

@@ -56,6 +56,8 @@ READS = {
     "index_select": (lambda x, i: torch.index_select(x, 1, i), (x(), index(6, 3)), (x(4, 6, 7), index(6, 5))),
     "gather": (lambda x, i: torch.gather(x, 1, i), (x(), index(6, 5, 3, 7))),
     "take": (torch.take, (x(), index(200, 3, 4))),
+    "put": (lambda x, i: torch.put(x, i, i * 0.5), (x(), torch.randperm(24).reshape(4, 6))),
+    "accumulated put": (lambda x, i: torch.put(x, i, i * 0.5, accumulate=True), (x(), index(200, 3, 4))),
     "take_along_dim": (lambda x, i: torch.take_along_dim(x, i, 1), (x(), index(6, 1, 3, 7))),
     "nonzero": (lambda x: torch.nonzero(x > 0), (x(),), (x(2, 3, 4),)),
     "mask": (lambda x: x[x > 0], (x(),), (x(2, 3, 4),)),

@@ -20,6 +20,15 @@ POSITIVE = MATRIX @ MATRIX.mT + torch.eye(4)
 RIGHT = x(3, 4, 2)
 WINDOW = torch.hann_window(16)
 
+
+def rebuilt(values: Any, vectors: Any) -> Any:
+    return vectors @ torch.diag_embed(values) @ vectors.mT
+
+
+def product_of(u: Any, s: Any, v: Any) -> Any:
+    return u * s[..., None, :] @ v
+
+
 SPECTRA = {
     "fft": (lambda x: torch.view_as_real(torch.fft.fft(x)), (x(2, 6, 10),), (x(3, 6, 14),)),
     "orthonormal": (lambda x: torch.view_as_real(torch.fft.rfft(x, norm="ortho")), (x(2, 6, 10),)),
@@ -27,6 +36,14 @@ SPECTRA = {
     "two axes": (lambda x: torch.fft.irfft2(torch.fft.rfft2(x) * 2), (x(2, 6, 10),)),
     "magnitude": (lambda x: torch.fft.fft2(x).abs(), (x(2, 6, 8),)),
     "angle": (lambda x: torch.fft.fft(x).angle(), (x(2, 9),)),
+    "complex products": (
+        lambda a, b: torch.view_as_real(torch.complex(a, b) @ torch.complex(b, a).mT),
+        (x(2, 6, 10), x(2, 6, 10)),
+    ),
+    "complex sums of products": (
+        lambda a, b: torch.view_as_real(torch.einsum("bij,bkj->ibk", torch.complex(a, b), torch.complex(b, a))),
+        (x(2, 6, 10), x(2, 6, 10)),
+    ),
     "shift": (torch.fft.fftshift, (x(2, 6, 9),)),
     "short time": (
         lambda x, w: torch.istft(torch.stft(x, 16, 8, window=w, return_complex=True) * 2, 16, 8, window=w),
@@ -56,6 +73,28 @@ ALGEBRA = {
     "qr": (torch.linalg.qr, (x(3, 5, 4),)),
     "qr of wide matrices": (torch.linalg.qr, (x(3, 4, 6),)),
     "complete qr": (lambda a: torch.linalg.qr(a, mode="complete"), (x(3, 6, 4),)),
+    "eigenvalues": (torch.linalg.eigvalsh, (POSITIVE,)),
+    "eigenvalues of odd size": (lambda a: torch.linalg.eigh(a.mT @ a)[0], (x(2, 6, 5),)),
+    "eigenvectors": (lambda a: rebuilt(*torch.linalg.eigh(a)), (POSITIVE,)),
+    "singular values": (torch.linalg.svdvals, (x(3, 5, 4),)),
+    "singular vectors": (lambda a: product_of(*torch.linalg.svd(a, full_matrices=False)), (x(3, 5, 3),)),
+    "singular vectors of wide matrices": (lambda a: product_of(*torch.linalg.svd(a, full_matrices=False)), (x(3, 6),)),
+    "all singular vectors": (lambda a: torch.linalg.svd(a)[0] @ torch.linalg.svd(a)[0].mT, (x(2, 5, 3),)),
+    "pinv": (torch.linalg.pinv, (x(3, 5, 4),)),
+    "pinv of rank 1": (lambda a, b: torch.linalg.pinv(a * b), (x(5, 1), x(1, 4))),
+    "least squares": (lambda a, b: torch.linalg.lstsq(a, b).solution, (x(3, 6, 4), x(3, 6, 2))),
+    "lu": (torch.linalg.lu, (MATRIX,)),
+    "lu of tall matrices": (torch.linalg.lu, (x(2, 6, 4),)),
+    "lu of wide matrices": (torch.linalg.lu_factor, (x(2, 4, 6),)),
+    "lu_solve": (lambda a, b: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), b), (MATRIX, RIGHT)),
+    "lu_solve, transposed": (
+        lambda a, b: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), b, adjoint=True),
+        (MATRIX, RIGHT),
+    ),
+    "lu_solve from the right": (
+        lambda a, b: torch.linalg.lu_solve(*torch.linalg.lu_factor(a), b.mT, left=False),
+        (MATRIX, RIGHT),
+    ),
     "power": (lambda a: torch.linalg.matrix_power(a, 5), (MATRIX / 2,)),
     "exponential": (torch.linalg.matrix_exp, (MATRIX / 2,)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import sardonyx  # noqa: E402
-from sardonyx.errors import ConversionError, OptionError  # noqa: E402
-from tests.convert.torch.conversions import converted  # noqa: E402
+from sardonyx.errors import ConversionError, OptionError, SardonyxError  # noqa: E402
+from tests.convert.torch.conversions import converted, drawn  # noqa: E402
 
 
 class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
@@ -81,6 +82,37 @@ def test_a_branch_on_data_is_refused_with_the_line() -> None:
     with pytest.raises(ConversionError) as caught:
         converted(program, torch.randn(3))
     assert "test_translation.py" in str(caught.value)
+
+
+def test_gradients_inside_of_a_program_are_captured() -> None:
+    def function(x: Any) -> Any:
+        rows = torch.func.vmap(torch.func.grad(lambda row: (row.sin() * row).sum()))(x)
+        return rows, torch.vmap(torch.dot)(x, rows)
+
+    result = converted(function, drawn(4, 6))
+    assert result.report.verdict.status == "proved"
+
+
+def test_a_refused_capture_leaves_no_transform_of_torch_active() -> None:
+    def function(x: Any) -> Any:
+        return torch.vmap(lambda row: row * 2 if bool(row.sum() > 0) else row)(x)
+
+    with contextlib.suppress(SardonyxError):
+        converted(function, drawn(4, 6))
+    # Random numbers inside of a transform are an error.
+    assert torch.rand(2, 3).shape == (2, 3)
+
+
+def test_lazy_parameters_have_the_shapes_of_the_examples() -> None:
+    result = converted(torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d()), drawn(4, 6))
+    assert result.report.verdict.status == "proved"
+
+
+def test_functions_of_unknown_shapes_are_programs_of_others() -> None:
+    def function(x: Any) -> Any:
+        return torch.histogram(x, torch.linspace(-2, 2, 6)).hist, torch.histogram(x, 4, range=(-1.0, 1.0)).hist
+
+    assert converted(function, drawn(4, 6)).report.verdict.status == "proved"
 
 
 def test_a_sample_of_a_wrong_shape_is_refused() -> None:

@@ -19,9 +19,12 @@ from unittest import mock
 
 import numpy as np
 import torch
+from torch.export import _trace
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from sardonyx.convert.imported import Options, Size
+from sardonyx.convert.torch.equal_functions import equal_functions
 from sardonyx.convert.torch.loading import load_file
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.whole_layers import whole_layers
@@ -104,6 +107,13 @@ class Program:
                 failures.append(error)
                 continue
             return Captured(exported, openness, open_sizes(exported))
+        if not any(isinstance(failure, GuardOnDataDependentSymNode) for failure in failures):
+            for openness in choices:
+                try:
+                    exported = self._export(openness, lowered=True)
+                except Exception:  # The first capture's errors name the user's line.
+                    continue
+                return Captured(exported, openness, open_sizes(exported))
         self._refusal = refusal(failures[-1], failures[0])
         raise self._refusal
 
@@ -113,11 +123,20 @@ class Program:
             return ("all" if self.open_axes is None else "declared", "first", "none")
         return ("named",) if self.options.dynamic else ("none",)
 
-    def _export(self, openness: str) -> torch.export.ExportedProgram:
-        with quiet(), evaluating(self.module), whole_layers():
-            return torch.export.export(
-                self.module, self.args, self.kwargs, dynamic_shapes=self.dynamic_shapes(openness), strict=False
-            )
+    def _export(self, openness: str, lowered: bool = False) -> torch.export.ExportedProgram:
+        """Return the program with open axes.
+
+        Args:
+            openness: The choice of open axes.
+            lowered: True to record operators below those of gradients and ``vmap``, which torch.export refuses above.
+        """
+        shapes = self.dynamic_shapes(openness)
+        with quiet(), evaluating(self.module), whole_layers(), equal_functions(), unchanged_transforms():
+            if lowered:
+                return _trace._export(
+                    self.module, self.args, self.kwargs, dynamic_shapes=shapes, strict=False, pre_dispatch=False
+                )
+            return torch.export.export(self.module, self.args, self.kwargs, dynamic_shapes=shapes, strict=False)
 
     def dynamic_shapes(self, openness: str) -> Any:
         """Return a choice of open axes as torch.export expects it."""
@@ -241,9 +260,7 @@ def program_of(source: Any, options: Options) -> Program:
 
 
 def _examples(module: torch.nn.Module, options: Options) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    examples = pytree.tree_map(
-        lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, options.examples
-    )
+    examples = pytree.tree_map(_as_example, options.examples)
     if not examples:
         import inspect
 
@@ -266,8 +283,11 @@ def _examples(module: torch.nn.Module, options: Options) -> tuple[tuple[Any, ...
     return examples, {}
 
 
-def _as_tensor(leaf: Any) -> Any:
-    return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
+def _as_example(leaf: Any) -> Any:
+    """Return an array as a tensor, and a tensor without gaps: strides would become conditions of the program."""
+    if isinstance(leaf, np.ndarray):
+        return torch.from_numpy(leaf)
+    return leaf.contiguous() if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided else leaf
 
 
 def _takes_keywords(module: torch.nn.Module, examples: Sequence[Any]) -> bool:
@@ -295,6 +315,9 @@ def _require_running(program: Program) -> None:
             copy_of_arguments = pytree.tree_map(
                 lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, (program.args, program.kwargs)
             )
+            states = (*program.module.parameters(), *program.module.buffers())
+            if any(torch.nn.parameter.is_lazy(state) for state in states):
+                program.module(*program.args, **program.kwargs)  # Gives lazy parameters their shapes.
             module = copy.deepcopy(program.module) if any(True for _ in program.module.buffers()) else program.module
             module(*copy_of_arguments[0], **copy_of_arguments[1])
     except Exception as error:  # The user's program raises any exception.
@@ -328,8 +351,6 @@ def quiet() -> Iterator[None]:
     """Silence the warnings of torch, and its print of the graph of a refused program; errors remain exceptions."""
     import logging
 
-    from torch.export import _trace
-
     loggers = [logging.getLogger(name) for name in ("torch.export", "torch.fx", "torch._dynamo", "torch.onnx")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -342,6 +363,17 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def unchanged_transforms() -> Iterator[None]:
+    """Leave the transforms of ``torch.func`` that are active unchanged; a refused capture keeps those it was in."""
+    functions = torch._C._functorch
+    depth = functions.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    finally:
+        functions.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
 def refusal(error: Exception, first: Exception | None = None) -> ConversionError:

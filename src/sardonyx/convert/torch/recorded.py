@@ -18,7 +18,8 @@ from torch.export._draft_export import FailureType, draft_export
 
 from sardonyx.convert.imported import Imported
 from sardonyx.convert.torch import translation
-from sardonyx.convert.torch.capture import Program, Runner, evaluating, quiet, refusal
+from sardonyx.convert.torch.capture import Program, Runner, evaluating, quiet, refusal, unchanged_transforms
+from sardonyx.convert.torch.equal_functions import equal_functions
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.whole_layers import whole_layers
 from sardonyx.errors import ConversionError, EvaluationError
@@ -50,7 +51,7 @@ def _recorded(program: Program, error: ConversionError) -> torch.export.Exported
     failure: Exception = error
     for openness in program.choices():
         try:
-            with quiet(), evaluating(program.module), whole_layers():
+            with quiet(), evaluating(program.module), whole_layers(), equal_functions(), unchanged_transforms():
                 exported = draft_export(
                     program.module,
                     program.args,

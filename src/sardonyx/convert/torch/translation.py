@@ -30,7 +30,7 @@ from sardonyx.core.export.export import to_model
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType
-from sardonyx.errors import ConversionError, SardonyxError
+from sardonyx.errors import ConversionError, EvaluationError, SardonyxError
 from sardonyx.ops.nodes import written_opset
 
 OPSET = 20
@@ -82,6 +82,20 @@ def read(program: Program) -> Imported:
         inner=lambda feeds: _inner_values(exported, runner, feeds),
         notes=tuple(notes),
     )
+
+
+def read_narrower(program: Program) -> Imported:
+    """Return a program that differs at other sizes as a model with fewer open sizes.
+
+    torch captures some operators for the sizes of the examples alone.
+
+    Raises:
+        ConversionError: No size is open, or torch refuses the program.
+    """
+    if not program.narrow():
+        raise ConversionError("no size is open that could be fixed", where="the open sizes")
+    program.notes.append("fewer sizes are open: with all of them the model was not proved")
+    return read(program)
 
 
 class _Translation:
@@ -342,8 +356,13 @@ def _inner_values(exported: Any, runner: Runner, feeds: Mapping[str, Any]) -> It
         return value
 
     interpreter = type("Recorder", (torch.fx.Interpreter,), {"run_node": run_node})(exported.graph_module)
-    with torch.no_grad(), quiet():
-        interpreter.run(*_interpreted_inputs(exported, runner, feeds))
+    try:
+        with torch.no_grad(), quiet():
+            interpreter.run(*_interpreted_inputs(exported, runner, feeds))
+    except Exception as error:  # A program that torch captured for other sizes raises any exception.
+        location = results[-1][1] if results else "the program"
+        problem = f"the captured program fails after {location}: {type(error).__name__}: {str(error)[:200]}"
+        raise EvaluationError(problem, where="torch.export") from error
     yield from results
 
 

@@ -112,6 +112,7 @@ def _plain_fake(
     x: Any, states: Sequence[Any], params: Any, biases: bool, layers: int, dropout: float, train: bool,
     bidirectional: bool, batch_first: bool,
 ) -> Any:  # fmt: skip
+    torch._check(x.shape[-1] == params[0].shape[-1])  # Replaces the module's own check.
     features = states[0].shape[-1] * (2 if bidirectional else 1)
     return x.new_empty(*x.shape[:-1], features), *[torch.empty_like(state) for state in states]
 

@@ -92,7 +92,8 @@ def _write_value(w: GraphWriter, value: Value, operands: list[ir.Value]) -> Any:
     if isinstance(value.type, TupleType):
         for type_, output in zip(value.type.results, outputs, strict=True):
             w.binds_sizes(type_, output)
-            _declare(w, output, type_)
+            if not (isinstance(type_, TensorType) and t.kind(type_.dtype) == "complex"):
+                _declare(w, output, type_)
     elif isinstance(outputs, ir.Value) and not _is_complex(value) and value.op != "bind":
         _declare(w, outputs, value.type)
         _name(w, outputs, value)

@@ -269,14 +269,37 @@ def _contract(
     dtype: DType,
 ) -> Any:
     wide = t.INT32 if t.is_integer(dtype) and dtype.bitwidth < 32 else _SUMMED.get(dtype, dtype)
-    if t.kind(dtype) == "complex":
-        raise UnsupportedError("sums of products of complex numbers have no ONNX form.", where=value.origin)
-    a, b = (w.cast(v, wide, _dtype(o)) for v, o in zip((x, y), value.operands, strict=True))
     ranks = [len(_shape(operand)) for operand in value.operands]
+    equation = _equation(ranks, batch, left, right)
+    if t.kind(dtype) == "complex":
+        (a, b), (c, d) = ([_part_of(w, v, i) for i in (0, 1)] for v in (x, y))
+        real = w.node("Sub", _products(w, a, c, equation), _products(w, b, d, equation))
+        imaginary = w.node("Add", _products(w, a, d, equation), _products(w, b, c, equation))
+        last = w.constant(np.array([-1]))
+        return w.node("Concat", *(w.node("Unsqueeze", v, last) for v in (real, imaginary)), axis=-1)
+    a, b = (w.cast(v, wide, _dtype(o)) for v, o in zip((x, y), value.operands, strict=True))
+    return w.cast(_products(w, a, b, equation), dtype, wide)
+
+
+def _part_of(w: GraphWriter, x: ir.Value, i: int) -> ir.Value:
+    """Return the real parts (0) or the imaginary parts (1) of pairs."""
+    return w.node("Gather", x, w.constant(np.array(i)), axis=-1)  # type: ignore[no-any-return]
+
+
+def _products(w: GraphWriter, x: ir.Value, y: ir.Value, equation: str | None) -> ir.Value:
+    """Return sums of products of real numbers; the equation is None for a plain product of matrices."""
+    if equation is None:
+        return w.node("MatMul", x, y)  # type: ignore[no-any-return]
+    return w.node("Einsum", x, y, equation=equation)  # type: ignore[no-any-return]
+
+
+def _equation(
+    ranks: Sequence[int], batch: Sequence[tuple[int, int]], left: Sequence[int], right: Sequence[int]
+) -> str | None:
+    """Return the equation of ``Einsum`` for a contraction; None if ``MatMul`` computes the contraction."""
     n = len(batch)
-    plain = list(batch) == [(i, i) for i in range(n)] and (left, right) == ((n + 1,), (n,)) and ranks == [n + 2, n + 2]
-    if plain:
-        return w.cast(w.node("MatMul", a, b), dtype, wide)
+    if list(batch) == [(i, i) for i in range(n)] and (*left, *right) == (n + 1, n) and list(ranks) == [n + 2, n + 2]:
+        return None
     letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     first = [next(letters) for _ in range(ranks[0])]
     pairs = {j: first[i] for i, j in (*batch, *zip(left, right, strict=True))}
@@ -284,8 +307,7 @@ def _contract(
     shared = [first[i] for i, _ in batch]
     free = [c for i, c in enumerate(first) if i not in left and c not in shared]
     other = [c for c in second if c not in first]
-    equation = f"{''.join(first)},{''.join(second)}->{''.join((*shared, *free, *other))}"
-    return w.cast(w.node("Einsum", a, b, equation=equation), dtype, wide)
+    return f"{''.join(first)},{''.join(second)}->{''.join((*shared, *free, *other))}"
 
 
 @onnx_form("convolve")

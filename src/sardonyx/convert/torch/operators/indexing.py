@@ -70,6 +70,13 @@ def _take(x: Tensor, index: Tensor) -> Tensor:
     return onnx.Gather(reshaped(x, [L.product(x.shape)]), as_long(index), axis=0)  # type: ignore[no-any-return]
 
 
+@aten("put.default")
+def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    flat = reshaped(x, [L.product(x.shape)])
+    at, values = (reshaped(v, [L.product(v.shape)]) for v in (index, source))
+    return reshaped(_scattered(flat, 0, at, values, "add" if accumulate else "none"), x.shape)
+
+
 @aten("take_along_dim.default")
 def _take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     if dim is None:
@@ -87,6 +94,12 @@ def _take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tenso
 @aten("nonzero.default", "argwhere.default")
 def _nonzero(x: Tensor) -> Tensor:
     return positions(x)
+
+
+@aten("nonzero_static.default")
+def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    rows = L.concat([positions(x), L.full((size, x.rank), fill_value, t.INT64)], 0)
+    return L.slice_(rows, 0, 0, size)
 
 
 @aten("nonzero_numpy.default", "where.default")

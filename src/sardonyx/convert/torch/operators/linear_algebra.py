@@ -58,22 +58,24 @@ def _last(x: Tensor, axis: int) -> Size:
     return x.shape[axis]
 
 
-def _column(x: Tensor, k: Tensor) -> Tensor:
+def column_of(x: Tensor, k: Tensor) -> Tensor:
     """Return column k of matrices, as a column."""
     return L.take(x, L.reshape(k, [1]), x.rank - 1)
 
 
-def _row(x: Tensor, k: Tensor) -> Tensor:
+def row_of(x: Tensor, k: Tensor) -> Tensor:
     """Return row k of matrices, as a row."""
     return L.take(x, L.reshape(k, [1]), x.rank - 2)
 
 
-def _rows_of(x: Tensor) -> Tensor:
+def row_numbers(x: Tensor) -> Tensor:
     """Return the numbers of rows, as a column."""
     return L.unsqueeze(L.arange(x.shape[-2]), [1])
 
 
-def _repeat(count: Size, state: Sequence[Tensor], body: Callable[..., Sequence[Tensor]]) -> tuple[Tensor, ...]:
+def repeated(count: Size, state: Sequence[Tensor], body: Callable[..., Sequence[Tensor]]) -> tuple[Tensor, ...]:
+    """Return the state after ``count`` steps; the body has the step's number and the state."""
+
     def step(i: Tensor, *values: Any) -> Any:
         return None, body(i, *values), ()
 
@@ -81,16 +83,16 @@ def _repeat(count: Size, state: Sequence[Tensor], body: Callable[..., Sequence[T
     return final
 
 
-def _exchanged(x: Tensor, k: Tensor, pivot: Tensor) -> Tensor:
+def exchanged(x: Tensor, k: Tensor, pivot: Tensor) -> Tensor:
     """Exchange row k and row ``pivot`` (one a matrix, [..., 1, 1])."""
-    rows = L.broadcast_to(_rows_of(x), (*x.shape[:-2], x.shape[-2], 1))
+    rows = L.broadcast_to(row_numbers(x), (*x.shape[:-2], x.shape[-2], 1))
     order = L.where(L.equal(rows, k), pivot, L.where(L.equal(rows, pivot), k, rows))
     return L.gather_elements(x, L.broadcast_to(order, x.shape), x.rank - 2)
 
 
-def _pivot(x: Tensor, k: Tensor) -> Tensor:
+def pivot_row(x: Tensor, k: Tensor) -> Tensor:
     """Return the row, from k on, of the largest element of column k, as [..., 1, 1]."""
-    size = L.where(_rows_of(x) >= k, L.abs_(_column(x, k)), L.constant(-1, x.dtype))
+    size = L.where(row_numbers(x) >= k, L.abs_(column_of(x, k)), L.constant(-1, x.dtype))
     return L.argmax(size, x.rank - 2, keepdims=True)
 
 
@@ -102,13 +104,13 @@ def _eliminated(a: Tensor, b: Tensor) -> Tensor:
     b = L.broadcast_to(b, (*batch, *b.shape[-2:]))
 
     def step(k: Tensor, x: Any) -> Sequence[Tensor]:
-        x = _exchanged(x, k, _pivot(x, k))
-        top = _row(x, k)
+        x = exchanged(x, k, pivot_row(x, k))
+        top = row_of(x, k)
         top = top / L.take(top, L.reshape(k, [1]), top.rank - 1)
-        others = x - _column(x, k) * top
-        return [L.where(L.equal(_rows_of(x), k), top, others)]
+        others = x - column_of(x, k) * top
+        return [L.where(L.equal(row_numbers(x), k), top, others)]
 
-    (x,) = _repeat(n, [L.concat([a, b], -1)], step)
+    (x,) = repeated(n, [L.concat([a, b], -1)], step)
     return L.slice_(x, -1, n, x.shape[-1])
 
 
@@ -118,18 +120,19 @@ def _identity_like(a: Tensor) -> Tensor:
     return L.broadcast_to(eye, a.shape)
 
 
-def _no_error(a: Tensor) -> Tensor:
+def no_error(a: Tensor) -> Tensor:
+    """Return the codes of success of factorizations, one a matrix."""
     return L.full(a.shape[:-2], 0, t.INT32)
 
 
-@aten("linalg_inv.default", "inverse.default", "linalg_pinv.default")
+@aten("linalg_inv.default", "inverse.default")
 def _inverse(a: Tensor, *_: Any, **__: Any) -> Tensor:
     return _eliminated(a, _identity_like(a))
 
 
 @aten("linalg_inv_ex.default")
 def _inverse_ex(a: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tensor]:
-    return _inverse(a), _no_error(a)
+    return _inverse(a), no_error(a)
 
 
 def _solution(a: Tensor, b: Tensor, left: bool) -> Tensor:
@@ -148,12 +151,12 @@ def _solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
 
 @aten("linalg_solve_ex.default")
 def _solve_ex(a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False) -> tuple[Tensor, Tensor]:
-    return _solution(a, b, left), _no_error(a)
+    return _solution(a, b, left), no_error(a)
 
 
 @aten("_linalg_solve_ex.default")
 def _solve_full(a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False) -> tuple[Any, ...]:
-    return _solution(a, b, left), None, None, _no_error(a)
+    return _solution(a, b, left), None, None, no_error(a)
 
 
 @aten("linalg_det.default", "det.default")
@@ -171,18 +174,18 @@ def _sign_and_logarithm(a: Tensor) -> tuple[Tensor, Tensor]:
     one = L.full(a.shape[:-2], 1, a.dtype)
 
     def step(k: Tensor, x: Any, sign: Any, total: Any) -> Sequence[Tensor]:
-        pivot = _pivot(x, k)
+        pivot = pivot_row(x, k)
         swapped = L.reshape(L.not_equal(pivot, k), x.shape[:-2])
-        x = _exchanged(x, k, pivot)
-        top = _row(x, k)
+        x = exchanged(x, k, pivot)
+        top = row_of(x, k)
         head = L.take(top, L.reshape(k, [1]), top.rank - 1)
-        below = _rows_of(x) > k
-        x = L.where(below, x - _column(x, k) / head * top, x)
+        below = row_numbers(x) > k
+        x = L.where(below, x - column_of(x, k) / head * top, x)
         value = L.reshape(head, x.shape[:-2])
         sign = L.where(swapped, -sign, sign) * L.sign(value)
         return [x, sign, total + L.log(L.abs_(value))]
 
-    _, sign, total = _repeat(n, [a, one, L.zeros_like(one)], step)
+    _, sign, total = repeated(n, [a, one, L.zeros_like(one)], step)
     return sign, total
 
 
@@ -209,13 +212,13 @@ def _cholesky_of(a: Tensor) -> Tensor:
     n = _last(a, -1)
 
     def step(k: Tensor, lower: Any) -> Sequence[Tensor]:
-        rest = _column(a, k) - L.matmul(lower, L.swap_axes(_row(lower, k), -1, -2))
+        rest = column_of(a, k) - L.matmul(lower, L.swap_axes(row_of(lower, k), -1, -2))
         root = L.sqrt(L.take(rest, L.reshape(k, [1]), rest.rank - 2))
-        column = L.where(_rows_of(a) >= k, rest / root, L.zero(a.dtype))
+        column = L.where(row_numbers(a) >= k, rest / root, L.zero(a.dtype))
         at = L.equal(L.arange(n), k)
         return [L.where(at, column, lower)]
 
-    (lower,) = _repeat(n, [L.zeros_like(a)], step)
+    (lower,) = repeated(n, [L.zeros_like(a)], step)
     return lower
 
 
@@ -227,10 +230,11 @@ def _cholesky(a: Tensor, upper: bool = False, **_: Any) -> Tensor:
 
 @aten("linalg_cholesky_ex.default")
 def _cholesky_ex(a: Tensor, *, upper: bool = False, check_errors: bool = False) -> tuple[Tensor, Tensor]:
-    return _cholesky(a, upper), _no_error(a)
+    return _cholesky(a, upper), no_error(a)
 
 
-def _triangular(a: Tensor, b: Tensor, upper: bool, unit: bool) -> Tensor:
+def triangular_solution(a: Tensor, b: Tensor, upper: bool, unit: bool) -> Tensor:
+    """Return the solutions of triangular systems; the other triangle is not read, nor is a unit diagonal."""
     n = _last(a, -1)
     batch = L.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = L.broadcast_to(a, (*batch, *a.shape[-2:]))
@@ -240,19 +244,19 @@ def _triangular(a: Tensor, b: Tensor, upper: bool, unit: bool) -> Tensor:
 
     def step(i: Tensor, x: Any) -> Sequence[Tensor]:
         k = L.number(n) - 1 - i if upper else i
-        rest = _row(b, k) - L.matmul(_row(a, k), x)
-        value = rest if unit else rest / L.take(_row(a, k), L.reshape(k, [1]), a.rank - 1)
-        return [L.where(L.equal(_rows_of(x), k), value, x)]
+        rest = row_of(b, k) - L.matmul(row_of(a, k), x)
+        value = rest if unit else rest / L.take(row_of(a, k), L.reshape(k, [1]), a.rank - 1)
+        return [L.where(L.equal(row_numbers(x), k), value, x)]
 
-    (x,) = _repeat(n, [L.zeros_like(b)], step)
+    (x,) = repeated(n, [L.zeros_like(b)], step)
     return x
 
 
 @aten("linalg_solve_triangular.default")
 def _solve_triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
     if left:
-        return _triangular(a, b, upper, unitriangular)
-    transposed = _triangular(L.swap_axes(a, -1, -2), L.swap_axes(b, -1, -2), not upper, unitriangular)
+        return triangular_solution(a, b, upper, unitriangular)
+    transposed = triangular_solution(L.swap_axes(a, -1, -2), L.swap_axes(b, -1, -2), not upper, unitriangular)
     return L.swap_axes(transposed, -1, -2)
 
 
@@ -261,14 +265,14 @@ def _triangular_solve(
     b: Tensor, a: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[Tensor, Tensor]:
     if transpose:
-        return _triangular(L.swap_axes(a, -1, -2), b, not upper, unitriangular), a
-    return _triangular(a, b, upper, unitriangular), a
+        return triangular_solution(L.swap_axes(a, -1, -2), b, not upper, unitriangular), a
+    return triangular_solution(a, b, upper, unitriangular), a
 
 
 @aten("cholesky_solve.default")
 def _cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
     lower = L.swap_axes(factor, -1, -2) if upper else factor
-    return _triangular(L.swap_axes(lower, -1, -2), _triangular(lower, b, False, False), True, False)
+    return triangular_solution(L.swap_axes(lower, -1, -2), triangular_solution(lower, b, False, False), True, False)
 
 
 @aten("cholesky_inverse.default")
@@ -277,18 +281,19 @@ def _cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
 
 
 @aten("linalg_qr.default")
-def _qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+def qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    """Return orthonormal columns Q and upper triangular R, with the signs of LAPACK."""
     rows, columns = a.shape[-2:]
     count = dim_min(rows, columns)
     square = (*a.shape[:-2], rows, rows)
     eye = L.cast(L.equal(L.unsqueeze(L.arange(rows), [1]), L.unsqueeze(L.arange(rows), [0])), a.dtype)
 
     def step(k: Tensor, r: Any, q: Any) -> Sequence[Tensor]:
-        column = L.where(_rows_of(r) >= k, _column(r, k), L.zero(a.dtype))
+        column = L.where(row_numbers(r) >= k, column_of(r, k), L.zero(a.dtype))
         length = L.sqrt(L.reduce_sum(column * column, [-2], keepdims=True))
         head = L.take(column, L.reshape(k, [1]), column.rank - 2)
         signed = L.where(head < 0, -length, length)
-        v = column + L.where(L.equal(_rows_of(r), k), signed, L.zero(a.dtype))
+        v = column + L.where(L.equal(row_numbers(r), k), signed, L.zero(a.dtype))
         square_length = L.reduce_sum(v * v, [-2], keepdims=True)
         # The last row of a square matrix has nothing below: LAPACK does not reflect it.
         still = L.equal(square_length, 0) | L.equal(k, L.number(rows) - 1)
@@ -298,7 +303,7 @@ def _qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
         q = q - factor * L.matmul(q, v) * transposed
         return [r, q]
 
-    r, q = _repeat(count, [a, L.broadcast_to(eye, square)], step)
+    r, q = repeated(count, [a, L.broadcast_to(eye, square)], step)
     r = L.where(L.unsqueeze(L.arange(columns), [0]) >= L.unsqueeze(L.arange(rows), [1]), r, L.zero(a.dtype))
     if mode == "complete":
         return q, r

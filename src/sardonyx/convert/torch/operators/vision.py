@@ -5,6 +5,7 @@ from __future__ import annotations
 from sardonyx.convert.torch.operators.promotion import cast
 from sardonyx.convert.torch.operators.registry import aten
 from sardonyx.core import language as L
+from sardonyx.core.dim import Size, floor_div
 from sardonyx.core.eval.tensor import Tensor
 from sardonyx.core.ir import types as t
 from sardonyx.errors import UnsupportedError
@@ -46,6 +47,55 @@ def _roi_pool(
 ) -> tuple[Tensor, Tensor | None]:
     pooled = onnx.MaxRoiPool(x, rois, pooled_shape=[pooled_height, pooled_width], spatial_scale=float(spatial_scale))
     return pooled, None
+
+
+def _of_position(x: Tensor, height: int, width: int) -> Tensor:
+    """Return regions [n, c, height, width] of [n, c * height * width, height, width], a channel a position."""
+    count = height * width
+    channels = floor_div(x.shape[1], count)
+    pairs = L.reshape(x, (x.shape[0], channels, count * count))
+    own = L.take(pairs, L.constant([i * (count + 1) for i in range(count)], t.INT64), 2)
+    return L.reshape(own, (x.shape[0], channels, height, width))
+
+
+@aten("torchvision.ps_roi_align.default")
+def _ps_roi_align(
+    x: Tensor, rois: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int, sampling_ratio: int
+) -> tuple[Tensor, Tensor | None]:
+    aligned = _roi_align(x, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio, True)
+    return _of_position(aligned, pooled_height, pooled_width), None
+
+
+@aten("torchvision.ps_roi_pool.default")
+def _ps_roi_pool(
+    x: Tensor, rois: Tensor, spatial_scale: float, pooled_height: int, pooled_width: int
+) -> tuple[Tensor, Tensor | None]:
+    boxes, batch = _split_rois(rois)
+    # Halves are rounded away from zero, unlike ONNX's Round.
+    edges = L.sign(boxes) * L.floor(L.abs_(boxes * float(spatial_scale)) + 0.5)
+    rows = _bins(L.entry(edges, 1, 1), L.entry(edges, 3, 1), pooled_height, x.shape[2])
+    columns = _bins(L.entry(edges, 0, 1), L.entry(edges, 2, 1), pooled_width, x.shape[3])
+    regions = L.take(x, batch, 0)
+    sums = L.einsum("ncyx,npy,nqx->ncpq", regions, rows, columns)
+    counts = L.einsum("npy,nqx->npq", rows, columns)
+    means = sums / L.unsqueeze(L.maximum(counts, L.ones_like(counts)), [1])
+    return _of_position(means, pooled_height, pooled_width), None
+
+
+def _bins(start: Tensor, end: Tensor, count: int, size: Size) -> Tensor:
+    """Return 1 for the cells [n, count, size] of each bin between edges [n], else 0."""
+    width = L.maximum(end - start, L.ones_like(start)) / count
+    numbers = L.cast(L.arange(count), start.dtype)
+    start, width = L.unsqueeze(start, [1]), L.unsqueeze(width, [1])
+    last = L.cast(L.number(size) - 1, start.dtype)
+    # torchvision never reads the last cell of an axis.
+    low, high = (
+        L.minimum(L.maximum(edge + start, L.zero(start.dtype)), last)
+        for edge in (L.floor(numbers * width), L.ceil((numbers + 1) * width))
+    )
+    cells = L.cast(L.arange(size), start.dtype)
+    inside = (cells >= L.unsqueeze(low, [2])) & (cells < L.unsqueeze(high, [2]))
+    return L.cast(inside, start.dtype)
 
 
 @aten("torchvision.deform_conv2d.default")

@@ -1,0 +1,79 @@
+"""Functions of torch that torch.export refuses, replaced by equal programs while a program is captured.
+
+Each reads values of tensors: to check them, or for the shape of a result that few programs use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+
+
+@contextlib.contextmanager
+def equal_functions() -> Iterator[None]:
+    """Replace the functions inside of the ``with`` statement."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, function in (
+            (torch.linalg, "lstsq", _least_squares),
+            (torch, "histogram", _histogram),
+            (torch, "cov", _covariance),
+            (torch.Tensor, "cov", _covariance),
+            (torch, "corrcoef", _correlation),
+            (torch.Tensor, "corrcoef", _correlation),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, function))
+        yield
+
+
+def _least_squares(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
+    """Return the solution alone: the shape of the residuals depends on the rank, which torch refuses to capture."""
+    is_vector = b.ndim == a.ndim - 1
+    solution = torch.linalg.pinv(a, rtol=rcond) @ (b.unsqueeze(-1) if is_vector else b)
+    nothing = a.new_empty(0)
+    return torch.return_types.linalg_lstsq(
+        (solution.squeeze(-1) if is_vector else solution, nothing, nothing.long(), nothing)
+    )
+
+
+def _histogram(x: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False) -> Any:
+    """Return a histogram from operators that torch captures."""
+    if isinstance(bins, int):
+        low, high = range or (x.min(), x.max())
+        bins = low + (high - low) * torch.linspace(0, 1, bins + 1, dtype=x.dtype)
+    flat = x.reshape(-1, 1)
+    is_last = torch.arange(bins.shape[0] - 1) == bins.shape[0] - 2
+    inside = (flat >= bins[:-1]) & ((flat < bins[1:]) | (is_last & (flat == bins[1:])))
+    counts = (inside * (1 if weight is None else weight.reshape(-1, 1))).sum(0).to(x.dtype)
+    if density:
+        counts = counts / (counts.sum() * bins.diff())
+    return torch.return_types.histogram((counts, bins))
+
+
+def _covariance(x: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+    """Return the covariance of rows, or of one row with itself; the weights are not checked."""
+    rows = x.unsqueeze(0) if x.ndim < 2 else x
+    if fweights is None and aweights is None:
+        centered = rows - rows.mean(1, keepdim=True)
+        result = centered @ centered.mT.conj() / (rows.shape[1] - correction)
+    else:
+        weights = torch.ones_like(rows[0]) if fweights is None else fweights.to(rows.dtype)
+        if aweights is not None:
+            weights = weights * aweights
+        total = weights.sum()
+        lost = correction if aweights is None else correction * (weights * aweights).sum() / total
+        centered = rows - (rows * weights).sum(1, keepdim=True) / total
+        result = (centered * weights) @ centered.mT.conj() / (total - lost)
+    return result.squeeze() if x.ndim < 2 else result
+
+
+def _correlation(x: Any) -> Any:
+    """Return the correlation of rows."""
+    covariance = _covariance(x)
+    if covariance.ndim == 0:
+        return covariance / covariance
+    deviation = covariance.diagonal().sqrt()
+    return (covariance / deviation[:, None] / deviation[None]).clamp(-1, 1)
