@@ -31,6 +31,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "simplify": "Fold constants and remove redundant nodes: `optimize` with bit-exact rewrites only.",
         "fp16": "Convert float32 to float16 or bfloat16, keeping float32 where operators or accuracy need it.",
         "quantize": "Quantize weights and activations, or weights alone, and measure the error of the outputs.",
+        "factorize": "Replace layers by two of low rank where that is smaller, and measure the error of the outputs.",
+        "cluster": "Share the weights of layers by palettes, and measure the error of the outputs.",
         "prune": "Remove channels, heads or layers, or set weights to zero, and measure the error of the outputs.",
         "compress": "Search for the smallest and fastest model that keeps a budget of accuracy, size and time.",
         "extract": "Cut out the part of a model between named tensors.",

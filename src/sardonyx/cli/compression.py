@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
-from sardonyx.compress.evidence import METRICS, Evaluate, stored_metric
+from sardonyx.cli.output import console
+from sardonyx.compress.evidence import METRICS, Evaluate, Evidence, stored_metric
 from sardonyx.model import load
 
 Samples = Annotated[
@@ -43,3 +46,29 @@ def evaluate_of(
 ) -> Evaluate | None:
     """Return the metric of ``--eval``; None without."""
     return None if evaluation is None else stored_metric(metric_name, evaluation, load(model), preprocess)
+
+
+def show_layers(layers: Iterable[tuple[str, str, str]], most: int = 20) -> None:
+    """Print the name, operator and reason of layers that stay; layers that changed have no reason."""
+    unchanged = [layer for layer in layers if layer[2]]
+    if not unchanged:
+        return
+    table = Table(title="Layers that stay", title_justify="left", header_style="bold")
+    for column in ("node", "operator", "why"):
+        table.add_column(column, overflow="fold")
+    for layer in unchanged[:most]:
+        table.add_row(*layer)
+    console.print(table)
+
+
+def show_evidence(evidence: Evidence) -> None:
+    """Print the errors of the outputs, and the metric with the verdict."""
+    if not evidence.outputs:
+        console.print(f"Accuracy: {evidence.judged}.", markup=False)
+    for error in evidence.outputs:
+        console.print(f"{error.name}: SQNR {error.sqnr:.1f} dB ({evidence.judged}).", markup=False)
+    change = evidence.metric
+    if change is not None:
+        console.print(
+            f"Metric: {change.before:.4g} -> {change.after:.4g}; {evidence.verdict}: {evidence.reason}.", markup=False
+        )

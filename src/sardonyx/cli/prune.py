@@ -108,12 +108,4 @@ def _show(report: PruningReport) -> None:
         for layer in fixed[:20]:
             table.add_row(layer.name, layer.op_type, layer.fixed)
         console.print(table)
-    evidence = report.evidence
-    if not evidence.outputs:
-        console.print(f"Accuracy: {evidence.judged}.", markup=False)
-    for error in evidence.outputs:
-        console.print(f"{error.name}: SQNR {error.sqnr:.1f} dB ({evidence.judged}).", markup=False)
-    change = evidence.metric
-    if change is not None:
-        console.print(f"Metric: {change.before:.4g} -> {change.after:.4g}; {evidence.verdict}: "
-                      f"{evidence.reason}.", markup=False)  # fmt: skip
+    compression.show_evidence(report.evidence)

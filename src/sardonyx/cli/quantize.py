@@ -115,11 +115,4 @@ def _show(report: QuantizationReport) -> None:
         for node in report.floats[:20]:
             table.add_row(node.name, node.op_type, node.reason)
         console.print(table)
-    if not report.outputs:
-        console.print(f"Accuracy: {report.judged}.", markup=False)
-    for error in report.outputs:
-        console.print(f"{error.name}: SQNR {error.sqnr:.1f} dB ({report.judged}).", markup=False)
-    change = report.evidence.metric
-    if change is not None:
-        console.print(f"Metric: {change.before:.4g} -> {change.after:.4g}; {report.evidence.verdict}: "
-                      f"{report.evidence.reason}.", markup=False)  # fmt: skip
+    compression.show_evidence(report.evidence)

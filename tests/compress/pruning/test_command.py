@@ -54,3 +54,19 @@ def test_the_text_names_layers_that_stay_and_claims_no_gain_of_zeros(
     assert run("prune", model, "--sparsity", 0.5, "--pattern", "2:4", "-o", small) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "conv1" in text and "neither bytes nor time" in text
+
+
+@pytest.mark.parametrize("verb, option", [("factorize", ["--rank", 0.25]), ("cluster", ["--bits", 8])])
+def test_factorize_and_cluster_write_the_model_and_its_evidence(
+    verb: str, option: list[object], model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = model.with_name("small.onnx")
+    options = [*option, "--data", model.with_name("real.npz"), "--eval", model.with_name("eval.npz")]
+    assert run(verb, model, *options, "-o", small, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    onnx.checker.check_model(onnx.load(small), full_check=True)
+    assert report["written"] == str(small) and report["evidence"]["metric"] is not None
+    assert any(not layer["reason"] for layer in report["layers"])
+    assert run(verb, model, *options, "-o", small) == 0
+    shown = capsys.readouterr().out
+    assert "SQNR" in shown and "Metric:" in shown

@@ -49,6 +49,7 @@ from sardonyx.compress.quantization.placement import FloatNode, Placement, Weigh
 from sardonyx.compress.quantization.ranges import METHODS
 from sardonyx.compress.quantization.scheme import QDQ_OPSET, Affine, Granularity, Scheme
 from sardonyx.compress.quantization.sensitivity import Probe, multiplications
+from sardonyx.compress.quantization.single_precision import in_single_precision, weights_of_other_floats
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.compress.quantization.steps import Method, Preview
 from sardonyx.compress.quantization.targets import (
@@ -573,6 +574,10 @@ def _prepared(
     if optimized:
         if source.functions:
             source = optimize(source, verify=False, passes=["inline_functions"]).model
+        others = weights_of_other_floats(source)
+        if others:
+            source = in_single_precision(source)
+            notes.append(f"Weights of {' and '.join(others)}: what is not quantized is computed in float32.")
         prepared = optimize(source, verify=False).model
     else:
         prepared = copy_model(source)

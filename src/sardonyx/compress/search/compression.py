@@ -25,6 +25,7 @@ from sardonyx.compress.evidence import (
     metric_change,
     store,
 )
+from sardonyx.compress.quantization.single_precision import in_single_precision, weights_of_other_floats
 from sardonyx.compress.samples import Data, Preprocess
 from sardonyx.compress.search.budget import SECONDS, Budget, Quantity, quantity
 from sardonyx.compress.search.figures import Figures, Target, file_bytes, measure_beside
@@ -185,6 +186,8 @@ def compress(
     source = load(model)
     samples = None if data is None else SampleSource(data, source, preprocess)
     base = optimize(copy_model(source), verify=False).model
+    if not base.functions and weights_of_other_floats(base):
+        base = in_single_precision(base)
     infer_shapes(base)
     _require_reachable(budget, source)
     limited = not {"latency", "energy"}.isdisjoint(budget.limits)

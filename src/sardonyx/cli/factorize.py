@@ -1,0 +1,70 @@
+"""``sardonyx factorize``: layers as two of low rank."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sardonyx.cli import compression
+from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, report_written
+from sardonyx.compress.evidence import plain
+from sardonyx.compress.factorization import FactorizationReport, factorize
+
+EXAMPLE = "sardonyx factorize model.onnx --data real.npz --energy 0.95 -o small.onnx"
+
+
+def command(
+    model: ModelPath,
+    output: Output,
+    rank: Annotated[
+        float | None, typer.Option(help="Rank over the full rank, between 0 and 1.", show_default=False)
+    ] = None,
+    energy: Annotated[
+        float | None,
+        typer.Option(help="Share of the energy of the products that remains; 0.99 without --rank.", show_default=False),
+    ] = None,
+    data: compression.Samples = None,
+    preprocess: compression.Preprocess = None,
+    evaluation: compression.Evaluation = None,
+    metric_name: compression.MetricName = "top1",
+    drop: compression.Drop = None,
+    exclude: compression.Exclude = None,
+    seed: compression.Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Replace layers by two of low rank where that is smaller, and measure the error of the outputs.
+
+    Exit code 1 if the loss of the metric exceeds --drop; the file is written.
+    """
+    with progress("factorizing", quiet=as_json):
+        result = factorize(
+            model,
+            data,
+            rank=rank,
+            energy=energy,
+            preprocess=preprocess,
+            evaluate=compression.evaluate_of(evaluation, metric_name, model, preprocess),
+            drop=drop,
+            exclude=names_in(exclude),
+            seed=seed,
+        )
+        result.save(output)
+    if as_json:
+        print_json({"written": str(output), **plain(result.report)})
+    else:
+        _show(result.report)
+        report_written(output, as_json=False)
+    if result.report.evidence.verdict == "not kept":
+        raise typer.Exit(1)
+
+
+def _show(report: FactorizationReport) -> None:
+    before, after = report.weight_bytes
+    changed = [layer for layer in report.layers if not layer.reason]
+    console.print(f"{len(changed)} of {len(report.layers)} layers are two of low rank.", markup=False)
+    console.print(f"Weights: {before:,} -> {after:,} bytes.", markup=False)
+    compression.show_layers((layer.name, layer.op_type, layer.reason) for layer in report.layers)
+    for note in report.notes:
+        console.print(note, markup=False)
+    compression.show_evidence(report.evidence)
