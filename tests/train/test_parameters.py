@@ -144,3 +144,40 @@ def test_weights_of_branches_and_loops_are_trained() -> None:
     np.testing.assert_allclose(
         trainer.predict(feeds)["y"], feeds["x"] @ trainer.state()[f"parameter:{trainer.parameters[1]}"], rtol=1e-5
     )
+
+
+def test_scales_of_inputs_are_constants() -> None:
+    nodes = [
+        node("Sub", "x mean", "c"), node("Reshape", "c flat", "r"), node("Div", "r deviation", "s"),
+        node("MatMul", "s w", "m"), node("Mul", "m g", "y"),
+    ]  # fmt: skip
+    flat = onnx.numpy_helper.from_array(np.array([0, 4]), "flat")
+    tensors = [weight("mean", 4), weight("deviation", 4), weight("w", 4, 4), weight("g", 4), flat]
+    assert names(model(nodes, tensors)) == {"w", "g"}
+
+
+@pytest.mark.parametrize("kind", ["GatherND", "GatherElements"])
+def test_gathered_weights_are_trained_and_grids_are_not(kind: str) -> None:
+    indices = onnx.numpy_helper.from_array(np.array([[0], [2]] if kind == "GatherND" else [[0, 1, 0, 2]] * 2), "i")
+    for array, is_trained in ((RNG.standard_normal((3, 4)), True), (np.arange(12).reshape(3, 4), False)):
+        nodes = [
+            node(kind, "table i", "rows"), node("ReduceSum", "rows axes", "row"), node("MatMul", "x w", "h"),
+            node("Mul", "h row", "y"),
+        ]  # fmt: skip
+        axes = onnx.numpy_helper.from_array(np.array([0]), "axes")
+        trained = names(model(nodes, [tensor("table", array), weight("w", 4, 4), indices, axes]))
+        assert trained == {"w"} | ({"table"} if is_trained else set())
+
+
+@pytest.mark.parametrize("is_learned", [True, False])
+def test_learned_initial_states_are_trained(is_learned: bool) -> None:
+    nodes = [
+        node("Unsqueeze", "x axes", "steps"), node("Expand", "h0 shape", "h"),
+        helper.make_node("RNN", ["steps", "w", "r", "b", "", "h"], ["all"], hidden_size=4),
+        node("Squeeze", "all two", "y"),
+    ]  # fmt: skip
+    integers = {"axes": [1], "shape": [1, 1, 4], "two": [1, 2]}
+    tensors = [onnx.numpy_helper.from_array(np.array(array), name) for name, array in integers.items()]
+    tensors += [weight("w", 1, 4, 4), weight("r", 1, 4, 4), weight("b", 1, 8)]
+    tensors.append(weight("h0", 1, 1, 4) if is_learned else tensor("h0", np.zeros((1, 1, 4))))
+    assert names(model(nodes, tensors)) == {"w", "r", "b"} | ({"h0"} if is_learned else set())

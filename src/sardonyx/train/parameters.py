@@ -16,7 +16,7 @@ from sardonyx.ops.definitions.counted_dropout import DOMAIN
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
 
-Kind = Literal["weight", "bias", "norm", "embedding", "statistic", "constant"]
+Kind = Literal["weight", "bias", "norm", "embedding", "state", "statistic", "constant"]
 
 _BATCH_NORM = "BatchNormalization"
 
@@ -32,17 +32,19 @@ _POSITIONS: dict[str, dict[int, Kind]] = {
     "FusedConv": {1: "weight", 2: "bias"},
     "FusedGemm": {0: "weight", 1: "weight", 2: "bias"},
     "FusedMatMul": {0: "weight", 1: "weight"},
-    "GRU": {1: "weight", 2: "weight", 3: "bias"},
+    "GRU": {1: "weight", 2: "weight", 3: "bias", 5: "state"},
     "Gather": {0: "embedding"},
+    "GatherElements": {0: "embedding"},
+    "GatherND": {0: "embedding"},
     "Gemm": {0: "weight", 1: "weight", 2: "bias"},
     "GroupNormalization": {1: "norm", 2: "norm"},
     "InstanceNormalization": {1: "norm", 2: "norm"},
-    "LSTM": {1: "weight", 2: "weight", 3: "bias", 7: "weight"},
+    "LSTM": {1: "weight", 2: "weight", 3: "bias", 5: "state", 6: "state", 7: "weight"},
     "LayerNormalization": {1: "norm", 2: "norm"},
     "MatMul": {0: "weight", 1: "weight"},
     "PRelu": {1: "weight"},
     "RMSNormalization": {1: "norm"},
-    "RNN": {1: "weight", 2: "weight", 3: "bias"},
+    "RNN": {1: "weight", 2: "weight", 3: "bias", 5: "state"},
     "SimplifiedLayerNormalization": {1: "norm"},
     "SkipLayerNormalization": {2: "norm", 3: "norm", 4: "bias"},
     "SkipSimplifiedLayerNormalization": {2: "norm", 3: "bias"},
@@ -54,6 +56,10 @@ _VIEWS = frozenset({
     "Tile", "Transpose", "Unsqueeze",
 })  # fmt: skip
 """Operators that move the elements of their first input: a parameter may reach its reader through them."""
+
+_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+
+_PREPROCESSING = _VIEWS | {"Add", "Clip", "Div", "Mul", "Pad", "Resize", "Sub"}
 
 _RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
@@ -165,7 +171,7 @@ def _uses(value: ir.Value, constants: set[ir.Value]) -> list[_Use]:
             is_view = node.domain in ("", DOMAIN) and (
                 node.op_type == "Concat" or (node.op_type in _VIEWS and index == 0)
             )
-            if is_view or (node.op_type != "Gather" and any(output in constants for output in node.outputs)):
+            if is_view or (node.op_type not in _LOOKUPS and any(output in constants for output in node.outputs)):
                 further = [(output, is_computed or not is_view) for output in node.outputs]
                 pending += [one for one in further if one not in seen]
                 seen.update(further)
@@ -178,11 +184,10 @@ def _kind(use: _Use, value: ir.Value) -> Kind:
     node, index, tensor = use.node, use.index, value.const_value
     if node.op_type in _POSITIONS:
         kind = _POSITIONS[node.op_type].get(index, "constant")
-        is_fixed = use.is_computed or is_sinusoidal(tensor) if kind == "embedding" else _is_grouped(node)
-        return "constant" if is_fixed else kind
+        return "constant" if _is_fixed(use, kind, tensor) else kind
     if node.domain or use.is_computed:
         return "constant"
-    if node.op_type in ELEMENTWISE and _is_vector(value):
+    if node.op_type in ELEMENTWISE and _is_vector(value) and not _is_raw(node.inputs[1 - index]):
         other = node.inputs[1 - index]
         producer = None if other is None else other.producer()
         if producer is not None and not facts.is_constant(other):
@@ -194,6 +199,28 @@ def _kind(use: _Use, value: ir.Value) -> Kind:
     if node.op_type == "Add" and _is_position(value, node.inputs[1 - index]):
         return "embedding"
     return "constant"
+
+
+def _is_fixed(use: _Use, kind: Kind, tensor: ir.TensorProtocol | None) -> bool:
+    """Return True for a tensor in the position of a parameter that is a constant by its elements."""
+    if kind == "embedding":
+        is_table = use.node.op_type == "Gather" or _has_fractions(tensor)
+        return use.is_computed or not is_table or is_sinusoidal(tensor)
+    if kind == "state":  # The initial state of a recurrent layer: zeros, unless learned.
+        return not _has_fractions(tensor)
+    return _is_grouped(use.node)
+
+
+def _is_raw(value: ir.Value | None) -> bool:
+    """Return True for an input of the model, or one that constants scale: the vector beside it is preprocessing."""
+    while value is not None and (node := value.producer()) is not None:
+        if node.op_type not in _PREPROCESSING or node.domain:
+            return False
+        open_inputs = [one for one in node.inputs if one is not None and not facts.is_constant(one)]
+        if node.op_type not in _VIEWS and len(open_inputs) > 1:
+            return False
+        value = open_inputs[0] if open_inputs else None
+    return value is not None and value.is_graph_input()
 
 
 def _is_grouped(node: ir.Node) -> bool:
@@ -213,9 +240,14 @@ def _is_position(value: ir.Value, other: ir.Value | None) -> bool:
         producer = producer.inputs[0].producer()
     if producer is None or producer.op_type not in _EMBEDDED or value.const_value is None:
         return False
-    if is_sinusoidal(value.const_value):
+    return _has_fractions(value.const_value) and not is_sinusoidal(value.const_value)
+
+
+def _has_fractions(tensor: ir.TensorProtocol | None) -> bool:
+    """Return True for moderate elements that are no coordinates of a grid: not all of them are halves."""
+    if tensor is None:
         return False
-    array = value.const_value.numpy().astype(np.float64)
+    array = tensor.numpy().astype(np.float64)
     return bool(
         np.isfinite(array).all() and np.abs(array).max() < _LARGEST and (array * 2 != np.round(array * 2)).any()
     )
