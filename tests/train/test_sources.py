@@ -162,3 +162,28 @@ def test_rows_are_logged_to_mlflow_and_tensorboard(monkeypatch: pytest.MonkeyPat
     losses = [(value, step) for name, value, step in rows if name == "loss"]
     assert losses == list(zip(trainer.history["loss"], (2, 4), strict=True))
     assert [(value, step) for name, value, step in rows if name == "mlflow loss"] == losses
+
+
+def test_rows_of_a_loader_of_torch_are_read_back_by_tensorboard_and_mlflow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    events = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
+    )
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
+    data = [torch.tensor(array) for array in images(48).values()]
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), batch_size=16)
+    trainer = train.Trainer(classifier(), "cross-entropy", train.AdamW(0.02))
+    with mlflow.start_run() as run:
+        callbacks = [train.TensorBoard(tmp_path / "log"), train.MLflow()]
+        history = trainer.fit(loader, epochs=3, callbacks=callbacks, progress=False)
+    written = events.EventAccumulator(str(tmp_path / "log"))
+    written.Reload()
+    expected = np.asarray(history["loss"], np.float32)
+    np.testing.assert_array_equal([event.value for event in written.Scalars("loss")], expected)
+    logged = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
+    np.testing.assert_allclose([one.value for one in logged], history["loss"])
+    assert [one.step for one in logged] == [3, 6, 9]

@@ -7,12 +7,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
+from sardonyx.train import Trainer
+from sardonyx.train.optimizers import OPTIMIZERS
 from sardonyx.train.state_program import StateProgram
+from tests.train.networks import classifier
 
 ROWS = Dim.symbol("N")
 STATE, BATCH = TensorType(t.FLOAT, (6, 9)), TensorType(t.FLOAT, (ROWS, 6))
@@ -45,3 +49,15 @@ def test_state_in_place_is_that_of_fresh_arrays(body: Callable[[L.Tensor, L.Tens
         np.testing.assert_array_equal(actual, expected)
         other[...] = result
         np.testing.assert_array_equal(state, other)
+
+
+WITH_SUMS = {"adafactor", "lamb", "muon"}
+"""Optimizers that need sums or products of a whole tensor before they write one element."""
+
+
+@pytest.mark.parametrize("name", sorted(set(OPTIMIZERS) - WITH_SUMS))
+def test_elementwise_optimizers_copy_no_state(name: str) -> None:
+    update = Trainer(classifier(), "cross-entropy", OPTIMIZERS[name](), clip_norm=1.0, ema=0.9).plan.update
+    pairs = [(i, i) for i in range(len(update.results))]
+    program = Program.compile(update, threads=1, in_place=pairs)
+    assert all(program.overwritable(pairs))
