@@ -28,7 +28,8 @@ def command(
 ) -> None:
     """Share the weights of layers by palettes, and measure the error of the outputs.
 
-    The file is smaller; time and memory of a run stay. Exit code 1 if the loss of the metric exceeds --drop; the file is written.
+    The file is smaller; time and memory of a run stay. Exit code 1 if the loss of the metric exceeds --drop; the file
+    is written.
     """
     with progress("clustering", quiet=as_json):
         result = cluster(

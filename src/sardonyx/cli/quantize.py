@@ -65,6 +65,9 @@ def command(
         ),
     ] = None,
     exclude: compression.Exclude = None,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Measure the error, and with --eval the loss, by single nodes.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Quantize weights and activations, or weights alone, and measure the error of the outputs.
@@ -87,6 +90,7 @@ def command(
             bias_correction=not no_bias_correction,
             reduce_range=reduce_range,
             exclude=names_in(exclude),
+            sensitivity=sensitivity,
         )
         result.save(output)
     verdict = result.report.evidence.verdict
@@ -114,5 +118,15 @@ def _show(report: QuantizationReport) -> None:
             table.add_column(column, overflow="fold")
         for node in report.floats[:20]:
             table.add_row(node.name, node.op_type, node.reason)
+        console.print(table)
+    if report.nodes:
+        table = Table(title="Error by the integers of a single node", title_justify="left", header_style="bold")
+        table.add_column("node", overflow="fold")
+        table.add_column("operator")
+        for column in ("SQNR", "work", "loss"):
+            table.add_column(column, justify="right", no_wrap=True)
+        for error in report.nodes[:20]:
+            loss = "" if error.metric is None else f"{error.metric:.4g}"
+            table.add_row(error.name, error.op_type, f"{error.sqnr:.1f} dB", f"{error.cost:.1%}", loss)
         console.print(table)
     compression.show_evidence(report.evidence)

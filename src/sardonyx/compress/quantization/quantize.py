@@ -48,7 +48,7 @@ from sardonyx.compress.quantization.methods.table import METHODS as ROUNDING
 from sardonyx.compress.quantization.placement import FloatNode, Placement, WeightSite, find_placement
 from sardonyx.compress.quantization.ranges import METHODS
 from sardonyx.compress.quantization.scheme import QDQ_OPSET, Affine, Granularity, Scheme
-from sardonyx.compress.quantization.sensitivity import Probe, multiplications
+from sardonyx.compress.quantization.sensitivity import NodeError, Probe, multiplications
 from sardonyx.compress.quantization.single_precision import in_single_precision, weights_of_other_floats
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.compress.quantization.steps import Method, Preview
@@ -78,6 +78,9 @@ Mode = Literal["static", "dynamic", "weights"]
 _INTERPRETED_WORK = 1e8
 """Multiplications of all judged runs up to which the interpreter, about 5e8 a second, is faster than a compilation."""
 
+_MOST_MEASURED_NODES = 8
+"""Nodes whose loss of the metric is measured: each needs a model of its own."""
+
 AUTO = ("mse", "minmax", "percentile")
 """Calibration methods that ``calibration="auto"`` compares; wider types have the first."""
 
@@ -99,6 +102,7 @@ class QuantizationReport:
         weight_bytes: Bytes of weights, before and after.
         opset: The operator set, before and after.
         notes: Sentences for the user.
+        nodes: The error that each node causes alone, the worst first; empty unless requested.
     """
 
     mode: Mode
@@ -113,6 +117,7 @@ class QuantizationReport:
     weight_bytes: tuple[int, int]
     opset: tuple[int, int]
     notes: tuple[str, ...]
+    nodes: tuple[NodeError, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -169,6 +174,7 @@ def quantize(
     bias_correction: bool = True,
     reduce_range: bool | None = None,
     exclude: Collection[str] = (),
+    sensitivity: bool = False,
 ) -> Quantized:
     """Quantize a float32 model to narrow numbers, in standard ONNX operators unless the target has others.
 
@@ -200,6 +206,8 @@ def quantize(
             where a sum would saturate, unless the target is ``"native"`` or ``"tensorrt"``; if True, all weights use 7
             bits; if False, 8 bits.
         exclude: Names of nodes, or operators, that stay in float.
+        sensitivity: If True, the report has the error that each node causes alone and, with `evaluate`, the loss of
+            the metric by the worst nodes.
 
     Returns:
         The model and the evidence.
@@ -235,7 +243,8 @@ def quantize(
         change = None if evaluate is None else compare_metrics(draft.source, result, evaluate, drop)
     judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
     evidence = Evidence(0 if split is None else split.count, judged, outputs, change)
-    report = draft.report(result, best, evidence)
+    nodes = draft.node_errors(best, evaluate) if sensitivity else ()
+    report = replace(draft.report(result, best, evidence), nodes=nodes)
     store(result, "quantization", report)
     return Quantized(result, report)
 
@@ -458,6 +467,41 @@ class Draft:
             self._methods = selection.ranges.methods
             self.notes.append(selection.ranges.note)
         return selection
+
+    def node_errors(self, calibration: str, evaluate: Evaluate | None) -> tuple[NodeError, ...]:
+        """Return the error that each node causes alone, the worst first; the worst ones with the loss of the metric.
+
+        Raises:
+            OptionError: There are no samples, or ranges of each call.
+            UnsupportedError: The model is too large for a copy with switches.
+        """
+        sites = self.placement.sites
+        if self.mode == "dynamic" or not self._preview:
+            raise OptionError(
+                "the error of single nodes needs samples, and ranges or weights alone.", where="sensitivity",
+                remedy="Give data, and mode 'static' or 'weights'.",
+            )  # fmt: skip
+        if not is_measurable(sites):
+            raise UnsupportedError("the model is too large for the error of single nodes.", where="sensitivity")
+        weights = {site.label: self._round(site, self._scheme_of(site, self.scheme)).dequantized() for site in sites}
+        probe = Probe(self.prepared, self._named_maps(self.placement, calibration), weights, self.exclude)
+        count = max(samples_to_probe(sites, len(probe.nodes), len(self._preview)), 1)
+        samples = self._preview[:count]
+        errors = probe.errors(samples, probe.references(samples))
+        quantized = set(weights) | set(probe.nodes) if self.mode == "static" else set(weights)
+        ranking = [error for error in probe.ranking(errors) if error.name in quantized]
+        if evaluate is None:
+            return tuple(ranking)
+        before = measure(Session(self.source, compile="wait"), evaluate)
+        worst = [error for error in ranking if error.name in weights][:_MOST_MEASURED_NODES]
+        losses = {}
+        for error in worst:
+            notes = list(self.notes)
+            others = dict.fromkeys(name for name in quantized if name != error.name)
+            alone = self.write(calibration, others)
+            self.notes = notes
+            losses[error.name] = metric_change(before, measure(Session(alone, compile="wait"), evaluate)).loss
+        return tuple(replace(error, metric=losses.get(error.name)) for error in ranking)
 
     def _scheme_of(self, site: WeightSite, scheme: Scheme) -> Scheme:
         """Return the scheme of a site's weight, whose sums need not be exact if no engine adds them in 16 bits."""

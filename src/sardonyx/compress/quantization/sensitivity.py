@@ -41,12 +41,14 @@ class NodeError:
         op_type: The operator.
         sqnr: The signal-to-noise ratio of the worst output in dB if this node alone is quantized.
         cost: The node's share of the work of all quantized nodes, in multiplications or elements.
+        metric: The loss of the metric if this node alone is quantized; None if not measured.
     """
 
     name: str
     op_type: str
     sqnr: float
     cost: float
+    metric: float | None = None
 
 
 class Probe:
