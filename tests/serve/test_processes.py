@@ -10,10 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,28 +22,11 @@ from sardonyx.errors import RequestError
 from sardonyx.serve import Batching, Limits, Model, Server
 from sardonyx.serve.client import Client
 from tests.serve.models import save, session
+from tests.serve.processes import process
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 X = {"x": np.ones((1, 4), np.float32)}
-
-
-@contextmanager
-def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """Run ``sardonyx serve``; yield the process and its announcement."""
-    command = [sys.executable, "-m", "sardonyx", "serve", *arguments, "--json", "--threads", "1"]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert running.stdout is not None
-        text = ""
-        while not text.rstrip().endswith("}"):
-            line = running.stdout.readline()
-            assert line, f"no announcement, exit code {running.poll()}"
-            text += line
-        yield running, json.loads(text)
-    finally:
-        running.kill()
-        running.wait()
 
 
 def eventually(client: Client, seconds: float = 30.0) -> None:
