@@ -30,6 +30,7 @@ from sardonyx.train.forward import trace_graph
 from tests.fuzz.answers import difference
 from tests.fuzz.guarded_memory import copied, guarded
 from tests.fuzz.hostile_cases import CASES, Variant, declared_model
+from tests.fuzz.large_cases import LARGE
 from tests.fuzz.native_fuzzer import (
     MAX_ITERATIONS,
     MAX_MEMORY,
@@ -43,7 +44,7 @@ from tests.fuzz.native_fuzzer import (
 from tests.ops.generators import GENERATORS
 from tests.ops.generators.draw import Draw
 
-NAMES = tuple(sorted(GENERATORS))
+NAMES = tuple(sorted((*GENERATORS, *LARGE)))
 """The generators of operators; those without a gradient are counted as such."""
 
 

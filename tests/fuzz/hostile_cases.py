@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from tests.fuzz.large_cases import LARGE
 from tests.fuzz.tree_cases import draw_trees
 from tests.ops import microsoft_cases
 from tests.ops.decoder_models import VOCABULARY, decoder_graph
@@ -62,6 +63,7 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
     **{f"com.microsoft.{case.name}": _microsoft(case.name) for case in microsoft_cases.CASES},
     "com.microsoft.CachedAttention": lambda draw: _cached_attention(draw),
     "com.microsoft.Search": lambda draw: _search(draw),
+    **LARGE,
     **{name: lambda draw, name=name: draw_trees(draw, name) for name in (  # type: ignore[misc]
         "TreeEnsemble", "TreeEnsembleRegressor", "TreeEnsembleClassifier"
     )},
