@@ -23,6 +23,8 @@ from tests.ops.decoder_models import VOCABULARY, decoder_graph
 from tests.ops.generators import GENERATORS
 from tests.ops.generators.draw import Case, Draw
 from tests.ops.generators.retyped import retyped
+from tests.runtime.drawn_graphs import STRUCTURED
+from tests.runtime.drawn_graphs import draw as draw_graph
 
 RETYPED = 0.15
 """Share of cases with other element types than the generator's."""
@@ -38,6 +40,10 @@ DECLARED_OUTPUT = 0.1
 
 SIZES = ("open", "declared", "named", "wrong")
 """The declarations of inputs: no sizes, the case's sizes, names for them, or the case's with one changed."""
+
+
+GRAPHS: Mapping[str, str] = {f"graph.{name.replace(' ', '_')}": name for name in STRUCTURED}
+"""Generators of graphs: structured operators between views."""
 
 
 def _microsoft(name: str) -> Callable[[Draw], Case]:
@@ -64,6 +70,7 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
     "com.microsoft.CachedAttention": lambda draw: _cached_attention(draw),
     "com.microsoft.Search": lambda draw: _search(draw),
     **LARGE,
+    **dict.fromkeys(GRAPHS, lambda draw: _EMPTY),
     **{name: lambda draw, name=name: draw_trees(draw, name) for name in (  # type: ignore[misc]
         "TreeEnsemble", "TreeEnsembleRegressor", "TreeEnsembleClassifier"
     )},
@@ -152,9 +159,19 @@ class Variant:
 def variant_of(name: str, seed: int) -> Variant:
     """Return the model of a generator for a seed."""
     draw = Draw(f"hostile {name} {seed}")
+    if name in GRAPHS:
+        return _graph_variant(draw, name, seed)
     case = CASES[name](draw)
     model, fed, words = declared_model(draw, case)
     return Variant(f"{name} seed {seed} ({words})", case, model, fed, draw)
+
+
+def _graph_variant(draw: Draw, name: str, seed: int) -> Variant:
+    """Return a graph of a structured operator between views."""
+    sizes = draw.pick("fixed", "open", "counted")
+    graph = draw_graph(GRAPHS[name], sizes, seed)
+    case = Case(name, 18, list(graph.feeds.values()))
+    return Variant(f"{name} seed {seed} ({sizes})", case, graph.model, graph.feeds, draw)
 
 
 def declared_model(draw: Draw, case: Case) -> tuple[onnx.ModelProto, dict[str, Any], str]:

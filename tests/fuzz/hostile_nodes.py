@@ -80,7 +80,7 @@ def draw_node(draw: Draw, source: Source) -> Case:
             case = replace(case, opset=source.version)
         count = draw.pick(1, 1, 2)
     else:
-        case, count = _by_schema(draw, source), 9
+        case, count = case_by_schema(draw, source), 9
     known = _attributes(source)
     attributes = dict(case.attributes)
     for name in draw.random.sample(sorted(known), min(count, len(known))):
@@ -94,7 +94,7 @@ def draw_node(draw: Draw, source: Source) -> Case:
     return replace(case, attributes=attributes)
 
 
-def _by_schema(draw: Draw, source: Source) -> Case:
+def case_by_schema(draw: Draw, source: Source) -> Case:
     """Return a node with random inputs of the types that the schema permits, and no attributes."""
     if source.schema is None:
         operator = registry.find(source.domain, source.name, source.version)

@@ -81,7 +81,7 @@ def model_problems(model: onnx.ModelProto, feeds: dict[str, Any], target: str) -
         if not isinstance(results[stage], SardonyxError) and isinstance(results[stage], Exception):
             yield f"{stage} raises {_text(results[stage])}"
     if not isinstance(results["infer"], Exception):
-        yield from (f"infer: {_text(error)}" for error in results["infer"].refusals.values() if _is_unforeseen(error))
+        yield from (f"infer: {_text(error)}" for error in results["infer"].refusals.values() if is_unforeseen(error))
     optimized = results["optimize"]
     if not isinstance(optimized, Exception):
         yield from (f"the rule {drop.rule} failed: {drop.reason}" for drop in optimized.report.dropped)
@@ -96,7 +96,7 @@ def model_problems(model: onnx.ModelProto, feeds: dict[str, Any], target: str) -
     for stage, answer in answers.items():
         if stage not in ("reference", "native") and not is_valid and isinstance(answer, SardonyxError):
             continue  # An invalid model that the interpreter answers all the same.
-        if isinstance(answer, Exception) and _is_unforeseen(answer):
+        if isinstance(answer, Exception) and is_unforeseen(answer):
             yield f"{stage}: {_text(answer)}"
         elif problem := _mismatch(feeds, answer, answers["reference"], stage != "native" or answer is native):
             yield f"{stage}: {problem}"
@@ -113,7 +113,7 @@ def _answer(session: Any, feeds: dict[str, Any]) -> Any:
     return session if isinstance(session, Exception) else _outcome(lambda: session.run(None, feeds))
 
 
-def _is_unforeseen(error: Exception) -> bool:
+def is_unforeseen(error: Exception) -> bool:
     if not isinstance(error, SardonyxError):
         return True
     cause = error.__cause__

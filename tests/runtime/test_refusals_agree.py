@@ -331,3 +331,32 @@ def test_positions_on_the_border_of_two_pixels_read_the_same_pixel(mode: str, si
     feeds = {"x": np.arange(size, dtype=F).reshape(1, 1, 1, size), "sizes": np.array([1, 1, 1, resized])}
     interpreted, compiled = outcomes(model_of(text), feeds)
     np.testing.assert_array_equal(interpreted[0], compiled[0])
+
+
+SIZES = "g (float[3, A] x, float[B] z) => (float y) { s = Shape (z)  t = Concat <axis = 0> (s, s)  y = Reshape (x, t) }"
+SECOND = """g (float[A, B, 4] x) => (float y) <int64[1] rest = {-1}, int64[1] at = {1}>
+    { s = Shape (x)  d = Gather (s, at)  t = Concat <axis = 0> (d, rest)  y = Reshape (x, t) }"""
+GIVEN = "g (float[A, B] x, int64[3] t) => (float y) { y = Reshape (x, t) }"
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "other", "expected"),
+    [
+        (SIZES, (3, 0), {"z": np.zeros(0, F)}, (3, 0)),
+        (SIZES, (3, 3), {"z": np.zeros(3, F)}, (3, 3)),
+        (SECOND, (2, 0, 4), {}, (2, 0)),
+        (SECOND, (0, 3, 4), {}, (3, 0)),
+        (GIVEN, (0, 3), {"t": np.array([0, -1, 1])}, (0, 3, 1)),
+        (GIVEN, (2, 0), {"t": np.array([0, 0, 4])}, (2, 0, 4)),
+        (GIVEN, (2, 0), {"t": np.array([1, 2, 0])}, None),
+    ],
+)
+def test_a_size_of_0_in_a_new_shape_copies(
+    text: str, shape: tuple[int, ...], other: dict[str, Any], expected: tuple[int, ...] | None
+) -> None:
+    """Also one that is computed from the shapes of empty tensors."""
+    results = outcomes(model_of(text), {"x": np.zeros(shape, F), **other})
+    if expected is None:
+        assert results == [ShapeError, ShapeError]
+    else:
+        assert [answers[0].shape for answers in results] == [expected, expected]

@@ -73,6 +73,7 @@ def permute(x: Tensor, axes: Sequence[int]) -> Tensor:
 def swap_axes(x: Tensor, a: int, b: int) -> Tensor:
     """Exchange two axes."""
     order = list(range(x.rank))
+    a, b = (normalized_axis(axis, x.rank) for axis in (a, b))
     order[a], order[b] = order[b], order[a]
     return permute(x, order)
 

@@ -40,6 +40,8 @@ def grid_sample(
     """Sample ``x`` at grid points; the last grid axis lists the spatial axes from the last to the first."""
     if mode != "nearest" and mode not in _WEIGHTS:
         raise InvalidModelError(f"unknown mode {mode!r}.", remedy=f"Use one of: nearest, {', '.join(_WEIGHTS)}.")
+    if x.rank < 3:
+        raise ShapeError(f"expected at least 3 axes for the images, got {x.type}.")
     n = x.rank - 2
     grid = L.of_shape(grid, (x.shape[0], *L.of_rank(grid, x.rank, "a grid").shape[1:-1], n), "a grid")
     at = L.cast(grid, coordinate_dtype(x))

@@ -74,6 +74,8 @@ def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int =
 
 @operator("ScatterND", since=11)
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
+    if not x.rank:
+        raise ShapeError(f"expected at least 1 axis for the data, got {x.type}.")
     return _scatter_reduced(lambda x, new, kind: L.scatter_nd(x, indices, new, kind), x, updates, _kind(reduction))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.core import language as L
-from sardonyx.core.dim import POSITIVE, Dim, Size, ceil_div, equal, floor_div, symbols
+from sardonyx.core.dim import POSITIVE, Dim, Size, ceil_div, dim_min, equal, floor_div, symbols
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.language import Tensor
@@ -53,11 +53,28 @@ def _reshape_to(x: Tensor, target: Sequence[Size], allowzero: int) -> Tensor:
         raise ShapeError(
             f"the new shape {list(target)} has 0 and -1 with `allowzero`: the size for -1 cannot be inferred."
         )
+    if not allowzero:
+        _require_sizes_or_copies(x, target, bool(open_axes))
     for i in open_axes:
         # Copied sizes cancel; leaving them out keeps the quotient defined where one is 0.
         total = L.product([size for axis, size in enumerate(x.shape) if axis not in copied])
         shape[i] = _quotient(total, L.product([s for j, s in enumerate(target) if j != i and j not in copied]))
     return L.reshape(x, shape)
+
+
+def _require_sizes_or_copies(x: Tensor, target: Sequence[Size], infers: bool) -> None:
+    """Add the condition that no symbolic size of a new shape is 0, which copies a size, unless that size is 0 too.
+
+    The element counts imply it for an operand with elements.
+    """
+    if not x.rank or all(isinstance(size, int) and size for size in x.shape):
+        return
+    for i, size in enumerate(target):
+        if isinstance(size, int) or (i < x.rank and equal(size, x.shape[i]) is True):
+            continue
+        least = 1 if infers or i >= x.rank else dim_min(1, x.shape[i])
+        # The result is not needed: tracing records the condition.
+        L.at_most(x, least, size, f"axis {i} of the new shape is 0, which copies a size.")
 
 
 def _quotient(total: Size, rest: Size) -> Size:
@@ -70,16 +87,22 @@ def _resolve_shape(x: Tensor, shape: Tensor, allowzero: int) -> Tensor:
     """Return a shape computed from data with 0 and -1 resolved."""
     count = L.static_size(shape, 0, "the rank of the new shape")
     shape = L.reshape(shape, [count])
+    total = L.number(L.product(x.shape))
     if not allowzero:
-        own = L.size_tensor([*x.shape, *[0] * count][:count])
-        shape = L.where(L.equal(shape, 0), own, shape)
+        copies = L.equal(shape, 0)
+        # Copied sizes cancel, also where one is 0. A copy of an axis that the operand lacks is an error, as -2 is.
+        rest = L.where(copies, 1, L.size_tensor([*x.shape, *[1] * count][:count]))
+        total = L.reduce_product(rest) * L.number(L.product(x.shape[count:]))
+        factors = L.where(copies | L.equal(shape, -1), 1, shape)
+        shape = L.where(copies, L.size_tensor([*x.shape, *[-2] * count][:count]), shape)
+    else:
+        factors = L.where(L.equal(shape, -1), 1, shape)
     inferred = L.equal(shape, -1)
     # A second inferred size is an error, as a size below -1 is.
     shape = L.where(inferred & (L.reduce_sum(L.cast(inferred, t.INT64), [0]) > 1), -2, shape)
     if allowzero:  # With an empty axis, the size for -1 cannot be inferred.
         shape = L.where(inferred & L.any_of(L.equal(shape, 0)), -2, shape)
-    rest = L.reduce_product(L.where(L.equal(shape, -1), 1, shape))
-    return L.where(L.equal(shape, -1), L.number(L.product(x.shape)) / L.maximum(rest, 1), shape)
+    return L.where(L.equal(shape, -1), total / L.maximum(L.reduce_product(factors), 1), shape)
 
 
 @operator("Flatten", since=1)

@@ -85,6 +85,7 @@ def stft(
     declared, step = _size(frame_length), _size(frame_step)
     assert step is not None
     window = None if window is None else L.of_rank(window, 1, "the window")
+    signal = L.of_rank(signal, 3, "the signal")
     length = declared if declared is not None else window.shape[0] if window is not None else signal.shape[1]
     if step == 0:
         raise ExecutionError("the frame step is 0.", remedy="Use a step of at least 1.")

@@ -240,6 +240,9 @@ def _split_inputs(
     Packed tensors are [batch, sequence, heads, 3, size], or 2 in place of 3 for keys and values. Keys and values
     [batch, heads, sequence, size] are used unchanged.
     """
+    for name, x in (("queries", query), ("keys", key), ("values", value)):
+        if x is not None and x.rank not in (3, 4, 5):
+            raise ShapeError(f"expected 3, 4 or 5 axes for the {name}, got {x.type}.")
     if query.rank == 5:
         query, key, value = (_unpack(query, i) for i in range(3))
     elif key is None:
@@ -381,7 +384,9 @@ def rotary_embedding(
     scale: float = 1.0,
 ) -> Tensor:
     """Apply rotary embedding; a single position is the position of the first token of every sequence."""
-    rotated_size = rotary_embedding_dim or cos_cache.shape[1] * 2
+    rotated_size = rotary_embedding_dim or L.of_rank(cos_cache, 2, "the cosines").shape[1] * 2
+    if x.rank not in (3, 4):
+        raise ShapeError(f"expected 3 or 4 axes for the input, got {x.type}.")
     sequence = x.shape[-2]
     if position_ids.rank == 1:
         position_ids = L.broadcast_to(position_ids + L.iota((1, sequence), 1), (x.shape[0], sequence))

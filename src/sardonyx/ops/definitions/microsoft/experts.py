@@ -9,7 +9,7 @@ from __future__ import annotations
 from sardonyx.core import language as L
 from sardonyx.core.dim import floor_div
 from sardonyx.core.language import Tensor
-from sardonyx.errors import InvalidModelError, UnsupportedError
+from sardonyx.errors import InvalidModelError, ShapeError, UnsupportedError
 from sardonyx.ops.definitions import activations
 from sardonyx.ops.registry import operator
 
@@ -39,6 +39,8 @@ def mixture_of_experts(
     """Compute all experts and give unselected experts weight 0; ``router_probs`` are logits."""
     if use_sparse_mixer:
         raise UnsupportedError("MoE with `use_sparse_mixer` is not supported.")
+    if x.rank not in (2, 3):
+        raise ShapeError(f"expected 2 or 3 axes for the input, got {x.type}.")
     tokens = L.reshape(x, (L.product(x.shape[:-1]), x.shape[-1]))
     hidden = _apply_experts(tokens, fc1_experts_weights, fc1_experts_bias)
     gate = None if fc3_experts_weights is None else _apply_experts(tokens, fc3_experts_weights, fc3_experts_bias)

@@ -108,11 +108,12 @@ def _positions(position_ids: Tensor | None, past: Tensor, count: L.Size, first: 
     steps = L.iota((1, count), 1)
     if position_ids is None:
         return L.unsqueeze(past, [1]) + steps
-    start = L.slice_(L.slice_(position_ids, 0, 0, 1), 1, 0, 1)
+    start = L.slice_(L.slice_(L.of_rank(position_ids, 2, "the positions"), 0, 0, 1), 1, 0, 1)
     return L.where(first, start + steps, position_ids)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved: int) -> Tensor:
+    cos = L.of_rank(cos, 2, "the cosines")
     positions = L.broadcast_to(positions, (x.shape[0], x.shape[2]))
     return rotary_embedding(x, cos, sin, positions, interleaved=interleaved, rotary_embedding_dim=2 * cos.shape[1])  # type: ignore[arg-type]
 

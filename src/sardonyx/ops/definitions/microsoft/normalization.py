@@ -76,6 +76,7 @@ def embed_layer_normalization(
     mask_index_type: int = 1,
 ) -> tuple[Tensor, ...]:
     """Normalize the sum of word, position and segment embeddings; also count each row's unmasked tokens."""
+    input_ids = L.of_rank(input_ids, 2, "the tokens")
     positions = L.arange(input_ids.shape[1], t.INT32) if position_ids is None else position_ids
     summed = L.take(word_embedding, input_ids, 0) + L.take(position_embedding, positions, 0)
     if segment_ids is not None and segment_embedding is not None:
@@ -137,6 +138,7 @@ def group_norm(
     groups: int,
 ) -> Tensor:
     """Normalize channels in groups in float32 and scale; ``activation`` 1 applies SiLU."""
+    x = L.of_rank(x, 4, "the images")
     wide = L.cast(x if channels_last else L.permute(x, [0, 2, 3, 1]), t.FLOAT)
     n, h, w, c = wide.shape
     grouped = L.reshape(wide, (n, h, w, groups, c // groups))

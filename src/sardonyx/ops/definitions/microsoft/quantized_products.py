@@ -12,7 +12,7 @@ from sardonyx.core import language as L
 from sardonyx.core.dim import ceil_div, floor_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
-from sardonyx.errors import UnsupportedError
+from sardonyx.errors import ShapeError, UnsupportedError
 from sardonyx.ops.definitions import convolution, products, quantization, recurrent
 from sardonyx.ops.definitions.microsoft.quantization import apply_channels_first
 from sardonyx.ops.registry import operator
@@ -172,6 +172,8 @@ def unpack_bits(x: Tensor, bits: int) -> Tensor:
         raise UnsupportedError(f"numbers of {bits} bits are not supported.", remedy="Use 2, 4 or 8 bits.")
     if bits == 8:
         return x
+    if not x.rank:
+        raise ShapeError(f"expected at least 1 axis for packed numbers, got {x.type}.")
     shifts = L.constant(list(range(0, 8, bits)), t.UINT8)
     parts = L.shift_right(L.unsqueeze(x, [-1]), shifts) & L.constant((1 << bits) - 1, t.UINT8)
     return L.reshape(parts, (*x.shape[:-1], x.shape[-1] * (8 // bits)))

@@ -12,7 +12,7 @@ from sardonyx.core import language as L
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.language import Tensor
-from sardonyx.errors import InvalidModelError, UnsupportedError
+from sardonyx.errors import InvalidModelError, ShapeError, UnsupportedError
 from sardonyx.ops.definitions import grids, movement, regions, sources
 from sardonyx.ops.registry import find, operator
 
@@ -85,6 +85,8 @@ def unique(x: Tensor) -> tuple[Tensor, ...]:
 @operator("Inverse", since=1, domain=DOMAIN)
 def inverse(x: Tensor) -> Tensor:
     """Return the inverses of the matrices in the last two axes, by Gauss-Jordan elimination with pivots."""
+    if x.rank < 2:
+        raise ShapeError(f"expected at least 2 axes for the matrices, got {x.type}.")
     size = x.shape[-1]
     x = L.of_shape(x, (*x.shape[:-2], size, size), "the input of Inverse")
     wide = L.cast(x, t.FLOAT) if x.dtype in (t.FLOAT16, t.BFLOAT16) else x
@@ -123,6 +125,8 @@ def rfft(x: Tensor, *, normalized: int = 0, onesided: int = 1, signal_ndim: int 
 def irfft(x: Tensor, *, normalized: int = 0, onesided: int = 1, signal_ndim: int = 1) -> Tensor:
     """Return the inverse of ``Rfft`` for an even number of results."""
     _require_supported(normalized, onesided, signal_ndim)
+    if x.rank < 2:
+        raise ShapeError(f"expected at least 2 axes for the spectrum, got {x.type}.")
     count = 2 * (x.shape[-2] - 1)
     mirrored = L.reverse(L.slice_(x, -2, 1, x.shape[-2] - 1), [-2]) * L.constant([1.0, -1.0], x.dtype)
     whole = _pairs(L.fft(_complex(L.concat([x, mirrored], -2)), inverse=True), x)
@@ -160,8 +164,9 @@ def crop_and_resize(
     if mode not in ("bilinear", "nearest"):
         raise InvalidModelError(f"unknown mode {mode!r}.", remedy="Use 'bilinear' or 'nearest'.")
     rois = L.of_shape(rois, (L.of_rank(rois, 2, "boxes").shape[0], 4), "boxes")
-    height, width = L.sizes(crop_size, "the crop size")
-    images = L.take(x, batch_indices, 0)
+    height, width = L.sizes(L.of_shape(crop_size, (2,), "the crop size"), "the crop size")
+    x = L.of_rank(x, 4, "the images")
+    images = L.take(x, L.of_rank(batch_indices, 1, "the indices of images"), 0)
     ys, rows_inside = _sample_positions(rois, 0, height, x.shape[2], x)
     xs, columns_inside = _sample_positions(rois, 1, width, x.shape[3], x)
     if mode == "nearest":
@@ -209,7 +214,7 @@ _LONGEST_RUN = 1024
 @operator("NGramRepeatBlock", since=1, domain=DOMAIN)
 def ngram_repeat_block(input_ids: Tensor, scores: Tensor, *, ngram_size: int) -> Tensor:
     """Set the scores of tokens that would repeat a run of ``ngram_size`` tokens to -inf."""
-    length = input_ids.shape[1]
+    length = L.of_rank(input_ids, 2, "the tokens").shape[1]
     starts = length - ngram_size + 1
     if isinstance(starts, int) and starts <= 0:
         return scores

@@ -71,6 +71,7 @@ def scores(x: Tensor, trees: Trees, targets: int, aggregate: str, dtype: DType) 
     Raises:
         InvalidModelError: The trees are invalid: a missing child or target, or a cycle.
     """
+    x = L.of_rank(x, 2, "the rows")
     steps = depth_of(trees)
     table = L.constant(leaf_table(trees, targets), dtype)
     sets, members = set_tables(trees)
