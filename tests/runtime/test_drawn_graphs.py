@@ -76,3 +76,8 @@ def test_a_cumulative_sum_along_the_only_long_axis_compiles() -> None:
         g (float[1, N, 1] x) => (float[1, N, 1] y) <int64 axis = {1}> { y = CumSum (x, axis) }"""
     )
     check_case(Case(model, {"x": np.arange(37, dtype=np.float32).reshape(1, 37, 1)}, "CumSum"))
+
+
+def test_a_forest_of_equal_rows_compiles() -> None:
+    """The rows are a constant of equal elements, which other kernels do not read from memory."""
+    check_case(draw("trees", "fixed", 5003))

@@ -31,7 +31,8 @@ def lower_trees(context: FunctionContext, group: Group) -> list[Launch]:
         Unfusable: The rows must be written to memory first.
     """
     x = group.root.operands[0]
-    context.require_memory(x)
+    if not x.is_constant:  # A constant of equal elements is in memory for this kernel alone.
+        context.require_memory(x)
     (total,) = results_of(group.root)
     rows, launches = shape_of(x)[0], []
     choice = choose_trees(_describe(group.root, rows, context.threads), context.target)
