@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import sardonyx
 from sardonyx import train
 from sardonyx.errors import OptionError
 
@@ -181,3 +182,12 @@ def test_learned_initial_states_are_trained(is_learned: bool) -> None:
     tensors += [weight("w", 1, 4, 4), weight("r", 1, 4, 4), weight("b", 1, 8)]
     tensors.append(weight("h0", 1, 1, 4) if is_learned else tensor("h0", np.zeros((1, 1, 4))))
     assert names(model(nodes, tensors)) == {"w", "r", "b"} | ({"h0"} if is_learned else set())
+
+
+def test_scales_of_quantized_weights_are_constants() -> None:
+    codes = onnx.numpy_helper.from_array(RNG.integers(-9, 9, (4, 4)).astype(np.int8), "codes")
+    zeros = onnx.numpy_helper.from_array(np.zeros(4, np.int8), "zeros")
+    nodes = [node("DequantizeLinear", "codes scale zeros", "w"), node("MatMul", "x w", "h"), node("Add", "h b", "y")]
+    source = model(nodes, [codes, zeros, tensor("scale", RNG.random(4)), weight("b", 4)])
+    kinds = {one.name: one.kind for one in train.find_parameters(sardonyx.load(source))}
+    assert kinds == {"scale": "constant", "b": "bias"}

@@ -59,6 +59,8 @@ _VIEWS = frozenset({
 
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 
+_QUANTIZERS = frozenset({"DequantizeLinear", "QuantizeLinear"})
+
 _PREPROCESSING = _VIEWS | {"Add", "Clip", "Div", "Mul", "Pad", "Resize", "Sub"}
 
 _RANDOM = frozenset({
@@ -171,7 +173,8 @@ def _uses(value: ir.Value, constants: set[ir.Value]) -> list[_Use]:
             is_view = node.domain in ("", DOMAIN) and (
                 node.op_type == "Concat" or (node.op_type in _VIEWS and index == 0)
             )
-            if is_view or (node.op_type not in _LOOKUPS and any(output in constants for output in node.outputs)):
+            is_computed_part = node.op_type not in _LOOKUPS and not (node.op_type in _QUANTIZERS and index)
+            if is_view or (is_computed_part and any(output in constants for output in node.outputs)):
                 further = [(output, is_computed or not is_view) for output in node.outputs]
                 pending += [one for one in further if one not in seen]
                 seen.update(further)
