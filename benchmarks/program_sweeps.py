@@ -14,7 +14,7 @@ from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import Target
 from sardonyx.core import language as L
 from sardonyx.core.eval.trace import trace
-from sardonyx.core.ir.types import FLOAT, TensorType
+from sardonyx.core.ir.types import FLOAT, UINT8, TensorType
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.ops.definitions.ml.tree_tables import LEAF, MODES, Trees, Weights
 from sardonyx.ops.definitions.ml.trees import scores
@@ -65,6 +65,21 @@ def recomputed(programs: Programs) -> Programs:
 def mapped(programs: Programs) -> Programs:
     """An expensive elementwise function."""
     return programs.add(lambda x: [L.tanh(x)], (1024, 1024))
+
+
+def requantized(programs: Programs) -> Programs:
+    """Codes that are dequantized and quantized with another scale, alone and with a maximum."""
+
+    def quantized(x: L.Tensor, scale: float) -> L.Tensor:
+        return L.cast(L.clip(L.round_(x / np.float32(scale)) + 3.0, 0.0, 255.0), UINT8)
+
+    def body(x: L.Tensor, least: float | None) -> list[L.Tensor]:
+        y = (L.cast(quantized(x, 0.1), FLOAT) - 3.0) * np.float32(0.1)
+        return [quantized(y if least is None else L.maximum(y, least), 0.07)]
+
+    for least in (None, 0.25):
+        programs.add(lambda x, least=least: body(x, least), (256, 1024))
+    return programs
 
 
 def row_sums(programs: Programs) -> Programs:

@@ -12,6 +12,7 @@ from sardonyx.compiler.codegen.element_reader import Position, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import Axis, masked, nest_axes, put, stored, work_items
 from sardonyx.compiler.codegen.tiled_transpose import block_items, blocks_of
+from sardonyx.compiler.lower.code_tables import is_dense_table, lower_table
 from sardonyx.compiler.lower.context import FunctionContext, KernelWriter
 from sardonyx.compiler.lower.launch import Launch
 from sardonyx.compiler.schedule.groups import Group, operations
@@ -24,6 +25,9 @@ Body = Callable[[list[Index]], None]
 
 def lower_map(context: FunctionContext, group: Group) -> Launch:
     """Emit the kernel of an elementwise group."""
+    table = context.grouping.tables.get(group.root)
+    if table is not None and not group.others and is_dense_table(context, table):
+        return lower_table(context, group, table)
     w = KernelWriter(context, group)
     memory = w.located(group.root)
     traversed = group.root if memory.block or group.others else _traversed_value(w, group.root)

@@ -27,6 +27,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from sardonyx.compiler.analysis.code_tables import find_code_tables
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE, dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
@@ -53,7 +54,8 @@ class _Context:
         images: The image of each result of a ``convolve``, before the movements to Core's form.
         swapped: By a result of a ``convolve`` in Core's form: the same before the last permute.
         users: Number of readers of each value of the function.
-        decisive: Values whose last bit may decide which element is read, or which branch of a comparison holds.
+        decisive: Values whose last bit may decide which element is read, or which branch of a comparison holds, and
+            values that decide an element of a table of codes.
     """
 
     target: Target
@@ -95,6 +97,9 @@ def _decisive(inner: Function) -> frozenset[Value]:
             decisive.update(value.operands)
         elif value.op in ("gather", "scatter"):
             decisive.add(value.operands[1])
+    for table in find_code_tables(inner.values, inner.results):
+        # Lookups cost the same for any function: tables have the codes of the reference, also those of ties.
+        decisive.update(table.interior)
     return frozenset(decisive | truncated)
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sardonyx.compiler.analysis.bounded_output import has_kernel
+from sardonyx.compiler.analysis.code_tables import CodeTable, find_code_tables
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.control_flow import CONTROL, refusal
 from sardonyx.compiler.analysis.multi_gate_matmul import Gates, find_gates
@@ -28,10 +29,11 @@ from sardonyx.compiler.analysis.tree_ensembles import tree_sum
 from sardonyx.compiler.analysis.weight_gradients import WeightGradient, match_weight_gradient
 from sardonyx.compiler.schedule.convolution_choice import choose
 from sardonyx.compiler.schedule.group_order import sort_groups
-from sardonyx.compiler.schedule.groups import Group
+from sardonyx.compiler.schedule.groups import Group, operations
 from sardonyx.compiler.schedule.kernel_support import ANCHORS, SOURCES, refuse_primitive
 from sardonyx.compiler.schedule.recomputation import Recomputation, has_fewer, has_same_count, has_same_shape
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.compiler.tiling.convolution import ConvolutionSchedule
 from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm, gated_columns
@@ -59,6 +61,7 @@ class Grouping:
         gates: Products fused with their gates, by product.
         gate_choices: The schedules of products that have gates, by product; a schedule of one gate is one without
             fusion.
+        tables: Values that are looked up in a table of codes.
         computed: All values in topological order of the groups.
         recomputation: The costs of recomputing values.
     """
@@ -97,6 +100,8 @@ class Grouping:
         self._claims: dict[Group, Value] = {}
         self._recomputed: set[Value] = set()
         self._gates_of: dict[Value, Gates] = {}
+        self.tables: dict[Value, CodeTable] = {}
+        self._match_tables()
         self._match_patterns()
         for value in reversed(self.order):
             self._assign(value)
@@ -118,6 +123,24 @@ class Grouping:
         return self._by_value.get(value)
 
     # Recognition of patterns with a kernel template.
+
+    def _match_tables(self) -> None:
+        """Let functions of codes be tables in memory, if a lookup takes less time than the functions."""
+        tables = [
+            table for table in find_code_tables(self.order, self.function.results)
+            if operations((*table.interior, table.result)) >= costs.TABLE_OPERATIONS
+            and table.source.op not in MOVEMENTS and table.result not in self.host
+        ]  # fmt: skip
+        for table in tables:
+            self.tables[table.result] = table
+            self._stored.setdefault(table.result, "a table of codes")
+            if table.source.op != "input":
+                self._stored.setdefault(table.source, "a table of codes reads it")
+        members = {value for table in tables for value in (*table.interior, table.result)}
+        # Lookups read no other values: what other kernels read is computed for these alone.
+        self._recomputed.update(
+            value for value in members if value not in self._stored and members.issuperset(self.users[value])
+        )
 
     def _match_patterns(self) -> None:
         for value in self.order:
@@ -367,6 +390,8 @@ class Grouping:
             return None
         group = min(groups, key=lambda one: self._position[one.root])
         if group.anchor is not None or group.rows is not None or not is_elementwise(group.root):
+            return None
+        if group.root in self.tables:
             return None
         if shape_of(value) != shape_of(group.root):
             return None

@@ -284,6 +284,20 @@ Trades a store, a load and a kernel for repeated arithmetic.
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels.py --constants`.
 """
 
+TABLE_OPERATIONS = 10
+"""Operations of a function of codes from which a lookup in a table takes less time.
+
+A requantization, whose division is exact, has 10 to 12. Trades 35 instructions for 32 bytes, and a pass over the codes
+in L2, for vectors of floats.
+Provenance: Zen 3, `python benchmarks/kernels.py --constant TABLE_OPERATIONS`.
+"""
+
+TABLE_BYTES_PER_FMA = 4
+"""Bytes that are looked up in the time of a vector FMA: 32 bytes take 35 instructions, with three ports for most.
+
+Trades the size of parts for threads. Provenance: counted, not measured.
+"""
+
 DIVISION_OPERATIONS, FUNCTION_OPERATIONS = 4, 12
 """Additions in the time of a division, square root or remainder, and of a function such as `exp`.
 
