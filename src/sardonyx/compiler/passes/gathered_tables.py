@@ -37,9 +37,12 @@ def gather_rows(table: Value, at: Tensor, batch: int) -> Tensor | None:
     """
     if batch or table.is_constant or shape_of(at)[-1] != 1 or not shape_of(table) or not is_closed(table):
         return None
-    if math.prod(shape_of(table)) * max(1, dtype_of(table).bitwidth // 8) < LEAST_BYTES:  # type: ignore[operator]
+    sizes = [size for size in shape_of(table) if isinstance(size, int)]
+    if len(sizes) != len(shape_of(table)):
+        return None  # The size is counted from constants: their number of rows is not known.
+    if math.prod(sizes) * max(1, dtype_of(table).bitwidth // 8) < LEAST_BYTES:
         return None
-    size = shape_of(table)[0]
+    size = sizes[0]
     rows = _Rows(at, size)
     entries = rows.of(table, 0)
     return entries if rows.are_checked else None
