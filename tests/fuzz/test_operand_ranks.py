@@ -16,6 +16,8 @@ from tests.fuzz.hostile_nodes import Source, case_by_schema, sources
 from tests.fuzz.toolkit_fuzzer import LIMITS, is_unforeseen
 from tests.ops.generators.draw import Case, Draw
 
+ML = "ai.onnx.ml"
+
 
 def of_rank(x: Any, rank: int) -> Any:
     """Return an array of two elements along each of ``rank`` axes."""
@@ -49,6 +51,12 @@ def foreign(labels: Sequence[str]) -> list[str]:
                 if is_unforeseen(error):
                     failures.append(f"{case}: {error.__cause__!r}")
     return failures
+
+
+def test_features_of_no_axis_are_a_row() -> None:
+    case = Case("FeatureVectorizer", 1, [np.float32(2) * np.ones(()), np.ones(3)], {"inputdimensions": [2, 3]}, 1, ML)
+    (y,) = Session(case.model(), compile="off").run(None, case.feeds())
+    np.testing.assert_array_equal(y, np.array([[2, 0, 1, 1, 1]], np.float32))
 
 
 def newest() -> list[str]:

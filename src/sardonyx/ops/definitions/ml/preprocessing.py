@@ -69,7 +69,7 @@ def array_feature_extractor(x: Tensor, indices: Tensor) -> Tensor:
 @operator("FeatureVectorizer", since=1, domain=DOMAIN)
 def feature_vectorizer(*xs: Tensor, inputdimensions: Sequence[int] = ()) -> Tensor:
     """Concatenate the rows of all inputs, cropped or zero-padded to ``inputdimensions`` entries."""
-    rows = [L.cast(L.flatten_to(x, 1) if x.rank > 1 else L.unsqueeze(x, [0]), t.FLOAT) for x in xs]
+    rows = [L.cast(L.flatten_to(x, 1) if x.rank > 1 else L.reshape(x, (1, L.product(x.shape))), t.FLOAT) for x in xs]
     widths: Sequence[int | None] = inputdimensions or [None] * len(rows)
     if len(widths) != len(rows):
         raise InvalidModelError(f"expected {len(rows)} numbers in `inputdimensions`, got {len(widths)}.")
