@@ -175,7 +175,7 @@ DAMAGES = {
 def test_entries_of_every_kind_that_are_damaged_are_made_anew(folder: Path, tmp_path: Path, damage: str) -> None:
     ends_well(LOADED, folder, tmp_path)
     whole = {path: path.read_bytes() for path in entries(tmp_path)}
-    assert {path.parent.name for path in whole} == {"object", "program", "weights"}
+    assert {path.parent.name for path in whole} == {"kernel", "object", "program", "weights"}
     for path, data in whole.items():
         path.write_bytes(DAMAGES[damage](data))
     assert "damaged" in ends_well(LOADED, folder, tmp_path)

@@ -83,7 +83,9 @@ def test_auto_keeps_the_model_if_no_form_is_within_the_tolerance() -> None:
     session = sardonyx.Session(network(), precision="auto", precision_tolerance=1e-9, precision_data=samples(4))
     assert session.precision is not None
     assert session.precision.chosen == "float32"
-    assert error(session, samples(1)[0]) == 0
+    dtypes = {value.const_value.numpy().dtype for value in session.model.graph.initializers.values()}  # type: ignore[union-attr]
+    assert dtypes == {np.dtype(np.float32)}
+    assert error(session, samples(1)[0]) <= 2e-6  # Compiled and interpreted products round differently.
 
 
 def test_a_fixed_precision_above_the_tolerance_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ onnx_backend_test = pytest.importorskip("onnx.backend.test", reason="this onnx c
 from onnx.backend.test.case import node as onnx_backend_node  # noqa: E402
 
 from sardonyx.compat.onnx_backend import SardonyxBackend  # noqa: E402
+from sardonyx.runtime import Session  # noqa: E402
 from tests.suites.left_out import BACKEND  # noqa: E402
 
 
@@ -45,3 +47,11 @@ def test_a_sequence_that_begins_with_a_scalar() -> None:
         assert len(actual) == len(expected)
         for one, other in zip(actual, expected, strict=True):
             np.testing.assert_array_equal(one, other, strict=True)
+
+
+def test_squeezenet_in_compiled_code() -> None:
+    """Of a thousand equal scores; see ``left_out``."""
+    folder = Path(onnx_backend_test.__file__).parent / "data" / "light"
+    session = Session(folder / "light_squeezenet.onnx", compile="wait")
+    image = np.linspace(0, 1, 3 * 224 * 224, dtype=np.float32).reshape(1, 3, 224, 224)
+    np.testing.assert_allclose(session.run(None, {"data_0": image})[0], np.full((1, 1000, 1, 1), 1e-3), rtol=1e-5)

@@ -11,7 +11,7 @@ from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, pr
 from sardonyx.compress.clustering import ClusteringReport, cluster
 from sardonyx.compress.evidence import plain
 
-EXAMPLE = "sardonyx cluster model.onnx --data real.npz --bits 4 -o small.onnx"
+EXAMPLE = "sardonyx cluster digits_classifier.onnx --data train.npz --bits 4 -o small.onnx"
 
 
 def command(

@@ -164,6 +164,17 @@ def test_complex_numbers_stand_as_pairs() -> None:
     assert_exported(function, [rng.standard_normal((2, 3, 2)), rng.standard_normal((2, 3, 2))])
 
 
+def test_products_of_complex_numbers() -> None:
+    def f(x: L.Tensor, y: L.Tensor) -> list[Value]:
+        a, b = (L.bitcast(part, t.COMPLEX128) for part in (x, y))
+        products = L.contract(a, b, left=[1], right=[0]), L.contract(a, b, batch=[(0, 0)], left=[1], right=[1])
+        return [L.bitcast(part, t.DOUBLE) for part in products]
+
+    function = trace("f", f, [TensorType(t.DOUBLE, (3, 3, 2))] * 2)
+    rng = np.random.default_rng(0)
+    assert_exported(function, [rng.standard_normal((3, 3, 2)), rng.standard_normal((3, 3, 2))])
+
+
 def test_what_has_no_form_on_complex_numbers_says_so() -> None:
     def refused(compute: object) -> None:
         pairs = TensorType(t.DOUBLE, (2, 2))
@@ -171,7 +182,7 @@ def test_what_has_no_form_on_complex_numbers_says_so() -> None:
             to_model(trace("f", lambda x: [L.bitcast(compute(L.bitcast(x, t.COMPLEX128)), t.DOUBLE)], [pairs]))  # type: ignore[operator]
 
     refused(L.tanh)
-    refused(lambda z: L.contract(z, z, left=[], right=[]))
+    refused(lambda z: L.pad(z, [1], [1], 1))
     with pytest.raises(UnsupportedError, match="complex"):
         to_model(trace("f", lambda x: [x], [TensorType(t.COMPLEX64, (N,))]))
 
