@@ -527,7 +527,7 @@ def logic(x, y):  # type: ignore[no-untyped-def]
         x.all(1),
         y.any(),
         x.sum(0),
-        x.argmax(1),
+        x.int().argmax(1),
         x.int().cumsum(1),
         x.nonzero(),
     )

@@ -124,3 +124,18 @@ def test_linear_algebra(name: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_special_functions(name: str) -> None:
     require_equal(FUNCTIONS[name], (x(4, 20) * 4,), tolerance=1e-4)
+
+
+def test_common_divisors_and_multiples() -> None:
+    a, b = torch.tensor([[-4, 0, 6], [9, 7, 0]]), torch.tensor([[6, 0, -15], [3, 0, 8]])
+    require_equal(lambda a, b: (torch.gcd(a, b), torch.lcm(a, b)), (a, b))
+
+
+def test_complex_numbers_pass_through_parts_without_gradients() -> None:
+    def rotated(x: Any) -> Any:
+        with torch.no_grad():
+            turns = torch.polar(torch.ones(4), torch.arange(4.0))
+            halves = turns * 0.5, turns * 2
+        return torch.view_as_real(torch.view_as_complex(x) * halves[0] + halves[1])
+
+    require_equal(rotated, (x(3, 4, 2),))

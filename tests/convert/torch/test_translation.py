@@ -186,3 +186,14 @@ def test_tensors_on_another_device_are_refused() -> None:
 def test_a_module_without_examples_is_refused() -> None:
     with pytest.raises(OptionError, match="needs example inputs for x"):
         sardonyx.convert(Net())
+
+
+def test_sizes_that_torch_fixes_without_a_constraint_are_not_open() -> None:
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def function(x: Any) -> Any:
+        return associative_scan(lambda a, b: a * 0.5 + b, x, 0, combine_mode="generic")
+
+    result = converted(function, drawn(6, 3))
+    assert result.report.verdict.status == "proved"
+    assert result.report.attempts[0].outcome == "different"

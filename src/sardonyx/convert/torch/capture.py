@@ -58,6 +58,7 @@ class Program:
         options: The caller's options.
         notes: Remarks for the report.
         guard_lines: The user's lines of recorded branches.
+        was_read: True if the program became a model.
         open_axes: The axes that every positional example declares as open; None if the program declares none.
     """
 
@@ -69,6 +70,7 @@ class Program:
     notes: list[str] = field(default_factory=list)
     open_axes: Sequence[Sequence[int]] | None = None
     guard_lines: Sequence[str] = ()
+    was_read: bool = False
     _refusal: ConversionError | None = None
 
     @cached_property

@@ -61,6 +61,7 @@ def read(program: Program) -> Imported:
             # An axis that a translation needs as a number, e.g. the channels of a convolution.
             if not program.narrow():
                 raise
+    program.was_read = True
     names = {str(value.name) for value in model.graph.inputs}
     feeds = {
         name: as_array(leaf)
@@ -92,8 +93,8 @@ def read_narrower(program: Program) -> Imported:
     Raises:
         ConversionError: No size is open, or torch refuses the program.
     """
-    if not program.narrow():
-        raise ConversionError("no size is open that could be fixed", where="the open sizes")
+    if not program.was_read or not program.narrow():
+        raise ConversionError("not needed: no other choice of open sizes leads to another model")
     program.notes.append("fewer sizes are open: with all of them the model was not proved")
     return read(program)
 

@@ -721,6 +721,13 @@ def _gcd(x: Tensor, y: Tensor) -> Tensor:
     return result  # type: ignore[no-any-return]
 
 
+@aten("lcm.default")
+def _lcm(x: Tensor, y: Tensor) -> Tensor:
+    x, y = promoted(x, y)
+    divisor = _gcd(x, y)
+    return L.abs_(x / L.where(L.equal(divisor, 0), 1, divisor) * y)
+
+
 @aten("_to_copy.default")
 def _to_copy(x: Tensor, *, dtype: Any = None) -> Tensor:
     return x if dtype is None else cast(x, core_dtype(dtype))
