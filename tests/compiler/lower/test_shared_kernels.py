@@ -112,3 +112,14 @@ def test_small_constants_belong_to_the_form(monkeypatch: pytest.MonkeyPatch) -> 
     equal, _ = _emitted(_core(_layers(4, scales=(0.5, 0.5, 0.5, 0.5))), monkeypatch)
     different, _ = _emitted(_core(_layers(4, scales=(0.5, 0.25, 0.125, 2.0))), monkeypatch)
     assert different > equal
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_equal_parts_of_a_concatenation_share_a_kernel(axis: int) -> None:
+    """The start of a part is an argument."""
+    function = trace("parts", lambda *parts: [L.concat(parts, axis)], [TensorType(t.FLOAT, (2, 3, 5))] * 4)
+    arrays = [np.full((2, 3, 5), number, np.float32) for number in range(4)]
+    launches = [*all_launches(pipeline.lower_function(_core(function), host(), 2).launches)]
+    assert len(launches) == 4
+    assert len({launch.text for launch in launches}) == 1
+    check(function, arrays)

@@ -145,6 +145,10 @@ class Kernel:
             return size
         return self._sizes.setdefault(size, f"%s{len(self._sizes)}")
 
+    def argument(self, size: Size) -> str:
+        """Return a size as an argument, even a known one, so that launches of other sizes share code."""
+        return self._sizes.setdefault(size, f"%s{len(self._sizes)}")
+
     @property
     def sizes(self) -> tuple[Size, ...]:
         """The expressions of the size arguments, in order."""

@@ -103,7 +103,9 @@ def _write_region(
         for axis, first in firsts.items():
             source[axis] = reader.shifted(position[axis], w.kernel.size(first))
         for axis, (start, step) in targets.items():
-            target[axis] = reader.shifted(reader.times(position[axis], step), w.kernel.size(start))
+            # The parts of a concatenation often differ in their start alone; blocks of channels depend on it.
+            offset = w.kernel.size(start) if memory.block else w.kernel.argument(start)
+            target[axis] = reader.shifted(reader.times(position[axis], step), offset)
         reader.store(memory, tuple(target), reader.element(value, tuple(source)))
 
     full = shape_of(group.root)
