@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ assert rules.__name__  # importing the package registers every rule of the libra
 
 def pytest_configure(config: pytest.Config) -> None:
     """Share the compiled code and the form of the run (default or long) with the worker processes."""
+    # A process that a shell started in the background ignores Ctrl-C, which tests send.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if selects_long(config.option.markexpr):
         os.environ[LONG_FORM] = "1"
     # The duration of an example depends on the machine, so it is no failure.

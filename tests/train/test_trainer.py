@@ -167,15 +167,10 @@ def test_a_training_that_a_signal_ends_during_an_update_goes_on_equal_to_the_bit
         if len(calls) == 3:
             signal.raise_signal(signal.SIGINT)
 
-    # A process that was started in the background may ignore the signal.
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with monkeypatch.context() as patched:
-            patched.setattr(StepPrograms, "update", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                fresh().fit(images(80), checkpoint=tmp_path, **options)
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    with monkeypatch.context() as patched:
+        patched.setattr(StepPrograms, "update", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fresh().fit(images(80), checkpoint=tmp_path, **options)
     assert len(calls) == 3
     again = fresh()
     again.fit(images(80), checkpoint=tmp_path, resume=True, **options)
