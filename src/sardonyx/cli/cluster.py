@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import compression
-from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, report_written
+from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, progress
 from sardonyx.compress.clustering import ClusteringReport, cluster
-from sardonyx.compress.evidence import plain
 
 EXAMPLE = "sardonyx cluster digits_classifier.onnx --data train.npz --bits 4 -o small.onnx"
 
@@ -42,13 +41,7 @@ def command(
             exclude=names_in(exclude),
         )
         result.save(output)
-    if as_json:
-        print_json({"written": str(output), **plain(result.report)})
-    else:
-        _show(result.report)
-        report_written(output, as_json=False)
-    if result.report.evidence.verdict == "not kept":
-        raise typer.Exit(1)
+    compression.finish(result.report, output, _show, as_json=as_json)
 
 
 def _show(report: ClusteringReport) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol, TypeVar
 
 import typer
 from rich.table import Table
 
-from sardonyx.cli.output import console
-from sardonyx.compress.evidence import METRICS, Evaluate, Evidence, stored_metric
+from sardonyx.cli.output import console, print_json, report_written
+from sardonyx.compress.evidence import METRICS, Evaluate, Evidence, plain, stored_metric
 from sardonyx.model import load
 
 Samples = Annotated[
@@ -41,6 +41,10 @@ Exclude = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed of random draws, orders and intervals.")]
 
 
+_MOST_LAYERS = 20
+"""Rows of a table of layers."""
+
+
 def evaluate_of(
     evaluation: Path | None, metric_name: str, model: Path, preprocess: Path | None = None
 ) -> Evaluate | None:
@@ -48,15 +52,47 @@ def evaluate_of(
     return None if evaluation is None else stored_metric(metric_name, evaluation, load(model), preprocess)
 
 
-def show_layers(layers: Iterable[tuple[str, str, str]], most: int = 20) -> None:
+class Judged(Protocol):
+    """A report with evidence."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """The errors of the outputs, the metric and the verdict."""
+
+
+Report = TypeVar("Report", bound=Judged)
+
+
+def finish(report: Report, output: Path, show: Callable[[Report], None], *, as_json: bool) -> None:
+    """Print the report of a written file.
+
+    Args:
+        report: The report.
+        output: The file.
+        show: Prints the report for a person.
+        as_json: True to print JSON.
+
+    Raises:
+        typer.Exit: The loss of the metric exceeds ``--drop``; the code is 1.
+    """
+    if as_json:
+        print_json({"written": str(output), **plain(report)})
+    else:
+        show(report)
+        report_written(output, as_json=False)
+    if report.evidence.verdict == "not kept":
+        raise typer.Exit(1)
+
+
+def show_layers(layers: Iterable[tuple[str, str, str]], title: str = "Layers that stay") -> None:
     """Print the name, operator and reason of layers that stay; layers that changed have no reason."""
     unchanged = [layer for layer in layers if layer[2]]
     if not unchanged:
         return
-    table = Table(title="Layers that stay", title_justify="left", header_style="bold")
+    table = Table(title=title, title_justify="left", header_style="bold")
     for column in ("node", "operator", "why"):
         table.add_column(column, overflow="fold")
-    for layer in unchanged[:most]:
+    for layer in unchanged[:_MOST_LAYERS]:
         table.add_row(*layer)
     console.print(table)
 

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import compression
-from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, report_written
-from sardonyx.compress.evidence import plain
+from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, progress
 from sardonyx.compress.factorization import FactorizationReport, factorize
 
 EXAMPLE = "sardonyx factorize model.onnx --data real.npz --energy 0.95 -o small.onnx"
@@ -50,13 +49,7 @@ def command(
             seed=seed,
         )
         result.save(output)
-    if as_json:
-        print_json({"written": str(output), **plain(result.report)})
-    else:
-        _show(result.report)
-        report_written(output, as_json=False)
-    if result.report.evidence.verdict == "not kept":
-        raise typer.Exit(1)
+    compression.finish(result.report, output, _show, as_json=as_json)
 
 
 def _show(report: FactorizationReport) -> None:

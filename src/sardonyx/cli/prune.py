@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from sardonyx.cli import compression
-from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, report_written
-from sardonyx.compress.evidence import plain
+from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, progress
 from sardonyx.compress.pruning import PruningReport, prune
 from sardonyx.compress.pruning.prune import STEPS
 
@@ -84,13 +82,7 @@ def command(
             seed=seed,
         )
         result.save(output)
-    if as_json:
-        print_json({"written": str(output), **plain(result.report)})
-    else:
-        _show(result.report)
-        report_written(output, as_json=False)
-    if result.report.evidence.verdict == "not kept":
-        raise typer.Exit(1)
+    compression.finish(result.report, output, _show, as_json=as_json)
 
 
 def _show(report: PruningReport) -> None:
@@ -100,12 +92,6 @@ def _show(report: PruningReport) -> None:
     console.print(f"Weights: {before:,} -> {after:,} bytes.", markup=False)
     for note in report.notes:
         console.print(note, markup=False)
-    fixed = [layer for layer in report.layers if layer.fixed]
-    if fixed:
-        table = Table(title="Layers that stay, or stay in part", title_justify="left", header_style="bold")
-        for column in ("node", "operator", "why"):
-            table.add_column(column, overflow="fold")
-        for layer in fixed[:20]:
-            table.add_row(layer.name, layer.op_type, layer.fixed)
-        console.print(table)
+    fixed = ((layer.name, layer.op_type, layer.fixed) for layer in report.layers)
+    compression.show_layers(fixed, "Layers that stay, or stay in part")
     compression.show_evidence(report.evidence)

@@ -8,8 +8,7 @@ import typer
 from rich.table import Table
 
 from sardonyx.cli import compression
-from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, print_json, progress, report_written
-from sardonyx.compress.evidence import plain
+from sardonyx.cli.output import AsJson, ModelPath, Output, console, names_in, progress
 from sardonyx.compress.quantization import QuantizationReport, quantize
 from sardonyx.compress.quantization.methods.table import METHODS
 
@@ -93,14 +92,7 @@ def command(
             sensitivity=sensitivity,
         )
         result.save(output)
-    verdict = result.report.evidence.verdict
-    if as_json:
-        print_json({"written": str(output), **plain(result.report)})
-    else:
-        _show(result.report)
-        report_written(output, as_json=False)
-    if verdict == "not kept":
-        raise typer.Exit(1)
+    compression.finish(result.report, output, _show, as_json=as_json)
 
 
 def _show(report: QuantizationReport) -> None:
@@ -112,13 +104,7 @@ def _show(report: QuantizationReport) -> None:
     console.print(f"Weights: {before:,} -> {after:,} bytes.", markup=False)
     for note in report.notes:
         console.print(note, markup=False)
-    if report.floats:
-        table = Table(title="Left in float32", title_justify="left", header_style="bold")
-        for column in ("node", "operator", "why"):
-            table.add_column(column, overflow="fold")
-        for node in report.floats[:20]:
-            table.add_row(node.name, node.op_type, node.reason)
-        console.print(table)
+    compression.show_layers(((node.name, node.op_type, node.reason) for node in report.floats), "Left in float32")
     if report.nodes:
         table = Table(title="Error by the integers of a single node", title_justify="left", header_style="bold")
         table.add_column("node", overflow="fold")
