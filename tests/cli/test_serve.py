@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ def test_the_command_line_calls_a_server(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_command_line_makes_tokens_and_refuses_contradictions(run: Run, tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
     token = json.loads(run("serve", "--new-token", "infer,read", "--json").out)
     assert token["line"].endswith(" infer,read")
     model = save("net", tmp_path / "net.onnx")
@@ -45,3 +47,4 @@ def test_the_command_line_makes_tokens_and_refuses_contradictions(run: Run, tmp_
         assert run("serve", model, *words).code == 2, words
     assert run("serve").code == 2
     assert run("serve", tmp_path / "absent").code == 2
+    assert signal.getsignal(signal.SIGINT) is before, "Ctrl-C after a server is that of the caller"

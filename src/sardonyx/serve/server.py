@@ -253,6 +253,8 @@ class Server:
             ResourceError: An address is in use.
             SardonyxError: A model of the caller cannot be served.
         """
+        # A closed event loop may leave its own handlers, which ignore the signals.
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         loop = self._loop = new_event_loop()
         asyncio.set_event_loop(loop)
         stopped = asyncio.Event()
@@ -263,7 +265,7 @@ class Server:
             stopped.set()
 
         async def serve() -> None:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in handlers:
                 loop.add_signal_handler(number, stop)
             try:
                 await self.open(loop)
@@ -282,6 +284,8 @@ class Server:
             loop.run_until_complete(serve())
         finally:
             loop.close()
+            for number, handler in handlers.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
     def revision(self, name: str, version: str = "") -> int:
         """Return the current revision of a model.
