@@ -294,7 +294,7 @@ class _Block:
             return e.load(vector(few, element), e.address(start, element, part.start), BITS[element] // 8)
 
         merged = [_concatenate(e, [piece(lane) for lane in range(i, lanes, few)], few, element) for i in range(few)]
-        return _interleave(e, merged, few, lanes, element)
+        return interleave(e, merged, few, lanes, element)
 
     def stored(self, memory: Memory, at: Index, value: Element) -> bool:
         """Queue a row of a result that is contiguous along the rows; return True if queued."""
@@ -316,12 +316,12 @@ class _Block:
         type = vector(lanes, element)
         if at.lane == self._height == 1 << self._height.bit_length() - 1:
             # The columns are adjacent in memory.
-            for number, column in enumerate(_interleave(e, rows, lanes, lanes, element)):
+            for number, column in enumerate(interleave(e, rows, lanes, lanes, element)):
                 e.store(type, column, e.address(pointer, element, e.add(at.base, number * lanes)), BITS[element] // 8)
             return
         for part in self._parts(element):
             few = len(part)
-            columns = _interleave(e, [rows[row] for row in part], few, lanes, element)
+            columns = interleave(e, [rows[row] for row in part], few, lanes, element)
             for lane in range(lanes):
                 source, order = columns[lane % few], ", ".join(f"i32 {lane // few * few + i}" for i in range(few))
                 if few == 1:
@@ -332,7 +332,7 @@ class _Block:
                 e.store(vector(few, element), piece, e.address(start, element, part.start), BITS[element] // 8)
 
 
-def _interleave(e: Emitter, rows: list[str], group: int, lanes: int, element: str) -> list[str]:
+def interleave(e: Emitter, rows: list[str], group: int, lanes: int, element: str) -> list[str]:
     """Interleave groups of elements of several vectors: the first of each vector, then the second of each.
 
     Args:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from sardonyx.compiler.analysis.axis_collapsing import can_collapse, visit_inlined
 from sardonyx.compiler.analysis.strided_views import Memory, shape_of
+from sardonyx.compiler.codegen.channel_blocks import channel_items, reads_rows
 from sardonyx.compiler.codegen.element_reader import Position, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import Axis, masked, nest_axes, put, stored, work_items
@@ -100,9 +101,10 @@ def write_elements(
         loops = [Axis((0,), shape[0]), Axis((1,), ceil_div(shape[1], memory.block), memory.block)]
         loops = [axis for axis in loops if axis.block or axis.size != 1]
         spatial = nest_axes(shape, range(2, rank), lambda a, b: collapses(a) and is_dense(b))
-        return work_items(
-            w.reader, [*loops, *spatial], rank, memory.block * work, False, mask_channels(w, shape[1], body)
-        )
+        of_block = mask_channels(w, shape[1], body)
+        if not once and isinstance(shape[1], int) and reads_rows(w.reader, spatial, rank, body):
+            return channel_items(w.reader, memory, loops, spatial, rank, work, body, of_block)
+        return work_items(w.reader, [*loops, *spatial], rank, memory.block * work, False, of_block)
     loops = nest_axes(shape, range(rank), lambda a, b: collapses(a) and is_dense(b))
     if not once and (blocks := blocks_of(w.reader, value, w.memory, loops, rank, body)) is not None:
         return block_items(w.reader, loops, blocks, rank, body)
