@@ -7,6 +7,7 @@ import pytest
 from tests.compiler.elementwise import TARGETS
 from tests.core.programs import computed
 
+from sardonyx.compiler.codegen.requantize import packs
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED, host
 from sardonyx.core import language as L
@@ -51,3 +52,23 @@ def test_results_become_codes(
         feeds[0][0, channels // 2, 1, width // 2] = np.nan
         for actual, expected in zip(program.run(feeds), computed(function, feeds), strict=True):
             np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if packs(NAMED.get(name, host()))])
+@pytest.mark.parametrize(("divisor", "zero"), [(0.1, 128), (41.0, 7), (0.0625, 0), (3.7e-3, 131)])
+def test_codes_are_those_of_a_division(divisor: float, zero: int, target: str) -> None:
+    same = np.eye(8, dtype=np.float32).reshape(8, 8, 1, 1)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        y = L.convolve(x, constant(same, t.FLOAT), strides=[1, 1], padding=[(0, 0)] * 2)
+        z = L.cast(L.clip(L.round_(y / divisor) + float(zero), 0.0, 255.0), t.UINT8)
+        w = L.cast(constant(same.astype(np.int8), t.INT8), t.INT32)
+        return [L.convolve(L.cast(z, t.INT32), w, strides=[1, 1], padding=[(0, 0)] * 2)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (1, 8, 3, W))])
+    program = Program.compile(function, target=host() if target == host().name else NAMED[target], threads=1)
+    halves = np.float32(divisor) * (np.arange(-140, 260, dtype=np.float32) + np.float32(0.5))
+    near = np.concatenate([halves, np.nextafter(halves, np.float32(-9e9)), np.nextafter(halves, np.float32(9e9))])
+    feeds = [np.broadcast_to(near, (1, 8, 3, near.size)).copy()]
+    feeds[0][0, 1, 1, :4] = [np.inf, -np.inf, 3e38, -3e38]
+    np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])

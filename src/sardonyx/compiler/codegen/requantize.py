@@ -6,12 +6,14 @@ instruction rounds, the packing instruction clamps, and packing four vectors tak
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_splat
+from sardonyx.compiler.codegen.exact_division import Quotient, quotient
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.target.description import Target
@@ -57,12 +59,32 @@ class Codes:
     signed: bool
     none: int = 0
 
+    @functools.cached_property
+    def quotient(self) -> Quotient | None:
+        """The division of floats by a number that computes the source; None for another source."""
+        if self.source.op != "div":
+            return None
+        divisor = self.source.operands[1]
+        known = divisor.operands[0] if divisor.op == "broadcast" else divisor
+        number = float(np.ravel(known.known)[0]) if is_splat(known) else 0.0
+        return quotient(number, self.low - self.zero, self.high - self.zero) if 0 < number < np.inf else None
+
+    @property
+    def dividend(self) -> Value:
+        """The operand of :meth:`rounded`: the dividend of :attr:`quotient`, or the source."""
+        return self.source if self.quotient is None else self.source.operands[0]
+
     def rounded(self, x: Vector) -> Vector:
-        """Return the source as 32-bit integers, before the zero point and the lower limit are applied.
+        """Return the integers of the source as 32-bit integers, before zero point and lower limit are applied.
 
         Both are applied by packing. Floats beyond 32 bits become the least 32-bit integer, the processor's result of
         such conversions.
+
+        Args:
+            x: The elements of :attr:`dividend`.
         """
+        if self.quotient is not None:
+            x = self.quotient(x)
         if self.low != _LIMITS[t.INT8 if self.signed else t.UINT8][0]:
             x = x.above(self.low - self.zero)
         x, e = x.below(self.high - self.zero), x.emitter

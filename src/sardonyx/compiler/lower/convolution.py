@@ -289,7 +289,7 @@ class ImageKernel:
                 if codes is None or w.kernel.neighbours is None:
                     stored(reader, root, memory, position)
                     return
-                rounded = codes.rounded(Vector(e, reader.vector(codes.source, position), "float", lanes))
+                rounded = codes.rounded(Vector(e, reader.vector(codes.dividend, position), "float", lanes))
                 if mask is not None:
                     # The channels added to fill the last block are zero.
                     rounded = Vector(e, mask, "i1", lanes).where(rounded, -codes.zero)

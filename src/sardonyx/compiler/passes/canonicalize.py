@@ -3,7 +3,7 @@
 - A ``convolve`` reads an image ``[N, G * C, spatial]`` and returns an image ``[N, G * M, spatial]``; the movements from
   and to Core's form are adjacent to the ``convolve``.
 - A division by a constant is a multiplication, unless the reciprocal would lose more than a rounding, or a rounding
-  would decide which element is read.
+  would decide an integer: an element that is read, a code of a quantization.
 - A window over a whole image is a ``reduce``.
 - A product of two computed operands sums along the last axes of the first; a permute after a product that exchanges
   rows and columns exchanges the operands.
@@ -75,11 +75,8 @@ def canonicalize(inner: Function, target: Target) -> Function:
     return CANONICAL_FORMS.apply(inner, _Context(target, users=users, decisive=_decisive(inner)))
 
 
-_STEPS = frozenset({"floor", "ceil", "less", "equal", "rem"})
-"""Functions that jump: a rounding before them changes the result by more than a rounding.
-
-``round`` is not among them: quantizations round, and their codes may differ by one.
-"""
+_STEPS = frozenset({"floor", "ceil", "round", "less", "equal", "rem"})
+"""Functions that jump: a rounding before them changes the result by more than a rounding."""
 
 _PASSING = frozenset({"reshape", "permute", "broadcast", "slice", "concat", "reverse", "pad"}) | ELEMENTWISE
 
