@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sardonyx.convert.torch.operators.comparisons import truth
 from sardonyx.convert.torch.operators.elementwise import (
     add_,
     div_,
@@ -15,7 +16,6 @@ from sardonyx.convert.torch.operators.elementwise import (
     nan_,
     pointwise,
     sub_,
-    truth,
     where_,
 )
 from sardonyx.convert.torch.operators.promotion import cast, core_dtype, floating

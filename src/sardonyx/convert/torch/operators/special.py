@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sardonyx.convert.torch.operators.elementwise import where_
-from sardonyx.convert.torch.operators.promotion import floating
+from sardonyx.convert.torch.operators.elementwise import add_, div_, equal_, less_, like, mul_, pointwise, sub_, where_
+from sardonyx.convert.torch.operators.promotion import cast, floating
 from sardonyx.convert.torch.operators.registry import aten
 from sardonyx.core import language as L
 from sardonyx.core.eval.tensor import Tensor
+from sardonyx.core.ir import types as t
 
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 """The Bernoulli numbers of even index, from B2 on."""
@@ -179,3 +180,59 @@ def _entr(x: Tensor) -> Tensor:
     return where_(
         positive, inner, where_(x < 0, L.full_like(x, float("-inf")), where_(L.is_nan(x), x, L.zeros_like(x)))
     )
+
+
+@aten("erfinv.default", "special_erfinv.default")
+def erfinv(x: Tensor) -> Tensor:
+    """Return the inverse of erf: an approximation, then two steps of Newton's method.
+
+    Source: S. Winitzki, "A handy approximation for the error function and its inverse" (2008).
+    """
+    x = floating(x)
+    a = 0.147
+    logarithm = pointwise("Log", L.log, sub_(like(x, 1), mul_(x, x)))
+    first = add_(mul_(logarithm, like(x, 0.5)), like(x, 2 / (math.pi * a)))
+    root = pointwise("Sqrt", L.sqrt, sub_(mul_(first, first), div_(logarithm, like(x, a))))
+    start = pointwise("Sqrt", L.sqrt, sub_(root, first))
+    y = where_(less_(x, like(x, 0)), pointwise("Neg", lambda v: -v, start), start)
+    for _ in range(2):
+        slope = mul_(pointwise("Exp", L.exp, mul_(y, y)), like(x, math.sqrt(math.pi) / 2))
+        y = sub_(y, mul_(sub_(pointwise("Erf", L.erf, y), x), slope))
+    edge = equal_(pointwise("Abs", L.abs_, x), like(x, 1))
+    return where_(edge, mul_(x, like(x, math.inf)), y)
+
+
+_LANCZOS = (
+    0.99999999999980993,
+    676.5203681218851,
+    -1259.1392167224028,
+    771.32342877765313,
+    -176.61502916214059,
+    12.507343278686905,
+    -0.13857109526572012,
+    9.9843695780195716e-6,
+    1.5056327351493116e-7,
+)
+"""Coefficients for g = 7. Source: C. Lanczos, "A precision approximation of the gamma function" (1964)."""
+
+
+def _log_gamma_of_positive(x: Tensor) -> Tensor:
+    z = sub_(x, like(x, 1))
+    total = like(x, _LANCZOS[0])
+    for i, factor in enumerate(_LANCZOS[1:]):
+        total = add_(div_(like(x, factor), add_(z, like(x, i + 1))), total)
+    shifted = add_(z, like(x, 7.5))
+    powers = sub_(mul_(add_(z, like(x, 0.5)), pointwise("Log", L.log, shifted)), shifted)
+    return add_(add_(powers, like(x, 0.5 * math.log(2 * math.pi))), pointwise("Log", L.log, total))
+
+
+@aten("lgamma.default", "special_gammaln.default")
+def _lgamma(x: Tensor) -> Tensor:
+    """Return log |Γ(x)|, below 1/2 by reflection; computed as float64, because terms cancel near 1 and 2."""
+    x = floating(x)
+    dtype, x = x.dtype, cast(x, t.DOUBLE)
+    low = less_(x, like(x, 0.5))
+    value = _log_gamma_of_positive(where_(low, sub_(like(x, 1), x), x))
+    sine = pointwise("Abs", L.abs_, pointwise("Sin", L.sin, mul_(x, like(x, math.pi))))
+    reflected = sub_(sub_(like(x, math.log(math.pi)), pointwise("Log", L.log, sine)), value)
+    return cast(where_(low, reflected, value), dtype)
