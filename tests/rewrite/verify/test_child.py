@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,3 +86,40 @@ def test_relative_paths_resolve_in_the_current_folder(tmp_path: Path, monkeypatc
         assert verifier.samples
     with IsolatedRunner() as apart, apart.file_of("tanh.onnx") as path:
         assert path == tmp_path / "tanh.onnx"
+
+
+SCRIPTS = {
+    "prints half a line": "sys.stdout.write('{'); sys.stdout.flush(); time.sleep(60)",
+    "reads nothing": "time.sleep(60)",
+    "leaves a process with its output": "subprocess.Popen(['sleep', '30']); time.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_process_is_waited_for_without_bound(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = [sys.executable, "-c", f"import subprocess, sys, time; {SCRIPTS[script]}"]
+    popen = subprocess.Popen
+    monkeypatch.setattr(child.subprocess, "Popen", lambda _, **options: popen(program, **options))
+    one = Child()
+    began = time.monotonic()
+    answer = one.ask({"do": "run", "path": "x" * (1 << 20)}, 0.3)
+    assert answer["status"] == "ended" and "took more than" in answer["reason"]
+    assert one.process.poll() is not None
+    assert time.monotonic() - began < 20
+
+
+def test_a_process_that_closes_its_output_and_lives_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = [sys.executable, "-c", "import os, sys, time; sys.stdin.readline(); os.close(1); time.sleep(60)"]
+    popen = subprocess.Popen
+    monkeypatch.setattr(child.subprocess, "Popen", lambda _, **options: popen(program, **options))
+    monkeypatch.setattr(child, "END_SECONDS", 0.2)
+    one = Child()
+    assert "did not end" in one.ask({"do": "run"}, 30.0)["reason"]
+    assert one.process.poll() is not None
+
+
+def test_an_engine_that_prints_answers_nothing() -> None:
+    program = "import os; from sardonyx.rewrite.verify import worker; worker.Judge.answer = lambda *_: "
+    program += "[os.write(1, b'noise'), print('noise'), {'status': 'good'}][-1]; worker.main()"
+    out = subprocess.run([sys.executable, "-c", program], input="{}\n", capture_output=True, text=True, check=True)
+    assert json.loads(out.stdout)["status"] == "good"

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +29,9 @@ from sardonyx.rewrite.evaluate import evaluate
 RUN_SECONDS = 300.0
 """Time limit of one run of a model."""
 
+
+END_SECONDS = 30.0
+"""Time in which a process ends after it closed its output, e.g. while the system writes its memory to a file."""
 
 REUSE_BYTES = 512 << 20
 """Peak memory above which a process is not reused."""
@@ -47,9 +50,10 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
             env=environment,
         )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        os.set_blocking(self.process.stdin.fileno(), False)
 
     @classmethod
     def acquire(cls) -> Child:
@@ -69,38 +73,82 @@ class Child:
             self.stop()
 
     def stop(self) -> None:
-        """Kill the process."""
-        self.process.kill()
-        self.process.communicate()
+        """Kill the process. A process that it started may still have the pipes open, and nobody waits for that."""
+        process = self.process
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Return the answer; status ``ended`` if the process ended over the request or exceeded the limit."""
-        process = self.process
-        assert process.stdin is not None and process.stdout is not None
         self._is_busy = True  # After an exception, e.g. an interrupt, the answer is still outstanding.
-        try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            return self._ended()
         deadline = time.monotonic() + seconds
-        while not select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            if time.monotonic() >= deadline:
-                self.stop()
-                return {"status": "ended", "reason": f"the run took more than {seconds:.0f} s"}
-        line = process.stdout.readline()
-        if not line:
+        try:
+            self._write(json.dumps(request).encode() + b"\n", deadline)
+            line = self._read_line(deadline)
+        except TimeoutError:
+            self.stop()
+            return {"status": "ended", "reason": f"the run took more than {seconds:.0f} s"}
+        except (BrokenPipeError, EOFError):
             return self._ended()
         self._is_busy = False
         answer = json.loads(line)
         self._peak = int(answer["peak_bytes"])
         return {"status": "ready", **answer}
 
+    def _write(self, data: bytes, deadline: float) -> None:
+        """Write to the process's standard input.
+
+        Raises:
+            TimeoutError: The process did not read all before the deadline.
+        """
+        assert self.process.stdin is not None
+        descriptor = self.process.stdin.fileno()
+        while data:
+            _wait([], [descriptor], deadline)
+            data = data[os.write(descriptor, data) :]
+
+    def _read_line(self, deadline: float) -> bytes:
+        """Return a line of the process's standard output.
+
+        Raises:
+            EOFError: The output ended.
+            TimeoutError: No whole line came before the deadline.
+        """
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        line = b""
+        while not line.endswith(b"\n"):
+            _wait([descriptor], [], deadline)
+            piece = os.read(descriptor, 1 << 16)
+            if not piece:
+                raise EOFError
+            line += piece
+        return line
+
     def _ended(self) -> dict[str, Any]:
-        code = self.process.wait()
+        try:
+            code = self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            return {"status": "ended", "reason": "the evaluator closed its output and did not end"}
         self.stop()
         cause = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
         return {"status": "ended", "reason": f"the evaluator crashed (its process ended {cause})"}
+
+
+def _wait(reading: Sequence[int], writing: Sequence[int], deadline: float) -> None:
+    """Return when one of the descriptors is ready.
+
+    Raises:
+        TimeoutError: None was before the deadline.
+    """
+    while not any(select.select(reading, writing, [], max(0.0, deadline - time.monotonic()))[:2]):
+        if time.monotonic() >= deadline:
+            raise TimeoutError
 
 
 def uses_own_operators(model: ir.Model) -> bool:

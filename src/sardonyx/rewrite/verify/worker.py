@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pickle
 import resource
 import sys
@@ -93,11 +94,15 @@ def peak_bytes() -> int:
 
 def main() -> None:
     """Answer requests until standard input ends."""
+    # Engines that print would answer in our place: the descriptor of standard output goes to nobody.
+    answers = os.fdopen(os.dup(1), "w")
+    with Path(os.devnull).open("w") as nobody:
+        os.dup2(nobody.fileno(), 1)
     child = Judge(limit_memory)
     for line in sys.stdin:
         answer = child.answer(json.loads(line))
         answer["peak_bytes"] = peak_bytes()
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":
