@@ -48,10 +48,10 @@ def float_models(work: Path, patterns: Sequence[str]) -> Iterator[Float]:
             yield Float(case.name, case.path, stored(work, case.name, sample_feeds(case)))
     for name in TASKS:
         if suites.matches(suites.Case(name, "compress", Path()), patterns):
-            import compress
+            from compress_tasks import load_task
 
-            task = getattr(compress.load_tasks(), name)()
-            yield Float(f"{name} (trained)", Path(task.model), stored(work, f"task.{name}", task.calib[:SAMPLES]))
+            task = load_task(name)
+            yield Float(f"{name} (trained)", Path(task.model), stored(work, f"task.{name}", task.calibration[:SAMPLES]))
 
 
 ALREADY_QUANTIZED = ("mobilenet_qdq",)

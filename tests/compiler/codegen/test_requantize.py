@@ -72,3 +72,30 @@ def test_codes_are_those_of_a_division(divisor: float, zero: int, target: str) -
     feeds = [np.broadcast_to(near, (1, 8, 3, near.size)).copy()]
     feeds[0][0, 1, 1, :4] = [np.inf, -np.inf, 3e38, -3e38]
     np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if packs(NAMED.get(name, host()))])
+@pytest.mark.parametrize("wide", [False, True], ids=["bytes", "words"])
+@pytest.mark.parametrize(("second", "zero"), [(0.1, 128), (0.05, 0), (0.0237, 3)])
+def test_codes_of_codes_are_those_of_both_quantizations(second: float, zero: int, wide: bool, target: str) -> None:
+    rng = np.random.default_rng(zero)
+    same = np.eye(16, dtype=np.float32).reshape(16, 16, 1, 1)
+    # Neighbouring large weights, whose sums exceed 16 bits without VNNI, need images of words.
+    weights = rng.choice(np.array([-127, 127], np.int8), (16, 16, 1, 1)) if wide else same.astype(np.int8)
+
+    def quantized(x: L.Tensor, scale: float, zero: int) -> L.Tensor:
+        return L.cast(L.clip(L.round_(x / scale) + float(zero), 0.0, 255.0), t.UINT8)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        y = L.convolve(x, constant(same, t.FLOAT), strides=[1, 1], padding=[(0, 0)] * 2)
+        z = (L.cast(quantized(y, 0.1, 128), t.FLOAT) - 128.0) * 0.1
+        z = quantized(L.clip(z, -2.0, 6.0), second, zero)
+        image = L.cast(z, t.INT32) - (zero if wide else 0)
+        return [L.convolve(image, L.cast(constant(weights, t.INT8), t.INT32), strides=[1, 1], padding=[(0, 0)] * 2)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (1, 16, 3, 15))])
+    program = Program.compile(function, target=host() if target == host().name else NAMED[target], threads=1)
+    x = rng.uniform(-15, 15, (1, 16, 3, 15)).astype(np.float32)
+    feeds = [np.where(rng.random(x.shape) < 0.3, np.round(x * 20) / np.float32(20), x)]
+    feeds[0][0, 1, 1, :5] = [np.inf, -np.inf, 3e38, -3e38, np.nan]
+    np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])

@@ -23,6 +23,9 @@ from sardonyx.core.ir.types import TensorType
 
 _CODES = (t.UINT8, t.INT8)
 
+_MOST_INTERIOR = 32
+"""Most values between a result and its source in :func:`code_table`."""
+
 
 @dataclass(frozen=True)
 class CodeTable:
@@ -78,6 +81,30 @@ def find_code_tables(order: Sequence[Value], results: Iterable[Value]) -> list[C
             if is_read or (value in escaping and dtype_of(value) not in _CODES):
                 escaping.add(operand)
     return [CodeTable(sources[root], root, _interior(root, sources[root])) for root in reversed(roots)]
+
+
+def code_table(root: Value) -> CodeTable | None:
+    """Return the function of another 8-bit value that computes an 8-bit value; None if another value is read."""
+    shape, interior, source = shape_of(root), dict[Value, None](), set[Value]()
+    waiting = [root]
+    while waiting:
+        value = waiting.pop()
+        for operand in value.operands:
+            if operand in interior or _is_number(operand):
+                continue
+            if not isinstance(operand.type, TensorType) or shape_of(operand) != shape:
+                return None
+            if dtype_of(operand) in _CODES and not is_closed(operand):
+                source.add(operand)
+            elif is_elementwise(operand) and len(interior) < _MOST_INTERIOR:
+                interior[operand] = None
+                waiting.append(operand)
+            else:
+                return None
+    if len(source) != 1:
+        return None
+    (only,) = source
+    return CodeTable(only, root, _interior(root, only))
 
 
 def _source(value: Value, sources: Mapping[Value, Value]) -> Value | None:

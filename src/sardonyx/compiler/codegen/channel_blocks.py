@@ -26,7 +26,7 @@ Body = Callable[[list[Index]], None]
 
 
 def reads_rows(reader: Reader, loops: Sequence[Axis], rank: int, body: Body) -> bool:
-    """Return True if the operands of a map are contiguous along the innermost spatial loop, found by a trial.
+    """Return True if a map reads every or every second element along the innermost spatial loop, found by a trial.
 
     Args:
         reader: Reader of the body.
@@ -44,8 +44,9 @@ def reads_rows(reader: Reader, loops: Sequence[Axis], rank: int, body: Body) -> 
 
     def loaded(memory: Memory, at: Index) -> None:
         nonlocal contiguous, others
-        contiguous += not at.vector and at.lane == at.repeat == 1
-        others += bool(at.vector) or (not at.is_uniform and at.lane != 1) or at.repeat != 1
+        is_row = not at.vector and at.repeat == 1 and at.lane in (1, 2)
+        contiguous += is_row
+        others += not is_row and not at.is_uniform
 
     reader.across = loaded, lambda memory, at, value: True
     with reader.trial() as written:

@@ -1,4 +1,4 @@
-"""Requantization: floats are rounded, shifted by a zero point, clamped and converted to int8 or uint8.
+"""Requantization: floats are rounded, shifted by a zero point, clamped and converted to int8, uint8 or int16.
 
 Each step is a primitive, so an instruction or more per vector. Fusion takes fewer instructions: the conversion
 instruction rounds, the packing instruction clamps, and packing four vectors takes little more than packing one.
@@ -7,11 +7,12 @@ instruction rounds, the packing instruction clamps, and packing four vectors tak
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sardonyx.compiler.analysis.code_tables import CodeTable, code_table
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_splat
 from sardonyx.compiler.codegen.exact_division import Quotient, quotient
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
@@ -34,7 +35,8 @@ _PACK_BYTES = {
 }  # fmt: skip
 """Instructions that join two vectors with saturation, to 16 bits by lanes, to 8 bits by lanes and sign."""
 
-_LIMITS = {t.UINT8: (0, 255), t.INT8: (-128, 127)}
+_CODES = (t.UINT8, t.INT8)
+_LIMITS = {t.UINT8: (0, 255), t.INT8: (-128, 127), t.INT16: (-(1 << 15), (1 << 15) - 1)}
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,10 @@ class Codes:
         zero: Zero point, added after rounding.
         low: The least integer.
         high: The greatest integer.
-        signed: True if the integers are signed.
+        dtype: The element type, of 8 bits or int16.
         none: The integer for NaN.
+        first: A requantization whose units are multiplied by ``factor`` in place of ``source``; None for ``source``.
+        factor: Units of this requantization in a unit of ``first``.
     """
 
     source: Value
@@ -56,8 +60,10 @@ class Codes:
     zero: int
     low: int
     high: int
-    signed: bool
+    dtype: DType
     none: int = 0
+    first: Codes | None = None
+    factor: float = 1.0
 
     @functools.cached_property
     def quotient(self) -> Quotient | None:
@@ -72,7 +78,16 @@ class Codes:
     @property
     def dividend(self) -> Value:
         """The operand of :meth:`rounded`: the dividend of :attr:`quotient`, or the source."""
+        if self.first is not None:
+            return self.first.dividend
         return self.source if self.quotient is None else self.source.operands[0]
+
+    def moved(self, amount: int, dtype: DType) -> Codes:
+        """Return the requantization of which every integer is greater by ``amount``."""
+        return replace(
+            self, zero=self.zero + amount, low=self.low + amount, high=self.high + amount, none=self.none + amount,
+            dtype=dtype,
+        )  # fmt: skip
 
     def rounded(self, x: Vector) -> Vector:
         """Return the integers of the source as 32-bit integers, before zero point and lower limit are applied.
@@ -83,9 +98,9 @@ class Codes:
         Args:
             x: The elements of :attr:`dividend`.
         """
-        if self.quotient is not None:
-            x = self.quotient(x)
-        if self.low != _LIMITS[t.INT8 if self.signed else t.UINT8][0]:
+        x = self._units(x)
+        least = _LIMITS[self.dtype][0]
+        if self.low != least:
             x = x.above(self.low - self.zero)
         x, e = x.below(self.high - self.zero), x.emitter
         wide, operands = vector(x.lanes, "i32"), [(x.type, x.name)]
@@ -93,11 +108,23 @@ class Codes:
             operands += [(wide, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
         whole = Vector(e, e.call(wide, _ROUND[x.lanes], operands), "i32", x.lanes)
         # The processor converts NaN to the least integer, too.
-        least = _LIMITS[t.INT8 if self.signed else t.UINT8][0]
         return whole if self.none == least else (~x.is_nan()).where(whole, self.none - self.zero)
 
+    def _units(self, x: Vector) -> Vector:
+        """Return the source from the elements of :attr:`dividend`."""
+        if self.first is None:
+            return x if self.quotient is None else self.quotient(x)
+        first = self.first
+        whole = first._units(x).call("roundeven").above(first.low - first.zero).below(first.high - first.zero)
+        return whole if self.factor == 1 else whole * self.factor
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.bitwidth // 8
+
     def store(self, e: Emitter, lanes: int, pointer: str, whole: Sequence[str]) -> None:
-        """Write results of :meth:`rounded` as adjacent bytes.
+        """Write results of :meth:`rounded` as adjacent elements.
 
         Args:
             e: Emitter of the instructions.
@@ -112,22 +139,31 @@ class Codes:
             packed = e.call(words, _PACK_WORDS[lanes], [(wide, name) for name in vectors])
             return Vector(e, packed, "i16", 2 * lanes).call("sadd.sat", self.zero).name if self.zero else packed
 
+        def write(parts: str, element: str, width: int, written: int) -> None:
+            # Packing works within 128 bits: each 128 bits of the register hold a part of every vector.
+            done, vectors = 0, min(len(whole) - written, width)
+            for count in (4, 2, 1):
+                if vectors & count:
+                    order = ", ".join(
+                        f"i32 {quarter + number}"
+                        for number in range(done, done + count) for quarter in range(0, lanes // 4 * width, width)
+                    )  # fmt: skip
+                    size = count * lanes // 4
+                    type = vector(lanes // 4 * width, element)
+                    stored = e.let(f"shufflevector {type} {parts}, {type} poison, <{size} x i32> <{order}>")
+                    start = (written + done) * lanes * self.bytes
+                    e.store(vector(size, element), stored, e.address(pointer, "i8", start), 1)
+                    done += count
+
+        if self.dtype == t.INT16:
+            for written in range(0, len(whole), 2):
+                halves = vector(lanes // 2, "i64")
+                write(e.let(f"bitcast {words} {pair(written, written + 1)} to {halves}"), "i64", 2, written)
+            return
         low = pair(0, 1)
         high = pair(2, 3) if len(whole) > 2 else low
-        joined = e.call(bytes, _PACK_BYTES[lanes, self.signed], [(words, low), (words, high)])
-        parts = e.let(f"bitcast {bytes} {joined} to {wide}")
-        done = 0
-        # Packing works within 128 bits: each 128 bits of the register hold four bytes of every vector.
-        for count in (4, 2, 1):
-            if len(whole) & count:
-                order = ", ".join(
-                    f"i32 {quarter + number}"
-                    for number in range(done, done + count) for quarter in range(0, lanes, 4)
-                )  # fmt: skip
-                size = count * lanes // 4
-                stored = e.let(f"shufflevector {wide} {parts}, {wide} poison, <{size} x i32> <{order}>")
-                e.store(vector(size, "i32"), stored, e.address(pointer, "i8", done * lanes), 1)
-                done += count
+        joined = e.call(bytes, _PACK_BYTES[lanes, self.dtype == t.INT8], [(words, low), (words, high)])
+        write(e.let(f"bitcast {bytes} {joined} to {wide}"), "i32", 4, 0)
 
 
 def packs(target: Target) -> bool:
@@ -138,23 +174,67 @@ def packs(target: Target) -> bool:
 def codes(value: Value, inside: Collection[Value]) -> Codes | None:
     """Return the requantization that computes a value, or None.
 
-    The result is None unless the value is a requantization of which ``inside`` computes the rounding.
+    The result is None unless the value is a requantization of which ``inside`` computes the rounding. An int16 value
+    may be 8-bit integers less a number.
     """
     signed = _signed_source(value)
     if signed is not None:
         result = codes(signed, inside)
-        return result and replace(
-            result, zero=result.zero + 128, low=result.low + 128, high=result.high + 128, signed=False, none=128
-        )
+        return result and result.moved(128, t.UINT8)
+    if dtype_of(value) == t.INT16:
+        number, wide = _with_number("sub", value) if value.op == "sub" else (0, value)
+        source = wide.operands[0] if wide.op == "convert" else wide
+        result = codes(source, inside) if number is not None and dtype_of(source) in _CODES else None
+        return result and result.moved(-number, t.INT16) if number is not None else None
     if value.op != "convert":
         return None
     result = quantization(value.operands[0], dtype_of(value))
-    return result if result is not None and result.rounding in inside else None
+    if result is None or result.rounding not in inside:
+        return None
+    table = code_table(value)
+    first = codes(table.source, inside) if table is not None else None
+    return result if table is None or first is None else _after(first, result, table) or result
+
+
+def _after(first: Codes, second: Codes, table: CodeTable) -> Codes | None:
+    """Return a requantization of requantized numbers that multiplies the units of the first; None for other functions.
+
+    The product is compared for every integer of the first.
+    """
+    dtype, source = (t.numpy_dtype(dtype) for dtype in (second.dtype, first.dtype))
+    integers = np.arange(first.low, first.high + 1)
+    elements = table.elements().view(dtype).astype(np.int32)
+    of_bytes = dict(zip(np.arange(256, dtype=np.uint8).view(source).tolist(), elements.tolist(), strict=True))
+    results = np.array([of_bytes[integer] for integer in integers.tolist()])
+    low, high, units = int(results.min()), int(results.max()), (integers - first.zero).astype(np.float32)
+    inner = results[(low < results) & (results < high)] - second.zero
+    if not inner.size:
+        return None
+    at = units[(low < results) & (results < high)].astype(np.float64)
+    slope = float(inner @ at) / max(float(at @ at), 1.0)
+    for factor in (1.0, *_factors(table), slope):
+        rounded = np.round(units * np.float32(factor)) + second.zero
+        if np.array_equal(np.clip(rounded, low, high), results):
+            none = of_bytes[first.none]
+            return replace(second, low=low, high=high, none=none, first=first, factor=float(np.float32(factor)))
+    return None
+
+
+def _factors(table: CodeTable) -> Iterator[float]:
+    """Yield quotients of numbers by which a function of codes multiplies and divides."""
+    multiplied, divided = [1.0], [1.0]
+    for value in table.interior:
+        if value.op in ("mul", "div"):
+            for number in value.operands:
+                known = number.operands[0] if number.op == "broadcast" else number
+                if is_splat(known):
+                    (multiplied if value.op == "mul" else divided).append(float(np.ravel(known.known)[0]))
+    yield from (a / b for a in multiplied for b in divided if b)
 
 
 def quantization(x: Value, dtype: DType) -> Codes | None:
     """Return the requantization that computes ``x`` as an 8-bit type; None if ``x`` is no rounded and limited float."""
-    if dtype not in _LIMITS or dtype_of(x) != t.FLOAT:
+    if dtype not in _CODES or dtype_of(x) != t.FLOAT:
         return None
     least, greatest = _LIMITS[dtype]
     high, inner = _with_number("min", x)
@@ -164,7 +244,7 @@ def quantization(x: Value, dtype: DType) -> Codes | None:
         return None
     if not least <= low <= high <= greatest or not least <= zero <= greatest:
         return None
-    return Codes(inner.operands[0], inner, zero, low, high, dtype == t.INT8)
+    return Codes(inner.operands[0], inner, zero, low, high, dtype)
 
 
 def _signed_source(value: Value) -> Value | None:

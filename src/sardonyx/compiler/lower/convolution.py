@@ -293,7 +293,7 @@ class ImageKernel:
                 if mask is not None:
                     # The channels added to fill the last block are zero.
                     rounded = Vector(e, mask, "i1", lanes).where(rounded, -codes.zero)
-                address = e.address(memory.pointer, "i8", reader.offset(memory, position).base)
+                address = e.address(memory.pointer, f"i{8 * codes.bytes}", reader.offset(memory, position).base)
                 store = functools.partial(codes.store, e, lanes)
                 w.kernel.neighbours.wait(address, rounded.name, requantize.PACKED, store)
 
