@@ -59,7 +59,11 @@ class Load:
             call(self._grpc.read_bytes()[5:], timeout=20)
 
     def run(self, proto: str, name: str, port: int, clients: int, seconds: float) -> tuple[int, float, float]:
-        """Send requests; return the number of good answers, requests a second, and the median latency in ms."""
+        """Send requests; return the number of good answers, requests a second, and the median latency in ms.
+
+        Raises:
+            RuntimeError: An answer failed, or no answer came within the time.
+        """
         pin = ["taskset", "-c", "1"]
         if proto == "grpc":
             url = f"http://127.0.0.1:{port}/inference.GRPCInferenceService/ModelInfer"
@@ -67,6 +71,7 @@ class Load:
                      "-H", "content-type: application/grpc", "-H", "te: trailers", url]  # fmt: skip
             text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
             good = int(re.search(r"(\d+) succeeded", text)[1])  # type: ignore[index]
+            _require_answers(good, proto, clients, seconds)
             latency = re.search(r"time for request:\s+\S+\s+\S+\s+(\S+)", text)
             return good, good / max(1, round(seconds)), milliseconds(latency[1]) if latency else 0.0
         script = self._json if proto == "json" else self._binary
@@ -86,8 +91,15 @@ class Load:
         good = int(re.search(r"(\d+) requests in", text)[1])  # type: ignore[index]
         if bad := re.search(r"Non-2xx or 3xx responses: (\d+)", text):
             raise RuntimeError(f"{bad[1]} of {good} answers failed")
+        _require_answers(good, proto, clients, seconds)
         rate = float(re.search(r"Requests/sec:\s+(\S+)", text)[1])  # type: ignore[index]
         return good, rate, milliseconds(re.search(r"\n\s+50%\s+(\S+)", text)[1])  # type: ignore[index]
+
+
+def _require_answers(good: int, proto: str, clients: int, seconds: float) -> None:
+    """Refuse a measurement without an answer: every ratio to its rate would be a division by zero."""
+    if good == 0:
+        raise RuntimeError(f"no answer to {clients} clients over {proto} within {seconds} s: raise --seconds")
 
 
 def milliseconds(text: str) -> float:

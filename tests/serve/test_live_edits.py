@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +23,14 @@ from tests.serve.conftest import Client, tensor
 from tests.serve.models import proto, save, session
 
 X = tensor("x", "FP32", [1, 2], [1, 1])
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture
@@ -111,6 +121,20 @@ def test_edits_are_off_unless_allowed(control: str, status: int) -> None:
         client = Client(server)
         assert client.post("/v2/models/net/undo").status == status
         assert client.post("/v2/models/net/edit", [{"verb": "add_output", "tensor": "x"}]).status == status
+
+
+def test_models_that_no_undo_reaches_are_freed(editable: Server, no_collector: None) -> None:
+    client, net = Client(editable), editable.service.host.get("net").model.session
+    editable.service.collects_models = True
+    graphs = []
+    for number in range(96):
+        weights = {"inputs": [tensor("a", "FP32", [2], [number, number])]}
+        headers = {"Content-Type": "application/json"}
+        assert client.post("/v2/models/net/weights", weights, **headers).status == 200
+        graphs.append(weakref.ref(net.snapshot().model.graph))
+    # The models that can be undone, and those of at most 32 edits since the last collection.
+    assert 32 < sum(graph() is not None for graph in graphs) <= 65
+    assert graphs[-1]() is not None and graphs[0]() is None
 
 
 class Load:

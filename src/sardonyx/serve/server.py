@@ -270,9 +270,11 @@ class Server:
             try:
                 await self.open(loop)
                 await self.load_all()
-                # Models and modules live as long as the process, and requests form no reference cycles.
+                # Models and modules live as long as the process, and requests form no reference cycles. Edits
+                # do: the older generations are collected soon too, which is cheap because they hold no frozen object.
                 gc.freeze()
-                gc.set_threshold(_COLLECTED_OBJECTS, 20, 100)
+                gc.set_threshold(_COLLECTED_OBJECTS, 2, 2)
+                self._require_service().collects_models = True
                 announce(self)
                 if watch is not None:
                     watch(lambda: loop.call_soon_threadsafe(stop))

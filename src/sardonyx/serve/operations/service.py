@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
 import re
 import time
@@ -47,6 +48,9 @@ EXTENSIONS = (
 """The extensions of the protocol that the server has."""
 
 PLATFORM = "sardonyx_onnx"
+
+_COLLECTED_EDITS = 32
+"""Edits between two collections of earlier models: as many models as the history of a session keeps for undo."""
 
 _log = logging.getLogger("sardonyx.serve")
 
@@ -94,6 +98,7 @@ class Service:
         limits: The limits of the server.
         host: The endpoints of all models.
         shared_memory: The registered regions.
+        collects_models: True if edits and loads collect garbage, in a process whose other objects are frozen.
         is_draining: True once the server stops: it answers what it has accepted.
         start: The time of the start, in seconds since 1970.
     """
@@ -110,7 +115,9 @@ class Service:
         self.host = Host(options.limits, loop, options.allow_inner)
         self.shared_memory = SharedMemory(options.allow_shared_memory, options.limits.shared_memory_regions)
         self.is_draining = False
+        self.collects_models = False
         self.start = time.time()
+        self._edits = 0
         self._repository = repository
         self._loop = loop
         self._workers = ThreadPoolExecutor(2, "sardonyx-serve-control")
@@ -127,6 +134,11 @@ class Service:
     async def in_worker(self, work: Callable[[], T]) -> T:
         """Do slow work in another thread, without blocking answers."""
         return await self._loop.run_in_executor(self._workers, work)
+
+    async def _collect(self) -> None:
+        """Free earlier models, which are cycles of references, in a process that only serves."""
+        if self.collects_models:
+            await self.in_worker(gc.collect)
 
     def close(self) -> None:
         """End all threads."""
@@ -327,6 +339,7 @@ class Service:
                 )  # fmt: skip
         models = await self.in_worker(lambda: repository.reload(name))
         self.host.put(name, models)
+        await self._collect()
 
     async def unload(self, name: str) -> None:
         """Let a model answer no more requests; waiting requests are computed.
@@ -337,6 +350,7 @@ class Service:
         repository = self._controlled(name)
         await self.in_worker(lambda: repository.unload(name))
         self.host.remove(name)
+        await self._collect()
 
     def _controlled(self, name: str) -> Repository:
         if self.options.control == "off":
@@ -398,7 +412,11 @@ class Service:
                 "edits are off.", kind="unavailable", where=name[:64], remedy="Start the server with --control edit."
             )
         session = self.host.get(name, version).model.session
-        return await self.in_worker(lambda: change(session))
+        result = await self.in_worker(lambda: change(session))
+        self._edits += 1
+        if self._edits % _COLLECTED_EDITS == 0:
+            await self._collect()
+        return result
 
     def history(self, name: str, version: str) -> dict[str, Any]:
         """Return the edits of a model."""
