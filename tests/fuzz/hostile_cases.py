@@ -170,8 +170,17 @@ def _graph_variant(draw: Draw, name: str, seed: int) -> Variant:
     """Return a graph of a structured operator between views."""
     sizes = draw.pick("fixed", "open", "counted")
     graph = draw_graph(GRAPHS[name], sizes, seed)
+    _output_measured(graph.model.graph)
     case = Case(name, 18, list(graph.feeds.values()))
     return Variant(f"{name} seed {seed} ({sizes})", case, graph.model, graph.feeds, draw)
+
+
+def _output_measured(graph: onnx.GraphProto) -> None:
+    """Make the values outputs of which only ``Shape`` is read: compiled code removes them with their errors."""
+    read = {name for node in graph.node if node.op_type != "Shape" for name in node.input}
+    read |= {value.name for value in (*graph.input, *graph.output)}
+    measured = (node.input[0] for node in graph.node if node.op_type == "Shape")
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(measured) if name not in read)
 
 
 def declared_model(draw: Draw, case: Case) -> tuple[onnx.ModelProto, dict[str, Any], str]:

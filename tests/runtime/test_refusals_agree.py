@@ -337,6 +337,11 @@ SIZES = "g (float[3, A] x, float[B] z) => (float y) { s = Shape (z)  t = Concat 
 SECOND = """g (float[A, B, 4] x) => (float y) <int64[1] rest = {-1}, int64[1] at = {1}>
     { s = Shape (x)  d = Gather (s, at)  t = Concat <axis = 0> (d, rest)  y = Reshape (x, t) }"""
 GIVEN = "g (float[A, B] x, int64[3] t) => (float y) { y = Reshape (x, t) }"
+LATER = """g (float[4, A] x) => (float y) <int64[2] known = {2, 2}, int64[1] at = {1}>
+    { s = Shape (x)  d = Gather (s, at)  t = Concat <axis = 0> (known, d)  y = Reshape (x, t) }"""
+COUNTED = """g (float[4, 6] x, bool[6] some) => (float y) <int64[2] known = {2, 1}, int64[1] at = {1}>
+    { c = Compress <axis = 1> (x, some)  s = Shape (c)  d = Gather (s, at)
+      t = Concat <axis = 0> (known, d, known)  y = Reshape (c, t) }"""
 
 
 @pytest.mark.parametrize(
@@ -349,6 +354,10 @@ GIVEN = "g (float[A, B] x, int64[3] t) => (float y) { y = Reshape (x, t) }"
         (GIVEN, (0, 3), {"t": np.array([0, -1, 1])}, (0, 3, 1)),
         (GIVEN, (2, 0), {"t": np.array([0, 0, 4])}, (2, 0, 4)),
         (GIVEN, (2, 0), {"t": np.array([1, 2, 0])}, None),
+        (LATER, (4, 3), {}, (2, 2, 3)),
+        (LATER, (4, 0), {}, None),
+        (COUNTED, (4, 6), {"some": np.array([0, 1, 1, 0, 0, 0], bool)}, (2, 1, 2, 2, 1)),
+        (COUNTED, (4, 6), {"some": np.zeros(6, bool)}, None),
     ],
 )
 def test_a_size_of_0_in_a_new_shape_copies(

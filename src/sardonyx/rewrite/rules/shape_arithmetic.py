@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator, MutableMapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.core import dim
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
@@ -83,9 +84,21 @@ def reshape_target(x: V, shape: V) -> Rewrite:
         constant = constant_target(sizes, dims)
         if constant is None:
             return Refusal("more than one size of the target is open")
+        if (
+            copies
+            and s.target == "native"
+            and any(e == -1 and _may_be_zero(size) for e, size in zip(constant, sizes, strict=True))
+        ):
+            # Compiled code computes the size itself, and refuses a 0, which copies another size or none.
+            return Refusal("the open size may be 0, which copies a size")
         return Reshape(m.x, np.array(constant, np.int64))
 
     return Reshape(x, shape) >> reshape
+
+
+def _may_be_zero(size: Size) -> bool:
+    """Return True unless the size is a number, or proven to be at least 1 for symbols that may be 0."""
+    return not isinstance(size, int) and dim.at_least(size, 1) is not True
 
 
 def constant_target(target: Sequence[Size], dims: Sequence[Size]) -> list[int] | None:
