@@ -54,7 +54,7 @@ def test_accurate_models_are_quantized_whole() -> None:
     result = quantize(network(1.0), SAMPLES)
     assert result.report.outputs[0].sqnr > 25
     assert int_products(result) == {f"product{number}" for number in range(1, 5)}
-    assert any("All nodes are quantized" in note for note in result.report.notes)
+    assert any("No node returns to float" in note for note in result.report.notes)
 
 
 def test_a_cheap_node_that_hurts_returns_to_float_and_the_report_says_so() -> None:

@@ -23,6 +23,7 @@ from sardonyx.compress.evidence import (
 )
 from sardonyx.compress.quantization.calibration import Observation
 from sardonyx.compress.quantization.placement import WeightSite, find_placement
+from sardonyx.compress.quantization.plain_forms import write_plain_forms
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
 from sardonyx.errors import OptionError, UnsupportedError
@@ -144,6 +145,7 @@ def cluster(
         notes.append(f"The operator set was raised from {opset} to {_UINT4_OPSET}, which uint4 needs.")
         result = convert_opset(result, _UINT4_OPSET)
     infer_shapes(result)
+    notes += write_plain_forms(result)
     before = int(to_proto(result).ByteSize())
     placement = find_placement(result, exclude)
     split = None if data is None else split_samples(read_samples(data, result, preprocess))

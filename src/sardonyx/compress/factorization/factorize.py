@@ -26,6 +26,7 @@ from sardonyx.compress.evidence import (
 from sardonyx.compress.factorization.low_rank import Spectrum
 from sardonyx.compress.quantization.calibration import Observation
 from sardonyx.compress.quantization.placement import WeightSite, find_placement
+from sardonyx.compress.quantization.plain_forms import write_plain_forms
 from sardonyx.compress.quantization.site_inputs import Needs
 from sardonyx.compress.recovery import reconstruct
 from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
@@ -153,6 +154,8 @@ def factorize(
     prepared = optimize(source, verify=False, passes=["inline_functions"]).model if source.functions else source
     prepared = copy_model(optimize(prepared, verify=False).model)
     infer_shapes(prepared)
+    notes = write_plain_forms(prepared)
+    infer_shapes(prepared)
     result = copy_model(prepared)
     placement = find_placement(result, exclude)
     split = None if data is None else split_samples(read_samples(data, result, preprocess))
@@ -172,7 +175,6 @@ def factorize(
         reasons = "; ".join(f"{layer.name}: {layer.reason}" for layer in layers[:3]) or "no layer has a constant weight"
         raise UnsupportedError(f"no layer is smaller as two ({reasons}).", where=str(source.graph.name or "model"))
     infer_shapes(result)
-    notes = []
     if samples:
         count = reconstruct(prepared, result, samples, {}, seed=seed)
         notes.append(f"{count} layers are refitted to the results of the original, by least squares.")
@@ -205,6 +207,8 @@ def _factorized(
         reason = "a transposed convolution"
     elif site.groups > 1:
         reason = "a convolution with groups"
+    elif site.is_batched:
+        reason = "a product of several matrices"
     elif size > _MOST_ELEMENTS:
         reason = f"the weight has {size:,} elements, more than {_MOST_ELEMENTS:,}"
     if reason:

@@ -184,14 +184,22 @@ def as_rows(node: ir.Node, weight: np.ndarray) -> np.ndarray:
     if node.op_type == "Conv":
         groups = int(facts.attribute(node, "group", 11, 1))
         return np.ascontiguousarray(moved).reshape(groups, weight.shape[0] // groups, -1)
-    return np.ascontiguousarray(moved).reshape(1, -1, moved.shape[-1])
+    groups = _input_groups(node)
+    return np.ascontiguousarray(moved.reshape(-1, groups, moved.shape[-1] // groups).transpose(1, 0, 2))
 
 
 def from_rows(node: ir.Node, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return matrices of :func:`as_rows` in the shape of the weight."""
     axis = _input_axis(node, np.empty(shape, bool))
     moved = [size for index, size in enumerate(shape) if index != axis]
+    if node.op_type != "Conv":
+        rows = rows.transpose(1, 0, 2)
     return np.ascontiguousarray(np.moveaxis(rows.reshape(*moved, shape[axis]), -1, axis))
+
+
+def _input_groups(node: ir.Node) -> int:
+    """Return the groups that divide the axis of input channels of a weight: those of a transposed convolution."""
+    return int(facts.attribute(node, "group", 11, 1)) if node.op_type == "ConvTranspose" else 1
 
 
 def _sparse(

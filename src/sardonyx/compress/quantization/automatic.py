@@ -123,7 +123,7 @@ class Choice:
     def note(self) -> str:
         """The choice as a sentence."""
         if not self.floats:
-            return f"All nodes are quantized: the worst output has {self.before:.1f} dB on samples of the calibration."
+            return f"No node returns to float: the worst output has {self.before:.1f} dB on samples of the calibration."
         shown = ", ".join(self.floats[:5]) + (", …" if len(self.floats) > 5 else "")
         return (
             f"{len(self.floats)} nodes with {self.cost:.1%} of the work stay in float ({shown}): the worst output "

@@ -80,8 +80,8 @@ class Observation:
         shared: dict[object, SiteInput] = {}
         for seed, site in enumerate(sites):
             value = site.input
-            if value is None or site.node.graph is not model.graph:
-                continue
+            if value is None or site.node.graph is not model.graph or site.is_batched:
+                continue  # Rows of a batched input belong to several matrices.
             key = str(value.name), SiteInput.geometry(site)
             if key not in shared:
                 shared[key] = SiteInput(site, needs, site.label in within, seed)

@@ -88,7 +88,7 @@ def write_without_ranges(
         weight = weights.get(site)
         if weight is None:
             _write_dynamic(writer, site, scheme)
-        elif target.vendor and site.node.op_type in PRODUCTS and is_packable(weight.block) and _is_integer(weight):
+        elif target.vendor and _is_packed(site, weight):
             old = site.node.inputs[site.index]
             assert old is not None and site.sum_axis is not None
             write_product(writer, site.node, weight, site.sum_axis, str(old.name))
@@ -151,6 +151,11 @@ def sums_integers(site: WeightSite, mode: str) -> bool:
 def is_dynamic(site: WeightSite) -> bool:
     """Return True if dynamic quantization computes the product of a site in integers."""
     return site.node.op_type in PRODUCTS
+
+
+def _is_packed(site: WeightSite, weight: QuantizedWeight) -> bool:
+    """Return True if the product of a site has a form with packed weights."""
+    return site.node.op_type in PRODUCTS and not site.is_batched and is_packable(weight.block) and _is_integer(weight)
 
 
 def _is_integer(weight: QuantizedWeight) -> bool:
@@ -280,8 +285,9 @@ def _write_dynamic(writer: Writer, site: WeightSite, scheme: Scheme) -> None:
     """Replace a product with a constant matrix by a product of integers whose scale each call computes."""
     node, x, old = site.node, site.input, site.node.inputs[1]
     assert x is not None and old is not None
-    matrix = site.weight if site.channel_axis == 1 else np.ascontiguousarray(site.weight.T)
-    weight = quantize_weight(matrix, 1, 0, scheme)
+    is_right = site.channel_axis == len(site.shape) - 1
+    matrix = site.weight if is_right else np.ascontiguousarray(site.weight.T)
+    weight = quantize_weight(matrix, matrix.ndim - 1, matrix.ndim - 2, scheme)
     name = site.label
     quantize = writer.node(
         "DynamicQuantizeLinear", [x], name, ir.DataType.UINT8,

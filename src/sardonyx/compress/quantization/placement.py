@@ -10,6 +10,7 @@ weights alone: their activations are not observed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ CONVOLUTIONS = ("Conv", "ConvTranspose")
 PRODUCTS = ("MatMul", "Gemm")
 RECURRENT = ("LSTM", "GRU", "RNN")
 WEIGHTED = (*CONVOLUTIONS, *PRODUCTS, *RECURRENT)
+_VENDOR = "com.microsoft"
 INTEGER = ("Add", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
 """Operators that engines compute on integers if all their inputs are quantized."""
 
@@ -32,7 +34,7 @@ _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "Flatten", "Reshape", "Squeeze"
 """Operators between an integer operator and the next quantization that engines fuse."""
 
 _SMALLEST_TABLE = 1024
-"""Elements from which a table of embeddings is quantized."""
+"""Elements from which a table of embeddings is quantized, and a constant of other operators is reported."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +48,8 @@ class WeightSite:
         channel_axis: The axis of output channels.
         sum_axis: The axis of the sum; None if the sum runs over several axes.
         label: The name of the site in reports: the node's, for recurrent layers with the input's.
-        groups: The groups of a convolution; 1 otherwise.
-        input: The value that is multiplied by the weight; None for a state.
+        groups: The groups of a convolution; 1 otherwise. Groups of a transposed convolution share scales.
+        input: The value that is multiplied by the weight; None for a state, and for weights of fused operators.
     """
 
     node: ir.Node
@@ -72,8 +74,21 @@ class WeightSite:
 
     @property
     def channels(self) -> int:
-        """The number of output channels."""
+        """The number of output channels; of one group for transposed convolutions."""
         return self.shape[self.channel_axis]
+
+    @property
+    def depth(self) -> int:
+        """The number of products that one result sums; of a transposed convolution with unit strides."""
+        if self.sum_axis is not None:
+            return self.shape[self.sum_axis]
+        shared = self.groups if self.node.op_type == "ConvTranspose" else 1
+        return math.prod(self.shape) // max(self.channels * shared, 1)
+
+    @property
+    def is_batched(self) -> bool:
+        """True if several matrices of the weight share the scales of their output channels."""
+        return self.sum_axis is not None and len(self.shape) > 2
 
     def matrix(self, weight: np.ndarray | None = None) -> np.ndarray:
         """Return the weight, or an array of its shape, as matrices of shape [groups, outputs, depth].
@@ -84,7 +99,8 @@ class WeightSite:
         if self.node.op_type == "Conv":
             return weight.reshape(self.groups, weight.shape[0] // self.groups, -1)
         if self.node.op_type == "ConvTranspose":
-            return np.ascontiguousarray(weight.reshape(weight.shape[0], -1).T)[None]
+            grouped = weight.reshape(self.groups, weight.shape[0] // self.groups, -1)
+            return np.ascontiguousarray(grouped.transpose(0, 2, 1))
         moved = np.moveaxis(weight, self.sum_axis or 0, -1)
         return np.ascontiguousarray(moved).reshape(1, -1, moved.shape[-1])
 
@@ -93,7 +109,7 @@ class WeightSite:
         if self.node.op_type == "Conv":
             return matrix.reshape(self.shape)
         if self.node.op_type == "ConvTranspose":
-            return np.ascontiguousarray(matrix[0].T).reshape(self.shape)
+            return np.ascontiguousarray(matrix.transpose(0, 2, 1)).reshape(self.shape)
         shape = [size for axis, size in enumerate(self.shape) if axis != (self.sum_axis or 0)]
         return np.ascontiguousarray(np.moveaxis(matrix.reshape(*shape, -1), -1, self.sum_axis or 0))
 
@@ -159,6 +175,10 @@ def find_placement(model: ir.Model, exclude: Collection[str] = ()) -> Placement:
         for node in nodes:
             if not node.domain and node.op_type in (*WEIGHTED, "Gather"):
                 _place_weights(node, placement, exclude, is_outer=nodes is graphs[0])
+            elif node.domain == _VENDOR and node.op_type == "Attention":
+                _place_weights(node, placement, exclude, is_outer=False)
+            elif node.domain == _VENDOR or node.op_type == "Einsum":
+                _report_constants(node, placement)
     for function in model.functions.values():
         placement.floats += [
             FloatNode(node_label(node), node.op_type, f"inside of the function {function.name}")
@@ -185,6 +205,15 @@ def _place_weights(node: ir.Node, placement: Placement, exclude: Collection[str]
             placement.sites.append(site)
         else:
             placement.inner.append(site)
+
+
+def _report_constants(node: ir.Node, placement: Placement) -> None:
+    """Report the constants of an operator that has no form of integers."""
+    for index, value in enumerate(node.inputs):
+        tensor = facts.constant_tensor(value)
+        if tensor is not None and tensor.dtype == ir.DataType.FLOAT and facts.count(tensor) >= _SMALLEST_TABLE:
+            reason = f"input {index} of {node.op_type} has no form of integers"
+            placement.floats.append(FloatNode(node_label(node), node.op_type, reason))
 
 
 def _recurrent_label(node: ir.Node, index: int) -> str:
@@ -215,14 +244,15 @@ def _site(node: ir.Node, index: int) -> WeightSite | str:
             return f"the weight has {rank} axes, expected 3"
         site = WeightSite(node, index, tensor, 1, 2, _recurrent_label(node, index), input=x if index == 1 else None)
     elif node.op_type == "MatMul":
-        site = "the weight is no matrix" if rank != 2 else WeightSite(node, 1, tensor, 1, 0, label, input=x)
+        site = "the weight is a vector" if rank < 2 else WeightSite(
+            node, 1, tensor, rank - 1, rank - 2, label, input=x
+        )  # fmt: skip
+    elif node.op_type == "Attention":
+        site = f"the weight has {rank} axes, expected 2" if rank != 2 else WeightSite(node, 1, tensor, 1, 0, label)
     elif node.op_type == "Gemm":
         site = _site_of_gemm(node, tensor, label)
     elif node.op_type == "ConvTranspose":
-        grouped = facts.attribute(node, "group", 11, 1) != 1
-        site = "a transposed convolution with groups" if grouped else WeightSite(
-            node, 1, tensor, 1, None, label, input=x
-        )  # fmt: skip
+        site = WeightSite(node, 1, tensor, 1, None, label, int(facts.attribute(node, "group", 11, 1)), x)
     else:
         groups = int(facts.attribute(node, "group", 11, 1))
         site = WeightSite(node, 1, tensor, 0, None, label, groups, x)

@@ -46,6 +46,7 @@ from sardonyx.compress.quantization.insertion import (
 from sardonyx.compress.quantization.methods.sequential import reconstruct
 from sardonyx.compress.quantization.methods.table import METHODS as ROUNDING
 from sardonyx.compress.quantization.placement import FloatNode, Placement, WeightSite, find_placement
+from sardonyx.compress.quantization.plain_forms import write_plain_forms
 from sardonyx.compress.quantization.ranges import METHODS
 from sardonyx.compress.quantization.scheme import QDQ_OPSET, Affine, Granularity, Scheme
 from sardonyx.compress.quantization.sensitivity import NodeError, Probe, multiplications
@@ -506,6 +507,9 @@ class Draft:
     def _scheme_of(self, site: WeightSite, scheme: Scheme) -> Scheme:
         """Return the scheme of a site's weight, whose sums need not be exact if no engine adds them in 16 bits."""
         scheme = scheme.of_weight(site.sum_axis)
+        if self.mode == "static" and site.is_batched and site.node.op_type == "MatMul":
+            # ONNX Runtime fuses such a product, and then refuses a scale per column of several matrices.
+            scheme = replace(scheme, granularity="tensor")
         if scheme.exact_sums and not sums_integers(site, self.mode):
             return replace(scheme, exact_sums=False)
         return scheme
@@ -636,6 +640,11 @@ def _prepared(
             notes.append(f"The operator set was raised from {_opset(prepared)} to {needed}, which the types need.")
         prepared = convert_opset(prepared, version)
     infer_shapes(prepared)
+    if optimized:
+        written = write_plain_forms(prepared)
+        if written:
+            notes += written
+            infer_shapes(prepared)
     if mode == "static" and scheme.activation_type.is_float:
         write_bounds(prepared)
     return prepared

@@ -270,7 +270,7 @@ def _costs(placement: Placement) -> tuple[dict[str, float], dict[str, str]]:
 
 def multiplications(sites: Sequence[WeightSite]) -> float:
     """Return the multiplications of one run of some sites; unknown sizes count as 1."""
-    return sum(_elements(site.node.outputs[0]) * math.prod(site.shape) / max(site.channels, 1) for site in sites)
+    return sum(_elements(site.node.outputs[0]) * site.depth for site in sites)
 
 
 def _unambiguous(placement: Placement, model: ir.Model) -> Placement:

@@ -244,7 +244,7 @@ class _Patches:
             )
             return cls(site.groups, math.prod(shape[1:]), 1, tuple(shape[2:]), strides, dilations, pads)
         if site.node.op_type == "ConvTranspose":
-            return cls(1, shape[0], 1, ())
+            return cls(site.groups, shape[0] // site.groups, 1, ())
         assert site.sum_axis is not None
         return cls(1, shape[site.sum_axis], -1)
 
@@ -256,11 +256,11 @@ class _Patches:
         """Return at most `most` rows of a sample, of shape [groups, rows, depth], and the number of all rows."""
         values = values.astype(np.float32, copy=False)
         if not self.kernel:
-            matrix = np.moveaxis(values, self.channel_axis, -1).reshape(-1, self.depth)
+            matrix = np.moveaxis(values, self.channel_axis, -1).reshape(-1, self.groups, self.depth)
             total = len(matrix)
             if total > most:
                 matrix = matrix[np.sort(generator.choice(total, most, replace=False))]
-            return np.ascontiguousarray(matrix)[None], total
+            return np.ascontiguousarray(matrix.transpose(1, 0, 2)), total
         windows = self._windows(values)
         batch, positions = windows.shape[0], windows.shape[2 : 2 + len(self.kernel)]
         total = batch * math.prod(positions)

@@ -24,6 +24,11 @@ class Writer:
         self._first: ir.Node | None = next(iter(model.graph), None)
         self._names, self._node_names = Names(value_names(model)), Names(node_names(model))
 
+    @property
+    def opset(self) -> int:
+        """The operator set of the model."""
+        return self._model.opset_imports.get("", 0)
+
     def initializer(self, name: str, array: np.ndarray, dtype: ir.DataType | None = None) -> ir.Value:
         """Return a new initializer of the main graph, which bodies see too."""
         name = self._names.fresh(name)

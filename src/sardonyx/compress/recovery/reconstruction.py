@@ -74,6 +74,8 @@ def reconstruct(
         weight = site.node.inputs[1]
         if original is None or weight is None or weight.name not in after.graph.initializers:
             continue
+        if site.is_batched or (site.node.op_type == "ConvTranspose" and site.groups > 1):
+            continue
         depths = (site.matrix().shape[2], original.matrix().shape[2])
         if uses[str(weight.name)] == 1 and len(weight.uses()) == 1 and max(depths) <= _DEPTH:
             pairs.append((original, site))

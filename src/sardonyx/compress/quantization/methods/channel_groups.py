@@ -91,7 +91,7 @@ def input_channels(site: WeightSite) -> np.ndarray:
     depth = site.matrix().shape[2]
     taps = int(np.prod(site.shape[2:])) if site.node.op_type == "Conv" else 1
     if site.node.op_type == "ConvTranspose":
-        return np.arange(depth)[None]
+        return np.arange(site.groups * depth).reshape(site.groups, depth)
     width = depth // taps
     return np.asarray(np.arange(site.groups)[:, None] * width + np.arange(depth)[None] // taps)
 

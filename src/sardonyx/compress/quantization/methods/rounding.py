@@ -11,7 +11,7 @@ from sardonyx.compress.quantization.methods.adaround import adaround
 from sardonyx.compress.quantization.methods.gptq import descend, descend_groups, gptq, refit_scales
 from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
 from sardonyx.compress.quantization.methods.scale_fitting import fit_half_quadratic, fit_scales
-from sardonyx.compress.quantization.placement import RECURRENT, WeightSite
+from sardonyx.compress.quantization.placement import WeightSite
 from sardonyx.compress.quantization.saturation import exact, without_saturation
 from sardonyx.compress.quantization.scheme import Scheme
 from sardonyx.compress.quantization.site_inputs import SiteInput
@@ -110,7 +110,7 @@ def replace_integers(
 
 def scale_width(site: WeightSite, weight: QuantizedWeight) -> int:
     """Return the elements of a row with one scale; 0 if several rows share a scale, which is then not refitted."""
-    if weight.axis is None or site.node.op_type == "ConvTranspose":
+    if weight.axis is None or site.node.op_type == "ConvTranspose" or site.is_batched:
         return 0
     return weight.block or site.matrix().shape[2]
 
@@ -131,12 +131,12 @@ def fitted_weight(
 
     Args:
         site: The site.
-        scheme: The scheme; weights of floats, and scales that several rows share (those of both directions of a
-            recurrent layer), are fitted without importance.
+        scheme: The scheme; weights of floats, and scales that several rows share (those of batched matrices, and of
+            both directions of a recurrent layer), are fitted without importance.
         importance: The mean squares of the elements of the input's rows, [groups, depth]; None for equal ones.
         half_quadratic: If True, the error is measured in a norm below 1, and importance is not read.
     """
-    is_shared = scheme.granularity == "tensor" or site.node.op_type in ("ConvTranspose", *RECURRENT)
+    is_shared = scheme.granularity == "tensor" or site.node.op_type == "ConvTranspose" or site.is_batched
     if scheme.weight_type.is_float or is_shared:
         return quantize_weight(site.weight, site.channel_axis, site.sum_axis, scheme)
     matrices = site.matrix()

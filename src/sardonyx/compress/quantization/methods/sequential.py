@@ -47,7 +47,7 @@ def reconstruct(
     """
     result = dict(weights)
     done: set[str] = set()
-    for stage in _stages(probe, [site for site in sites if site.label in weights]):
+    for stage in _stages(probe, [site for site in sites if site.label in weights and not site.is_batched]):
         moments = _rows(probe, stage, samples, done, rows, seed)
         for site in stage:
             x, changed = moments[site.label]
