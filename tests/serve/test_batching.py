@@ -19,8 +19,8 @@ from sardonyx.errors import RequestError
 from sardonyx.runtime.snapshot import Snapshot
 from sardonyx.serve import Batching, Limits, Model
 from sardonyx.serve.dispatch.endpoint import Endpoint
-from sardonyx.serve.models.model import ServedModel
-from sardonyx.serve.protocol.requests import Answer, InferRequest
+from sardonyx.serve.models.model import ServedModel, State
+from sardonyx.serve.protocol.requests import Answer, InferRequest, SequencePosition
 from tests.serve.models import save, session
 
 
@@ -152,6 +152,32 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_return(monkeypatch: pytes
         gate.opened.set()
         assert all(isinstance(answer, Answer) for answer in await asyncio.gather(*accepted))
         assert isinstance(await submit(endpoint, request())[0], Answer)
+        endpoint.queue.close()
+
+    run(work)
+
+
+def test_requests_that_wait_for_their_sequence_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = (State("state", "next"),)
+    model = ServedModel("accumulate", Model(session("accumulate"), Batching(queue_requests=2), states=states))
+    gate = Gate(model, monkeypatch)
+
+    def step(is_start: bool = False) -> InferRequest:
+        inputs = {"x": np.ones((1, 1), np.float32)}
+        return InferRequest("accumulate", inputs=inputs, sequence=SequencePosition(7, is_start))
+
+    async def work() -> None:
+        endpoint = endpoint_of(model)
+        accepted = [submit(endpoint, step(True))[0]]
+        await gate.begun()
+        accepted += [submit(endpoint, step())[0] for _ in range(2)]
+        with pytest.raises(RequestError) as refused:
+            submit(endpoint, step())
+        assert refused.value.kind == "exhausted"
+        gate.opened.set()
+        answers = await asyncio.gather(*accepted)
+        assert [float(answer.outputs[0].array[0, 0]) for answer in answers] == [1, 2, 3]
+        assert float((await submit(endpoint, step())[0]).outputs[0].array[0, 0]) == 4
         endpoint.queue.close()
 
     run(work)

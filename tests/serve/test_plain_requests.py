@@ -6,9 +6,11 @@ one, in pieces to the other.
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -294,6 +296,60 @@ def test_a_full_queue_refuses_a_plain_request_as_any_other() -> None:
         queue.most_requests = 1
         whole = run(machine, clients, [(0, request, 0), (1, request, 0)])
         assert [data.split()[1] for data, _ in whole] == [b"200", b"503"]
+    finally:
+        machine.close()
+
+
+def sized_request(wire: str, number: int, size: int) -> bytes:
+    """Return a request of one row of `size` numbers to the model "doubled": JSON, binary, or a call of gRPC."""
+    row = np.random.default_rng(0).random((1, size), np.float32).round(4)
+    if wire == "grpc":
+        call = message_class("ModelInferRequest")(model_name="doubled")
+        call.inputs.add(name="x", datatype="FP32", shape=row.shape)
+        call.raw_input_contents.append(row.tobytes())
+        data = call.SerializeToString()
+        fields = ((":method", "POST"), (":path", "/inference.GRPCInferenceService/ModelInfer"),
+                  ("content-type", "application/grpc"))  # fmt: skip
+        text = frame(frames.HEADERS, frames.END_HEADERS, number, header_block(fields))
+        return text + frame(frames.DATA, frames.END_STREAM, number, struct.pack(">BI", 0, len(data)) + data)
+    part = {"name": "x", "datatype": "FP32", "shape": row.shape}
+    part |= {"data": row.ravel().tolist()} if wire == "json" else {"parameters": {"binary_data_size": row.nbytes}}
+    head = json.dumps({"inputs": [part]}).encode()
+    body = head + (b"" if wire == "json" else row.tobytes())
+    length = "" if wire == "json" else f"Inference-Header-Content-Length: {len(head)}\r\n"
+    return f"POST /v2/models/doubled/infer HTTP/1.1\r\n{length}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("wire", ["json", "binary", "grpc"])
+def test_the_limit_of_the_queue_counts_the_memory_of_waiting_requests(wire: str, is_whole: bool) -> None:
+    number_lists.load_list_reader()
+    machine = Machine(["doubled"])
+    *clients, last = [Client(machine, "grpc" if wire == "grpc" else "http", is_whole) for _ in range(17)]
+    queue = machine.service.host.get("doubled").queue
+
+    async def waiting() -> tuple[int, int]:
+        queue.running = 1  # No turn begins.
+        tracemalloc.start()
+        for client in clients:
+            client.send(sized_request(wire, 5, 1000), 30)
+        gc.collect()
+        traced = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        counted = queue.bytes
+        assert queue.waiting == len(clients)
+        queue.running = 0
+        last.send(sized_request(wire, 1, 1000), 30)
+        await machine.settle()
+        return counted, traced
+
+    try:
+        for number in (1, 3):
+            run(machine, clients, [(index, sized_request(wire, number, 1000), 30) for index in range(16)])
+        counted, traced = machine.loop.run_until_complete(waiting())
+        # The rows of plain batches and the messages of gRPC are counted, but not traced.
+        assert 0.85 * traced < counted < 3 * traced, (counted / 16, traced / 16)
+        assert queue.bytes == 0
     finally:
         machine.close()
 

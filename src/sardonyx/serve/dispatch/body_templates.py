@@ -11,6 +11,7 @@ from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.plain import Collector, PlainBatch, PlainRequest, Writer
 from sardonyx.serve.protocol import datatypes, json_codec, number_lists
 from sardonyx.serve.protocol.datatypes import Datatype
+from sardonyx.serve.protocol.requests import REQUEST_BYTES
 
 _ID = re.compile(rb"[ !#-\[\]-~]{1,512}")
 """Ids without characters that JSON escapes."""
@@ -25,7 +26,6 @@ class BodyTemplate:
         collector: Receives the values.
         writer: Writes the answers.
         rows: The rows of a request.
-        size: Bytes that the limit of the queue counts; None for those of the body.
         has_id: True if one reader reads the id of the request.
 
     Attributes:
@@ -40,7 +40,6 @@ class BodyTemplate:
         collector: Collector,
         writer: Writer,
         rows: int,
-        size: int | None = None,
         has_id: bool = False,
     ) -> None:
         self.begin = texts[0]
@@ -49,7 +48,7 @@ class BodyTemplate:
         self._size = len(texts[0])
         self._writer = writer
         self._rows = rows
-        self._counted = size
+        self._held = REQUEST_BYTES + rows * collector.row_bytes
         self._has_id = has_id
 
     def read(self, data: bytes, begin: int, sink: Any, tag: Any) -> PlainRequest | None:
@@ -71,10 +70,7 @@ class BodyTemplate:
             position += size
         if position != len(data):
             return None
-        counted = self._counted
-        request = PlainRequest(
-            sink, data, position - begin if counted is None else counted, batch, self._writer, rows, tag
-        )
+        request = PlainRequest(sink, data, len(data) + self._held, batch, self._writer, rows, tag)
         if self._has_id:
             request.id = batch.id
         return request if collector.queue.add_plain(request) else None

@@ -8,6 +8,7 @@ bytes that it cannot read, and runs that fail, are left to the general path, who
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -188,6 +189,7 @@ class Collector:
         names: The names of the inputs.
         dtypes: Their element types.
         shapes: Their sizes but the first.
+        row_bytes: Bytes of a row of all inputs.
         open: The batch that takes more requests; None if the next request begins one.
         credit: Failed runs after which the collector is stale; a run that succeeds restores the number.
     """
@@ -202,6 +204,9 @@ class Collector:
         self.names = [name for name, _, _ in key]
         self.dtypes: list[np.dtype[Any]] = [revision.interface.inputs[name].datatype.dtype for name in self.names]
         self.shapes: list[tuple[int, ...]] = [shape for _, _, shape in key]
+        self.row_bytes = sum(
+            math.prod(shape) * dtype.itemsize for dtype, shape in zip(self.dtypes, self.shapes, strict=True)
+        )
         self.open: PlainBatch | None = None
         self.credit = CREDIT
         self._free: list[PlainBatch] = []

@@ -46,6 +46,8 @@ class Sequences:
         self._limits = limits
         self._submit = submit
         self._open: OrderedDict[int | str, _Open] = OrderedDict()
+        self._waiting = 0
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -78,7 +80,10 @@ class Sequences:
         sequence.used = time.monotonic()
         self._open.move_to_end(position.id)
         if sequence.is_running:
+            self._require_room(request)
             sequence.waiting.append((request, done))
+            self._waiting += 1
+            self._bytes += request.size
         else:
             self._run(sequence, request, interface, done)
 
@@ -90,6 +95,17 @@ class Sequences:
             return before
         sequence = self._open[position.id] = _Open()
         return sequence
+
+    def _require_room(self, request: InferRequest) -> None:
+        """Refuse a request beyond the limits of the queue, which does not count those that wait for a sequence."""
+        limits = self._limits
+        most = self._model.model.batching.queue_requests or limits.queue_requests
+        if self._waiting >= most or self._bytes + request.size > limits.queue_bytes:
+            self._model.statistics.rejected += 1
+            raise RequestError(
+                f"{self._waiting} requests wait for their sequences.", kind="exhausted", where=self._model.name,
+                remedy="Repeat the request later.", retry_after=1.0,
+            )  # fmt: skip
 
     def _end_idle(self) -> None:
         oldest = time.monotonic() - self._model.model.idle_seconds
@@ -126,6 +142,8 @@ class Sequences:
             done(result)
             while sequence.waiting and not sequence.is_running:
                 later, later_done = sequence.waiting.popleft()
+                self._waiting -= 1
+                self._bytes -= later.size
                 if later.cancelled:
                     continue
                 try:

@@ -14,7 +14,7 @@ from sardonyx.serve.protocol import datatypes
 from sardonyx.serve.protocol.datatypes import Datatype
 from sardonyx.serve.protocol.limits import elements_of
 from sardonyx.serve.protocol.messages import message_class
-from sardonyx.serve.protocol.requests import Answer, InferRequest
+from sardonyx.serve.protocol.requests import Answer, InferRequest, tensor_bytes
 from sardonyx.serve.protocol.strings import decoded, string_array, write_strings
 
 _LONGEST_ID = 512
@@ -48,6 +48,7 @@ def parsed_request(service: Service, message: Any) -> InferRequest:
                 values.get("shared_memory_region"), values.get("shared_memory_offset", 0),
                 values.get("shared_memory_byte_size"), datatype, shape,
             )  # fmt: skip
+            request.size += tensor_bytes(request.inputs[name])
         elif len(raw):
             if used >= len(raw):
                 raise RequestError(f"expected raw contents of every input, got {len(raw)}.", where=name[:64])
@@ -55,11 +56,12 @@ def parsed_request(service: Service, message: Any) -> InferRequest:
                 raise RequestError("the input has contents and raw contents.", where=name[:64])
             data = raw[used]
             used += 1
-            request.size += len(data)
-            request.inputs[name] = binary_tensor(memoryview(data), datatype, shape, name[:64])
+            array = request.inputs[name] = binary_tensor(memoryview(data), datatype, shape, name[:64])
+            # The message has the bytes too.
+            request.size += 2 * len(data) + (tensor_bytes(array) if array.dtype.kind == "O" else 0)
         else:
             request.inputs[name] = _typed_tensor(part.contents, datatype, shape, name[:64])
-            request.size += request.inputs[name].nbytes
+            request.size += 2 * tensor_bytes(request.inputs[name])
     if used != len(raw):
         raise RequestError(f"expected {used} raw contents, got {len(raw)}.")
     if message.parameters:

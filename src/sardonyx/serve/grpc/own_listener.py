@@ -128,6 +128,7 @@ class OwnGrpcListener:
         self._require(stream, "infer")
         message = self.message(data)
         request = self._parsed(stream, message)
+        request.size += len(data)
 
         def done(result: Answer | Exception) -> None:
             stream.work = None

@@ -276,7 +276,7 @@ class GrpcTemplates:
             message.id = mark.decode()
             if not key or other != message:
                 return None
-        return BodyTemplate(texts, readers, collector, writer, rows, sum(map(len, raw)), bool(size))
+        return BodyTemplate(texts, readers, collector, writer, rows, bool(size))
 
 
 def _head(tag: int, size: int) -> bytes:

@@ -125,6 +125,7 @@ class Application:
         else:
             parsed = generate_request(self.service, route.model, route.version, request.body)
         parsed.client = client
+        parsed.size += len(request.source)
         if "traceparent" in headers:
             parsed.trace = headers["traceparent"]
 

@@ -12,7 +12,7 @@ from sardonyx.serve.http.messages import JSON, HttpResponse
 from sardonyx.serve.models.interface import Tensor
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol import datatypes, json_codec
-from sardonyx.serve.protocol.requests import Answer, InferRequest
+from sardonyx.serve.protocol.requests import REQUEST_BYTES, Answer, InferRequest
 
 
 def generate_request(service: Service, model: str, version: str, body: bytes) -> InferRequest:
@@ -25,7 +25,7 @@ def generate_request(service: Service, model: str, version: str, body: bytes) ->
     if not isinstance(value, dict):
         raise RequestError("expected a JSON object of inputs.")
     interface = service.host.get(model, version).model.revision.interface
-    request = InferRequest(model, version, size=len(body))
+    request = InferRequest(model, version, size=REQUEST_BYTES + len(body))
     for name, tensor in interface.inputs.items():
         if name in value:
             request.inputs[name] = _tensor(value[name], tensor, service.options.strict_json)

@@ -15,7 +15,7 @@ from sardonyx.serve.protocol import datatypes, json_codec
 from sardonyx.serve.protocol.datatypes import Datatype, shortened
 from sardonyx.serve.protocol.limits import elements_of
 from sardonyx.serve.protocol.number_lists import NumberList
-from sardonyx.serve.protocol.requests import Answer, InferRequest
+from sardonyx.serve.protocol.requests import REQUEST_BYTES, Answer, InferRequest, tensor_bytes
 from sardonyx.serve.protocol.strings import decoded, string_array, write_strings
 
 _LARGEST_ID = 512
@@ -51,13 +51,17 @@ def parse_request(service: Service, model: str, version: str, body: bytes, head_
     limits.count(len(head.outputs), "outputs")
     if len(head.id) > _LARGEST_ID:
         raise RequestError(f"expected at most {_LARGEST_ID} characters.", where="id")
-    request = InferRequest(model, version, head.id, size=len(body))
+    request = InferRequest(model, version, head.id, size=REQUEST_BYTES + len(body))
     offset = 0
     for head_of_input in head.inputs:
         name = head_of_input.name
         if name in request.inputs:
             raise RequestError("the request has the input twice.", where=name[:64])
-        request.inputs[name], offset = _input(service, head_of_input, tail, offset)
+        begin = offset
+        array, offset = _input(service, head_of_input, tail, offset)
+        request.inputs[name] = array
+        if offset == begin or array.dtype.kind == "O":
+            request.size += tensor_bytes(array)
     if offset != len(tail):
         raise RequestError(f"{len(tail) - offset} bytes after the binary data of the inputs.")
     if head.parameters:
@@ -104,7 +108,10 @@ def _raw_request(service: Service, model: str, version: str, data: memoryview) -
     shape = tensor.sizes
     if tensor.datatype.size == 0:
         shape = [1 if size < 0 else size for size in shape]
-        return InferRequest(model, version, "", {tensor.name: _one_string(data, shape, tensor.name)}, size=len(data))
+        array = _one_string(data, shape, tensor.name)
+        return InferRequest(
+            model, version, "", {tensor.name: array}, size=REQUEST_BYTES + len(data) + tensor_bytes(array)
+        )
     elements, rest = divmod(len(data), tensor.datatype.size)
     known = int(np.prod([size for size in shape if size >= 0], dtype=object)) if shape else 1
     open_axes = [axis for axis, size in enumerate(shape) if size < 0]
@@ -115,7 +122,7 @@ def _raw_request(service: Service, model: str, version: str, data: memoryview) -
             raise RequestError("expected at most one open size for a raw request.", where=tensor.name)
         shape[open_axes[-1]] = elements // known
     array = binary_tensor(data, tensor.datatype, [max(size, 0) for size in shape], tensor.name)
-    return InferRequest(model, version, "", {tensor.name: array}, binary_outputs=True, size=len(data))
+    return InferRequest(model, version, "", {tensor.name: array}, binary_outputs=True, size=REQUEST_BYTES + len(data))
 
 
 def _one_string(data: memoryview, shape: list[int], where: str) -> np.ndarray:

@@ -30,7 +30,7 @@ class Limits:
         connections: Open connections.
         streams: Concurrent streams of an HTTP/2 connection.
         queue_requests: Requests that wait for a model.
-        queue_bytes: Bytes of requests that wait for a model.
+        queue_bytes: Bytes of requests that wait for a model: received bytes, tensors and objects.
         head_seconds: Time for a complete head.
         body_seconds: Time for a body, beyond one second for each KiB.
         idle_seconds: Time between requests of a connection.

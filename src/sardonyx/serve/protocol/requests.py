@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+REQUEST_BYTES = 2560
+"""Bytes of the objects of a request that waits, besides bodies and tensors."""
 
 
 class Destination:
@@ -72,7 +76,8 @@ class InferRequest:
         priority: The priority; 1 is the highest, 0 is the default of the model.
         timeout_us: Microseconds that the request may wait; 0 for no limit.
         sequence: The position in a sequence; None for a request of its own.
-        size: Bytes that the request occupies.
+        size: Bytes that the request occupies while it waits: objects, received bytes, and tensors with memory of their
+            own.
         arrival: The time of arrival, in nanoseconds of the monotonic clock.
         cancelled: True once the client has gone: the request is not computed.
         client: The name of the client's token; empty if the server requires no token.
@@ -91,7 +96,7 @@ class InferRequest:
     priority: int = 0
     timeout_us: int = 0
     sequence: SequencePosition | None = None
-    size: int = 0
+    size: int = REQUEST_BYTES
     arrival: int = field(default_factory=time.monotonic_ns)
     cancelled: bool = False
     client: str = ""
@@ -132,6 +137,14 @@ class Answer:
     id: str
     outputs: list[Output]
     revision: int
+
+
+def tensor_bytes(array: np.ndarray) -> int:
+    """Return the bytes of the memory of a tensor, of which it may be a part, with those of its strings."""
+    strings = sum(map(sys.getsizeof, array.flat)) if array.dtype.kind == "O" else 0
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array.nbytes + strings
 
 
 Done = Callable[["Answer | Exception"], None]
