@@ -369,3 +369,25 @@ def test_a_size_of_0_in_a_new_shape_copies(
         assert results == [ShapeError, ShapeError]
     else:
         assert [answers[0].shape for answers in results] == [expected, expected]
+
+
+MERGED = "g (float[N] x, int64[2] t) => (float y) <int64[1] flat = {-1}> { u = Reshape (x, t)  y = Reshape (u, flat) }"
+HALVES = (
+    "g (float[N] x) => (float y) <int64[2] t = {2, -1}, int64[1] f = {-1}> { u = Reshape (x, t)  y = Reshape (u, f) }"
+)
+DROPPED = """g (float[A] x) => (float y)
+    <int64[1] rest = {-1}, int64[1] at = {2}, int64[1] first = {0}, int64[3] row = {1, 1, -1}>
+    { u = Reshape (x, row)  s = Shape (u)  n = Gather (s, at)  t = Concat <axis = 0> (rest, n)  v = Reshape (u, t)
+      w = Squeeze (v, first)  y = Neg (w) }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "feeds"),
+    [
+        (MERGED, {"x": np.zeros(6, F), "t": np.array([5, 5])}),
+        (HALVES, {"x": np.zeros(3, F)}),
+        (DROPPED, {"x": np.zeros(0, F)}),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_refused_before_another_shape(text: str, feeds: dict[str, Any]) -> None:
+    assert outcomes(model_of(text), feeds) == [ShapeError, ShapeError]

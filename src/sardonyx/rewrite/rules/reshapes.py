@@ -41,7 +41,7 @@ UNARY = frozenset(
 BINARY = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Less", "Greater", "And", "Or", "Xor", "Max", "Min"})
 """Elementwise operators whose other operand may be a number."""
 
-UNCHECKED = "a squeezed axis is not known to be of size 1, and the Squeeze fails if it is not"
+UNCHECKED = "a removed Squeeze or Reshape is not known to accept the sizes, and fails if it does not"
 
 LONGEST_CHAIN = 8
 """Consecutive elementwise operators after which a shape change is searched."""
@@ -81,7 +81,11 @@ def flatten_of_matrix(x: V, axis: A) -> Rewrite:
 @rule("eliminate_nop_reshape", exactness=EXACT)
 def shape_kept(x: V) -> Rewrite:
     """Remove a shape operator whose result has the shape of its input, including open sizes."""
-    return AnyOf("Reshape", "Squeeze")(x, ...) >> x | where(guard(keeps_dims, ""))
+
+    def cannot_fail(m: Match) -> bool:
+        return not may_reject_sizes(m.site, m.nodes[0])
+
+    return AnyOf("Reshape", "Squeeze")(x, ...) >> x | where(guard(keeps_dims, ""), guard(cannot_fail, ""))
 
 
 @rule("fuse_consecutive_reshapes", on=FAMILY, after=FAMILY, exactness=EXACT, opset=5)
@@ -116,11 +120,16 @@ def copies_no_size(m: Match) -> Refusal | None:
     return None
 
 
+def accepts_sizes(m: Match) -> Refusal | None:
+    """Guard: the first of two shape operators cannot fail."""
+    return Refusal(UNCHECKED) if may_reject_sizes(m.site, m.nodes[1]) else None
+
+
 @rule("eliminate_consecutive_idempotent_ops", exactness=EXACT, opset=5)
 def reshape_twice(x: V, shape: V, allowzero: A) -> Rewrite:
     """Remove the first of two Reshapes if the second copies no size."""
     once = Reshape(x, shape, allowzero=lambda m: m.allowzero or None)
-    return Reshape(Reshape(x, ...), shape, allowzero=allowzero) >> once | where(unshared, copies_no_size)
+    return Reshape(Reshape(x, ...), shape, allowzero=allowzero) >> once | where(unshared, copies_no_size, accepts_sizes)
 
 
 @rule("eliminate_reshape_around_elementwise", on=FAMILY, exactness=EXACT, opset=5)

@@ -8,13 +8,13 @@ from collections.abc import Hashable, Iterator, MutableMapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.core import dim
 from sardonyx.core.dim import Size
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Match, Patch, Refusal, Result, Rewrite, V, guard, rule, where
 from sardonyx.rewrite.notation import Expand, Reshape, Shape
+from sardonyx.rewrite.rules.signatures import may_copy
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import INTEGRAL, RULES, Elements, Sizes, at_least, equal
 from sardonyx.rewrite.sweep import sweep
@@ -87,18 +87,13 @@ def reshape_target(x: V, shape: V) -> Rewrite:
         if (
             copies
             and s.target == "native"
-            and any(e == -1 and _may_be_zero(size) for e, size in zip(constant, sizes, strict=True))
+            and any(e == -1 != sizes[i] and may_copy(sizes[i], dims, i) for i, e in enumerate(constant))
         ):
             # Compiled code computes the size itself, and refuses a 0, which copies another size or none.
             return Refusal("the open size may be 0, which copies a size")
         return Reshape(m.x, np.array(constant, np.int64))
 
     return Reshape(x, shape) >> reshape
-
-
-def _may_be_zero(size: Size) -> bool:
-    """Return True unless the size is a number, or proven to be at least 1 for symbols that may be 0."""
-    return not isinstance(size, int) and dim.at_least(size, 1) is not True
 
 
 def constant_target(target: Sequence[Size], dims: Sequence[Size]) -> list[int] | None:

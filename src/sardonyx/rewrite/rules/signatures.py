@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.core import dim
+from sardonyx.core.dim import Size, product
+from sardonyx.errors import SizeLimitError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import Expr, Op
 from sardonyx.rewrite.site import Site
@@ -57,14 +60,53 @@ def apply_along(s: Site, op_type: str, x: Expr | ir.Value, along: Sequence[int],
 
 
 def may_reject_sizes(s: Site, *nodes: ir.Node) -> bool:
-    """Return True if a node is a Squeeze of axes not known to be of size 1, which fails for other sizes."""
+    """Return True if a node is a Squeeze of axes not known to be of size 1, which fails for other sizes.
+
+    For compiled code, also if a node is a Reshape that is not known to fit: compiled code refuses what the interpreter
+    refuses, and merges shapes itself, with the conditions of each.
+    """
     for node in nodes:
+        if node.op_type == "Reshape" and s.target == "native" and not _is_certain_to_fit(s, node):
+            return True
         if node.op_type != "Squeeze":
             continue
         along = normalize_axes(axes_of(s, node) or (), facts.rank(node.inputs[0]))
         if along is None or not all(facts.dim_at(node.inputs[0], axis) == 1 for axis in along):
             return True
     return False
+
+
+def _is_certain_to_fit(s: Site, node: ir.Node) -> bool:
+    """Return True if a Reshape accepts every input of the known shape, also an empty one."""
+    dims, elements = s.sizes.dims(node.inputs[0]), s.sizes.elements(node.inputs[1] if len(node.inputs) > 1 else None)
+    if dims is None or elements is None:
+        return False
+    copies = not s.attr("allowzero", 0, node=node)
+    before, inferred = list(dims), 0
+    after: list[Size] = []
+    for axis, size in enumerate(elements[1]):
+        if size == -1:
+            inferred += 1
+        elif axis < len(dims) and (dim.equal(size, dims[axis]) or (copies and size == 0)):
+            before[axis] = 1  # Copied, also where it is 0.
+        elif copies and may_copy(size, dims, axis):
+            return False
+        else:
+            after.append(size)
+    try:
+        total, rest = product(before), product(after)
+        if inferred == 1 and rest != 0:
+            return dim.equal(dim.floor_div(total, rest, dim.POSITIVE) * rest, total) is True
+        return inferred == 0 and dim.equal(total, rest) is True
+    except SizeLimitError:
+        return False
+
+
+def may_copy(size: Size, dims: Sequence[Size], axis: int) -> bool:
+    """Return True if an entry of a new shape may be 0, and copy an axis of another size or none."""
+    if isinstance(size, int):
+        return size == 0
+    return dim.at_least(size, dim.dim_min(1, dims[axis]) if axis < len(dims) else 1) is not True
 
 
 def slice_ranges(s: Site, node: ir.Node) -> dict[int, Range] | None:
