@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
@@ -11,6 +12,11 @@ import pytest
 from sardonyx import Session
 
 ROWS = 24
+
+SWITCH_SECONDS = 1e-4
+"""Time after which a calling thread yields: a publication that waits 5 ms for each hand-over takes 60 ms and more,
+and calls meet it at fewer points.
+"""
 
 
 def network() -> bytes:
@@ -55,15 +61,22 @@ def publish_and_call(publications: int, versions: int) -> int:
                 torn.append(answer)
 
     threads = [threading.Thread(target=call, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for number in range(publications):
-        session.update_weights(sets[number % versions])
-    done.set()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        for thread in threads:
+            thread.start()
+        for number in range(publications):
+            session.update_weights(sets[number % versions])
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
     assert not torn
     assert session.run(None, x)[0].tobytes() == expected[(publications - 1) % versions]
+    session.undo()
+    assert session.run(None, x)[0].tobytes() == expected[(publications - 2) % versions]
     return min(counts)
 
 
