@@ -32,6 +32,7 @@ def command(
     plot: training.Plot = None,
     checkpoint: training.Checkpoint = None,
     resume: training.Resume = False,
+    max_memory: training.MaxMemory = None,
     seed: training.Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -45,6 +46,7 @@ def command(
         training.make_optimizer(optimizer, rate, schedule, {}),
         metrics=metric or (),
         teacher=teacher,
+        max_memory=training.bytes_of(max_memory),
         seed=seed,
     )
     history = trainer.fit(

@@ -39,6 +39,7 @@ def command(
     plot: training.Plot = None,
     checkpoint: training.Checkpoint = None,
     resume: training.Resume = False,
+    max_memory: training.MaxMemory = None,
     seed: training.Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -53,6 +54,7 @@ def command(
         metrics=metric or (),
         batch_norm="frozen",
         lora=LoRA(lora, alpha, tuple(names_in(targets)) or "*", dora),
+        max_memory=training.bytes_of(max_memory),
         seed=seed,
     )
     history = trainer.fit(

@@ -10,12 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from sardonyx.cli.byte_counts import parse_bytes
 from sardonyx.cli.output import AsJson, console, print_json
 from sardonyx.errors import OptionError
 
 EXAMPLE = "sardonyx serve model.onnx --http 127.0.0.1:8000"
-
-_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1}
 
 
 def command(
@@ -112,8 +111,8 @@ def command(
     from sardonyx.serve.workers import is_worker, stop_with_supervisor
 
     limits = Limits(
-        body_bytes=_bytes(max_body, "--max-body"), queue_requests=max_queue, run_seconds=max_run,
-        run_bytes=_bytes(max_memory, "--max-memory"),
+        body_bytes=parse_bytes(max_body, "--max-body"), queue_requests=max_queue, run_seconds=max_run,
+        run_bytes=parse_bytes(max_memory, "--max-memory"),
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
         log = None
@@ -150,16 +149,6 @@ def _source(models: str, lock: Path | None) -> Path:
     if lock is not None:
         raise OptionError(f"expected a name of the hub, got {models!r}.", where="--lock")
     return Path(models)
-
-
-def _bytes(text: str, where: str) -> int:
-    for unit, size in _UNITS.items():
-        number = text.removesuffix(unit)
-        if number != text and number.isdecimal() and int(number) > 0:
-            return int(number) * size
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise OptionError(f"expected a size such as 64MiB, got {text!r}.", where=where)
 
 
 def _announce(server: Any, as_json: bool) -> None:

@@ -51,6 +51,7 @@ def command(
     plot: training.Plot = None,
     checkpoint: training.Checkpoint = None,
     resume: training.Resume = False,
+    max_memory: training.MaxMemory = None,
     seed: training.Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -71,6 +72,7 @@ def command(
         clip_norm=clip_norm,
         accumulate=accumulate,
         ema=ema,
+        max_memory=training.bytes_of(max_memory),
         seed=seed,
     )
     history = trainer.fit(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from sardonyx.cli.byte_counts import parse_bytes
 from sardonyx.cli.output import console, names_in, print_json
 from sardonyx.errors import OptionError
 
@@ -42,7 +43,22 @@ Metrics = Annotated[
 Plot = Annotated[Path | None, typer.Option(help="Write a plot of losses and metrics (.png, .svg).", show_default=False)]
 Checkpoint = Annotated[Path | None, typer.Option(help="Folder of checkpoints; Ctrl-C leaves one.", show_default=False)]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        help="Memory of a step, e.g. 2GiB; values are computed again where they do not fit.", show_default=False
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the order of samples and of dropout.")]
+
+
+def bytes_of(text: str | None) -> int | None:
+    """Return the bytes of ``--max-memory``; None for any.
+
+    Raises:
+        OptionError: The text is no size.
+    """
+    return None if text is None else parse_bytes(text, "--max-memory")
 
 
 def make_optimizer(name: str, rate: float, schedule: str, options: dict[str, float]) -> Optimizer:

@@ -84,6 +84,21 @@ def binding(
     return _listen_to_signals(program, entry, context), outputs
 
 
+def planned_bytes(program: Program, arrays: Sequence[np.ndarray]) -> int | None:
+    """Return the bytes of the values of a call, in the arena and in results; None if the call is not one native call.
+
+    Args:
+        program: The program.
+        arrays: Arrays whose sizes are planned for; nothing is computed.
+    """
+    if not program.in_one or not _starts_native(program):
+        return None
+    context = program.plan(0).prepared(interpreted.sizes_in(program.function.inputs, arrays))
+    needed = context.needed
+    context.leave()
+    return needed
+
+
 def _empty(context: Context, value: Value) -> np.ndarray:
     return np.empty(context.shape(value), dtype_of(value).numpy())
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from sardonyx.compiler.direct_call import binding
+from sardonyx.compiler.direct_call import binding, planned_bytes
 from sardonyx.compiler.pipeline import without_reshaped_results
 from sardonyx.compiler.program import Program
 from sardonyx.core.ir.graph import Function, Value
@@ -34,6 +34,7 @@ class StateProgram:
         results: The arrays of the last results. An array may be one of ``inputs``: a call replaces its contents, in
             place if the kernels permit.
         threads: Number of threads; None for all processors of the process.
+        bind_at_once: If True, the first call of a size is a native call of its own already.
 
     Attributes:
         program: The compiled function.
@@ -45,6 +46,8 @@ class StateProgram:
         inputs: Sequence[np.ndarray],
         results: Sequence[np.ndarray],
         threads: int | None = None,
+        *,
+        bind_at_once: bool = False,
     ) -> None:
         self._others = others = len(function.results) - len(results)
         function = without_reshaped_results(function, others)
@@ -65,7 +68,7 @@ class StateProgram:
         self._uses: Counter[tuple[Any, ...]] = Counter()
         self._bound: OrderedDict[tuple[Any, ...], _Bound] = OrderedDict()
         self._may_bind = self.program.in_one
-        self._is_large = sum(array.nbytes for array in self._results) >= _LARGE_RESULTS
+        self._is_large = bind_at_once or sum(array.nbytes for array in self._results) >= _LARGE_RESULTS
 
     def run(self, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Write the fixed results, and return the others; later calls may overwrite them.
@@ -86,6 +89,14 @@ class StateProgram:
             if own is not array:
                 np.copyto(own, array)
         return results
+
+    def planned_bytes(self, arguments: Sequence[np.ndarray]) -> int | None:
+        """Return the bytes of the values of a call, with results, by its plan; None if interpreted parts have no plan.
+
+        Args:
+            arguments: As of :meth:`run`; their sizes alone are read.
+        """
+        return planned_bytes(self.program, [*self._inputs, *arguments])
 
     def _binding(self, arguments: Sequence[np.ndarray]) -> _Bound | None:
         if not self._may_bind:

@@ -14,6 +14,7 @@ from sardonyx.core.ir.graph import Function, Value
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.core.transform.differentiation import gradient
+from sardonyx.core.transform.rematerialization import Segments, gradient_in_segments
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import OptionError
 from sardonyx.train.forward import Forward
@@ -131,7 +132,9 @@ class Step:
     groups: tuple[Group, ...]
 
 
-def build_step(forward: Forward, groups: Sequence[Group], options: StepOptions) -> Step:
+def build_step(
+    forward: Forward, groups: Sequence[Group], options: StepOptions, segments: Segments | None = None
+) -> Step:
     """Return the functions of a step.
 
     The gradients are computed by one function and applied by another, so that a step whose gradients are not finite
@@ -141,12 +144,18 @@ def build_step(forward: Forward, groups: Sequence[Group], options: StepOptions) 
         forward: The forward pass in training mode, with a loss.
         groups: The groups; every parameter is in one.
         options: Clipping, averages, accumulation.
+        segments: Segments of :func:`loss_function` of which the backward pass computes some again; None for none.
 
     Raises:
         UnsupportedError: An operator between a parameter and the loss has no gradient.
         OptionError: No parameter reaches the loss.
     """
-    return _Builder(forward, groups, options).build()
+    return _Builder(forward, groups, options, segments).build()
+
+
+def loss_function(forward: Forward, groups: Sequence[Group], options: StepOptions) -> Function:
+    """Return the function that a step differentiates: from master parameters, statistics and a batch to the loss."""
+    return _Builder(forward, groups, options).loss_function(as_quotient=options.accumulate == 1)
 
 
 def build_whole_step(forward: Forward, groups: Sequence[Group], options: StepOptions) -> Function:
@@ -187,7 +196,10 @@ def _master(type: object) -> TensorType:
 
 
 class _Builder:
-    def __init__(self, forward: Forward, groups: Sequence[Group], options: StepOptions) -> None:
+    def __init__(
+        self, forward: Forward, groups: Sequence[Group], options: StepOptions, segments: Segments | None = None
+    ) -> None:
+        self.segments = segments
         self.forward, self.groups, self.options = forward, tuple(groups), options
         self.count = len(forward.parameters)
         state, self.slots = state_of(forward, groups, options.ema is not None)
@@ -227,9 +239,14 @@ class _Builder:
     # The loss and its gradient.
 
     def _differentiated(self, as_quotient: bool) -> Function:
+        """Return the function for the results of :meth:`loss_function`, then gradients."""
+        inner, wrt = self.loss_function(as_quotient), range(self.count)
+        return gradient(inner, wrt) if self.segments is None else gradient_in_segments(inner, wrt, self.segments)
+
+    def loss_function(self, as_quotient: bool) -> Function:
         """Return a function of the master parameters, statistics and batch.
 
-        Its results are the loss (or its total), the total, the weight, outputs and statistics, then gradients.
+        Its results are the loss (or its total), the total, the weight, outputs and statistics.
         """
         inner = self.forward.function
         types = [_master(value.type) for value in inner.inputs[: self.count]]
@@ -243,7 +260,7 @@ class _Builder:
             return [L.cast(first, t.FLOAT) if first.dtype in _HALVES else first, total, weight, *rest]
 
         function = trace("loss", body, [*types, *(value.type for value in inner.inputs[self.count :])])
-        return gradient(simplify(function), range(self.count))
+        return simplify(function)
 
     def _gradients(self, *values: Value) -> list[Value]:
         count = self.count + len(self.statistics)

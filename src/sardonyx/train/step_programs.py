@@ -25,39 +25,62 @@ class StepPrograms:
         state: The initial state.
         options: The options of the step.
         threads: Number of threads; None for all processors of the process.
+        bind_at_once: See :class:`.StateProgram`.
 
     Attributes:
         state: The state, in the order of :attr:`.Step.state`; the arrays are the same ones at all times.
         sums: The sums of accumulation, in the order of :attr:`.Step.sums`.
     """
 
-    def __init__(self, step: Step, state: Sequence[np.ndarray], options: StepOptions, threads: int | None) -> None:
+    def __init__(
+        self, step: Step, state: Sequence[np.ndarray], options: StepOptions, threads: int | None,
+        *, bind_at_once: bool = False,
+    ) -> None:  # fmt: skip
         self.state = [np.array(array, copy=True, order="C") for array in state]
         self.sums = [_zeros(one) for one in step.sums]
         count = sum(one.name.startswith("parameter:") for one in step.state)
         changed = self.state[: len(self.state) - len(step.statistics)]
-        gradients = [np.empty_like(array) for array in self.state[:count]]
+        self._threads, self._bind_at_once = threads, bind_at_once
+        self._gradients = gradients = [np.empty_like(array) for array in self.state[:count]]
         self._statistics = [self.state[i] for i in step.statistics]
         self._new_statistics = [np.empty_like(array) for array in self._statistics]
         self._clips = options.clip_norm is not None
-        self._outputs = 0
-        read = [*self.state[:count], *self._statistics]
-        if step.gradients is not None:
-            self._first = StateProgram(step.gradients, read, [*gradients, *self._new_statistics], threads)
-            self._means: StateProgram | None = None
-        else:
-            assert step.accumulate is not None
-            assert step.means is not None
-            self._new_sums = [np.empty_like(array) for array in self.sums]
-            written = [*self._new_sums, *self._new_statistics]
-            self._first = StateProgram(step.accumulate, [*self.sums, *read], written, threads)
-            self._means = StateProgram(step.means, self.sums, gradients, threads)
+        self._read = [*self.state[:count], *self._statistics]
+        self._new_sums = [np.empty_like(array) for array in self.sums]
+        self._means = None if step.means is None else StateProgram(step.means, self.sums, gradients, threads)
+        self.use_gradients(step)
         self._scalars = [np.empty(len(group.scalar_names()), np.float32) for group in step.groups]
         self._length = [np.empty((), np.float32)] * self._clips
         arguments = [*changed, *self._scalars, *gradients, *self._length]
         self._update = StateProgram(step.update, arguments, changed, threads)
         self._names = [one.name for one in step.state]
         self._updates = 0
+
+    def use_gradients(self, step: Step) -> None:
+        """Compute gradients by the functions of a step of the same state, which may repeat other segments."""
+        if step.gradients is not None:
+            function, inputs, first = step.gradients, self._read, self._gradients
+        else:
+            assert step.accumulate is not None
+            function, inputs, first = step.accumulate, [*self.sums, *self._read], self._new_sums
+        written = [*first, *self._new_statistics]
+        self._first = StateProgram(function, inputs, written, self._threads, bind_at_once=self._bind_at_once)
+
+    def planned_bytes(self, batch: Sequence[np.ndarray]) -> int | None:
+        """Return the bytes of the state, and of the gradients and all values of a batch by the plan of their program.
+
+        The result is None if parts of the program are interpreted and have no plan.
+
+        Args:
+            batch: As of :meth:`gradients`; its sizes alone are read.
+        """
+        planned = self._first.planned_bytes(batch)
+        return None if planned is None else planned + self.state_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of the state, with the sums of accumulation."""
+        return sum(array.nbytes for array in (*self.state, *self.sums))
 
     @property
     def accumulates(self) -> bool:

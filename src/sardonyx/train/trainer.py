@@ -29,6 +29,7 @@ from sardonyx.train.inference import Inference
 from sardonyx.train.initial_state import initial_state, positions_with_zeros
 from sardonyx.train.lora import Adapter, LoRA, with_adapters
 from sardonyx.train.losses import Loss, loss_of
+from sardonyx.train.memory_budget import MemoryBudget
 from sardonyx.train.metrics import Mean, Metric, Part, metrics_of
 from sardonyx.train.model_weights import equal_answers, with_inputs_as_weights, with_weights
 from sardonyx.train.non_finite import first_non_finite
@@ -39,7 +40,7 @@ from sardonyx.train.progress import progress_line
 from sardonyx.train.quantized import simulated_form
 from sardonyx.train.reachability import unreached_parameters
 from sardonyx.train.schedules import Plateau, Schedule
-from sardonyx.train.step import Step, StepOptions, build_step, build_whole_step, make_groups
+from sardonyx.train.step import Step, StepOptions, build_step, build_whole_step, loss_function, make_groups
 from sardonyx.train.step_programs import StepPrograms
 from sardonyx.train.trainable_models import trainable_form
 
@@ -66,6 +67,8 @@ class Trainer:
         weights: Weights that are inputs of the model, by name; in the trained model the inputs have default values.
         keep_zeros: If True, weights that are zero stay zero: the masks of a pruned model are preserved.
         privacy: Clipping of the gradients of samples, and noise; see :meth:`Privacy.epsilon` for the guarantee.
+        max_memory: Most bytes of a step: its state, gradients and values. If they do not fit, the backward pass
+            computes parts of the forward pass again. Where the layout of images differs, sums may have another order.
         seed: Seed of the order of samples, of dropout and of adapters.
         threads: Number of threads; None for all processors of the process.
 
@@ -105,6 +108,7 @@ class Trainer:
         weights: Mapping[str, Any] | None = None,
         keep_zeros: bool = False,
         privacy: Privacy | None = None,
+        max_memory: int | None = None,
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
@@ -140,7 +144,10 @@ class Trainer:
         self._groups = make_groups(self._optimizer, selected, groups)
         self._step = build_step(self._forward, self._groups, options)
         self._options = options
-        self._work = StepPrograms(self._step, initial_state(self._step, self._model), options, threads)
+        self._work = StepPrograms(
+            self._step, initial_state(self._step, self._model), options, threads, bind_at_once=max_memory is not None
+        )
+        self._budget = None if max_memory is None else self._memory_budget(max_memory)
         self._evaluation: Inference | None = None
         self._teacher = None if teacher is None else Session(load(teacher), compile="wait")
         self._position = Position()
@@ -156,7 +163,38 @@ class Trainer:
         self.history = History()
         self._types = self.batch_types
 
+    def _memory_budget(self, limit: int) -> MemoryBudget:
+        if limit < 1:
+            raise OptionError(f"expected a number of bytes, got {limit}.", where="max_memory")
+        forward, groups, options = self._forward, self._groups, self._options
+        loss = loss_function(forward, groups, options)
+        return MemoryBudget(limit, self._work, lambda segments: build_step(forward, groups, options, segments), loss)
+
     # One step.
+
+    def planned_bytes(self, batch: Mapping[str, Any] | Sequence[Any]) -> int | None:
+        """Return the most bytes that a step with a batch holds, by the plan of its compiled program.
+
+        State, gradients and all values of the forward and backward pass count. The result is None if parts of the step
+        are interpreted, which have no plan.
+
+        Args:
+            batch: As of :meth:`step`.
+
+        Raises:
+            ResourceError: The step does not fit ``max_memory``.
+        """
+        arguments = self._arguments(self._checked(batch))
+        self._fit_budget(arguments)
+        return self._work.planned_bytes(arguments)
+
+    def _fit_budget(self, arguments: Sequence[np.ndarray]) -> None:
+        if self._budget is None:
+            return
+        before = self._budget.note
+        self._budget.fit(arguments)
+        if self._budget.note != before:
+            self.notes = (*(note for note in self.notes if note != before), self._budget.note)
 
     @property
     def loss(self) -> Loss:
@@ -245,7 +283,9 @@ class Trainer:
         return {name: as_declared(x, types[name], f"batch, {name}") for name, x in require_names(named, types).items()}
 
     def _train(self, batch: dict[str, np.ndarray], total: int | None) -> float:
-        loss, length, outputs = self._work.gradients(self._arguments(batch))
+        arguments = self._arguments(batch)
+        self._fit_budget(arguments)
+        loss, length, outputs = self._work.gradients(arguments)
         if not (math.isfinite(loss) and math.isfinite(length)):
             raise self._non_finite(loss, batch)
         self._outputs = outputs

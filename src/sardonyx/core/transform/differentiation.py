@@ -175,10 +175,7 @@ class _Pass:
 
     def __init__(self, results: Sequence[Value], wrt: Sequence[Value]) -> None:
         self.order = list(sort_topologically(results))
-        self.active: set[Value] = set(wrt)
-        for value in self.order:
-            if value.op not in FLAT and _may_flow(value.type) and not self.active.isdisjoint(value.operands):
-                self.active.add(value)
+        self.active = active_values(self.order, wrt)
         self.cotangents: dict[Value, Tensor] = {}
         self._parts: dict[Value, list[tuple[Value, Tensor]]] = {}
         self.replaced: dict[Value, Value] = {}
@@ -261,6 +258,20 @@ def _concatenated(whole: Value, parts: Sequence[tuple[Value, Tensor]], axis: int
         end = part.params["limits"][axis]
     fill(shape[axis])  # type: ignore[arg-type]
     return pieces[0] if len(pieces) == 1 else L.concat(pieces, axis)
+
+
+def active_values(order: Sequence[Value], wrt: Sequence[Value]) -> set[Value]:
+    """Return the values that depend on ``wrt`` by operations with a gradient.
+
+    Args:
+        order: Values in topological order.
+        wrt: The values to differentiate by.
+    """
+    active = set(wrt)
+    for value in order:
+        if value.op not in FLAT and _may_flow(value.type) and not active.isdisjoint(value.operands):
+            active.add(value)
+    return active
 
 
 def _may_flow(type: Type) -> bool:
@@ -476,6 +487,7 @@ def _host(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) ->
 __all__ = [
     "FLAT",
     "GRADIENTS",
+    "active_values",
     "gradient",
     "hessian_vector_product",
     "is_differentiable",
