@@ -32,6 +32,7 @@ def command(
     plot: training.Plot = None,
     checkpoint: training.Checkpoint = None,
     resume: training.Resume = False,
+    precision: training.PrecisionName = "float32",
     max_memory: training.MaxMemory = None,
     seed: training.Seed = 0,
     as_json: AsJson = False,
@@ -46,6 +47,7 @@ def command(
         training.make_optimizer(optimizer, rate, schedule, {}),
         metrics=metric or (),
         teacher=teacher,
+        precision=precision,  # type: ignore[arg-type]
         max_memory=training.bytes_of(max_memory),
         seed=seed,
     )

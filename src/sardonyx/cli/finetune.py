@@ -39,6 +39,7 @@ def command(
     plot: training.Plot = None,
     checkpoint: training.Checkpoint = None,
     resume: training.Resume = False,
+    precision: training.PrecisionName = "float32",
     max_memory: training.MaxMemory = None,
     seed: training.Seed = 0,
     as_json: AsJson = False,
@@ -54,6 +55,7 @@ def command(
         metrics=metric or (),
         batch_norm="frozen",
         lora=LoRA(lora, alpha, tuple(names_in(targets)) or "*", dora),
+        precision=precision,  # type: ignore[arg-type]
         max_memory=training.bytes_of(max_memory),
         seed=seed,
     )

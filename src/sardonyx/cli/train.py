@@ -51,6 +51,7 @@ def command(
     plot: training.Plot = None,
     checkpoint: training.Checkpoint = None,
     resume: training.Resume = False,
+    precision: training.PrecisionName = "float32",
     max_memory: training.MaxMemory = None,
     seed: training.Seed = 0,
     as_json: AsJson = False,
@@ -72,6 +73,7 @@ def command(
         clip_norm=clip_norm,
         accumulate=accumulate,
         ema=ema,
+        precision=precision,  # type: ignore[arg-type]
         max_memory=training.bytes_of(max_memory),
         seed=seed,
     )

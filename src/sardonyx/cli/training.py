@@ -49,6 +49,7 @@ MaxMemory = Annotated[
         help="Memory of a step, e.g. 2GiB; values are computed again where they do not fit.", show_default=False
     ),
 ]
+PrecisionName = Annotated[str, typer.Option("--precision", help="float32, or bf16: products in bfloat16.")]
 Seed = Annotated[int, typer.Option(help="Seed of the order of samples and of dropout.")]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import cast
+from typing import Literal, cast, get_args
 
 from sardonyx.core import language as L
 from sardonyx.core.eval.trace import inline, trace
@@ -14,6 +14,7 @@ from sardonyx.core.ir.graph import Function, Value
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.core.transform.differentiation import gradient
+from sardonyx.core.transform.mixed_precision import with_narrow_products
 from sardonyx.core.transform.rematerialization import Segments, gradient_in_segments
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import OptionError
@@ -22,6 +23,9 @@ from sardonyx.train.losses.loss import shape_of
 from sardonyx.train.optimizers import SAM, Optimizer
 from sardonyx.train.optimizers.optimizer import Slot
 from sardonyx.train.privacy import Privacy, private_gradients
+
+Precision = Literal["float32", "bf16"]
+"""The type of products in a step."""
 
 _HALVES = (t.FLOAT16, t.BFLOAT16)
 
@@ -61,6 +65,7 @@ class StepOptions:
         accumulate: Batches a step.
         masked: Positions of parameters whose zeros stay zero.
         privacy: Clipping and noise of the gradients of samples; None for none.
+        precision: ``"bf16"`` computes products in bfloat16; the state and all else are float32.
     """
 
     clip_norm: float | None = None
@@ -70,8 +75,15 @@ class StepOptions:
     accumulate: int = 1
     masked: tuple[int, ...] = ()
     privacy: Privacy | None = None
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise OptionError(
+                f"expected one of {', '.join(get_args(Precision))}, got {self.precision!r}.",
+                where="precision",
+                remedy="bfloat16 has the range of float32, so that losses need no scale as in float16.",
+            )
         for name in ("clip_norm", "clip_value"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -260,6 +272,8 @@ class _Builder:
             return [L.cast(first, t.FLOAT) if first.dtype in _HALVES else first, total, weight, *rest]
 
         function = trace("loss", body, [*types, *(value.type for value in inner.inputs[self.count :])])
+        if self.options.precision == "bf16":
+            function = with_narrow_products(function, t.BFLOAT16)
         return simplify(function)
 
     def _gradients(self, *values: Value) -> list[Value]:

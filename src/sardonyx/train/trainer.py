@@ -40,7 +40,7 @@ from sardonyx.train.progress import progress_line
 from sardonyx.train.quantized import simulated_form
 from sardonyx.train.reachability import unreached_parameters
 from sardonyx.train.schedules import Plateau, Schedule
-from sardonyx.train.step import Step, StepOptions, build_step, build_whole_step, loss_function, make_groups
+from sardonyx.train.step import Precision, Step, StepOptions, build_step, build_whole_step, loss_function, make_groups
 from sardonyx.train.step_programs import StepPrograms
 from sardonyx.train.trainable_models import trainable_form
 
@@ -67,6 +67,8 @@ class Trainer:
         weights: Weights that are inputs of the model, by name; in the trained model the inputs have default values.
         keep_zeros: If True, weights that are zero stay zero: the masks of a pruned model are preserved.
         privacy: Clipping of the gradients of samples, and noise; see :meth:`Privacy.epsilon` for the guarantee.
+        precision: ``"bf16"`` rounds the operands and results of products and convolutions to bfloat16, forward and
+            backward; parameters, optimizer, losses and norms stay float32.
         max_memory: Most bytes of a step: its state, gradients and values. If they do not fit, the backward pass
             computes parts of the forward pass again. Where the layout of images differs, sums may have another order.
         seed: Seed of the order of samples, of dropout and of adapters.
@@ -108,6 +110,7 @@ class Trainer:
         weights: Mapping[str, Any] | None = None,
         keep_zeros: bool = False,
         privacy: Privacy | None = None,
+        precision: Precision = "float32",
         max_memory: int | None = None,
         seed: int = 0,
         threads: int | None = None,
@@ -136,7 +139,7 @@ class Trainer:
         )
         rho = self._optimizer.rho if isinstance(self._optimizer, SAM) else 0.0
         masked = positions_with_zeros(self._model, selected) if keep_zeros else ()
-        options = StepOptions(clip_norm, clip_value, ema, rho, accumulate, masked, privacy)
+        options = StepOptions(clip_norm, clip_value, ema, rho, accumulate, masked, privacy, precision)
         if privacy is not None and self._forward.statistics:
             raise OptionError(
                 "statistics of a batch mix its samples.", where="privacy", remedy="Use batch_norm='frozen'."

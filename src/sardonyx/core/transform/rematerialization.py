@@ -56,8 +56,8 @@ def whole(inner: Function, sizes: Mapping[str, int]) -> Segments:
         inner: The forward pass.
         sizes: Values of the symbols of its sizes.
     """
-    kept = sum(_kept_bytes(value, sizes) for value in _computed(inner))
-    return Segments((len(_computed(inner)),), frozenset(), kept, 0)
+    stored = sum(_kept_bytes(value, sizes) for value in _computed(inner))
+    return Segments((len(_computed(inner)),), frozenset(), stored, 0)
 
 
 def divisions(inner: Function, sizes: Mapping[str, int]) -> list[Segments]:
@@ -68,16 +68,16 @@ def divisions(inner: Function, sizes: Mapping[str, int]) -> list[Segments]:
         sizes: Values of the symbols of its sizes.
     """
     values = _computed(inner)
-    kept = [_kept_bytes(value, sizes) for value in values]
+    stored = [_kept_bytes(value, sizes) for value in values]
     work = [evaluate(cost(value).operations, sizes) for value in values]
     between = _bytes_between(values, sizes)
     products = _products_follow(values)
-    most = sum(kept)
+    most = sum(stored)
     options: dict[tuple[tuple[int, ...], frozenset[int]], Segments] = {}
     for count in _COUNTS:
-        ends = _cuts(kept, between, products, count)
+        ends = _cuts(stored, between, products, count)
         parts = list(itertools.pairwise((0, *ends)))
-        own = [sum(kept[first:end]) for first, end in parts]
+        own = [sum(stored[first:end]) for first, end in parts]
         operations = [sum(work[first:end]) for first, end in parts]
         saved = {i: own[i] - between[ends[i]] for i in range(len(parts) - 1)}  # type: ignore[operator]
         order = sorted((i for i in saved if saved[i] > 0), key=lambda i: -saved[i] / (operations[i] + 1))
@@ -253,15 +253,17 @@ def _products_follow(values: Sequence[Value]) -> list[bool]:
     return follows
 
 
-def _cuts(kept: Sequence[int], between: Sequence[int | None], products: Sequence[bool], count: int) -> tuple[int, ...]:
+def _cuts(
+    stored: Sequence[int], between: Sequence[int | None], products: Sequence[bool], count: int
+) -> tuple[int, ...]:
     """Return the ends of about equal segments, each where few bytes are read later, before a product if possible."""
-    total = list(itertools.accumulate(kept, initial=0))
+    total = list(itertools.accumulate(stored, initial=0))
     ends: list[int] = []
     for number in range(1, count):
         low, high = (total[-1] * (number + step) / count for step in (-0.5, 0.5))
-        places = [i for i in range(1, len(kept)) if low <= total[i] <= high and between[i] is not None]
-        if places:
-            best = min(places, key=lambda i: (between[i], not products[i], -i))
+        positions = [i for i in range(1, len(stored)) if low <= total[i] <= high and between[i] is not None]
+        if positions:
+            best = min(positions, key=lambda i: (between[i], not products[i], -i))
             if not ends or best > ends[-1]:
                 ends.append(best)
-    return (*ends, len(kept))
+    return (*ends, len(stored))
