@@ -275,7 +275,7 @@ def test_a_network_of_quantized_layers_stays_in_blocks_of_bytes(target: str) -> 
     function = trace("f", body, [TensorType(t.UINT8, (1, 8, 12, 12))])
     program = compiled(function, target)
     titles = [launch.title for launch in program.launches]
-    assert sum(title in ("direct convolution", "matrix convolution") for title in titles) == 2
+    assert sum(title.endswith("convolution") or title.startswith("winograd") for title in titles) == 2
     assert {value.type.dtype for value in program.blocks} <= {t.UINT8, t.INT16}
     feeds = [codes(rng, t.UINT8, (1, 8, 12, 12))]
     actual, expected = program.run(feeds)[0].astype(int), computed(function, feeds)[0].astype(int)

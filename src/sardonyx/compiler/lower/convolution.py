@@ -223,7 +223,7 @@ class ImageKernel:
         channels, filters = fixed((shape[1], out[1]))
         return tiles.Winograd(
             self.target, schedule.winograd_tile, shape[0], channels, filters, (out[2], out[3]), (low[0][0], low[1][0]),
-            self.context.threads, schedule.staged, schedule.fresh,
+            self.context.threads, schedule.staged, schedule.fresh, conv.core.params["dtype"] == t.INT32,
         )  # fmt: skip
 
     def transform(self, conv: Convolution, schedule: ConvolutionSchedule) -> Size:

@@ -147,7 +147,10 @@ class WinogradPacking:
 
     def __call__(self, read: Read) -> np.ndarray:
         """Return the transformed or packed weights."""
-        source = read(self.weights)[0].astype(np.float32, copy=False)
+        array = read(self.weights)[0]
+        if array.dtype.kind == "i":
+            return winograd.transform_integers(array, self.tile, self.target)
+        source = array.astype(np.float32, copy=False)
         if self.fresh:
             return winograd.pack_weights(source, self.target)
         return winograd.transform_weights(source, self.tile, self.target)

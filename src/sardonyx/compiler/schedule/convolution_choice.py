@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.patterns import Convolution
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling import winograd
 from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.compiler.tiling.convolution import (
     ConvolutionProblem,
@@ -19,7 +22,10 @@ from sardonyx.compiler.tiling.convolution import (
 from sardonyx.compiler.tiling.int8_forms import form_of
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
 from sardonyx.errors import UnsupportedError
+
+_CODES = (t.UINT8, t.INT8)
 
 NARROW_DTYPES = frozenset({t.UINT8, t.INT8, t.INT16})
 """Integer element types of images that are convolved."""
@@ -56,10 +62,40 @@ def _describe(match: Convolution, target: Target, threads: int) -> ConvolutionPr
         batch, channels, filters, match.groups, fixed(shape_of(weights))[3:], tuple(params["strides"]),
         tuple(params["kernel_dilation"]), tuple(params["base_dilation"]), tuple(out), dtype_of(match.image),
         wide_axes(match)[-1], threads, is_closed(weights), match.ends, form.dot_width if form else 1,
+        narrow and _is_small(match),
     )  # fmt: skip
     if narrow and form is None and not is_depthwise(problem):
         raise UnsupportedError(f"convolve of {match.image.type} with {weights.type} has no kernel.")
     return problem
+
+
+def _is_small(match: Convolution) -> bool:
+    """Return True if an image of 8-bit integers or their differences, and the weights, permit Winograd's algorithm."""
+    weights = match.weights
+    if not weights.is_constant or not _is_difference(match.image):
+        return False
+    largest = int(np.abs(np.asarray(weights.known).astype(np.int32)).max(initial=0))
+    _, _, channels, *window = fixed(shape_of(weights))
+    return winograd.is_exact(channels, tuple(window), largest)
+
+
+def _is_difference(image: Value) -> bool:
+    """Return True for 8-bit integers, or 8-bit integers less another one."""
+    if dtype_of(image) in _CODES:
+        return True
+    if image.op == "convert":
+        return dtype_of(image.operands[0]) in _CODES
+    if image.op != "sub" or not _is_difference(image.operands[0]) or image.operands[0].op == "sub":
+        return False
+    zero = image.operands[1]
+    while zero.op in ("broadcast", "reshape", "convert") and dtype_of(zero) not in _CODES:
+        zero = zero.operands[0]
+    if dtype_of(zero) in _CODES:
+        return True
+    if not zero.is_constant:
+        return False
+    limits = np.iinfo(t.numpy_dtype(dtype_of(image.operands[0].operands[0])))
+    return bool((np.asarray(zero.known) >= limits.min).all() and (np.asarray(zero.known) <= limits.max).all())
 
 
 def wide_axes(match: Convolution) -> tuple[int, ...]:

@@ -285,6 +285,8 @@ class ConvolutionProblem:
         constant_weights: True if the weights are known when the program is compiled.
         ends: True if no other convolution and no pooling reads the result.
         dot_width: Adjacent channels that a lane multiplies and adds in one instruction.
+        exact: True if the numbers of an image of integers and the weights are small enough that Winograd's algorithm is
+            exact.
     """
 
     batch: Size
@@ -302,6 +304,7 @@ class ConvolutionProblem:
     constant_weights: bool = True
     ends: bool = False
     dot_width: int = 1
+    exact: bool = False
 
     def __str__(self) -> str:
         sizes = "x".join(f"({size})" if isinstance(size, Dim) else str(size) for size in self.out)
@@ -318,6 +321,7 @@ class ConvolutionProblem:
         parts += [] if self.constant_weights else ["run-time weights"]
         parts += ["last"] if self.ends else []
         parts += [f"dot width {self.dot_width}"] if self.dot_width > 1 else []
+        parts += ["small numbers"] if self.exact else []
         return " ".join(parts)
 
     @property
@@ -466,8 +470,8 @@ class ConvolutionSchedule:
             reason = refuse_matrix(problem, target)
             require(reason is None, f"matrix: {reason}.")
             require(self.staged, "matrix copies the image to lines: staged is true.")
-        elif is_integer(problem.dtype):
-            require(self.algorithm == "direct" and not is_depthwise(problem), "integers have one algorithm.")
+        elif is_integer(problem.dtype) and self.algorithm != "winograd":
+            require(self.algorithm == "direct" and not is_depthwise(problem), "integers have no other algorithm.")
         if self.algorithm == "matrix":
             blocked = problem.channels > PLANES
             require(self.blocked == blocked, f"matrix takes blocked {blocked} of {problem.channels} channels.")
@@ -481,12 +485,18 @@ class ConvolutionSchedule:
             require(not self.blocked, "planar takes an image that is not blocked.")
         if self.algorithm == "winograd":
             require(is_winograd(problem), "winograd takes 3x3, 1x3 or 3x1 windows of stride 1 and one group.")
-            rows, columns = (range(2, LARGEST + 1) if taps > 1 else range(1, 2) for taps in problem.window)
+            integer = is_integer(problem.dtype)
+            require(not integer or _is_integer_winograd(problem, target), "winograd is not exact for these integers.")
+            most = 2 if integer else LARGEST
+            rows, columns = (range(2, most + 1) if taps > 1 else range(1, 2) for taps in problem.window)
             fits = self.winograd_tile[0] in rows and self.winograd_tile[1] in columns
-            require(fits, f"expected a winograd_tile in {rows.start}..{LARGEST}, or 1 along an axis of one tap.")
-            error = winograd.error_bound(self.winograd_tile, problem.channels)
-            most = problem.largest_winograd_error
-            require(error <= most, f"the error bound of {self.title} is {error:.1e}, expected at most {most:.1e}.")
+            require(fits, f"expected a winograd_tile in {rows.start}..{most}, or 1 along an axis of one tap.")
+            require(not integer or not (self.staged or self.fresh), "integers are transformed in one kernel.")
+            error = 0.0 if integer else winograd.error_bound(self.winograd_tile, problem.channels)
+            allowed = problem.largest_winograd_error
+            require(
+                error <= allowed, f"the error bound of {self.title} is {error:.1e}, expected at most {allowed:.1e}."
+            )
         else:
             require(self.algorithm == "matrix" or not self.staged, "staged belongs to winograd and matrix.")
             require(not self.fresh, "fresh belongs to winograd.")
@@ -536,8 +546,16 @@ def is_winograd(problem: ConvolutionProblem) -> bool:
     return (
         problem.groups == 1 and problem.window in ((3, 3), (1, 3), (3, 1))
         and (problem.constant_weights or problem.dtype == FLOAT)
-        and set(problem.strides + problem.dilations + problem.base_dilations) == {1} and not is_integer(problem.dtype)
+        and set(problem.strides + problem.dilations + problem.base_dilations) == {1}
     )  # fmt: skip
+
+
+def _is_integer_winograd(problem: ConvolutionProblem, target: Target) -> bool:
+    """Return True if Winograd's algorithm computes a convolution of integers exactly, and may be faster.
+
+    Processors that add four products of bytes at once are as fast without transforms.
+    """
+    return is_winograd(problem) and problem.exact and target.saturates and target.together(16) > 1
 
 
 def refuse_planar(problem: ConvolutionProblem, target: Target) -> str | None:
@@ -572,6 +590,8 @@ def _choose(problem: ConvolutionProblem, target: Target) -> Choice[ConvolutionSc
     if refuse_matrix(problem, target) is None:
         return _choose_matrix(problem, direct)
     if is_integer(problem.dtype):
+        if _is_integer_winograd(problem, target):
+            return _choose_integer_winograd(problem, target, direct, alternatives)
         return Choice(problem, direct, "8-bit or 16-bit integers", problem.fmas, alternatives)
     if not problem.constant_weights:
         if problem.dtype == FLOAT:
@@ -664,6 +684,23 @@ def _refuse_slow_planar(problem: ConvolutionProblem, target: Target) -> str | No
     if not problem.ends and problem.channels * math.prod(problem.window) < costs.BLOCKING_FMAS:
         return "its result would be converted to blocks"
     return None
+
+
+def _choose_integer_winograd(
+    problem: ConvolutionProblem,
+    target: Target,
+    direct: ConvolutionSchedule,
+    alternatives: tuple[Candidate[ConvolutionSchedule], ...],
+) -> Choice[ConvolutionSchedule]:
+    """Choose between the direct form of integers and Winograd's, by estimated cost."""
+    tile = 2 if problem.window[0] > 1 else 1, 2 if problem.window[1] > 1 else 1
+    schedule = ConvolutionSchedule("winograd", True, winograd_tile=tile)
+    cost = winograd.integer_cost(target, tile, **problem.winograd_sizes, workers=problem.threads)
+    fmas = problem.fmas * (costs.INTEGER_QUAD_FMAS / 4 if problem.dot_width == 4 else costs.INTEGER_PAIR_FMAS / 2)
+    if cost < fmas:
+        rejected = Candidate(direct, "higher estimated cost", fmas)
+        return Choice(problem, schedule, "least estimated cost", cost, (rejected, *alternatives))
+    return Choice(problem, direct, "least estimated cost", fmas, (Candidate(schedule, "higher", cost), *alternatives))
 
 
 def _choose_winograd(

@@ -221,6 +221,14 @@ WINOGRAD_BYTE_FMAS = 2
 Provenance: inherited, not remeasured; remeasure with `python benchmarks/winograd.py`.
 """
 
+INTEGER_QUAD_FMAS, INTEGER_PAIR_FMAS, WINOGRAD_PAIR_FMAS = 2.1, 1.5, 1.7
+"""Vector FMAs that take as long as an integer product of all lanes: of four bytes, of two integers of 16 bits in a
+direct convolution, and of two in Winograd's.
+
+Trades direct convolutions of integers for transforms, on processors without VNNI.
+Provenance: Zen 3 (busy), 3x3 layers of 32 to 512 channels, in both forms by `SARDONYX_SCHEDULE`.
+"""
+
 WINOGRAD_STAGE_TILES = 8
 """Tiles per thread below which a kernel of its own transforms all inputs.
 

@@ -149,8 +149,9 @@ def transform_output(e: Emitter, type: str, algorithm: ShortConvolution, values:
     if len(values) == 1:
         return list(values)
     pairs = _pairs(algorithm.n)
-    added = [e.let(f"fadd {type} {values[k]}, {values[k + 1]}") for k in pairs]
-    subtracted = [e.let(f"fsub {type} {values[k]}, {values[k + 1]}") for k in pairs]
+    kind = "" if _is_integer(type) else "f"
+    added = [e.let(f"{kind}add {type} {values[k]}, {values[k + 1]}") for k in pairs]
+    subtracted = [e.let(f"{kind}sub {type} {values[k]}, {values[k + 1]}") for k in pairs]
     last = 2 * len(pairs) + 1
     results = []
     for power, row in enumerate(algorithm.output):
@@ -165,8 +166,14 @@ def _pairs(n: int) -> range:
     return range(1, n - 1, 2)
 
 
+def _is_integer(type: str) -> bool:
+    """Return True for a vector of integers, whose constants are 1 and -1."""
+    return " i" in type
+
+
 def emit_combination(e: Emitter, type: str, coefficients: Sequence[Fraction | int], values: Sequence[str]) -> str:
     """Emit a sum of products with constants, in as few instructions as the constants allow."""
+    kind = "" if _is_integer(type) else "f"
     terms = [(c, value) for c, value in zip(coefficients, values, strict=True) if c]
     terms.sort(key=lambda term: (term[0] != 1, abs(term[0]) != 1))
     lanes = int(type[1:].split(" ")[0])
@@ -179,7 +186,7 @@ def emit_combination(e: Emitter, type: str, coefficients: Sequence[Fraction | in
         total = e.let(f"fmul {type} {total}, {constant(first)}")
     for c, value in rest:
         if abs(c) == 1:
-            total = e.let(f"{'fadd' if c > 0 else 'fsub'} {type} {total}, {value}")
+            total = e.let(f"{kind}{'add' if c > 0 else 'sub'} {type} {total}, {value}")
         else:
             total = e.multiply_add(type, value, constant(c), total)
     return total

@@ -46,6 +46,8 @@ class Winograd:
             few tiles and many weights, so that each thread reads a part of the weights only.
         fresh: True if kernels also transform weights during the call, a slice of channels at a time: transformed
             weights would take longer to load than to compute.
+        integer: True for images of 8-bit integers, or of their differences, and tiles of 2 results along an axis: the
+            transforms are exact in 16 bits, and lanes add products of pairs of channels.
     """
 
     target: Target
@@ -58,6 +60,12 @@ class Winograd:
     workers: int = 1
     staged: bool = False
     fresh: bool = False
+    integer: bool = False
+
+    @property
+    def input_lanes(self) -> int:
+        """Words of 32 bits of a block of transformed channels."""
+        return self.lanes // 2 if self.integer else self.lanes
 
     @property
     def lanes(self) -> int:
@@ -116,7 +124,7 @@ class Winograd:
         enough, room = (12, self.target.l2 // 4)
         if self.fresh or self.staged:
             enough, room = (64 if self.fresh and isinstance(self.tiles, int) else 36, self.target.l2)
-        of_rows = 4 * self.points * self.rows * self.slice_blocks * self.lanes
+        of_rows = 4 * self.points * self.rows * self.slice_blocks * self.input_lanes
         return self.rows * max(1, min(-(-enough // self.rows), room // of_rows))
 
     @property
@@ -141,7 +149,7 @@ class Winograd:
     @property
     def input_plane(self) -> int:
         """Elements between points of a block's transformed inputs, ``[point][channel block][tile][lane]``."""
-        return self.channel_blocks * self.block * self.lanes + _PAD
+        return self.channel_blocks * self.block * self.input_lanes + _PAD
 
     @property
     def sum_plane(self) -> int:
@@ -158,7 +166,7 @@ class Winograd:
     def weight_bytes(self) -> int:
         """Bytes of all weights as kernels read them."""
         taps = math.prod(algorithm.taps for algorithm in self.algorithms)
-        channels, filters = self.channel_blocks * self.lanes, self.groups * self.vectors * self.lanes
+        channels, filters = self.channel_blocks * self.input_lanes, self.groups * self.vectors * self.lanes
         return 4 * (taps if self.fresh else self.points) * channels * filters
 
     @property
@@ -199,6 +207,66 @@ def transform_weights(
         taps = some.transpose(2, 1, 0).astype(np.float64, order="C")
         part[:, :channels, : len(some)] = (points @ taps.reshape(len(taps), -1)).reshape(len(points), channels, -1)
     return result
+
+
+def transform_integers(weights: npt.NDArray[Any], tile: tuple[int, int], target: Target) -> npt.NDArray[np.int32]:
+    """Return transformed integer weights, greater by a factor of 2 for each axis with several taps.
+
+    Args:
+        weights: [filters, channels, 3 or 1, 3 or 1].
+        tile: Rows and columns of a tile's results, 2 or 1.
+        target: The processor.
+
+    Returns:
+        [groups of filters, points, pairs of channels, filters of a group], two numbers of 16 bits in each.
+    """
+    down, across = (as_floats(short_convolution(m).weight) * m for m in tile)
+    points = np.kron(down, across)
+    filters, channels = weights.shape[:2]
+    width, groups, depth = _group_sizes(filters, channels, target)
+    result = aligned_zeros((groups, len(points), depth // 2, width), np.int32)
+    pairs = result.view(np.int16).reshape(groups, len(points), depth // 2, width, 2)
+    for group, part in enumerate(pairs):
+        some = weights[group * width : (group + 1) * width].reshape(-1, channels, points.shape[1])
+        taps = np.zeros((points.shape[1], depth, len(some)))
+        taps[:, :channels] = some.transpose(2, 1, 0)
+        transformed = (points @ taps.reshape(len(taps), -1)).reshape(len(points), depth // 2, 2, len(some))
+        part[:, :, : len(some)] = transformed.swapaxes(2, 3)
+    return result
+
+
+_LARGEST_CODE = 255
+"""Largest magnitude of an 8-bit integer, or of a difference of two."""
+
+
+def is_exact(channels: int, window: tuple[int, ...], largest: int) -> bool:
+    """Return True if Winograd's convolution of 8-bit integers is exact in transforms of 16 bits and sums of 32.
+
+    Args:
+        channels: Input channels.
+        window: Taps along the axes.
+        largest: Largest magnitude of a weight.
+    """
+    taps, axes = math.prod(window), sum(size > 1 for size in window)
+    # Sums wrap around, until the result is divided by the factor of the weights.
+    return taps * largest < 1 << 15 and channels * taps * _LARGEST_CODE * largest << axes < 1 << 31
+
+
+def integer_cost(
+    target: Target, tile: tuple[int, int], *, batch: int, channels: int, filters: int, out: tuple[int, int],
+    workers: int = 1,
+) -> float:  # fmt: skip
+    """Return the estimated time of a convolution of integers in scalar FMAs of one thread; see :func:`cost`.
+
+    An instruction multiplies two integers of 16 bits in a lane.
+    """
+    plan = Winograd(target, tile, batch, channels, filters, out, integer=True)
+    tiles = batch * math.prod(-(-extent // m) for extent, m in zip(out, tile, strict=True))
+    inputs, sums = plan.channel_blocks * plan.lanes, plan.groups * plan.vectors * plan.lanes
+    products = tiles * plan.points * inputs * sums * costs.WINOGRAD_PAIR_FMAS / 2
+    transforms = tiles * plan.points * (costs.WINOGRAD_INPUT_FMAS * inputs + costs.WINOGRAD_OUTPUT_FMAS * sums)
+    memory = costs.WINOGRAD_BYTE_FMAS * 2 * plan.points * inputs * sums
+    return (products + memory + transforms) / workers
 
 
 def pack_weights(weights: npt.NDArray[np.float32], target: Target) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Winograd convolution: windows of 3x3, 3x1 or 1x3, stride 1, float32, over blocked images.
+"""Winograd convolution: windows of 3x3, 3x1 or 1x3, stride 1, float32 or 8-bit integers, over blocked images.
 
 The plan is chosen by :mod:`~sardonyx.compiler.tiling.winograd`. Either :func:`convolve` is the whole convolution: a
 work item computes a block of tiles and all filters, and transforms its inputs into the scratch memory of its worker,
@@ -15,13 +15,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from sardonyx.compiler.codegen import load_store
+from sardonyx.compiler.codegen.integer_dot import dot_add
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
 from sardonyx.compiler.kernels.conv.window_sweep import Image
-from sardonyx.compiler.llvm.ir_builder import vector
+from sardonyx.compiler.llvm.ir_builder import splat, vector
+from sardonyx.compiler.llvm.vector_value import BITS
 from sardonyx.compiler.tiling.toom_cook import transform_input, transform_output, transform_weight
 from sardonyx.compiler.tiling.windows import Number
 from sardonyx.compiler.tiling.winograd import Winograd
 from sardonyx.core.dim import Size, ceil_div
+from sardonyx.core.ir import types as t
 
 _UNROLL = 4
 
@@ -155,7 +159,9 @@ class _Code:
         self.e = kernel.emitter
         self.plan = plan
         self.lanes = plan.lanes
-        self.type = vector(plan.lanes, "float")
+        self.word = "i32" if plan.integer else "float"
+        self.type = vector(plan.lanes, self.word)
+        self.input_type = vector(plan.lanes, "i16") if plan.integer else self.type
         self.down, self.across = plan.algorithms
         self.tiles = kernel.size(plan.tiles)
         self.blocks = kernel.size(plan.blocks)
@@ -218,46 +224,62 @@ class _Code:
         """Transform one vector of channels of a block of tiles."""
         e, plan, lanes = self.e, self.plan, self.lanes
         top, left = (self.kernel.size(size) for size in plan.padding)
-        of_channels = self.at(planes, e.mul(channels, plan.block * lanes))
-        patch = e.array("float", plan.points * lanes)
+        of_channels = self.at(planes, e.mul(channels, plan.block * plan.input_lanes))
+        patch = e.array(load_store.memory_type(x.dtype), plan.points * lanes)
         with self.tile_loop(start, count) as (number, image, row, column):
             image_plane = e.add(e.mul(image, plan.channel_blocks), channels)
             y, x_ = e.sub(e.mul(row, plan.tile[0]), top), e.sub(e.mul(column, plan.tile[1]), left)
             source, stride = self.inputs_of(x, patch, image_plane, y, x_)
             columns = []
             for j in range(self.across.n):
-                values = [self.load(self.at(source, e.mul(stride, i)), j * lanes) for i in range(self.down.n)]
-                columns.append(transform_input(e, self.type, self.down, values))
-            target = self.at(of_channels, e.mul(number, lanes))
+                values = [self.input(x, source, e.add(e.mul(stride, i), j * lanes)) for i in range(self.down.n)]
+                columns.append(transform_input(e, self.input_type, self.down, values))
+            target = self.at(of_channels, e.mul(number, plan.input_lanes))
             for i in range(self.down.n):
-                values = transform_input(e, self.type, self.across, [column_values[i] for column_values in columns])
-                for j, value in enumerate(values):
-                    self.store(value, target, (i * self.across.n + j) * plan.input_plane)
+                of_row = [column_values[i] for column_values in columns]
+                for j, value in enumerate(transform_input(e, self.input_type, self.across, of_row)):
+                    point = self.at(target, (i * self.across.n + j) * plan.input_plane)
+                    e.store(self.input_type, value, point, 4)
+
+    def input(self, x: Image, pointer: str, index: Number) -> str:
+        """Load the channels of an element of the image, as numbers that are transformed."""
+        e, element = self.e, load_store.memory_type(x.dtype)
+        loaded = self.copied(x, pointer, index)
+        if element != "i8":
+            return loaded
+        extension = "zext" if t.kind(x.dtype) == "uint" else "sext"
+        return e.let(f"{extension} {vector(self.lanes, element)} {loaded} to {self.input_type}")
+
+    def copied(self, x: Image, pointer: str, index: Number) -> str:
+        """Load the channels of an element of the image."""
+        element = load_store.memory_type(x.dtype)
+        return self.e.load(vector(self.lanes, element), self.e.address(pointer, element, index), BITS[element] // 8)
 
     def inputs_of(self, x: Image, patch: str, plane: Number, y: Number, left: Number) -> tuple[str, str]:
         """Return the address of a tile's inputs and the stride of rows, in elements.
 
         If the tile crosses the edges of the image, the inputs are copied to ``patch`` and padded with zeros.
         """
-        e, lanes = self.e, self.lanes
+        e, lanes, element = self.e, self.lanes, load_store.memory_type(x.dtype)
+        type, alignment = vector(lanes, element), BITS[element] // 8
         rows, columns = self.down.n, self.across.n
         height, width = (self.kernel.size(size) for size in x.sizes)
         row_size = e.mul(width, lanes)
         corner = e.mul(e.add(e.mul(e.add(e.mul(plane, height), y), width), left), lanes)
-        direct = self.at(x.pointer, corner)
+        direct = e.address(x.pointer, element, corner)
         source, stride = e.variable("ptr", direct), e.variable("i64", str(row_size))
         row_begin, row_end = e.most(0, e.sub(0, y)), e.least(rows, e.sub(height, y))
         begin, end = e.most(0, e.sub(0, left)), e.least(columns, e.sub(width, left))
         outside = e.add(e.sub(rows, e.sub(row_end, row_begin)), e.sub(columns, e.sub(end, begin)))
         with e.when(e.let(f"icmp sgt i64 {outside}, 0")):
             for i in range(rows * columns):
-                self.store("zeroinitializer", patch, i * lanes)
+                e.store(type, "zeroinitializer", e.address(patch, element, i * lanes), alignment)
             with e.loop(row_begin, row_end) as row:
-                from_row = self.at(direct, e.mul(row, row_size))
-                to_row = self.at(patch, e.mul(row, columns * lanes))
+                from_row = e.address(direct, element, e.mul(row, row_size))
+                to_row = e.address(patch, element, e.mul(row, columns * lanes))
                 with e.loop(begin, end) as column:
                     offset = e.mul(column, lanes)
-                    self.store(self.load(from_row, offset), to_row, offset)
+                    e.store(type, self.copied(x, from_row, offset), e.address(to_row, element, offset), alignment)
             source.set(patch)
             stride.set(str(columns * lanes))
         return source.get(), stride.get()
@@ -306,7 +328,7 @@ class _Code:
         e, plan = self.e, self.plan
         width = plan.vectors * self.lanes
         if not plan.fresh:
-            of_point = plan.channel_blocks * self.lanes * width
+            of_point = plan.channel_blocks * plan.input_lanes * width
             of_group = self.at(weights, e.mul(group, plan.points * of_point))
             self.add_products(planes, of_group, of_point, own, plan.channel_blocks, count)
             return
@@ -340,7 +362,7 @@ class _Code:
             with e.loop(0, passes) as number:
                 first = e.add(e.mul(number, rows), e.least(number, longer))
                 here = e.add(rows, e.let(f"zext i1 {e.let(f'icmp slt i64 {number}, {longer}')} to i64"))
-                left = self.at(plane, e.mul(first, self.lanes))
+                left = self.at(plane, e.mul(first, plan.input_lanes))
                 right = self.at(results, e.mul(first, width))
                 known = self.known_rows()
                 even = here if known else e.sub(here, e.rem(here, 2))
@@ -349,7 +371,8 @@ class _Code:
                         self.register_tile(left, factors, right, rows_of_pass, blocks)
                 if not known:
                     with e.when(e.let(f"icmp slt i64 {even}, {here}")):
-                        left, right = self.at(left, e.mul(even, self.lanes)), self.at(right, e.mul(even, width))
+                        left = self.at(left, e.mul(even, plan.input_lanes))
+                        right = self.at(right, e.mul(even, width))
                         self.register_tile(left, factors, right, 1, blocks)
 
     def known_rows(self) -> list[int]:
@@ -371,22 +394,29 @@ class _Code:
             return self.load(right, (row * plan.vectors + member) * lanes) if plan.fresh else "zeroinitializer"
 
         sums = [[e.variable(self.type, before(i, v)) for v in range(plan.vectors)] for i in range(rows)]
-        factor = e.variable("ptr", factors)
+        factor, unroll = e.variable("ptr", factors), min(_UNROLL, plan.input_lanes)
         with e.loop(0, blocks) as block:
-            of_block = self.at(left, e.mul(block, plan.block * lanes))
-            with e.loop(0, lanes, _UNROLL) as channel:
+            of_block = self.at(left, e.mul(block, plan.block * plan.input_lanes))
+            with e.loop(0, plan.input_lanes, unroll) as channel:
                 values = self.at(of_block, channel)
                 here = factor.get()
-                for step in range(_UNROLL):
+                for step in range(unroll):
                     loaded = [self.load(here, (step * plan.vectors + v) * lanes) for v in range(plan.vectors)]
                     for i, row in enumerate(sums):
-                        spread = e.spread(e.load("float", self.at(values, i * lanes + step), 4), lanes, "float")
+                        value = e.load(self.word, self.at(values, i * plan.input_lanes + step), 4)
+                        spread = e.spread(value, lanes, self.word)
                         for total, weight in zip(row, loaded, strict=True):
-                            total.set(e.multiply_add(self.type, spread, weight, total.get()))
-                factor.set(self.at(here, _UNROLL * plan.vectors * lanes))
+                            total.set(self.multiply_add(spread, weight, total.get()))
+                factor.set(self.at(here, unroll * plan.vectors * lanes))
         for i, row in enumerate(sums):
             for v, total in enumerate(row):
                 self.store(total.get(), right, (i * plan.vectors + v) * lanes)
+
+    def multiply_add(self, a: str, b: str, c: str) -> str:
+        """Return ``c`` plus the product of two vectors."""
+        if self.plan.integer:
+            return dot_add(self.e, self.lanes, 2, a, b, c, saturates=True)
+        return self.e.multiply_add(self.type, a, b, c)
 
     # Results.
 
@@ -411,9 +441,17 @@ class _Code:
                 with e.loop(0, e.least(rows, e.sub(height, y))) as line:
                     of_line = self.at(partial, e.mul(line, self.across.n * lanes))
                     values = [self.load(of_line, j * lanes) for j in range(self.across.n)]
-                    results = transform_output(e, self.type, self.across, values)
+                    results = self.divided(transform_output(e, self.type, self.across, values))
                     at = Index(image), Index(filter, 1), Index(e.add(y, line)), Index(x)
                     self.emit_results(at, results, line_results, e.least(columns, e.sub(width, x)), epilogue)
+
+    def divided(self, results: Sequence[str]) -> Sequence[str]:
+        """Divide results by the factor of integer weights."""
+        shift = sum(m > 1 for m in self.plan.tile)
+        if not self.plan.integer:
+            return results
+        e, by = self.e, splat(str(shift), self.lanes, "i32")
+        return [e.let(f"ashr exact {self.type} {result}, {by}") for result in results]
 
     def emit_results(
         self, at: tuple[Index, ...], results: Sequence[str], room: str, count: Number, epilogue: Epilogue
@@ -423,12 +461,14 @@ class _Code:
         *line, x = at
         with e.either(e.let(f"icmp eq i64 {count}, {len(results)}")) as branches:
             next(branches)
-            for j, value in enumerate(results):
-                epilogue((*line, Index(e.add(x.base, j))), value, None)
+            with self.kernel.side_by_side():
+                for j, value in enumerate(results):
+                    epilogue((*line, Index(e.add(x.base, j))), value, None)
             next(branches)
             for j, value in enumerate(results):
                 self.store(value, room, j * self.lanes)
             with e.loop(0, count) as column:
                 value = self.load(room, e.mul(column, self.lanes))
-                epilogue((*line, Index(e.add(x.base, column))), value, None)
+                with self.kernel.side_by_side():
+                    epilogue((*line, Index(e.add(x.base, column))), value, None)
             next(branches, None)
