@@ -22,7 +22,7 @@ from sardonyx.rewrite import rules
 from sardonyx.rewrite.language import REGISTRY
 from sardonyx.rewrite.sweep import SWEEPS
 from tests.background import Background, end_all
-from tests.random_cases import LONG_FORM, cases, selects_long
+from tests.random_cases import LONG_FORM, cases, sampled, selects_long
 
 assert rules.__name__  # importing the package registers every rule of the library
 
@@ -122,12 +122,31 @@ def _beside(item: pytest.Item) -> Background | None:
     return Background(Path(os.environ["SARDONYX_TESTS"]), item.config.rootpath / program, *arguments)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one worker more than processors: tests wait for servers, child processes and each other."""
+    return len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) + 1
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Select tests of random examples in the long form, which draws more; run tests that wait for a program last."""
-    for item in items if os.environ.get(LONG_FORM) == "1" else ():
-        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-            item.add_marker("long")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select tests of many cases in the long form, which has all; run tests that wait for a program last.
+
+    The default run has a share of the cases of tests marked ``sampled``, unless a single test is asked for.
+    """
+    if os.environ.get(LONG_FORM) == "1":
+        for item in items:
+            is_random = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+            if is_random or item.get_closest_marker("sampled"):
+                item.add_marker("long")
+    elif not any("::" in argument for argument in config.args):
+        groups: dict[str, list[str]] = {}
+        for item in items:
+            if item.get_closest_marker("sampled"):
+                groups.setdefault(item.nodeid.partition("[")[0], []).append(item.nodeid)
+        left_out = {name for names in groups.values() for name in set(names) - sampled(names)}
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+        items[:] = [item for item in items if item.nodeid not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("beside") is not None)
 
 

@@ -21,6 +21,8 @@ from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import DType, TensorType
 from sardonyx.core.transform.simplify import simplify
 
+pytestmark = pytest.mark.sampled
+
 N, M, K = map(Dim.symbol, "NMK")
 
 

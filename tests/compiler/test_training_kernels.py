@@ -21,6 +21,8 @@ from sardonyx.core.language import Tensor
 from sardonyx.core.transform.differentiation import gradient
 from sardonyx.core.transform.simplify import simplify
 
+pytestmark = pytest.mark.sampled
+
 N = Dim.symbol("N")
 
 # Batch, channels, filters, size, taps, stride, padding, groups, dilation.

@@ -15,6 +15,8 @@ from sardonyx.errors import SardonyxError, ShapeError
 from sardonyx.ops.definitions.microsoft.logits import LOWEST
 from tests.ops.decoder_models import VOCABULARY, search_model
 
+pytestmark = pytest.mark.sampled
+
 
 def feeds_of(proto: onnx.ModelProto, **values: Any) -> dict[str, np.ndarray]:
     prompts = np.random.default_rng(1).integers(1, VOCABULARY, (3, 4)).astype(np.int32)

@@ -17,6 +17,8 @@ from sardonyx.errors import InvalidModelError, ShapeError, TypeMismatchError
 from sardonyx.ops.registry import find
 from tests.ops.agreement import assert_agrees, assert_equal, eager, model_of, traced
 
+pytestmark = pytest.mark.sampled
+
 RNG = np.random.default_rng(13)
 X = RNG.standard_normal((1, 2, 5, 6)).astype(np.float32)
 

@@ -14,6 +14,8 @@ from tests.runtime.graph_draft import Case
 
 from sardonyx.runtime.session import Session
 
+pytestmark = pytest.mark.sampled
+
 HOST_FUNCTIONS = {"Unique"}
 """Host functions without a kernel: the interpreter computes them."""
 

@@ -23,6 +23,8 @@ from sardonyx.serve.protocol import number_lists
 from sardonyx.serve.protocol.messages import message_class
 from tests.serve.parser_inputs import LIMITS, Machine, damaged
 
+pytestmark = pytest.mark.sampled
+
 pytest.importorskip("hpack", reason="calls of gRPC need hpack")
 
 MODELS: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = {

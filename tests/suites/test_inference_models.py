@@ -17,6 +17,8 @@ from sardonyx.model import load, to_proto
 from sardonyx.ops.inference import UNNAMED, infer
 from tests.suites.node_cases import PARTS, node_cases
 
+pytestmark = pytest.mark.sampled
+
 _SUITES = os.environ.get("SARDONYX_SUITES", "")
 needs_suites = pytest.mark.skipif(not _SUITES, reason="SARDONYX_SUITES does not name the folder of public models")
 

@@ -17,6 +17,8 @@ from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import TensorType
 from sardonyx.ops.definitions.ml.tree_tables import LEAF, MODES
 
+pytestmark = pytest.mark.sampled
+
 
 def assert_as_interpreted(function: Function, titles: list[str], counts: tuple[int, ...], features: int) -> None:
     program, rng = Program.compile(function), np.random.default_rng(1)

@@ -20,6 +20,8 @@ from sardonyx.core.rules.numpy_rules import NUMPY_RULES
 from sardonyx.core.rules.type_rules import TYPE_RULES
 from sardonyx.errors import SardonyxError, TypeMismatchError, UnsupportedError
 
+pytestmark = pytest.mark.sampled
+
 ELEMENTWISE = {n for n, p in PRIMITIVES.items() if p.kind in ("unary", "binary", "ternary", "conversion")}
 COUNTS = {"unary": 1, "binary": 2, "ternary": 3}
 FEW = ("add", "max", "neg", "exp", "less", "select")

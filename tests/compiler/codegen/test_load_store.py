@@ -18,6 +18,8 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import DType, numpy_dtype
 from sardonyx.errors import UnsupportedError
 
+pytestmark = pytest.mark.sampled
+
 LANES = 8
 ROOM = 64
 

@@ -17,6 +17,8 @@ from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import DType, TensorType
 
+pytestmark = pytest.mark.sampled
+
 W = Dim.symbol("W")
 EDGES = [-3e9, -2147483648.0, -300.0, -0.5, -0.0, 0.5, 1.5, 2.5, 126.5, 127.5, 254.5, 255.5, 1e6, 3e9]
 RANGES = [

@@ -19,6 +19,8 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import TensorType
 
+pytestmark = pytest.mark.sampled
+
 N, M, K = map(Dim.symbol, "NMK")
 DTYPES = [t.FLOAT, t.DOUBLE, t.FLOAT16, t.UINT8, t.INT16, t.INT64, t.BOOL]
 

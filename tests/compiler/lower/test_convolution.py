@@ -18,6 +18,8 @@ from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import DType, TensorType
 
+pytestmark = pytest.mark.sampled
+
 N, H, W = map(Dim.symbol, "NHW")
 
 

@@ -16,6 +16,8 @@ from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
 
+pytestmark = pytest.mark.sampled
+
 N, M, K = map(Dim.symbol, "NMK")
 SIZES = (0, 1, 2, 7, 15, 16, 17, 31, 53)
 

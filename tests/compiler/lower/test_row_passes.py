@@ -18,6 +18,8 @@ from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
 
+pytestmark = pytest.mark.sampled
+
 N = Dim.symbol("N")
 
 

@@ -18,6 +18,8 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import DType, TensorType
 
+pytestmark = pytest.mark.sampled
+
 N, H, W = map(Dim.symbol, "NHW")
 LIMITS = {t.UINT8: (0, 255), t.INT8: (-128, 127)}
 

@@ -31,6 +31,8 @@ from sardonyx.core.ir.types import DType, TensorType, numpy_dtype
 from sardonyx.errors import OptionError
 from sardonyx.runtime.compiled.frontend import trace_model
 
+pytestmark = pytest.mark.sampled
+
 TEMPLATES = {
     "map": "(T[N, 19] x) => (T[N, 19] y) { a = Tanh(x) b = Mul(a, x) y = Erf(b) }",
     "turned": "(T[N, 33] x) => (T[33, N] y) { a = Transpose <perm = [1, 0]> (x) y = Add(a, a) }",

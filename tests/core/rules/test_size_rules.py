@@ -19,6 +19,8 @@ from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.rules.size_rules import SIZE_RULES
 from sardonyx.errors import SardonyxError
 
+pytestmark = pytest.mark.sampled
+
 NAMES = ("N", "M")
 N, M = map(Dim.symbol, NAMES)
 

@@ -12,6 +12,8 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
 from sardonyx.errors import TextFormatError
 from sardonyx.model import text
 
+pytestmark = pytest.mark.sampled
+
 
 def model_of(*nodes: onnx.NodeProto, **fields: object) -> ModelProto:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])

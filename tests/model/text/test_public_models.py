@@ -14,6 +14,8 @@ import pytest
 
 from sardonyx.model import text, textproto
 
+pytestmark = pytest.mark.sampled
+
 _SUITES = os.environ.get("SARDONYX_SUITES")
 _REAL = sorted(Path(_SUITES, "real").glob("*.onnx")) if _SUITES else []
 _SKELETONS = sorted(Path(_SUITES, "..", "models").glob("*.onnx")) if _SUITES else []

@@ -17,7 +17,10 @@ from sardonyx.rewrite.evaluate import runner
 from sardonyx.rewrite.opset import convert_opset
 
 _SUITES = os.environ.get("SARDONYX_SUITES", "")
-pytestmark = pytest.mark.skipif(not _SUITES, reason="SARDONYX_SUITES does not name the folder of public models")
+pytestmark = [
+    pytest.mark.sampled,
+    pytest.mark.skipif(not _SUITES, reason="SARDONYX_SUITES does not name the folder of public models"),
+]
 
 _QUICK_BYTES = 1_000_000
 TARGETS = (21, 26, 13, 11, 9, 7)

@@ -97,6 +97,7 @@ def test_exceeding_the_memory_limit_is_a_reason() -> None:
     assert verdict.peak_bytes < 1 << 30
 
 
+@pytest.mark.long
 def test_a_loop_that_doubles_its_state_ends_within_a_gigabyte() -> None:
     hostile = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
         g (float[n] x) => (float[m] y) <int64 runs = {40}> {

@@ -34,6 +34,8 @@ from sardonyx.core.dim import Dim, Size
 from sardonyx.core.rules.numpy_windows import convolve
 from sardonyx.errors import OptionError
 
+pytestmark = pytest.mark.sampled
+
 
 class Case(NamedTuple):
     channels: int

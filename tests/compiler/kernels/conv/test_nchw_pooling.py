@@ -22,6 +22,8 @@ from sardonyx.core.rules.numpy_rules import identity_of
 from sardonyx.core.rules.numpy_windows import reduce_windows
 from sardonyx.errors import UnsupportedError
 
+pytestmark = pytest.mark.sampled
+
 
 class Case(NamedTuple):
     windows: Windows

@@ -34,6 +34,8 @@ from sardonyx.compiler.tiling.winograd import Winograd
 from sardonyx.core.dim import Size, evaluate
 from sardonyx.errors import OptionError
 
+pytestmark = pytest.mark.sampled
+
 TILES = ((2, 2), (4, 4), (6, 6), (1, 4), (4, 1), (3, 5))
 UNTOUCHED = 77.0
 

@@ -35,6 +35,8 @@ from sardonyx.core.ir.types import (  # fmt: skip
     numpy_dtype,
 )
 
+pytestmark = pytest.mark.sampled
+
 B, M, N, K = (Dim.symbol(name) for name in "bmnk")
 TARGETS = [entry for entry in (NAMED["avx2"], NAMED["avx512"]) if entry.vector_bits <= host().vector_bits] or [host()]
 ROWS = [0, 1, 2, 3, 4, 5, 6, 7, 23, 24, 25, 59]

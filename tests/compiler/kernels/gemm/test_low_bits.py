@@ -20,6 +20,8 @@ from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import TensorType
 from sardonyx.ops.definitions.products import matmul
 
+pytestmark = pytest.mark.sampled
+
 Kind = Literal["n_bits", "block", "column", "tensor", "transposed"]
 
 
