@@ -1,4 +1,4 @@
-"""Small programs beyond ``torch-small``, as users write them; here those of layers, indexing, sorting and signals."""
+"""Small programs as users write them: layers, indexing, sorting and signals."""
 
 from __future__ import annotations
 

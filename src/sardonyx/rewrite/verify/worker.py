@@ -94,10 +94,10 @@ def peak_bytes() -> int:
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    # Engines that print would answer in our place: the descriptor of standard output goes to nobody.
+    # Engines that print would answer in our place: standard output is discarded for them.
     answers = os.fdopen(os.dup(1), "w")
-    with Path(os.devnull).open("w") as nobody:
-        os.dup2(nobody.fileno(), 1)
+    with Path(os.devnull).open("w") as discarded:
+        os.dup2(discarded.fileno(), 1)
     child = Judge(limit_memory)
     for line in sys.stdin:
         answer = child.answer(json.loads(line))
