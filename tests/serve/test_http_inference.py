@@ -104,6 +104,9 @@ def test_classification_names_the_highest_scores(client: Client) -> None:
     answer = client.infer("net", [tensor("x", "FP32", [2, 4], [1, 0, 0, 0, -1, 0, 0, 0])], outputs=outputs).json()
     assert answer["outputs"][0]["shape"] == [2, 1]
     assert answer["outputs"][0]["data"] == ["2.000000:1", "-1.000000:0"]
+    pair = [tensor(f"INPUT{i}", "INT32", [1, 16], list(range(16))) for i in range(2)]
+    answer = client.infer("add_sub", pair, outputs=[{"name": "OUTPUT0", "parameters": {"classification": 2}}]).json()
+    assert answer["outputs"][0]["data"] == ["30:15", "28:14"], "scores of integers have no decimals"
 
 
 def test_generate_has_plain_fields(client: Client) -> None:

@@ -66,7 +66,9 @@ def test_the_newest_version_answers_unless_another_is_named(root: Path) -> None:
         reply = client.post("/v2/models/triton/versions/2/infer", {"inputs": [X]})
         assert reply.json()["model_version"] == "2"
         assert client.post("/v2/models/triton/versions/1/infer", {"inputs": [X]}).status == 404
-        assert client.get("/v2/models/triton/config").json()["max_batch_size"] == 8
+        config = client.get("/v2/models/triton/config").json()
+        assert config["max_batch_size"] == 8 and all(type(size) is int for size in config["input"][0]["dims"])
+        assert config["instance_group"][0]["kind"] == "KIND_CPU" and config["parameters"] == {}
 
 
 @pytest.mark.parametrize(

@@ -35,5 +35,6 @@ def classified(scores: np.ndarray, classes: int, labels: Sequence[str], has_rows
     for row in matrix:
         for index in np.argsort(-row.astype(np.float64), kind="stable")[:count]:
             label = f":{labels[index]}" if index < len(labels) else ""
-            texts.append(f"{float(row[index]):f}:{index}{label}")
+            score = f"{int(row[index])}" if scores.dtype.kind in "iub" else f"{float(row[index]):f}"
+            texts.append(f"{score}:{index}{label}")
     return string_array(texts, [len(matrix), count] if has_rows else [count])

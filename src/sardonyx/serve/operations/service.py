@@ -26,6 +26,7 @@ from sardonyx.serve.models.repository import Repository
 from sardonyx.serve.observation.traces import Traces
 from sardonyx.serve.operations import live_edits
 from sardonyx.serve.operations.classification import classified
+from sardonyx.serve.operations.model_config import PLATFORM, described_config
 from sardonyx.serve.operations.private_answers import described_policy, make_noisy, released_outputs
 from sardonyx.serve.operations.shared_memory import SharedMemory
 from sardonyx.serve.protocol.datatypes import shortened
@@ -46,8 +47,6 @@ EXTENSIONS = (
     "system_shared_memory", "trace", "sardonyx_live_edits",
 )  # fmt: skip
 """The extensions of the protocol that the server has."""
-
-PLATFORM = "sardonyx_onnx"
 
 _COLLECTED_EDITS = 32
 """Edits between two collections of earlier models: as many models as the history of a session keeps for undo."""
@@ -184,27 +183,7 @@ class Service:
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
         """Return the configuration of a model in the form of Triton's model configuration."""
-        endpoint = self.host.get(name, version)
-        model = endpoint.model
-        interface = model.revision.interface
-        rows = model.max_rows if model.max_rows > 1 else 0
-        written = dict(model.model.config or {})
-        rows = int(written.get("max_batch_size", rows))
-        tensors = {
-            key: [
-                {
-                    "name": t.name, "data_type": _config_type(t.datatype.name),
-                    "dims": [str(size) for size in t.sizes[1 if rows else 0 :]],
-                }
-                for t in part.values()
-            ]
-            for key, part in (("input", interface.inputs), ("output", interface.outputs))
-        }  # fmt: skip
-        derived = {
-            "name": name, "platform": PLATFORM, "backend": "sardonyx", "max_batch_size": rows, **tensors,
-            **({"dynamic_batching": {}} if rows and not model.is_stateful else {}),
-        }  # fmt: skip
-        return {**derived, **{key: value for key, value in written.items() if value not in ("", [])}}
+        return described_config(self.host.get(name, version).model)
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
         """Return the statistics of one version, of all versions of a model, or of all models."""
@@ -481,10 +460,6 @@ class Service:
             (settings["log_warning"], "WARNING"), (settings["log_error"], "ERROR"),
         )  # fmt: skip
         _log.setLevel(next((level for is_on, level in levels if is_on), "CRITICAL"))
-
-
-def _config_type(name: str) -> str:
-    return "TYPE_STRING" if name == "BYTES" else f"TYPE_{name}"
 
 
 def _trace_value(key: str, value: Any) -> Any:
