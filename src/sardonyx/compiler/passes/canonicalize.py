@@ -28,7 +28,7 @@ from typing import Any, cast
 import numpy as np
 
 from sardonyx.compiler.analysis.code_tables import find_code_tables
-from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
+from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE, dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.analysis.weight_gradients import has_kernel
@@ -75,15 +75,10 @@ def canonicalize(inner: Function, target: Target) -> Function:
     return CANONICAL_FORMS.apply(inner, _Context(target, users=users, decisive=_decisive(inner)))
 
 
-_STEPS = frozenset({"floor", "ceil", "less", "equal", "rem"})
-"""Functions that jump: a rounding before them changes the result by more than a rounding.
+_STEPS = frozenset({"floor", "ceil", "round", "less", "equal", "rem"})
+"""Functions that jump: a rounding before them changes the result by more than a rounding."""
 
-``round`` is one after a division, as in a quantization: arithmetic before the division is rounded anyway, in sums that
-have an order of their own.
-"""
-
-_MOVING = frozenset({"reshape", "permute", "broadcast", "slice", "concat", "reverse", "pad"})
-_PASSING = _MOVING | ELEMENTWISE
+_PASSING = frozenset({"reshape", "permute", "broadcast", "slice", "concat", "reverse", "pad"}) | ELEMENTWISE
 
 
 def _decisive(inner: Function) -> frozenset[Value]:
@@ -91,10 +86,8 @@ def _decisive(inner: Function) -> frozenset[Value]:
 
     A conversion to integers is a jump too, but for numbers that are rounded: these are codes of a quantization.
     """
-    decisive, truncated, rounded = set[Value](), set[Value](), set[Value]()
+    decisive, truncated = set[Value](), set[Value]()
     for value in reversed(inner.values):
-        if value.op == "round" or (value.op in _MOVING and value in rounded):
-            rounded.update(value.operands)
         if _truncates(value) or (value.op in _PASSING - {"round"} and value in truncated):
             truncated.update(value.operands)
         if value.op in _STEPS or (value.op in _PASSING and value in decisive):
@@ -104,7 +97,7 @@ def _decisive(inner: Function) -> frozenset[Value]:
     for table in find_code_tables(inner.values, inner.results):
         # Lookups cost the same for any function: tables have the codes of the reference, also those of ties.
         decisive.update(table.interior)
-    return frozenset(decisive | truncated | rounded)
+    return frozenset(decisive | truncated)
 
 
 def _truncates(value: Value) -> bool:
@@ -240,21 +233,14 @@ def convolve_images(m: Match, x: Tensor, w: Tensor, **params: Any) -> Value | No
     return permuted
 
 
-_MOST_DIVISORS = 1 << 16
-"""Most numbers that are computed to know their reciprocals, as the deviations of channels."""
-
-
 @CANONICAL_FORMS.rule("div")
 def reciprocal(m: Match, x: Tensor, divisor: Tensor) -> Value | None:
     """``x / c`` is ``x * (1 / c)`` if the reciprocal is normal, and exact where the last bit is decisive."""
     known = divisor.operands[0] if divisor.op == "broadcast" else divisor
     dtype = m.type.dtype
-    if not is_closed(known) or dtype not in (t.FLOAT, t.DOUBLE):
+    if not known.is_constant or dtype not in (t.FLOAT, t.DOUBLE):
         return None
-    count = math.prod(shape_of(known))
-    if not isinstance(count, int) or count > _MOST_DIVISORS:
-        return None
-    array = evaluate_closed(known)
+    array = np.asarray(known.known)
     with np.errstate(all="ignore"):
         inverse = (1 / array).astype(array.dtype)
     if m.value in m.context.decisive and not (np.abs(np.frexp(array)[0]) == 0.5).all():

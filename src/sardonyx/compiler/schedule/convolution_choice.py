@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from sardonyx.compiler.tiling.convolution import (
     ConvolutionSchedule,
     choose_convolution,
     is_depthwise,
+    is_winograd,
 )
 from sardonyx.compiler.tiling.int8_forms import form_of
 from sardonyx.core.dim import Size
@@ -62,11 +64,10 @@ def _describe(match: Convolution, target: Target, threads: int) -> ConvolutionPr
         batch, channels, filters, match.groups, fixed(shape_of(weights))[3:], tuple(params["strides"]),
         tuple(params["kernel_dilation"]), tuple(params["base_dilation"]), tuple(out), dtype_of(match.image),
         wide_axes(match)[-1], threads, is_closed(weights), match.ends, form.dot_width if form else 1,
-        narrow and _is_small(match),
     )  # fmt: skip
     if narrow and form is None and not is_depthwise(problem):
         raise UnsupportedError(f"convolve of {match.image.type} with {weights.type} has no kernel.")
-    return problem
+    return replace(problem, exact=True) if narrow and is_winograd(problem) and _is_small(match) else problem
 
 
 def _is_small(match: Convolution) -> bool:
