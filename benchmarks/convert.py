@@ -8,9 +8,9 @@ The way ``round-trip`` converts a source to a model and the model to torch: the 
 captured by ``torch.export`` with open sizes. A way ``to-TARGET`` (``to-tflite``, ``to-openvino``, …) converts the model
 to a target of ``convert-to`` and proves that. ``onnx-files`` are the public models beside ``SARDONYX_SUITES``.
 
-Sources are the modules of ``convert_sources``. The cases of a source run one after another in a process of its own; a
-case that exceeds the limit ends the process, and a new one continues. Results are JSON lines; cases that the file holds
-are not run again.
+``jax`` are programs of JAX and networks of Flax, ``tabular`` are estimators. Sources are the modules of
+``convert_sources``. The cases of a source run one after another in a process of its own; a case that exceeds the
+limit ends the process, and a new one continues. Results are JSON lines; cases that the file holds are not run again.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def convert_case(source: str, case: str, way: str) -> dict[str, Any]:
 
     def converted() -> dict[str, Any]:
         options: dict[str, Any] = {"exporter": way, "simplify": way == "sardonyx"}
+        options |= {"framework": "jax"} if source == "jax" else {}
         try:
             result = sardonyx.convert(module, inputs or None, **options)
         except sardonyx.errors.ConversionError as error:

@@ -26,9 +26,13 @@ MOVEMENTS = (
     "select_n",
     "slice",
     "squeeze",
+    "stack",
     "transpose",
 )
 """Primitives that act on both parts alike."""
+
+
+_MOST_FACTORS = 8
 
 
 def part(c: Context, x: ir.Value, index: int) -> ir.Value:
@@ -119,6 +123,94 @@ def _product(c: Context, _: Any, x: ir.Value, y: ir.Value) -> ir.Value:
     a, b, p, q = part(c, x, 0), part(c, x, 1), part(c, y, 0), part(c, y, 1)
     real = c.node("Sub", c.node("Mul", a, p), c.node("Mul", b, q))
     return pair(c, real, c.node("Add", c.node("Mul", a, q), c.node("Mul", b, p)))
+
+
+@complex_rule("div")
+def _quotient(c: Context, e: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+    a, b, p, q = part(c, x, 0), part(c, x, 1), part(c, y, 0), part(c, y, 1)
+    length = c.node("Add", c.node("Mul", p, p), c.node("Mul", q, q))
+    real = c.node("Add", c.node("Mul", a, p), c.node("Mul", b, q))
+    imaginary = c.node("Sub", c.node("Mul", b, p), c.node("Mul", a, q))
+    return pair(c, c.node("Div", real, length), c.node("Div", imaginary, length))
+
+
+@complex_rule("exp")
+def _exponential(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    size, angle = c.node("Exp", part(c, x, 0)), part(c, x, 1)
+    return pair(c, c.node("Mul", size, c.node("Cos", angle)), c.node("Mul", size, c.node("Sin", angle)))
+
+
+@complex_rule("log")
+def _logarithm(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    real, imaginary = part(c, x, 0), part(c, x, 1)
+    angle: ir.Value = RULES["atan2"](c, _Real(e), imaginary, real)
+    return pair(c, c.node("Log", _magnitude(c, e, x)), angle)
+
+
+@complex_rule("square")
+def _square(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    squared: ir.Value = _product(c, e, x, x)
+    return squared
+
+
+@complex_rule("integer_pow")
+def _integer_power(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    power = int(e.params["y"])
+    if not 1 <= power <= _MOST_FACTORS:
+        raise UnsupportedError(f"complex numbers to the power {power}", where="jax")
+    result = x
+    for _ in range(power - 1):
+        result = _product(c, e, result, x)
+    return result
+
+
+@complex_rule("dot_general")
+def _contraction(c: Context, e: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Translate a product of tensors as the four products of the parts."""
+    real = _Real(e)
+    (a, b), (p, q) = (
+        (part(c, v, 0), part(c, v, 1)) if is_complex(variable) else (v, None)
+        for v, variable in zip((x, y), e.invars, strict=True)
+    )
+
+    def product(left: ir.Value | None, right: ir.Value | None) -> ir.Value | None:
+        return None if left is None or right is None else RULES["dot_general"](c, real, left, right)
+
+    def combined(operator: str, one: ir.Value | None, other: ir.Value | None) -> ir.Value:
+        present = [value for value in (one, other) if value is not None]
+        return c.node(operator, *present) if len(present) == 2 else present[0]
+
+    first, second = product(a, p), product(b, q)
+    return pair(c, combined("Sub", first, second), combined("Add", product(a, q), product(b, p)))
+
+
+@complex_rule("eq")
+def _equal(c: Context, _: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+    both = c.cast(c.node("Equal", x, y), np.int32)
+    return c.cast(c.node("ReduceMin", both, c.ints([-1]), keepdims=0), np.bool_)
+
+
+@complex_rule("ne")
+def _unequal(c: Context, e: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+    return c.node("Not", _equal(c, e, x, y))
+
+
+class _Real:
+    """An equation of complex numbers as one of their parts."""
+
+    def __init__(self, equation: Any) -> None:
+        self.primitive, self.params = equation.primitive, equation.params
+        self.invars = [_RealVariable(variable) for variable in equation.invars]
+        self.outvars = [_RealVariable(variable) for variable in equation.outvars]
+
+
+class _RealVariable:
+    """A variable of one part of complex numbers."""
+
+    def __init__(self, variable: Any) -> None:
+        self.aval = variable.aval
+        if is_complex(variable):
+            self.aval = variable.aval.update(dtype=np.dtype(f"f{variable.aval.dtype.itemsize // 2}"))
 
 
 @complex_rule("fft")

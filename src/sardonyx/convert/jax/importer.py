@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,11 +13,20 @@ import onnx_ir as ir
 
 from sardonyx.convert.graph_builder import Names
 from sardonyx.convert.imported import Answers, Call, Feeds, Imported, Options, Size, Way
-from sardonyx.convert.jax import complex_numbers, control, linear_algebra, primitives
+from sardonyx.convert.jax import (
+    complex_numbers,
+    control,
+    factorizations,
+    indices,
+    linear_algebra,
+    primitives,
+    special,
+    windows,
+)
 from sardonyx.convert.jax.translation import Context, is_complex
 from sardonyx.errors import ConversionError, EvaluationError, OptionError, UnsupportedError
 
-FAMILIES = (control, primitives, linear_algebra, complex_numbers)
+FAMILIES = (control, primitives, windows, indices, linear_algebra, factorizations, special, complex_numbers)
 """Modules that register translations."""
 
 OPSET = 21
@@ -38,7 +48,23 @@ def ways(source: Any, options: Options) -> Sequence[Way]:
         raise OptionError(f"expected a function, got {type(source).__name__}", where="source")
     if not len(options.examples):
         raise OptionError("a function of JAX needs example inputs", where="example_inputs")
-    return (Way("sardonyx", lambda: _read(source, options)),)
+    function = _functional(source)
+    return (Way("sardonyx", lambda: _read(function, options)),)
+
+
+def _functional(source: Any) -> Any:
+    """Return a function without side effects: of a module of Flax's nnx, a copy is made for every call."""
+    if not any(base.__module__.startswith("flax.nnx") for base in type(source).__mro__):
+        return source
+    nnx = importlib.import_module("flax.nnx")
+    definition, state = nnx.split(source)
+
+    def call(*arguments: Any) -> Any:
+        return nnx.merge(definition, state, copy=True)(*arguments)
+
+    call.__signature__ = inspect.signature(source)  # type: ignore[attr-defined]
+    call.__name__ = type(source).__name__
+    return call
 
 
 def _arguments(source: Any, options: Options) -> tuple[list[Any], list[str]]:
@@ -58,19 +84,30 @@ def _arguments(source: Any, options: Options) -> tuple[list[Any], list[str]]:
 
 
 def _read(source: Any, options: Options) -> Imported:
+    """Translate with as many open sizes as the translation admits: all, those of first axes, or none."""
+    import jax
+
+    name = "InconclusiveDimensionOperation"
+    refusals = (UnsupportedError, getattr(jax.errors, name, None) or getattr(jax.core, name))
     try:
         return _translated(source, options)
-    except UnsupportedError as error:
+    except refusals as error:
         if options.dynamic not in ("auto", True):
             raise
+        first = error
+    for trials, what in ((1, "sizes other than those of first axes are"), (0, "all sizes are")):
         try:
-            imported = _translated(source, replace(options, dynamic=False))
-        except UnsupportedError:
-            raise error from None
-        return replace(imported, notes=(*imported.notes, f"all sizes are fixed: {error.problem}"))
+            imported = _translated(source, options, trials)
+        except refusals:
+            continue
+        problem = first.problem if isinstance(first, UnsupportedError) else str(first).partition("\n")[0]
+        return replace(imported, notes=(*imported.notes, f"{what} fixed: {problem}"))
+    if isinstance(first, UnsupportedError):
+        raise first
+    raise UnsupportedError(str(first).partition("\n")[0], where="jax") from first
 
 
-def _translated(source: Any, options: Options) -> Imported:
+def _translated(source: Any, options: Options, trials: int = _MOST_TRIALS) -> Imported:
     import jax
 
     arguments, parameters = _arguments(source, options)
@@ -82,7 +119,7 @@ def _translated(source: Any, options: Options) -> Imported:
         results: list[Any] = jax.tree.leaves(source(*jax.tree.unflatten(structure, values)))
         return results
 
-    shapes, closed = _traced(jax, flat, arrays, names, options)
+    shapes, closed = _traced(jax, flat, arrays, names, options, trials)
     calls: list[Call] = []
     context = Context(Names(), {}, calls)
     inputs = []
@@ -109,8 +146,8 @@ def _translated(source: Any, options: Options) -> Imported:
         output.shape = ir.Shape([n if isinstance(n, int) else _size_name(n) for n in variable.aval.shape])
         outputs.append(output)
     graph = context.graph(inputs, outputs, getattr(source, "__name__", type(source).__name__))
-    graph.opset_imports[""] = OPSET
-    model = ir.Model(graph, ir_version=10, producer_name="sardonyx")
+    graph.opset_imports[""] = max(OPSET, *context.opsets, 0)
+    model = ir.Model(graph, ir_version=13 if context.opsets else 10, producer_name="sardonyx")
     example = dict(zip(names, arrays, strict=True))
     opened = {
         str(size): Size(array.shape[axis])
@@ -139,7 +176,12 @@ def _leaf_names(arguments: Sequence[Any], parameters: Sequence[str]) -> list[str
 
 
 def _traced(
-    jax: Any, flat: Callable[..., Any], arrays: Sequence[Any], names: Sequence[str], options: Options
+    jax: Any,
+    flat: Callable[..., Any],
+    arrays: Sequence[Any],
+    names: Sequence[str],
+    options: Options,
+    trials: int,
 ) -> tuple[list[tuple[Any, ...]], Any]:
     """Return the input sizes, open where the function can be traced so, and the jaxpr."""
     fixed = [array.shape for array in arrays]
@@ -153,7 +195,7 @@ def _traced(
         return shapes, _jaxpr(jax, flat, arrays, shapes)
     opened: dict[tuple[int, int], str] = {}
     best, closed = list(fixed), _jaxpr(jax, flat, arrays, fixed)
-    for group in _candidates(fixed, names)[:_MOST_TRIALS]:
+    for group in _candidates(fixed, names)[:trials]:
         trial = {**opened, **group}
         try:
             shapes = _symbolic(jax, fixed, trial)
@@ -197,11 +239,15 @@ def _symbolic(
 def _jaxpr(jax: Any, flat: Callable[..., Any], arrays: Sequence[Any], shapes: Sequence[tuple[Any, ...]]) -> Any:
     specifications = [jax.ShapeDtypeStruct(shape, array.dtype) for array, shape in zip(arrays, shapes, strict=True)]
     try:
-        return jax.make_jaxpr(flat)(*specifications)
+        closed = jax.make_jaxpr(flat)(*specifications)
     except Exception as error:
         raise ConversionError(
             f"jax cannot trace the function: {type(error).__name__}: {str(error)[:300]}", where="jax"
         ) from error
+    needed, _ = importlib.import_module("jax.interpreters.partial_eval").dce_jaxpr(
+        closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=[True] * len(closed.jaxpr.invars)
+    )
+    return closed.replace(jaxpr=needed)
 
 
 def _runner(

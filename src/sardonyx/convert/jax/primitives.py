@@ -1,4 +1,4 @@
-"""Elementwise primitives, shapes, reductions, products, order and windows."""
+"""Elementwise primitives, shapes, reductions and products."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ UNARY = {
     "copy": "Identity",
     "copy_p": "Identity",
     "optimization_barrier": "Identity",
-    "reduce_precision": "Identity",
 }
 
 BINARY = {
@@ -50,8 +49,6 @@ BINARY = {
     "mul": "Mul",
     "div": "Div",
     "pow": "Pow",
-    "max": "Max",
-    "min": "Min",
     "eq": "Equal",
     "lt": "Less",
     "le": "LessOrEqual",
@@ -84,6 +81,13 @@ RULES.update({name: _binary(operator) for name, operator in BINARY.items()})
 def like(c: Context, equation: Any, value: float, index: int = 0) -> ir.Value:
     """Return a scalar of the element type of an input."""
     return c.scalar(value, dtype_of(equation.invars[index]))
+
+
+def extremes(dtype: Any) -> tuple[Any, Any]:
+    """Return the least and the greatest number of an element type."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    return -np.inf, np.inf
 
 
 @rule("ne")
@@ -170,17 +174,12 @@ def _bits(boolean: str, integer: str) -> Rule:
     return lambda c, e, x, y: c.node(boolean if dtype_of(e.invars[0]) == np.bool_ else integer, x, y)
 
 
+def _extreme(numbers: str, booleans: str) -> Rule:
+    return lambda c, e, x, y: c.node(booleans if dtype_of(e.invars[0]) == np.bool_ else numbers, x, y)
+
+
+RULES.update({"max": _extreme("Max", "Or"), "min": _extreme("Min", "And")})
 RULES.update({"and": _bits("And", "BitwiseAnd"), "or": _bits("Or", "BitwiseOr"), "xor": _bits("Xor", "BitwiseXor")})
-
-
-@rule("shift_left", "shift_right_logical")
-def _shift(c: Context, e: Any, x: ir.Value, y: ir.Value) -> ir.Value:
-    dtype = dtype_of(e.invars[0])
-    unsigned = np.dtype(f"u{dtype.itemsize * 8 // 8}") if dtype.kind == "i" else dtype
-    direction = "LEFT" if e.primitive.name == "shift_left" else "RIGHT"
-    if dtype.kind == "i":
-        raise UnsupportedError("shifts of signed integers", where=e.primitive.name)
-    return c.node("BitShift", c.cast(x, unsigned), c.cast(y, unsigned), direction=direction)
 
 
 @rule("atan2")
@@ -251,6 +250,19 @@ def _concatenate(c: Context, e: Any, *parts: ir.Value) -> ir.Value:
     return c.node("Concat", *parts, axis=int(e.params["dimension"]))
 
 
+@rule("stack")
+def _stack(c: Context, e: Any, *parts: ir.Value) -> ir.Value:
+    axis = c.ints([int(e.params["axis"])])
+    return c.node("Concat", *(c.node("Unsqueeze", part, axis) for part in parts), axis=int(e.params["axis"]))
+
+
+@rule("unstack")
+def _unstack(c: Context, e: Any, x: ir.Value) -> list[ir.Value]:
+    axis, count = int(e.params["axis"]), len(e.outvars)
+    parts = c.nodes_of("Split", count, x, axis=axis, num_outputs=count)
+    return [c.node("Squeeze", part, c.ints([axis])) for part in parts]
+
+
 @rule("split")
 def _split(c: Context, e: Any, x: ir.Value) -> list[ir.Value]:
     return c.nodes_of("Split", len(e.params["sizes"]), x, c.sizes(e.params["sizes"]), axis=int(e.params["axis"]))
@@ -287,9 +299,9 @@ def _dynamic_update_slice(c: Context, e: Any, x: ir.Value, block: ir.Value, *sta
         return c.node("Identity", block)
     first = _starts(c, shape, sizes, starts)
     index = None
-    strides = _strides(c, shape)
+    strides = strides_of(c, shape)
     for axis in range(len(shape)):
-        line = c.node("Add", _iota(c, sizes, axis), c.node("Gather", first, c.constant(axis, np.int64)))
+        line = c.node("Add", iota(c, sizes, axis), c.node("Gather", first, c.constant(axis, np.int64)))
         part = c.node("Mul", line, strides[axis])
         index = part if index is None else c.node("Add", index, part)
     assert index is not None
@@ -299,7 +311,7 @@ def _dynamic_update_slice(c: Context, e: Any, x: ir.Value, block: ir.Value, *sta
     return c.reshaped(result, shape)
 
 
-def _strides(c: Context, shape: Sequence[Any]) -> list[ir.Value]:
+def strides_of(c: Context, shape: Sequence[Any]) -> list[ir.Value]:
     """Return the distance of neighbours along each axis, as int64 scalars."""
     result = [c.constant(1, np.int64)]
     for size in reversed(shape[1:]):
@@ -307,7 +319,7 @@ def _strides(c: Context, shape: Sequence[Any]) -> list[ir.Value]:
     return result
 
 
-def _iota(c: Context, shape: Sequence[Any], axis: int) -> ir.Value:
+def iota(c: Context, shape: Sequence[Any], axis: int) -> ir.Value:
     """Return 0 … size - 1 along one axis of a shape, size 1 along the others, in int64."""
     line = c.node("Range", c.constant(0, np.int64), c.size_value(shape[axis]), c.constant(1, np.int64))
     column = [1] * len(shape)
@@ -318,7 +330,7 @@ def _iota(c: Context, shape: Sequence[Any], axis: int) -> ir.Value:
 @rule("iota")
 def _iota_rule(c: Context, e: Any, *_: ir.Value) -> ir.Value:
     shape, axis = e.params["shape"], int(e.params["dimension"])
-    return c.node("Expand", c.cast(_iota(c, shape, axis), e.params["dtype"]), c.sizes(shape))
+    return c.node("Expand", c.cast(iota(c, shape, axis), e.params["dtype"]), c.sizes(shape))
 
 
 @rule("tile")
@@ -347,12 +359,12 @@ def _pad(c: Context, e: Any, x: ir.Value, value: ir.Value) -> ir.Value:
     shape = e.invars[0].aval.shape
     for axis, gap in enumerate(inner):
         if gap:
-            x = _spread(c, x, shape, axis, int(gap), value)
+            x = spread(c, x, shape, axis, int(gap), value)
             shape = tuple((n - 1) * (gap + 1) + 1 if i == axis else n for i, n in enumerate(shape))
     return c.node("Pad", x, c.sizes([*low, *high]), value)
 
 
-def _spread(c: Context, x: ir.Value, shape: Sequence[Any], axis: int, gap: int, value: ir.Value) -> ir.Value:
+def spread(c: Context, x: ir.Value, shape: Sequence[Any], axis: int, gap: int, value: ir.Value) -> ir.Value:
     """Return elements with `gap` copies of a value between neighbours along an axis."""
     wide = c.node("Unsqueeze", x, c.ints([axis + 1]))
     pads = [0] * (2 * (len(shape) + 1))
@@ -367,8 +379,13 @@ def _spread(c: Context, x: ir.Value, shape: Sequence[Any], axis: int, gap: int, 
 # Reductions and products
 
 
+def _over_axes(c: Context, operator: str, x: ir.Value, axes: Sequence[int]) -> ir.Value:
+    """Return a reduction over axes; over none, the operand, where a node would reduce all."""
+    return c.node(operator, x, c.ints(axes), keepdims=0) if len(axes) else c.node("Identity", x)
+
+
 def _reduction(operator: str) -> Rule:
-    return lambda c, e, x: c.node(operator, x, c.ints(e.params["axes"]), keepdims=0)
+    return lambda c, e, x: _over_axes(c, operator, x, e.params["axes"])
 
 
 RULES.update({name: _reduction(operator) for name, operator in REDUCTIONS.items()})
@@ -377,8 +394,20 @@ RULES.update({name: _reduction(operator) for name, operator in REDUCTIONS.items(
 @rule("reduce_and", "reduce_or")
 def _reduce_logical(c: Context, e: Any, x: ir.Value) -> ir.Value:
     operator = "ReduceMin" if e.primitive.name == "reduce_and" else "ReduceMax"
-    number = c.node(operator, c.cast(x, np.int32), c.ints(e.params["axes"]), keepdims=0)
+    number = _over_axes(c, operator, c.cast(x, np.int32), e.params["axes"])
     return c.cast(number, np.bool_)
+
+
+@rule("reduce")
+def _reduce(c: Context, e: Any, *inputs: ir.Value) -> ir.Value:
+    """Translate a reduction whose function is one primitive of those that have a reduction."""
+    equations = e.params["jaxpr"].eqns if hasattr(e.params["jaxpr"], "eqns") else e.params["jaxpr"].jaxpr.eqns
+    names = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
+    name = equations[0].primitive.name if len(equations) == 1 and len(inputs) == 2 else ""
+    if name not in names:
+        raise UnsupportedError("a reduction by a function other than add, mul, max and min", where="jax")
+    operator = {"add": "ReduceSum", "mul": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin"}[name]
+    return c.node(names[name], _over_axes(c, operator, inputs[0], e.params["dimensions"]), inputs[1])
 
 
 @rule("argmax", "argmin")
@@ -403,9 +432,8 @@ def _cumulative(c: Context, e: Any, x: ir.Value) -> ir.Value:
             return c.node("Add", c.node("Log", total), most)
     operator = {"cumprod": "ReduceProd", "cummax": "ReduceMax", "cummin": "ReduceMin"}[e.primitive.name]
     shape = e.invars[0].aval.shape
-    neutral = {"cumprod": 1.0, "cummax": -np.inf, "cummin": np.inf}[e.primitive.name]
-    if dtype_of(e.invars[0]).kind != "f":
-        raise UnsupportedError("cumulative extremes of integers", where=e.primitive.name)
+    least, most = extremes(dtype_of(e.invars[0]))
+    neutral = {"cumprod": 1, "cummax": least, "cummin": most}[e.primitive.name]
     # [..., n, ...] → [..., n (results), n (elements), ...], with the elements after each result neutral.
     wide = c.node("Unsqueeze", x, c.ints([axis]))
     square = [1] * (len(shape) + 1)
@@ -444,223 +472,3 @@ def _dot_general(c: Context, e: Any, x: ir.Value, y: ir.Value) -> ir.Value:
     ):
         return c.node("MatMul", *operands)
     return c.node("Einsum", *operands, equation=f"{''.join(names[0])},{''.join(names[1])}->{''.join(result)}")
-
-
-@rule("conv_general_dilated")
-def _convolution(c: Context, e: Any, x: ir.Value, w: ir.Value) -> ir.Value:
-    p = e.params
-    if p["batch_group_count"] != 1:
-        raise UnsupportedError("batch_group_count other than 1", where="conv_general_dilated")
-    lhs, rhs, out = p["dimension_numbers"]
-    x = c.node("Transpose", x, perm=list(lhs))
-    w = c.node("Transpose", w, perm=list(rhs))
-    shape = [e.invars[0].aval.shape[i] for i in lhs]
-    for axis, factor in enumerate(p["lhs_dilation"]):
-        if factor > 1:
-            x = _spread(c, x, shape, axis + 2, int(factor) - 1, like(c, e, 0))
-            shape[axis + 2] = (shape[axis + 2] - 1) * factor + 1
-    pads = [pair[0] for pair in p["padding"]], [pair[1] for pair in p["padding"]]
-    is_known = all(isinstance(n, (int, np.integer)) and n >= 0 for side in pads for n in side)
-    if not is_known:
-        x = c.node("Pad", x, c.sizes([0, 0, *pads[0], 0, 0, *pads[1]]))
-    result = c.node(
-        "Conv",
-        x,
-        w,
-        strides=[int(n) for n in p["window_strides"]],
-        dilations=[int(n) for n in p["rhs_dilation"]],
-        group=int(p["feature_group_count"]),
-        pads=[int(n) for side in pads for n in side] if is_known else None,
-    )
-    order = [list(out).index(axis) for axis in range(len(out))]
-    return c.node("Transpose", result, perm=order)
-
-
-@rule("reduce_window_max", "reduce_window_sum", "reduce_window_min")
-def _window(c: Context, e: Any, x: ir.Value) -> ir.Value:
-    p, shape, result = e.params, e.invars[0].aval.shape, e.outvars[0].aval.shape
-    if any(n != 1 for n in p["base_dilation"]):
-        raise UnsupportedError("base_dilation other than 1", where=e.primitive.name)
-    kernel, strides, pads = p["window_dimensions"], p["window_strides"], p["padding"]
-    spatial = [
-        i for i, (k, s) in enumerate(zip(kernel, strides, strict=True)) if k != 1 or s != 1 or tuple(pads[i]) != (0, 0)
-    ]
-    if not spatial:
-        return c.node("Identity", x)
-    others = [i for i in range(len(shape)) if i not in spatial]
-    neutral = {"reduce_window_max": -np.inf, "reduce_window_min": np.inf, "reduce_window_sum": 0.0}[e.primitive.name]
-    if not all(isinstance(n, (int, np.integer)) for pair in pads for n in pair):
-        ends = c.sizes([pair[side] for side in range(2) for pair in pads])
-        x = c.node("Pad", x, ends, like(c, e, neutral))
-        shape = [n + low + high for n, (low, high) in zip(shape, pads, strict=True)]
-        pads = [(0, 0)] * len(shape)
-    order = [*others, *spatial]
-    flat = c.node("Transpose", x, perm=order)
-    flat = c.node("Reshape", flat, c.node("Concat", c.ints([-1, 1]), c.sizes([shape[i] for i in spatial]), axis=0))
-    attributes: dict[str, Any] = {
-        "kernel_shape": [int(kernel[i]) for i in spatial],
-        "strides": [int(strides[i]) for i in spatial],
-        "pads": [int(pads[i][side]) for side in range(2) for i in spatial],
-        "dilations": [int(p["window_dilation"][i]) for i in spatial],
-    }
-    name = e.primitive.name
-    if name == "reduce_window_sum":
-        pooled = c.node("AveragePool", flat, count_include_pad=1, **attributes)
-        pooled = c.node("Mul", pooled, like(c, e, float(np.prod(attributes["kernel_shape"]))))
-    elif name == "reduce_window_min":
-        pooled = c.node("Neg", c.node("MaxPool", c.node("Neg", flat), **attributes))
-    else:
-        pooled = c.node("MaxPool", flat, **attributes)
-    pooled = c.reshaped(pooled, [result[i] for i in order])
-    return c.node("Transpose", pooled, perm=[order.index(i) for i in range(len(order))])
-
-
-# Order and indices
-
-
-@rule("sort")
-def _sort(c: Context, e: Any, *operands: ir.Value) -> list[ir.Value]:
-    if e.params["num_keys"] != 1:
-        raise UnsupportedError("sorting by several keys", where="sort")
-    axis = int(e.params["dimension"])
-    count = c.node("Reshape", c.size_value(e.invars[0].aval.shape[axis]), c.ints([1]))
-    values, order = c.nodes_of("TopK", 2, operands[0], count, axis=axis, largest=0)
-    return [values, *(c.node("GatherElements", operand, order, axis=axis) for operand in operands[1:])]
-
-
-@rule("top_k")
-def _top_k(c: Context, e: Any, x: ir.Value) -> list[ir.Value]:
-    axis = int(e.params.get("axis", len(e.invars[0].aval.shape) - 1))
-    values, order = c.nodes_of("TopK", 2, x, c.ints([int(e.params["k"])]), axis=axis)
-    return [values, c.cast(order, dtype_of(e.outvars[1]))]
-
-
-def _positions(
-    c: Context,
-    indices: ir.Value,
-    shape: Sequence[Any],
-    window: Sequence[Any],
-    numbers: Any,
-    result: Sequence[Any],
-    clamps: bool,
-) -> tuple[ir.Value, ir.Value]:
-    """Return the position of each element in the flattened operand, and True where the position is valid.
-
-    Args:
-        c: The graph.
-        indices: Start indices, the vectors along the last axis.
-        shape: Sizes of the operand.
-        window: Sizes of the slice at each start.
-        numbers: A tuple of the result's axes of windows, the operand's axes without an axis in windows, the operand's
-            axis for each element of a start vector, and the batch axes of operand and indices.
-        result: Sizes of the gathered result.
-        clamps: Move starts so that windows are within the operand.
-    """
-    offset_axes, collapsed, mapped, operand_batch, index_batch = numbers
-    batch_axes = [axis for axis in range(len(result)) if axis not in offset_axes]
-    window_axes = [axis for axis in range(len(shape)) if axis not in collapsed and axis not in operand_batch]
-    strides = _strides(c, shape)
-    indices = c.cast(indices, np.int64)
-    total, valid = None, None
-    column = [1] * len(result)
-    batch_sizes = [result[axis] if axis in batch_axes else 1 for axis in range(len(result))]
-    for axis in range(len(shape)):
-        position = None
-        if axis in mapped:
-            start = c.node("Gather", indices, c.constant(list(mapped).index(axis), np.int64), axis=-1)
-            most = c.node("Sub", c.size_value(shape[axis]), c.size_value(window[axis]))
-            inside = c.node(
-                "And", c.node("GreaterOrEqual", start, c.constant(0, np.int64)), c.node("LessOrEqual", start, most)
-            )
-            inside = c.reshaped(inside, batch_sizes)
-            valid = inside if valid is None else c.node("And", valid, inside)
-            start = c.node("Max", c.node("Min", start, most), c.constant(0, np.int64)) if clamps else start
-            position = c.reshaped(start, batch_sizes)
-        elif axis in operand_batch:
-            target = batch_axes[list(index_batch)[list(operand_batch).index(axis)]]
-            position = _iota(c, result, target)
-        if axis in window_axes:
-            target = offset_axes[window_axes.index(axis)]
-            line = c.node("Range", c.constant(0, np.int64), c.size_value(window[axis]), c.constant(1, np.int64))
-            sizes = list(column)
-            sizes[target] = -1
-            line = c.node("Reshape", line, c.ints(sizes))
-            position = line if position is None else c.node("Add", position, line)
-        if position is not None:
-            part = c.node("Mul", position, strides[axis])
-            total = part if total is None else c.node("Add", total, part)
-    if total is None:
-        total = c.constant(0, np.int64)
-    if valid is None:
-        valid = c.constant(True)
-    return total, valid
-
-
-@rule("gather")
-def _gather(c: Context, e: Any, x: ir.Value, indices: ir.Value) -> ir.Value:
-    p, shape, result = e.params, e.invars[0].aval.shape, e.outvars[0].aval.shape
-    d = p["dimension_numbers"]
-    numbers = (
-        d.offset_dims,
-        d.collapsed_slice_dims,
-        d.start_index_map,
-        d.operand_batching_dims,
-        d.start_indices_batching_dims,
-    )
-    index, valid = _positions(c, indices, shape, p["slice_sizes"], numbers, result, clamps=True)
-    flat = c.node("Reshape", x, c.ints([-1]))
-    value = c.node("Gather", flat, c.node("Expand", index, c.sizes(result)))
-    if "FILL" not in str(p["mode"]):
-        return value
-    dtype = dtype_of(e.outvars[0])
-    fill = p["fill_value"]
-    if fill is None:
-        fill = (
-            np.nan
-            if dtype.kind == "f"
-            else np.iinfo(dtype).min
-            if dtype.kind == "i"
-            else True
-            if dtype.kind == "b"
-            else np.iinfo(dtype).max
-        )
-    return c.node("Where", valid, value, c.scalar(fill, dtype))
-
-
-@rule(
-    "scatter",
-    "scatter-add",
-    "scatter_add",
-    "scatter-mul",
-    "scatter_mul",
-    "scatter-min",
-    "scatter_min",
-    "scatter-max",
-    "scatter_max",
-)
-def _scatter(c: Context, e: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> ir.Value:
-    p, shape, result = e.params, e.invars[0].aval.shape, e.invars[2].aval.shape
-    d = p["dimension_numbers"]
-    window_axes = [a for a in range(len(shape)) if a not in d.inserted_window_dims and a not in d.operand_batching_dims]
-    window: list[Any] = [1] * len(shape)
-    for axis, target in zip(window_axes, d.update_window_dims, strict=True):
-        window[axis] = result[target]
-    numbers = (
-        d.update_window_dims,
-        d.inserted_window_dims,
-        d.scatter_dims_to_operand_dims,
-        d.operand_batching_dims,
-        d.scatter_indices_batching_dims,
-    )
-    clamps = "CLIP" in str(p["mode"])
-    index, valid = _positions(c, indices, shape, window, numbers, result, clamps=clamps)
-    flat = c.node("Reshape", x, c.ints([-1]))
-    # An element more takes the updates that are out of range, and is cut off.
-    count = c.node("Shape", flat)
-    spare = c.node("Concat", flat, c.node("Reshape", c.scalar(0, dtype_of(e.invars[0])), c.ints([1])), axis=0)
-    if not clamps:
-        index = c.node("Where", valid, index, count)
-    index = c.node("Reshape", c.node("Expand", index, c.sizes(result)), c.ints([-1]))
-    kind = e.primitive.name.replace("_", "-").partition("-")[2] or "none"
-    merged = c.node("ScatterElements", spare, index, c.node("Reshape", updates, c.ints([-1])), axis=0, reduction=kind)
-    return c.reshaped(c.node("Slice", merged, c.ints([0]), count, c.ints([0])), shape)

@@ -64,11 +64,17 @@ class Context(GraphBuilder):
         self.symbols = symbols
         self.calls = calls
         self.depth = 0
+        self.opsets: list[int] = []
+
+    def require_opset(self, version: int) -> None:
+        """Let the model have at least this operator set."""
+        self.opsets.append(version)
 
     def inner(self) -> Context:
         """Return the context of a body, which may refer to outer values."""
         context = Context(self.names, self.symbols, self.calls)
         context.depth = self.depth + 1
+        context.opsets = self.opsets
         return context
 
     # Values
@@ -132,8 +138,10 @@ class Context(GraphBuilder):
         if self.depth > _DEEPEST:
             raise UnsupportedError(f"jaxprs nested more than {_DEEPEST} times", where="jax")
         values: dict[Any, ir.Value] = {}
+        known = known_values(jaxpr, constants)
         for variable, constant in zip(jaxpr.constvars, constants, strict=True):
-            values[variable] = constant if isinstance(constant, ir.Value) else self.array(constant)
+            if variable not in known:
+                values[variable] = constant if isinstance(constant, ir.Value) else self.array(constant)
         values.update(zip(jaxpr.invars, operands, strict=True))
 
         def read(atom: Any) -> ir.Value:
@@ -141,7 +149,6 @@ class Context(GraphBuilder):
                 return self.array(np.asarray(atom.val, atom.aval.dtype))
             return values[atom]
 
-        known = known_values(jaxpr)
         for equation in jaxpr.eqns:
             if equation.outvars and all(variable in known for variable in equation.outvars):
                 continue
@@ -157,7 +164,7 @@ class Context(GraphBuilder):
 
     def array(self, constant: Any) -> ir.Value:
         """Return a captured array as a constant."""
-        if str(getattr(constant, "dtype", "")).startswith("key<"):
+        if is_key(constant):
             raise UnsupportedError("random numbers of an open number", where="jax", remedy="Fix the sizes.")
         array = np.asarray(constant)
         if array.dtype.kind == "c":
@@ -199,11 +206,18 @@ KEYED = ("random_seed", "random_wrap")
 """Primitives that make keys of random numbers; numbers of known keys are computed when the function is converted."""
 
 
-def known_values(jaxpr: Any) -> dict[Any, Any]:
+def is_key(value: Any) -> bool:
+    """Return True for keys of random numbers."""
+    return str(getattr(value, "dtype", "")).startswith("key<")
+
+
+def known_values(jaxpr: Any, constants: Sequence[Any]) -> dict[Any, Any]:
     """Return the values of the variables that follow from keys of random numbers alone, by variable."""
-    if not any(equation.primitive.name in KEYED for equation in jaxpr.eqns):
+    known: dict[Any, Any] = {
+        variable: constant for variable, constant in zip(jaxpr.constvars, constants, strict=True) if is_key(constant)
+    }
+    if not known and not any(equation.primitive.name in KEYED for equation in jaxpr.eqns):
         return {}
-    known: dict[Any, Any] = {}
     for equation in jaxpr.eqns:
         atoms = equation.invars
         if equation.effects or not (atoms or equation.primitive.name in KEYED):
