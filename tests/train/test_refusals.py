@@ -196,3 +196,56 @@ def test_a_learner_refuses_what_does_not_fit_at_once() -> None:
         learner.learn({"x": points(2)["x"]}, points(2)["labels"])
         learner.flush()
         assert learner.report.samples == 2
+
+
+@pytest.mark.parametrize(
+    "options, where",
+    [
+        ({"trainable": []}, "trainable"),
+        ({"trainable": 3}, "trainable"),
+        ({"groups": {"w": {"rate": -1}}}, "rate"),
+        ({"groups": {"w": {"rate": "x"}}}, "rate"),
+        ({"clip_norm": "a"}, "clip_norm"),
+        ({"clip_value": float("nan")}, "clip_value"),
+        ({"ema": "a"}, "ema"),
+        ({"accumulate": 1.5}, "accumulate"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1 << 31}, "seed"),
+        ({"seed": "a"}, "seed"),
+        ({"dropout": {"drop*": 0.5}}, "dropout"),
+        ({"max_memory": "2GB"}, "max_memory"),
+        ({"loss": None}, "loss"),
+        ({"optimizer": 3}, "optimizer"),
+    ],
+)
+def test_options_of_another_kind_are_named(options: dict[str, object], where: str) -> None:
+    arguments = {"loss": "mse", "optimizer": "sgd", **options}
+    with pytest.raises(OptionError, match=where):
+        train.Trainer(regression(), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rate", ["x", float("nan"), float("inf"), -1, None])
+def test_rates_that_are_no_numbers_are_refused(rate: object) -> None:
+    with pytest.raises(OptionError, match="rate"):
+        train.SGD(rate)  # type: ignore[arg-type]
+
+
+def test_calls_with_impossible_arguments_are_refused() -> None:
+    trainer = train.Trainer(regression(), "mse", train.SGD(0.1))
+    batch = {"x": np.zeros((2, 4), np.float32), "labels": np.zeros((2, 2), np.float32)}
+    before = trainer.state()
+    for wrong in (3, None, (batch["x"],), (batch["x"], batch["labels"], batch["x"]), {**batch, "x": [[1], [1, 2]]}):
+        with pytest.raises((FeedError, OptionError)):
+            trainer.step(wrong)  # type: ignore[arg-type]
+    for options in (
+        {"epochs": 1.5}, {"epochs": 0}, {"steps": 0}, {"checkpoint_steps": -1}, {"batch_size": "3"}, {"batch_size": 0},
+    ):  # fmt: skip
+        with pytest.raises(OptionError):
+            trainer.fit(batch, progress=False, **options)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="at least one batch"):
+        trainer.evaluate([])
+    for name, array in trainer.state().items():
+        np.testing.assert_array_equal(before[name], array)
+    trainer.fit(batch, progress=False)
+    with pytest.raises(OptionError, match="counts all"):
+        trainer.fit(batch, progress=False)

@@ -13,6 +13,7 @@ import numpy as np
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import FeedError, ModelFileError, OptionError
 from sardonyx.train.folders import LabeledFiles
+from sardonyx.train.option_checks import require_count
 
 Batch = Mapping[str, Any] | Sequence[Any]
 """Arrays by name, or in the order of the model's inputs and then the labels."""
@@ -51,8 +52,7 @@ class Batches:
         seed: int = 0,
         optional: Sequence[str] = (),
     ) -> None:
-        if batch_size < 1:
-            raise OptionError(f"expected at least 1 sample, got {batch_size}.", where="batch_size")
+        require_count(batch_size, "batch_size")
         self._types, self._size, self._shuffle, self._seed = dict(types), batch_size, shuffle, seed
         self._optional = [name for name in optional if name not in types]
         self._files: LabeledFiles | None = None
@@ -185,7 +185,10 @@ def as_declared(value: Any, type: TensorType, where: str) -> np.ndarray:
     Raises:
         FeedError: The array has another rank, size or kind of number than declared, or no element.
     """
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise FeedError("expected an array, got nested sequences of different lengths.", where=where) from error
     dtype = type.dtype.numpy()
     if array.dtype != dtype:
         if array.dtype.kind not in "biuf" or not (

@@ -247,6 +247,11 @@ def _with_counted_dropout(model: ir.Model, ratios: Mapping[str, float]) -> bool:
     graph = model.graph
     key: ir.Value | None = None
     nodes = [node for node in graph if node.op_type == "Dropout" and not node.domain]
+    labels = [node_label(node) for node in nodes]
+    for pattern in ratios:
+        if pattern != "*" and not fnmatch.filter(labels, pattern):
+            remedy = f"The nodes are: {', '.join(labels[:8])}." if labels else "The model has no node of Dropout."
+            raise OptionError(f"no node of dropout matches {pattern!r}.", where="dropout", remedy=remedy)
     for stream, node in enumerate(nodes):
         label = node_label(node)
         ratio = next((share for pattern, share in ratios.items() if fnmatch.fnmatchcase(label, pattern)), None)

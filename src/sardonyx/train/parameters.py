@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -302,7 +302,12 @@ def select_parameters(parameters: Sequence[Parameter], patterns: str | Sequence[
             remedy="Select tensors by their exact names.",
         )
     selected: set[str] = set()
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    listed = [patterns] if isinstance(patterns, str) else list(patterns) if isinstance(patterns, Iterable) else []
+    if not listed or not all(isinstance(pattern, str) for pattern in listed):
+        raise OptionError(
+            f"expected at least one pattern of names, got {patterns!r}.", where="trainable", remedy='Use "*" for all.'
+        )
+    for pattern in listed:
         names = _matches(pattern, usual, parameters)
         if not names:
             raise OptionError(

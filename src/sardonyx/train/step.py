@@ -22,6 +22,7 @@ from sardonyx.train.forward import Forward
 from sardonyx.train.losses.loss import shape_of
 from sardonyx.train.optimizers import SAM, Optimizer
 from sardonyx.train.optimizers.optimizer import Slot
+from sardonyx.train.option_checks import require_count, require_number
 from sardonyx.train.privacy import Privacy, private_gradients
 
 Precision = Literal["float32", "bf16"]
@@ -85,13 +86,13 @@ class StepOptions:
                 remedy="bfloat16 has the range of float32, so that losses need no scale as in float16.",
             )
         for name in ("clip_norm", "clip_value"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise OptionError(f"expected a number above 0, got {value}.", where=name)
-        if self.ema is not None and not 0 <= self.ema < 1:
-            raise OptionError(f"expected a coefficient in [0, 1), got {self.ema}.", where="ema")
-        if self.accumulate < 1:
-            raise OptionError(f"expected at least 1 batch, got {self.accumulate}.", where="accumulate")
+            if getattr(self, name) is not None:
+                require_number(getattr(self, name), name, above=0)
+        if self.ema is not None:
+            require_number(self.ema, "ema", least=0)
+            if self.ema >= 1:
+                raise OptionError(f"expected a coefficient in [0, 1), got {self.ema}.", where="ema")
+        require_count(self.accumulate, "accumulate")
         if self.privacy is not None and (self.rho or self.accumulate > 1):
             raise OptionError(
                 "private gradients are those of one batch: SAM and accumulation are not possible.", where="privacy"
@@ -423,6 +424,7 @@ def make_groups(
                 remedy=f"Options: rate, {', '.join(sorted(known))}.",
             )
         free = [i for i in free if i not in own]
+        require_number(changes.get("rate", 1.0), f"groups, {pattern}, rate", least=0)
         changed = replace(base, **{name: value for name, value in changes.items() if name != "rate"})
         groups.append(Group(changed, float(changes.get("rate", 1.0)), tuple(own)))
     if free:

@@ -34,6 +34,7 @@ from sardonyx.train.metrics import Mean, Metric, Part, metrics_of
 from sardonyx.train.model_weights import equal_answers, with_inputs_as_weights, with_weights
 from sardonyx.train.non_finite import first_non_finite
 from sardonyx.train.optimizers import SAM, Optimizer, optimizer_of
+from sardonyx.train.option_checks import require_count
 from sardonyx.train.parameters import find_parameters, select_parameters, selection_notes
 from sardonyx.train.privacy import Privacy
 from sardonyx.train.progress import progress_line
@@ -115,6 +116,7 @@ class Trainer:
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
+        require_count(seed, "seed", least=0, limit=1 << 31)
         if batch_norm not in ("train", "frozen"):
             raise OptionError(f"expected 'train' or 'frozen', got {batch_norm!r}.", where="batch_norm")
         self._loss, self._metrics = loss_of(loss), metrics_of(metrics)
@@ -167,8 +169,7 @@ class Trainer:
         self._types = self.batch_types
 
     def _memory_budget(self, limit: int) -> MemoryBudget:
-        if limit < 1:
-            raise OptionError(f"expected a number of bytes, got {limit}.", where="max_memory")
+        require_count(limit, "max_memory")
         forward, groups, options = self._forward, self._groups, self._options
         loss = loss_function(forward, groups, options)
         return MemoryBudget(limit, self._work, lambda segments: build_step(forward, groups, options, segments), loss)
@@ -282,7 +283,15 @@ class Trainer:
 
     def _checked(self, batch: Mapping[str, Any] | Sequence[Any]) -> dict[str, np.ndarray]:
         types = self._types
-        named = batch if isinstance(batch, Mapping) else dict(zip(types, batch, strict=False))
+        if isinstance(batch, Mapping):
+            named = batch
+        else:
+            arrays = list(batch) if isinstance(batch, (tuple, list)) else [batch]
+            if len(arrays) != len(types):
+                raise OptionError(
+                    f"expected {len(types)} arrays ({', '.join(types)}), got {len(arrays)}.", where="batch"
+                )
+            named = dict(zip(types, arrays, strict=True))
         return {name: as_declared(x, types[name], f"batch, {name}") for name, x in require_names(named, types).items()}
 
     def _train(self, batch: dict[str, np.ndarray], total: int | None) -> float:
@@ -400,8 +409,16 @@ class Trainer:
             ExecutionError: The loss is not finite; the message names the first node.
             OptionError: The checkpoint is of another training.
         """
-        if epochs < 1:
-            raise OptionError(f"expected at least 1 epoch, got {epochs}.", where="epochs")
+        require_count(epochs, "epochs")
+        for name, option in (("steps", steps), ("checkpoint_steps", checkpoint_steps)):
+            if option is not None:
+                require_count(option, name)
+        if not resume and self._position.epoch >= epochs:
+            raise OptionError(
+                f"the trainer has trained {self._position.epoch} epochs, and `epochs` counts all.",
+                where="epochs",
+                remedy=f"Give at least {self._position.epoch + 1}.",
+            )
         batches = Batches(data, self.batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed)
         file = None if checkpoint is None else checkpoint_file(checkpoint)
         if resume and file is None:
@@ -501,7 +518,9 @@ class Trainer:
             data, self.batch_types, batch_size=batch_size, optional=[self._loss.label] if self._metrics else []
         )
         loss, means = Mean(), [Mean() for _ in self._metrics]
+        is_empty = True
         for batch in batches.epoch(0):
+            is_empty = False
             arguments = self._arguments(batch)[: len(inference.forward.inputs) + len(inference.forward.labels)]
             total, weight, outputs = inference.run(weights, arguments)
             loss.add(Part(total, weight))
@@ -510,6 +529,8 @@ class Trainer:
                 if labels is None:
                     raise OptionError(f"the loss has no label for {metric.name}.", where="metrics")
                 mean.add(metric.part(outputs[self._loss.output_name(inference.forward.outputs)], labels))
+        if is_empty:
+            raise OptionError("expected at least one batch.", where="data")
         values = {metric.name: metric.finish(mean.value) for metric, mean in zip(self._metrics, means, strict=True)}
         return {LOSS: loss.value, **values}
 

@@ -50,6 +50,8 @@ def loss_of(loss: Loss | str | Callable[..., object]) -> Loss:
         if name not in LOSSES:
             raise OptionError(f"expected one of {', '.join(LOSSES)}, got {loss!r}.", where="loss")
         return LOSSES[name]()
+    if not callable(loss):
+        raise OptionError(f"expected a loss, a name or a function, got {loss!r}.", where="loss")
     return FunctionLoss(function=loss)  # type: ignore[arg-type]
 
 

@@ -35,6 +35,8 @@ def optimizer_of(optimizer: Optimizer | SAM | str) -> Optimizer | SAM:
         if optimizer.lower() not in OPTIMIZERS:
             raise OptionError(f"expected one of {', '.join(OPTIMIZERS)}, got {optimizer!r}.", where="optimizer")
         return OPTIMIZERS[optimizer.lower()]()
+    if not isinstance(optimizer, (Optimizer, SAM)):
+        raise OptionError(f"expected an optimizer or a name, got {optimizer!r}.", where="optimizer")
     return optimizer
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
+from sardonyx.train.option_checks import require_number
 from sardonyx.train.schedules import Schedule
 
 Scalars = Mapping[str, Tensor]
@@ -43,10 +44,9 @@ class Optimizer(ABC):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rate, Schedule) and not self.rate >= 0:
-            raise OptionError(f"expected a learning rate of at least 0, got {self.rate}.", where="rate")
-        if not self.weight_decay >= 0:
-            raise OptionError(f"expected a weight decay of at least 0, got {self.weight_decay}.", where="weight_decay")
+        if not isinstance(self.rate, Schedule):
+            require_number(self.rate, "rate", least=0)
+        require_number(self.weight_decay, "weight_decay", least=0)
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         """Return the state of a parameter of this shape."""
