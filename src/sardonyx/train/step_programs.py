@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -10,6 +11,9 @@ import numpy as np
 from sardonyx.errors import ExecutionError
 from sardonyx.train.state_program import StateProgram
 from sardonyx.train.step import StateTensor, Step, StepOptions
+
+Reduce = Callable[[list[np.ndarray]], object]
+"""A function that replaces arrays by their means over processes, in place."""
 
 _CHECK_EVERY = 64
 """Updates between two checks that the state is finite: a check reads the state once, an update twice or more."""
@@ -26,6 +30,7 @@ class StepPrograms:
         options: The options of the step.
         threads: Number of threads; None for all processors of the process.
         bind_at_once: See :class:`.StateProgram`.
+        reduce: Replaces arrays by their means over processes, in place: the gradients, new statistics and the loss.
 
     Attributes:
         state: The state, in the order of :attr:`.Step.state`; the arrays are the same ones at all times.
@@ -34,13 +39,13 @@ class StepPrograms:
 
     def __init__(
         self, step: Step, state: Sequence[np.ndarray], options: StepOptions, threads: int | None,
-        *, bind_at_once: bool = False,
+        *, bind_at_once: bool = False, reduce: Reduce | None = None,
     ) -> None:  # fmt: skip
         self.state = [np.array(array, copy=True, order="C") for array in state]
         self.sums = [_zeros(one) for one in step.sums]
         count = sum(one.name.startswith("parameter:") for one in step.state)
         changed = self.state[: len(self.state) - len(step.statistics)]
-        self._threads, self._bind_at_once = threads, bind_at_once
+        self._threads, self._bind_at_once, self._reduce = threads, bind_at_once, reduce
         self._gradients = gradients = [np.empty_like(array) for array in self.state[:count]]
         self._statistics = [self.state[i] for i in step.statistics]
         self._new_statistics = [np.empty_like(array) for array in self._statistics]
@@ -104,9 +109,23 @@ class StepPrograms:
                 self._take_statistics()
             return loss, loss, results[1:]
         length = float(results[1])
+        if self._reduce is not None:
+            loss, length = self._reduced(loss)
         if self._clips:
             self._length[0][...] = length
         return loss, length, results[2:]
+
+    def _reduced(self, loss: float) -> tuple[float, float]:
+        """Replace gradients and new statistics by means over processes; return the mean loss, and the new length.
+
+        Every process calls this, also after a loss that is not finite: all processes see the same numbers.
+        """
+        mean = np.array(loss, np.float64)
+        assert self._reduce is not None
+        self._reduce([*self._gradients, *self._new_statistics, mean])
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = sum(float(np.square(array, dtype=np.float64).sum()) for array in self._gradients)
+        return float(mean), math.sqrt(squares) if squares >= 0 else squares
 
     def means(self) -> tuple[float, float]:
         """Compute the gradients of the accumulated batches; return the loss and the length of the gradients."""

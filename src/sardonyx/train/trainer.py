@@ -42,7 +42,7 @@ from sardonyx.train.quantized import simulated_form
 from sardonyx.train.reachability import unreached_parameters
 from sardonyx.train.schedules import Plateau, Schedule
 from sardonyx.train.step import Precision, Step, StepOptions, build_step, build_whole_step, loss_function, make_groups
-from sardonyx.train.step_programs import StepPrograms
+from sardonyx.train.step_programs import Reduce, StepPrograms
 from sardonyx.train.trainable_models import trainable_form
 
 
@@ -68,6 +68,8 @@ class Trainer:
         weights: Weights that are inputs of the model, by name; in the trained model the inputs have default values.
         keep_zeros: If True, weights that are zero stay zero: the masks of a pruned model are preserved.
         privacy: Clipping of the gradients of samples, and noise; see :meth:`Privacy.epsilon` for the guarantee.
+        reduce: For training by several processes: a function that replaces each array of a list by its mean over the
+            processes, in place, equal to the bit in all. Each process trains on a part of each batch, of equal size.
         precision: ``"bf16"`` rounds the operands and results of products and convolutions to bfloat16, forward and
             backward; parameters, optimizer, losses and norms stay float32.
         max_memory: Most bytes of a step: its state, gradients and values. If they do not fit, the backward pass
@@ -111,6 +113,7 @@ class Trainer:
         weights: Mapping[str, Any] | None = None,
         keep_zeros: bool = False,
         privacy: Privacy | None = None,
+        reduce: Reduce | None = None,
         precision: Precision = "float32",
         max_memory: int | None = None,
         seed: int = 0,
@@ -149,9 +152,12 @@ class Trainer:
         self._groups = make_groups(self._optimizer, selected, groups)
         self._step = build_step(self._forward, self._groups, options)
         self._options = options
+        if reduce is not None and (accumulate > 1 or privacy is not None):
+            raise OptionError("means over processes are those of one batch, without noise.", where="reduce")
         self._work = StepPrograms(
-            self._step, initial_state(self._step, self._model), options, threads, bind_at_once=max_memory is not None
-        )
+            self._step, initial_state(self._step, self._model), options, threads,
+            bind_at_once=max_memory is not None, reduce=reduce,
+        )  # fmt: skip
         self._budget = None if max_memory is None else self._memory_budget(max_memory)
         self._evaluation: Inference | None = None
         self._teacher = None if teacher is None else Session(load(teacher), compile="wait")
