@@ -1,7 +1,9 @@
-"""Every estimator of scikit-learn that fits one of a few small data sets with its default parameters."""
+"""Every estimator of scikit-learn that fits one of a few small data sets, and those of gradient boosting packages."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,15 +25,20 @@ NO_MODEL = (
     "AdditiveChi2",
     "FeatureHasher",
     "DictVectorizer",
+    "LocalOutlierFactor",
 )
-"""Beginnings of names of classes without a model of one array: searches, and features of dictionaries."""
+"""Beginnings of names of classes without a model of one array: searches, features of dictionaries, and detectors that
+only know the rows they were fitted on."""
 
 
 def datasets(estimator: Any) -> Iterator[tuple[Any, Any]]:
     """Yield data sets to try, the likeliest first."""
     from sklearn.base import is_classifier
 
-    y = LABELS if is_classifier(estimator) else TARGET
+    is_of_labels = is_classifier(estimator) or type(estimator).__name__.startswith(("Select", "GenericUnivariate"))
+    y = LABELS if is_of_labels else TARGET
+    if type(estimator).__name__ == "MissingIndicator":
+        yield np.where(NUMBERS > 1, np.nan, NUMBERS), None
     positive = np.abs(NUMBERS)
     yield from ((NUMBERS, y), (NUMBERS, np.stack([TARGET, -TARGET], axis=1)), (positive, np.exp(TARGET / 20)))
     yield from ((positive, LABELS), (COLOURS, TARGET), (TEXTS, LABELS), (NUMBERS[:, 0], TARGET), (LABELS, None))
@@ -107,4 +114,45 @@ def cases() -> dict[str, Callable[[], tuple[Any, None]]]:
         for name, kind in classes
         if not name.startswith(NO_MODEL) and (hasattr(kind, "predict") or hasattr(kind, "transform"))
     }
-    return {name: (lambda kind=kind: fitted(builder(kind))) for name, kind in kinds.items()}
+    result = {name: (lambda kind=kind: fitted(builder(kind))) for name, kind in kinds.items()}
+    return {**result, **_boosted()}
+
+
+def _boosted() -> dict[str, Callable[[], tuple[Any, None]]]:
+    """Return fitted estimators of the installed packages of gradient boosting, by package and class."""
+    numbers, rank = np.where(NUMBERS > 2, np.nan, NUMBERS), np.repeat(20, 6)
+    classes, two = np.digitize(TARGET, [-2, 2]), (TARGET > 0).astype(int)
+    few = {"n_estimators": 8}
+    wanted = {
+        "xgboost": {
+            **{f"XGBRegressor.{kind}": few | {"booster": kind} for kind in ("gbtree", "dart", "gblinear")},
+            **{f"XGBRegressor.{loss}": few | {"objective": loss} for loss in ("count:poisson", "reg:gamma")},
+            **{f"XGB{kind}": few for kind in ("Classifier", "Classifier.two", "RFRegressor", "RFClassifier", "Ranker")},
+        },
+        "lightgbm": {
+            **{f"LGBMRegressor.{kind}": few | {"boosting_type": kind} for kind in ("gbdt", "dart")},
+            **{f"LGBMRegressor.{loss}": few | {"objective": loss} for loss in ("poisson", "quantile", "tweedie")},
+            **{f"LGBM{kind}": few for kind in ("Classifier", "Classifier.two", "Ranker")},
+        },
+        "catboost": {f"CatBoost{kind}": {"iterations": 8} for kind in ("Regressor", "Classifier", "Classifier.two")},
+    }
+
+    def build(package: str, name: str, options: dict[str, Any]) -> Callable[[], tuple[Any, None]]:
+        def make() -> tuple[Any, None]:
+            kind, _, part = name.partition(".")
+            quiet = {"verbose": -1} if package == "lightgbm" else {"verbose": 0}
+            estimator = getattr(importlib.import_module(package), kind)(**options, **quiet)
+            targets = {"two": two, "count:poisson": np.exp(TARGET / 20), "reg:gamma": np.exp(TARGET / 20)}
+            targets |= {"poisson": np.exp(TARGET / 20), "tweedie": np.exp(TARGET / 20)}
+            y = targets.get(part, classes if "Classifier" in kind or "Ranker" in kind else TARGET)
+            estimator.fit(numbers, y, **({"group": rank} if "Ranker" in kind else {}))
+            return estimator, None
+
+        return make
+
+    return {
+        f"{package}.{name}": build(package, name, options)
+        for package, cases_of in wanted.items()
+        if importlib.util.find_spec(package) is not None
+        for name, options in cases_of.items()
+    }

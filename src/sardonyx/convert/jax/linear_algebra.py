@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -147,3 +148,14 @@ def _substituted(a: Any, b: Any, is_lower: bool, has_unit_diagonal: bool) -> Any
         return jnp.where(rows[:, None] == k, value[None, :], x)
 
     return lax.fori_loop(0, n, step, jnp.zeros_like(b))
+
+
+@rule("ragged_dot_general")
+def _ragged_product(c: Context, e: Any, *inputs: ir.Value) -> Any:
+    """Translate products of groups of rows as JAX does where no kernel has them: dense, under masks."""
+    function = getattr(importlib.import_module("jax._src.lax.lax"), "_ragged_dot_general_impl", None)
+    if function is None:
+        raise UnsupportedError("the primitive 'ragged_dot_general' of this version of jax", where="jax")
+    names = ("ragged_dot_dimension_numbers", "preferred_element_type", "group_offset")
+    options = {name: e.params[name] for name in names if name in e.params}
+    return inlined(c, lambda *arrays: function(*arrays, **options), e, inputs)

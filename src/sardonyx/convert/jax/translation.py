@@ -220,7 +220,7 @@ def known_values(jaxpr: Any, constants: Sequence[Any]) -> dict[Any, Any]:
         return {}
     for equation in jaxpr.eqns:
         atoms = equation.invars
-        if equation.effects or not (atoms or equation.primitive.name in KEYED):
+        if equation.effects or not (atoms or equation.primitive.name in (*KEYED, "iota")):
             continue
         if not all(hasattr(atom, "val") or atom in known for atom in atoms):
             continue

@@ -20,6 +20,7 @@ from sardonyx.convert.tabular import (
     ensembles,
     kernels,
     linear,
+    neighbourhoods,
     preprocessing,
     text,
     trees,
@@ -29,7 +30,7 @@ from sardonyx.convert.tabular.columns import TEXT, Columns, columns_of, examples
 from sardonyx.convert.tabular.methods import Table, apply
 from sardonyx.errors import ConversionError, EvaluationError, MissingDependencyError, OptionError, UnsupportedError
 
-FAMILIES = (boosting, clusters, composition, ensembles, kernels, linear, preprocessing, text, trees)
+FAMILIES = (boosting, clusters, composition, ensembles, kernels, linear, neighbourhoods, preprocessing, text, trees)
 """Modules that register translations."""
 
 OPSET, TREE_OPSET = 20, 5

@@ -448,6 +448,11 @@ def kernel_components(estimator: Any, x: Any) -> Array:
     points = estimator.X_fit_
     gamma = getattr(estimator, "gamma_", None) or estimator.gamma or 1.0 / points.shape[1]
     values = kernel(estimator.kernel, number_matrix(x), points, gamma, estimator.coef0, estimator.degree)
+    return centred_components(estimator, values)
+
+
+def centred_components(estimator: Any, values: Array) -> Array:
+    """Return projections of rows of a kernel on the components of a KernelPCA."""
     centre = estimator._centerer
     values = values - centre.K_fit_rows_ - values.mean(1, keepdims=True) + centre.K_fit_all_
     nonzero = np.flatnonzero(estimator.eigenvalues_)

@@ -144,6 +144,11 @@ def _div_mode(x: Any, y: Any, *, rounding_mode: str | None = None) -> Tensor:
     return truncated(div_(x, y)) if t.is_float(x.dtype) else div_(x, y)
 
 
+@aten("prims.div.default")
+def _primitive_quotient(x: Any, y: Any) -> Tensor:
+    return div_(*promoted(x, y))
+
+
 @aten("floor_divide.default", "floor_divide.Scalar", "floor_divide.Scalar_2")
 def _floor_divide(x: Any, y: Any) -> Tensor:
     x, y = promoted(x, y)
