@@ -93,6 +93,10 @@ def test_links_that_lead_out_are_refused(root: Path, tmp_path_factory: pytest.Te
     [
         "name: 3", "not a configuration {", 'name: "other"', 'backend: "python"', "ensemble_scheduling { }",
         'default_model_filename: "../m.onnx"', "model_transaction_policy { decoupled: true }", "max_batch_size: -1",
+        "max_batch_size: 99999999999", 'instance_group [ { kind: 99999999999 } ]',
+        'sequence_batching { control_input [ { name: "S" control [ { kind: 2147483647 } ] } ] }',
+        'sequence_batching { state [ { input_name: "s" output_name: "t" dims: [ 9999999999 ] } ] }',
+        'model_warmup [ { inputs { key: "x" value { data_type: TYPE_STRING dims: [ 99999999999 ] } } } ]',
     ],
 )  # fmt: skip
 def test_a_configuration_that_cannot_be_served_is_refused(tmp_path: Path, text: str) -> None:
@@ -113,6 +117,31 @@ def test_a_configuration_sets_batching_queues_and_priorities(tmp_path: Path) -> 
     assert (batching.max_rows, batching.preferred_rows, batching.max_delay_us) == (16, (4, 8), 100)
     assert (batching.priority_levels, batching.default_priority, batching.queue_requests) == (2, 1, 5)
     assert (batching.timeout_us, batching.allows_timeout, options.cached) == (7, False, True)
+
+
+def test_a_model_whose_load_fails_by_a_defect_leaves_others_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second"):
+        save("net", tmp_path / name / "1" / "model.onnx")
+    load = Repository.load
+
+    def broken(self: Repository, name: str) -> Any:
+        if name == "first":
+            raise KeyError("a defect")
+        return load(self, name)
+
+    monkeypatch.setattr(Repository, "load", broken)
+    with Server(tmp_path, http="127.0.0.1:0") as server:
+        assert Client(server).infer("second", [X]).status == 200
+        assert Client(server).infer("first", [X]).status in (404, 503)
+
+
+def test_a_huge_batch_limit_allocates_no_rows_ahead(tmp_path: Path) -> None:
+    save("net", tmp_path / "net" / "1" / "model.onnx")
+    config(tmp_path / "net", "max_batch_size: 2147483647")
+    with Server(tmp_path, http="127.0.0.1:0") as server:
+        assert [Client(server).infer("net", [X]).status for _ in range(4)] == [200] * 4
 
 
 def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:

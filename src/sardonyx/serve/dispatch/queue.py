@@ -41,6 +41,9 @@ _KEYS = 1024
 _COLLECTORS = 64
 """Limit of batch keys whose requests may be plain."""
 
+_COLLECTED_BYTES = 64 << 20
+"""Limit of the bytes of the rows of a plain batch, which are allocated for the largest batch."""
+
 _PAUSE = 256
 """Requests that are not plain after plain requests failed."""
 
@@ -197,7 +200,10 @@ class Queue:
                 for other in self._collectors.values():
                     other.is_stale = True
                 self._collectors.clear()
-            collector = self._collectors[name] = Collector(self, revision, key, rows)
+            collector = Collector(self, revision, key, rows)
+            if collector.capacity * collector.row_bytes > _COLLECTED_BYTES:
+                return None
+            self._collectors[name] = collector
         return collector
 
     def add_plain(self, request: PlainRequest) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,12 @@ from sardonyx.serve.protocol.messages import message_class
 
 MAX_BYTES = 1 << 20
 """Limit of the size of a configuration file."""
+
+_ELEMENTS = 1 << 28
+"""Limit of the elements of a tensor that a configuration describes: a state, or an input of a warm-up."""
+
+_RANK = 64
+"""Limit of the axes of such a tensor: that of numpy."""
 
 _CONTROL_KINDS = {0: "start", 1: "ready", 2: "end", 3: "corrid"}
 _BACKENDS = ("", "onnxruntime", "onnxruntime_onnx", "sardonyx", "sardonyx_onnx")
@@ -71,7 +78,7 @@ def read_config(path: Path, name: str) -> Config:
             raise ModelFileError(f"expected at most {MAX_BYTES} bytes.", where=f"{name}/config.pbtxt")
         text = path.read_text(encoding="utf-8")
         config = text_format.Parse(text, message_class("ModelConfig")(), allow_unknown_field=True)
-    except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
+    except (OSError, ValueError, text_format.ParseError) as error:  # ValueError: no UTF-8, or a number out of range.
         raise ModelFileError(f"the configuration cannot be read: {error}", where=f"{name}/config.pbtxt") from error
     return parsed_config(config, name)
 
@@ -173,6 +180,7 @@ def _state(state: Any) -> State:
     if state.initial_state and not state.initial_state[0].zero_data:
         raise UnsupportedError("expected zero_data as the initial state.", where=state.input_name)
     if all(size >= 0 for size in state.dims):
+        _require_elements(state.dims, state.input_name)
         initial = np.zeros(tuple(state.dims), _dtype(state.data_type))
     return State(state.input_name, state.output_name, initial)
 
@@ -181,7 +189,19 @@ def _control(part: Any) -> Control:
     control = part.control[0]
     pair = (*control.int32_false_true, *control.fp32_false_true, *map(float, control.bool_false_true))
     false, true = pair[:2] if len(pair) >= 2 else (0, 1)
-    return Control(part.name, _CONTROL_KINDS[control.kind], false, true)
+    kind = _CONTROL_KINDS.get(control.kind)
+    if kind is None:
+        raise UnsupportedError(f"unknown kind of control {control.kind}.", where=part.name)
+    return Control(part.name, kind, false, true)
+
+
+def _require_elements(sizes: Sequence[int], where: str) -> None:
+    """Refuse a tensor of a configuration before it is allocated."""
+    count = math.prod(sizes)
+    if count > _ELEMENTS or len(sizes) > _RANK:
+        raise ModelFileError(
+            f"expected at most {_ELEMENTS} elements in {_RANK} axes, got {count} in {len(sizes)}.", where=where
+        )
 
 
 def _warmup(part: Any) -> list[Mapping[str, np.ndarray]]:
@@ -190,7 +210,8 @@ def _warmup(part: Any) -> list[Mapping[str, np.ndarray]]:
     for name, spec in part.inputs.items():
         if spec.WhichOneof("input_data_type") == "input_data_file":
             raise UnsupportedError("expected zero_data or random_data for warm-up.", where=name)
-        shape = (*((part.batch_size,) if part.batch_size else ()), *(max(size, 1) for size in spec.dims))
+        shape = (*((part.batch_size,) if part.batch_size > 0 else ()), *(max(size, 1) for size in spec.dims))
+        _require_elements(shape, name)
         dtype = _dtype(spec.data_type)
         if spec.random_data and dtype.kind == "f":
             feeds[name] = rng.random(shape).astype(dtype)

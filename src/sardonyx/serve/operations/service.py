@@ -364,6 +364,9 @@ class Service:
         except (SardonyxError, OSError) as error:
             _log.error("model %s is not loaded: %s", name, error)
             return
+        except Exception:
+            _log.exception("internal: model %s is not loaded", name)
+            return
         if self._repository is not None and name in self._repository.loaded:
             self.host.put(name, models)
             _log.info("model %s is loaded: versions %s", name, ", ".join(self.host.versions(name)))
