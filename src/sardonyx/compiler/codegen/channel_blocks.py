@@ -56,14 +56,15 @@ def reads_rows(reader: Reader, loops: Sequence[Axis], rank: int, body: Body) -> 
 
 
 def channel_items(
-    reader: Reader, memory: Memory, outer: Sequence[Axis], spatial: Sequence[Axis], rank: int, work: int,
-    body: Body, rest: Body,
+    reader: Reader, memory: Memory, channels: int, outer: Sequence[Axis], spatial: Sequence[Axis], rank: int,
+    work: int, body: Body, rest: Body,
 ) -> Size:  # fmt: skip
     """Write the nest of a map over a blocked image, in tiles of positions.
 
     Args:
         reader: Reader of the body.
-        memory: The blocked image, with a known number of channels.
+        memory: The blocked image, of which the map may write a part, for example an operand of a concatenation.
+        channels: The channels of the map.
         outer: The loops over samples and blocks of channels.
         spatial: The spatial loops, outermost first.
         rank: Axes of the shape.
@@ -76,8 +77,7 @@ def channel_items(
     """
     kernel, lanes, block = reader.kernel, reader.lanes, memory.block
     e, *between, inner = kernel.emitter, *spatial
-    size, channels = kernel.size(inner.size), memory.shape[1]
-    assert isinstance(channels, int)
+    size = kernel.size(inner.size)
 
     def tile(position: list[Index]) -> None:
         channel = position[1].base
@@ -114,8 +114,10 @@ def _write_tile(
     e, lanes, block = reader.kernel.emitter, reader.lanes, memory.block
     element = load_store.memory_type(memory.dtype)
     rows: list[str] = []
+    offsets: list[str | int] = []
 
     def stored(_: Memory, at: Index, value: Element) -> bool:
+        offsets.append(at.base)
         register = load_store.register_type(memory.dtype)
         name = e.spread(value.name, lanes, register) if value.uniform else value.name
         rows.append(load_store.to_memory(e, memory.dtype, name, lanes))
@@ -130,9 +132,7 @@ def _write_tile(
             body(here)
         reader.across = None
         rows += ["zeroinitializer"] * (block - count)
-        put(here, inner, Index(start))
-        here[1] = Index(position[1].base, multiple=block)
-        first = reader.offset(memory, tuple(here)).base
+        # The first channel is stored at the begin of the block: of the part that the map writes.
         for number, part in enumerate(interleave(e, rows, lanes, lanes, element)):
-            address = e.address(memory.pointer, element, e.add(first, number * lanes))
+            address = e.address(memory.pointer, element, e.add(offsets[0], number * lanes))
             e.store(vector(lanes, element), part, address, BITS[element] // 8)

@@ -103,7 +103,7 @@ def write_elements(
         spatial = nest_axes(shape, range(2, rank), lambda a, b: collapses(a) and is_dense(b))
         of_block = mask_channels(w, shape[1], body)
         if not once and isinstance(shape[1], int) and reads_rows(w.reader, spatial, rank, body):
-            return channel_items(w.reader, memory, loops, spatial, rank, work, body, of_block)
+            return channel_items(w.reader, memory, shape[1], loops, spatial, rank, work, body, of_block)
         return work_items(w.reader, [*loops, *spatial], rank, memory.block * work, False, of_block)
     loops = nest_axes(shape, range(rank), lambda a, b: collapses(a) and is_dense(b))
     if not once and (blocks := blocks_of(w.reader, value, w.memory, loops, rank, body)) is not None:
