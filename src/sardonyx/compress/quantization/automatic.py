@@ -141,6 +141,7 @@ class Selection:
         weights: The dequantized weights of sites, by label.
         samples: Samples to measure on.
         exclude: Names of nodes, or operators, that stay in float.
+        corrections: The mean errors of sites that their biases correct, by label.
 
     Attributes:
         ranges: The chosen ranges.
@@ -152,8 +153,9 @@ class Selection:
     def __init__(
         self, model: ir.Model, placement: Placement, candidates: Candidates, weights: Mapping[str, np.ndarray],
         samples: Sequence[Mapping[str, Any]], exclude: Collection[str] = (),
+        corrections: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
-        self._probe = Probe(model, next(iter(candidates.values())), weights, exclude)
+        self._probe = Probe(model, next(iter(candidates.values())), weights, exclude, corrections)
         runs = min(_MOST_WORK_OF_RANGES / max(multiplications(placement.sites), 1.0), _MOST_RUNS_OF_RANGES)
         many = samples[: int(min(max(runs / 8, 2), _MOST_SAMPLES_OF_RANGES))]
         references = self._probe.references(many)

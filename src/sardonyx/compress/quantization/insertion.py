@@ -15,6 +15,7 @@ from sardonyx.compress.quantization.scheme import Affine, Scheme
 from sardonyx.compress.quantization.targets import QuantizationTarget
 from sardonyx.compress.quantization.weights import QuantizedWeight, quantize_weight
 from sardonyx.compress.quantization.writer import Writer
+from sardonyx.rewrite import facts
 
 Weights = Mapping[WeightSite, QuantizedWeight]
 Readers = Sequence[tuple[ir.Node, int]]
@@ -221,7 +222,10 @@ def _write_bias(
     value = node.inputs[2] if len(node.inputs) > 2 else None
     channels = site.channels
     old = None if value is None or value.const_value is None else value.const_value.numpy()
-    if node.op_type == "MatMul" or (value is not None and (old is None or old.size not in (1, channels))):
+    if node.op_type == "MatMul":
+        _write_sum(writer, site, correction)
+        return
+    if value is not None and (old is None or old.size not in (1, channels)):
         return
     bias = correction + (0.0 if old is None else np.broadcast_to(old.reshape(-1), (channels,)).astype(np.float64))
     if (value is None or affine is None) and not np.any(correction):
@@ -235,6 +239,21 @@ def _write_bias(
     node.replace_input_with(2, read)
     if value is not None:
         writer.drop(value)
+
+
+def _write_sum(writer: Writer, site: WeightSite, correction: np.ndarray) -> None:
+    """Correct the constant that the only reader of a product adds to it; without such a reader the product stays."""
+    uses = list(site.node.outputs[0].uses())
+    if len(uses) != 1 or site.node.outputs[0].is_graph_output() or not np.any(correction):
+        return
+    reader, index = uses[0].node, uses[0].idx
+    value = reader.inputs[1 - index] if reader.op_type == "Add" and not reader.domain else None
+    bias = facts.constant(value)
+    if value is None or bias is None or bias.dtype != np.float32 or bias.shape[-1:] != (site.channels,):
+        return
+    corrected = (bias + correction).astype(np.float32)
+    reader.replace_input_with(1 - index, writer.initializer(f"{value.name}_corrected", corrected))
+    writer.drop(value)
 
 
 def _integer_bias(
@@ -314,7 +333,7 @@ def mean_error(site: WeightSite, weight: QuantizedWeight, means: np.ndarray | No
     For a convolution the borders count like the inside.
     """
     channels = site.channels
-    if means is None or site.node.op_type not in ("Conv", "Gemm"):
+    if means is None or site.node.op_type not in ("Conv", "Gemm", "MatMul") or site.is_batched:
         return np.zeros(channels)
     difference = site.weight - weight.dequantized()
     if site.node.op_type == "Conv":

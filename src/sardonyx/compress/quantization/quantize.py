@@ -38,6 +38,7 @@ from sardonyx.compress.quantization.calibration import Observation
 from sardonyx.compress.quantization.forms.integer_operators import write_integer_operators
 from sardonyx.compress.quantization.insertion import (
     is_dynamic,
+    mean_error,
     sums_integers,
     write_bounds,
     write_static,
@@ -304,9 +305,12 @@ def _best_nodes(
 def _judged_session(draft: Draft, model: ir.Model, evaluate: Evaluate | None = None) -> Session:
     """Return a session for the judged samples alone: interpreted if that is less work than to compile."""
     sites = draft.placement.sites
-    sizes = [size for site in sites for size in site.node.outputs[0].shape or (None,)]
-    is_known = draft.mode == "static" and all(isinstance(size, int) for size in sizes)
-    is_small = is_known and multiplications(sites) * len(draft.judged) <= _INTERPRETED_WORK
+    shapes = [site.node.outputs[0].shape for site in sites]
+    # The first axis is often an open number of samples, which multiplications count as one.
+    is_known = all(shape is not None and all(isinstance(size, int) for size in list(shape)[1:]) for shape in shapes)
+    batch = max((np.shape(array)[0] for feeds in draft.judged for array in feeds.values() if np.ndim(array)), default=1)
+    work = multiplications(sites) * len(draft.judged) * max(batch, 1)
+    is_small = draft.mode == "static" and is_known and work <= _INTERPRETED_WORK
     return Session(model, compile="off" if is_small and evaluate is None else "wait")
 
 
@@ -460,10 +464,12 @@ class Draft:
             return None
         if not samples_to_probe(sites, len(sites), len(self._preview)):
             self.notes.append("Single nodes were not measured: the model is too large for a run per node.")
-        weights = {site.label: self._round(site, self._scheme_of(site, self.scheme)).dequantized() for site in sites}
+        weights, corrections = self._dequantized()
         ways = self.calibrations(calibration)
         candidates = {one: self._named_maps(self.placement, one) for one in ways}
-        selection = Selection(self.prepared, self.placement, candidates, weights, self._preview, self.exclude)
+        selection = Selection(
+            self.prepared, self.placement, candidates, weights, self._preview, self.exclude, corrections
+        )
         if len(ways) > 1:
             self._methods = selection.ranges.methods
             self.notes.append(selection.ranges.note)
@@ -484,8 +490,8 @@ class Draft:
             )  # fmt: skip
         if not is_measurable(sites):
             raise UnsupportedError("the model is too large for the error of single nodes.", where="sensitivity")
-        weights = {site.label: self._round(site, self._scheme_of(site, self.scheme)).dequantized() for site in sites}
-        probe = Probe(self.prepared, self._named_maps(self.placement, calibration), weights, self.exclude)
+        weights, corrections = self._dequantized()
+        probe = Probe(self.prepared, self._named_maps(self.placement, calibration), weights, self.exclude, corrections)
         count = max(samples_to_probe(sites, len(probe.nodes), len(self._preview)), 1)
         samples = self._preview[:count]
         errors = probe.errors(samples, probe.references(samples))
@@ -503,6 +509,16 @@ class Draft:
             self.notes = notes
             losses[error.name] = metric_change(before, measure(Session(alone, compile="wait"), evaluate)).loss
         return tuple(replace(error, metric=losses.get(error.name)) for error in ranking)
+
+    def _dequantized(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return the weights of sites that their integers mean, and the mean errors of their products, by label."""
+        means = self._means()
+        weights, corrections = {}, {}
+        for site in self.placement.sites:
+            weight = self._round(site, self._scheme_of(site, self.scheme))
+            weights[site.label] = weight.dequantized()
+            corrections[site.label] = mean_error(site, weight, means.get(site.label))
+        return weights, corrections
 
     def _scheme_of(self, site: WeightSite, scheme: Scheme) -> Scheme:
         """Return the scheme of a site's weight, whose sums need not be exact if no engine adds them in 16 bits."""

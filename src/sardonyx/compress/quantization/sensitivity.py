@@ -19,6 +19,7 @@ from sardonyx.compress.evidence.outputs import is_float
 from sardonyx.compress.quantization.placement import Placement, WeightSite, find_placement
 from sardonyx.compress.quantization.scheme import Affine
 from sardonyx.model.copying import copy_model
+from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_label, node_names, value_names
 from sardonyx.runtime.session import Session
 
@@ -59,6 +60,7 @@ class Probe:
         maps: The maps of activations to integers, by name.
         weights: The dequantized weights of sites, by label.
         exclude: Names of nodes, or operators, that stay in float.
+        corrections: The mean errors of sites that their biases correct, by label.
 
     Attributes:
         nodes: The names of nodes with switches, in the order of the graph.
@@ -69,7 +71,7 @@ class Probe:
 
     def __init__(
         self, model: ir.Model, maps: Mapping[str, Affine], weights: Mapping[str, np.ndarray],
-        exclude: Collection[str] = (),
+        exclude: Collection[str] = (), corrections: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
         switched = copy_model(model)
         placement = _unambiguous(find_placement(switched, exclude), switched)
@@ -82,6 +84,7 @@ class Probe:
         writer = _Switches(switched, placement)
         writer.write(maps, weights, self._fixed, self._switches, self._weights)
         self._map_inputs = writer.map_inputs
+        self._biases = writer.write_biases(corrections or {})
         _measure_logits(switched)
         self._read = {site.label: str(site.node.inputs[0].name) for site in placement.sites if site.node.inputs[0]}
         self._session = Session(switched, compile="wait")
@@ -111,7 +114,7 @@ class Probe:
         switches = {name: np.array(label in quantized) for label, name in self._switches.items()}
         weights = {
             name: integers if label in quantized else floats
-            for label, (name, floats, integers) in self._weights.items()
+            for label, (name, floats, integers) in [*self._weights.items(), *self._biases.items()]
         }
         return {**feeds, **self._fixed, **switches, **weights}
 
@@ -352,6 +355,27 @@ class _Switches:
                 integers = np.ascontiguousarray(weights[site.label], np.float32)
                 weight_inputs[site.label] = str(weight.name), floats, integers
         self._graph.sort()
+
+    def write_biases(self, corrections: Mapping[str, np.ndarray]) -> dict[str, tuple[str, np.ndarray, np.ndarray]]:
+        """Let biases be inputs; return the name, the bias and the corrected bias by label.
+
+        Large means, such as those of images from 0 to 255, would else count as errors that the written model corrects.
+        """
+        biases: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
+        for site in self._placement.sites:
+            correction = corrections.get(site.label)
+            value = site.node.inputs[2] if len(site.node.inputs) > 2 else None
+            old = np.zeros(1, np.float32) if value is None else facts.constant(value)
+            is_vector = old is not None and old.size in (1, site.channels)
+            if correction is None or old is None or not is_vector or site.node.op_type not in ("Conv", "Gemm"):
+                continue
+            floats = np.array(np.broadcast_to(old.reshape(-1), (site.channels,)), np.float32)
+            bias = self._input(f"{site.label}_bias", (site.channels,), ir.DataType.FLOAT)
+            if value is None:
+                site.node.resize_inputs(3)
+            site.node.replace_input_with(2, bias)
+            biases[site.label] = str(bias.name), floats, (floats + correction).astype(np.float32)
+        return biases
 
     def _rounded(self, value: ir.Value, affine: Affine, fixed: dict[str, np.ndarray]) -> tuple[ir.Value, list[ir.Node]]:
         numbers = {}

@@ -21,6 +21,9 @@ _EVEN_SAMPLES = 8
 _LEAST_ROWS = 128
 """Samples whose draws of rows are about equal, and the least draw, with ``Needs.rows_per_depth``."""
 
+_PENDING = 1 << 18
+"""Elements of the rows of several samples from which these enter the second moments, which bounds temporary memory."""
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -94,6 +97,7 @@ class SiteInput:
         self._weight = 0.0
         self._samples = 0
         self._has_moment = has_moment
+        self._pending: list[np.ndarray] = []
         self._moment: np.ndarray | None = None
         self._squares: np.ndarray | None = None
         self._sums: np.ndarray | None = None
@@ -137,11 +141,13 @@ class SiteInput:
     @property
     def squares(self) -> np.ndarray | None:
         """The mean square of each element of rows."""
+        self._add_pending()
         return None if self._squares is None or not self._weight else self._squares / self._weight
 
     @property
     def second_moment(self) -> np.ndarray | None:
         """The mean of x xᵀ over the rows x."""
+        self._add_pending()
         return None if self._moment is None or not self._weight else self._moment / np.float32(self._weight)
 
     def _add_channels(self, values: np.ndarray) -> None:
@@ -171,11 +177,21 @@ class SiteInput:
 
     def _add_moments(self, rows: np.ndarray, weight: float) -> None:
         """Add the squares of drawn rows, each of which stands for `weight` rows of its sample."""
-        squares = np.square(rows, dtype=np.float64).sum(1) * weight
-        self._squares = squares if self._squares is None else self._squares + squares
         self._weight += rows.shape[1] * weight
+        self._pending.append(rows * np.float32(weight**0.5))
+        if sum(rows.size for rows in self._pending) >= _PENDING:
+            self._add_pending()
+
+    def _add_pending(self) -> None:
+        """Multiply the rows of several samples at once: a product of few rows costs a wait for the threads of BLAS."""
+        if not self._pending:
+            return
+        rows = self._pending[0] if len(self._pending) == 1 else np.concatenate(self._pending, 1)
+        self._pending = []
+        squares = np.einsum("grk,grk->gk", rows, rows).astype(np.float64)
+        self._squares = squares if self._squares is None else self._squares + squares
         if self._has_moment:
-            moment = np.matmul(rows.transpose(0, 2, 1), rows) * np.float32(weight)
+            moment = np.matmul(rows.transpose(0, 2, 1), rows)
             if self._moment is None:
                 self._moment = moment
             else:
