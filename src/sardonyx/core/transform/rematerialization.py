@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import cast
 
 from sardonyx.core import language as L
-from sardonyx.core.dim import evaluate
+from sardonyx.core.dim import Size, evaluate, symbols
 from sardonyx.core.eval.trace import cond, inline, trace
 from sardonyx.core.ir.graph import CLOSED, Function, Value, defined_by, function, symbols_in
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
-from sardonyx.core.transform.cost import VIEWS, cost, nbytes
+from sardonyx.core.transform.cost import VIEWS, cost, nbytes, trips
 from sardonyx.core.transform.differentiation import active_values, apply_call, is_differentiable, pull_back
 
 _COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -69,7 +69,7 @@ def divisions(inner: Function, sizes: Mapping[str, int]) -> list[Segments]:
     """
     values = _computed(inner)
     stored = [_kept_bytes(value, sizes) for value in values]
-    work = [evaluate(cost(value).operations, sizes) for value in values]
+    work = [_number(cost(value).operations, sizes) for value in values]
     between = _bytes_between(values, sizes)
     products = _products_follow(values)
     most = sum(stored)
@@ -208,11 +208,23 @@ def _computed(inner: Function) -> list[Value]:
 
 
 def _kept_bytes(value: Value, sizes: Mapping[str, int]) -> int:
-    return 0 if value.op in _MOVEMENTS else _bytes(value, sizes)
+    """Return the bytes that a value needs until the backward pass; a loop saves the states of its iterations."""
+    if value.op in _MOVEMENTS:
+        return 0
+    own = _bytes(value, sizes)
+    if value.op != "loop":
+        return own
+    states = sum(_bytes(state, sizes) for state in value.operands[2 : 2 + value.params["carried"]])
+    return own + states * _number(trips(value), sizes)
 
 
 def _bytes(value: Value, sizes: Mapping[str, int]) -> int:
-    return evaluate(nbytes(value.type), sizes)
+    return _number(nbytes(value.type), sizes)
+
+
+def _number(size: Size, sizes: Mapping[str, int]) -> int:
+    """Return a size, or 0 for one that only a run tells."""
+    return evaluate(size, sizes) if symbols(size) <= sizes.keys() else 0
 
 
 def _bytes_between(values: Sequence[Value], sizes: Mapping[str, int]) -> list[int | None]:
