@@ -1,4 +1,4 @@
-"""Every estimator of scikit-learn that fits one of a few small data sets, and those of gradient boosting packages."""
+"""Estimators of scikit-learn fitted on small data sets, and those of gradient boosting packages."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ NO_MODEL = (
     "DictVectorizer",
     "LocalOutlierFactor",
 )
-"""Beginnings of names of classes without a model of one array: searches, features of dictionaries, and detectors that
-only know the rows they were fitted on."""
+"""Beginnings of names of classes without a model of one array.
+
+These are searches, features of dictionaries, and detectors that only know the rows they were fitted on.
+"""
 
 
 def datasets(estimator: Any) -> Iterator[tuple[Any, Any]]:
@@ -123,7 +125,7 @@ def _boosted() -> dict[str, Callable[[], tuple[Any, None]]]:
     numbers, rank = np.where(NUMBERS > 2, np.nan, NUMBERS), np.repeat(20, 6)
     classes, two = np.digitize(TARGET, [-2, 2]), (TARGET > 0).astype(int)
     few = {"n_estimators": 8}
-    wanted = {
+    options_of = {
         "xgboost": {
             **{f"XGBRegressor.{kind}": few | {"booster": kind} for kind in ("gbtree", "dart", "gblinear")},
             **{f"XGBRegressor.{loss}": few | {"objective": loss} for loss in ("count:poisson", "reg:gamma")},
@@ -152,7 +154,7 @@ def _boosted() -> dict[str, Callable[[], tuple[Any, None]]]:
 
     return {
         f"{package}.{name}": build(package, name, options)
-        for package, cases_of in wanted.items()
+        for package, cases_of in options_of.items()
         if importlib.util.find_spec(package) is not None
         for name, options in cases_of.items()
     }
