@@ -142,8 +142,8 @@ def _boosted() -> dict[str, Callable[[], tuple[Any, None]]]:
     def build(package: str, name: str, options: dict[str, Any]) -> Callable[[], tuple[Any, None]]:
         def make() -> tuple[Any, None]:
             kind, _, part = name.partition(".")
-            quiet = {"verbose": -1} if package == "lightgbm" else {"verbose": 0}
-            estimator = getattr(importlib.import_module(package), kind)(**options, **quiet)
+            quiet = {"lightgbm": {"verbose": -1}, "catboost": {"verbose": 0, "allow_writing_files": False}}
+            estimator = getattr(importlib.import_module(package), kind)(**options, **quiet.get(package, {}))
             targets = {"two": two, "count:poisson": np.exp(TARGET / 20), "reg:gamma": np.exp(TARGET / 20)}
             targets |= {"poisson": np.exp(TARGET / 20), "tweedie": np.exp(TARGET / 20)}
             y = targets.get(part, classes if "Classifier" in kind or "Ranker" in kind else TARGET)
