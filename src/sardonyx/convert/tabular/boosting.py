@@ -155,7 +155,9 @@ def _xgboost_linear(booster: dict[str, Any], learner: dict[str, Any], x: Any) ->
     groups = max(int(parameters["num_class"]), 1)
     weights = np.asarray(booster["model"]["weights"], np.float64).reshape(-1, groups)
     base = _base_margin(parameters["base_score"], learner["objective"]["name"])
-    return number_matrix(x) @ weights[:-1] + (weights[-1] + base)
+    features = number_matrix(x)
+    # A linear booster leaves missing values out.
+    return where(np.isnan(features), 0.0, features) @ weights[:-1] + (weights[-1] + base)
 
 
 def _base_margin(text: str, objective: str) -> Any:
