@@ -167,23 +167,11 @@ def read_arrays(path: Path, prefix: str) -> dict[str, Any]:
     Raises:
         ModelFileError: The file cannot be read as .npz.
     """
-    import zipfile
+    from sardonyx.model.named_arrays import read_named_arrays
 
-    import numpy as np
-
-    try:
-        stored = np.load(path, allow_pickle=False)
-        if not isinstance(stored, np.lib.npyio.NpzFile):
-            raise ModelFileError(
-                "expected named arrays, got a single array", where=str(path), remedy="Use numpy.savez."
-            )
-        with stored:
-            marked = [name for name in stored.files if name.startswith(prefix)]
-            return {name.removeprefix(prefix): stored[name] for name in (marked or stored.files)}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ModelFileError(
-            f"cannot be read as named arrays: {error}", where=str(path), remedy="Write the file with numpy.savez."
-        ) from error
+    arrays = read_named_arrays(path)
+    marked = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    return marked or arrays
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -20,6 +19,7 @@ from sardonyx.convert.imported import Call, Options, Way, summarized
 from sardonyx.convert.importers import importer_of, ways_of
 from sardonyx.convert.proof import Proof, Witness
 from sardonyx.errors import ConversionError, ModelFileError, OptionError, SardonyxError, VerificationError
+from sardonyx.model.named_arrays import read_named_arrays
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.record import Count
 from sardonyx.rewrite.structure import require_valid
@@ -295,17 +295,8 @@ def _examples(example_inputs: Any, sample: Any) -> Sequence[Any] | Mapping[str, 
     if example_inputs is not None and sample is not None:
         raise OptionError("expected example inputs or a sample, got both", where="sample", remedy="Give one of them.")
     if isinstance(sample, (str, os.PathLike)):
-        return _stored_sample(Path(sample))
+        return read_named_arrays(Path(sample))
     chosen = example_inputs if sample is None else sample
     if chosen is None:
         return ()
     return chosen if isinstance(chosen, (tuple, list, Mapping)) else (chosen,)
-
-
-def _stored_sample(path: Path) -> Mapping[str, Any]:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        problem = f"cannot be read as named arrays: {error}"
-        raise ModelFileError(problem, where=str(path), remedy="Write the file with numpy.savez.") from error

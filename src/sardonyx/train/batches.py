@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.core.ir.types import TensorType
-from sardonyx.errors import FeedError, ModelFileError, OptionError
+from sardonyx.errors import FeedError, OptionError
+from sardonyx.model.named_arrays import read_named_arrays
 from sardonyx.train.folders import LabeledFiles
 from sardonyx.train.option_checks import require_count
 
@@ -62,7 +62,7 @@ class Batches:
                 self._files = self._folder(path)
                 data = ()
             else:
-                data = _stored(path)
+                data = read_named_arrays(path)
         self._arrays: dict[str, np.ndarray] | None = None
         self._stream: Any = None
         if self._files is not None:
@@ -213,11 +213,3 @@ def as_declared(value: Any, type: TensorType, where: str) -> np.ndarray:
 
 def _listed(shape: Sequence[Any]) -> str:
     return ", ".join(map(str, shape))
-
-
-def _stored(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        raise ModelFileError(f"cannot be read as arrays: {error}", where=str(path)) from error
