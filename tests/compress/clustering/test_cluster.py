@@ -65,3 +65,10 @@ def test_few_distinct_elements_are_exact() -> None:
     palette = palette_of(values, np.ones(30), 4)
     np.testing.assert_array_equal(palette[nearest(values, palette)], values)
     assert palette_of(np.full(5, 3.0), np.ones(5), 16).tolist() == [3.0]
+
+
+def test_inputs_of_zeros_weigh_the_elements_of_a_weight_equally() -> None:
+    values = np.linspace(-1, 1, 64)
+    expected = palette_of(values, np.ones(64), 4)
+    for weights in (np.zeros(64), np.full(64, np.inf)):
+        np.testing.assert_array_equal(palette_of(values, weights, 4), expected)

@@ -14,12 +14,16 @@ def palette_of(values: np.ndarray, weights: np.ndarray, count: int) -> np.ndarra
 
     Args:
         values: The elements, of shape [n].
-        weights: The weight of each, of shape [n], at least 0.
+        weights: The weight of each, of shape [n], at least 0; equal weights count if all are 0, or one is not finite.
         count: The number of values.
     """
     low, high = float(values.min()), float(values.max())
     if low == high:
         return np.array([low], np.float32)
+    with np.errstate(over="ignore"):
+        total = float(weights.sum())
+    if not (total > 0 and np.isfinite(total)):
+        weights = np.ones(weights.shape)
     bins = np.minimum(((values - low) * (_BINS / (high - low))).astype(np.int64), _BINS - 1)
     mass = np.bincount(bins, weights, _BINS)
     sums = np.bincount(bins, weights * values, _BINS)

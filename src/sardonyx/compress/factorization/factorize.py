@@ -165,7 +165,9 @@ def factorize(
         samples = list(itertools.islice(fitting := split.fitting(), _MOST_SAMPLES))
         stream = itertools.chain(samples, fitting)
         inputs = Observation(result, [], stream, placement.sites, Needs(second_moments=True)).inputs
-        moments = {label: one.second_moment[0] for label, one in inputs.items() if one.second_moment is not None}
+        second = {label: one.second_moment for label, one in inputs.items()}
+        # Values that stand for infinity, for example in masks, have no finite moments.
+        moments = {label: one[0] for label, one in second.items() if one is not None and np.isfinite(one).all()}
     names, labels = Names(value_names(result)), Names(node_names(result))
     layers = tuple(
         _factorized(result, site, moments.get(site.label), rank, energy or ENERGY, names, labels)

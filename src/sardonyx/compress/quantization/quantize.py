@@ -575,10 +575,11 @@ class Draft:
         return None if self.observation is None else self.observation.inputs.get(label)
 
     def _means(self) -> dict[str, np.ndarray]:
-        """Return the means of the channels of the inputs of sites, by label."""
+        """Return the means of the channels of the inputs of sites, by label; infinite ones are left out."""
         if self.observation is None or not self._corrects:
             return {}
-        return {label: seen.means for label, seen in self.observation.inputs.items() if seen.means is not None}
+        means = {label: seen.means for label, seen in self.observation.inputs.items()}
+        return {label: mean for label, mean in means.items() if mean is not None and np.isfinite(mean).all()}
 
     def _maps(self, placement: Placement, calibration: str) -> dict[ir.Value, Affine]:
         assert self.observation is not None

@@ -116,6 +116,10 @@ class SiteInput:
         """Add the input of one sample."""
         if not values.size:
             return
+        with np.errstate(over="ignore", invalid="ignore"):  # Sums of values that stand for infinity.
+            self._add(values)
+
+    def _add(self, values: np.ndarray) -> None:
         if self._needs.means or self._needs.maxima or self._needs.magnitudes:
             self._add_channels(values)
         if not (self._needs.second_moments or self._needs.rows):
@@ -188,6 +192,10 @@ class SiteInput:
             return
         rows = self._pending[0] if len(self._pending) == 1 else np.concatenate(self._pending, 1)
         self._pending = []
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._add_products(rows)
+
+    def _add_products(self, rows: np.ndarray) -> None:
         squares = np.einsum("grk,grk->gk", rows, rows).astype(np.float64)
         self._squares = squares if self._squares is None else self._squares + squares
         if self._has_moment:
