@@ -84,7 +84,10 @@ def test_mlflow_serves_a_model_over_http(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", str(tmp_path / "saved"), "-h", "127.0.0.1",
                "-p", str(port), "--env-manager", "local"]  # fmt: skip
     with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        # MLflow starts `uvicorn` by its name.
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+        environment = {**os.environ, "PATH": path}
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
     try:
         end = time.monotonic() + 300  # MLflow imports for a minute on a busy machine.
         while True:
@@ -100,7 +103,8 @@ def test_mlflow_serves_a_model_over_http(tmp_path: Path) -> None:
         with urllib.request.urlopen(request, timeout=120) as reply:
             answer = json.load(reply)["predictions"]
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # It ended by itself: the assertion shows its log.
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait()
     values = next(iter(answer.values())) if isinstance(answer, dict) else answer
     np.testing.assert_allclose(np.array(values), Session(PATH).run(None, FEEDS)[0], rtol=1e-4, atol=1e-5)
