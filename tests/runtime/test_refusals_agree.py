@@ -371,6 +371,10 @@ def test_a_size_of_0_in_a_new_shape_copies(
         assert [answers[0].shape for answers in results] == [expected, expected]
 
 
+TWICE_COUNTED = """g (float[8, 2] x, bool[2] some) => (float y)
+    <int64[3] a = {1, 2, -1}, int64[3] b = {1, 1, -1}, int64[1] c = {-1}, int64[1] at = {2}, int64[1] first = {0}>
+    { u = Compress <axis = 1> (x, some)  v = Reshape (u, a)  w = Unique (v)  r = Reshape (w, b)  n = Neg (r)
+      s = Shape (n)  d = Gather (s, at)  t = Concat <axis = 0> (c, d)  m = Reshape (n, t)  y = Squeeze (m, first) }"""
 MERGED = "g (float[N] x, int64[2] t) => (float y) <int64[1] flat = {-1}> { u = Reshape (x, t)  y = Reshape (u, flat) }"
 HALVES = (
     "g (float[N] x) => (float y) <int64[2] t = {2, -1}, int64[1] f = {-1}> { u = Reshape (x, t)  y = Reshape (u, f) }"
@@ -387,6 +391,7 @@ DROPPED = """g (float[A] x) => (float y)
         (MERGED, {"x": np.zeros(6, F), "t": np.array([5, 5])}),
         (HALVES, {"x": np.zeros(3, F)}),
         (DROPPED, {"x": np.zeros(0, F)}),
+        (TWICE_COUNTED, {"x": np.ones((8, 2), F), "some": np.zeros(2, bool)}),
     ],
 )
 def test_a_shape_that_does_not_fit_is_refused_before_another_shape(text: str, feeds: dict[str, Any]) -> None:

@@ -80,6 +80,7 @@ from sardonyx.compiler.tiling import overrides
 from sardonyx.core.eval.run_context import tracing
 from sardonyx.core.ir.graph import Function, Value, bodies_of, function
 from sardonyx.core.ir.types import TensorType
+from sardonyx.core.transform.conditions import rewritten_with_conditions
 from sardonyx.errors import UnsupportedError
 
 _log = logging.getLogger(__name__)
@@ -259,8 +260,7 @@ def compile_function(
     """
     target, threads = target or host_target(), thread_count(threads)
     schedules = overrides.fingerprint()
-    conditions = function.conditions
-    function = rewrite_core(function, target)
+    function = rewritten_with_conditions(function, function.conditions, lambda inner: rewrite_core(inner, target))
     stores_kernels = stores_kernels and not schedules
     lowering, prepared, kernels = _compile_launches(function, target, threads, in_place, stores_kernels)
     steps = ORDER_CONCURRENT_LOOPS(SPLIT_SEGMENTS(lowering), target, threads)
@@ -276,7 +276,7 @@ def compile_function(
         host=host,
         reads=reads,
         inner=inner,
-        guards=list(dict.fromkeys([*collect_guards(function), *conditions, *lowering.fault_guards])),
+        guards=list(dict.fromkeys([*collect_guards(function), *function.conditions, *lowering.fault_guards])),
         bodies=bodies,
         kernels=kernels,
         prepared=prepared,

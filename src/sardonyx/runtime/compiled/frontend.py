@@ -18,6 +18,7 @@ from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir.graph import Function, Value, function, symbols_in
 from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.core.rules.type_rules import recorded_assumptions
+from sardonyx.core.transform.conditions import rewritten_with_conditions
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import NeedsValueError, SardonyxError, ShapeError, UnsupportedError
 from sardonyx.model.copying import copy_model
@@ -105,10 +106,13 @@ def name_unbound_sizes(types: Sequence[Type]) -> list[Type]:
 
 def _simplified(traced: Function, assumed: Collection[tuple[Size, Size]]) -> Function:
     """Return the simplified function, with the conditions of values that no result needs after simplification."""
-    simplified = simplify(traced)
-    known = {*symbols_in(tuple(value.type for value in traced.inputs)), *simplified.defined_symbols}
-    required = set(collect_guards(simplified)) if assumed else ()
-    simplified.conditions = tuple(select_known([pair for pair in assumed if pair not in required], frozenset(known)))
+    inputs = symbols_in(tuple(value.type for value in traced.inputs))
+    pairs = select_known([*assumed], frozenset({*inputs, *traced.defined_symbols}))
+    simplified = rewritten_with_conditions(traced, pairs, simplify)
+    known = frozenset({*inputs, *simplified.defined_symbols})
+    required = set(collect_guards(simplified)) if pairs else ()
+    rest = [pair for pair in simplified.conditions if pair not in required]
+    simplified.conditions = tuple(select_known(rest, known))
     return simplified
 
 
