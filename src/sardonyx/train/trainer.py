@@ -73,7 +73,7 @@ class Trainer:
         precision: ``"bf16"`` rounds the operands and results of products and convolutions to bfloat16, forward and
             backward; parameters, optimizer, losses and norms stay float32.
         max_memory: Most bytes of a step: its state, gradients and values. If they do not fit, the backward pass
-            computes parts of the forward pass again. Where the layout of images differs, sums may have another order.
+            computes parts of the forward pass again. Sums may have another order where other kernels are chosen.
         seed: Seed of the order of samples, of dropout and of adapters.
         threads: Number of threads; None for all processors of the process.
 
