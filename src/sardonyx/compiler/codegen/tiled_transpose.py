@@ -297,8 +297,13 @@ class _Block:
         return interleave(e, merged, few, lanes, element)
 
     def stored(self, memory: Memory, at: Index, value: Element) -> bool:
-        """Queue a row of a result that is contiguous along the rows; return True if queued."""
+        """Queue a row of a result that is contiguous along the rows; return True if queued.
+
+        Rows of one result are queued; other results of the kernel are stored row by row.
+        """
         if at.vector or at.row != 1 or at.lane == 1:
+            return False
+        if self._results and self._results[0][0] != memory.pointer:
             return False
         e, lanes, register = self._reader.kernel.emitter, self._reader.lanes, load_store.register_type(memory.dtype)
         name = e.spread(value.name, lanes, register) if value.uniform else value.name
