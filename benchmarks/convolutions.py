@@ -30,7 +30,7 @@ from sardonyx.compiler.kernels.conv.convolution import convolution, pack_weights
 from sardonyx.compiler.kernels.conv.grouped import depthwise, pack_depthwise_weights
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.target.description import NAMED, Target, host
-from sardonyx.compiler.tiling.convolution import choose_tile, grouped_outputs
+from sardonyx.compiler.tiling.convolution_tiles import choose_tile, grouped_outputs
 from sardonyx.compiler.tiling.pooling import PoolingProblem, choose_pooling
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Dim, Size, evaluate

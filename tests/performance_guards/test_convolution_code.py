@@ -17,7 +17,7 @@ from sardonyx.compiler.kernels.conv.nchw import planar
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED, host
-from sardonyx.compiler.tiling.convolution import choose_tile, planar_vectors
+from sardonyx.compiler.tiling.convolution_tiles import choose_tile, planar_vectors
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.compiler.tiling.winograd import Winograd
 from sardonyx.core import language as L

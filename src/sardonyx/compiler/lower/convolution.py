@@ -34,7 +34,8 @@ from sardonyx.compiler.lower.weight_packing import (
 from sardonyx.compiler.schedule.convolution_choice import fixed, wide_axes
 from sardonyx.compiler.tiling import winograd as tiles
 from sardonyx.compiler.tiling.choice import Choice
-from sardonyx.compiler.tiling.convolution import ConvolutionSchedule, Tile, matrix_plan
+from sardonyx.compiler.tiling.convolution import ConvolutionSchedule, matrix_plan
+from sardonyx.compiler.tiling.convolution_tiles import Tile
 from sardonyx.compiler.tiling.matrix_convolution import MatrixConvolution
 from sardonyx.compiler.tiling.pooling import PoolingProblem, PoolingSchedule
 from sardonyx.compiler.tiling.windows import Windows

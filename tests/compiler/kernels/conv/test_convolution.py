@@ -28,7 +28,7 @@ from sardonyx.compiler.kernels.conv.convolution import convolution, pack_weights
 from sardonyx.compiler.kernels.conv.runtime_packing import pack, packed_size
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.tiling.convolution import choose_tile, grouped_outputs
+from sardonyx.compiler.tiling.convolution_tiles import choose_tile, grouped_outputs
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.rules.numpy_windows import convolve

@@ -23,7 +23,7 @@ from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.kernels.conv.grouped import depthwise, pack_depthwise_weights
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.tiling.convolution import grouped_outputs
+from sardonyx.compiler.tiling.convolution_tiles import grouped_outputs
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.rules.numpy_windows import convolve

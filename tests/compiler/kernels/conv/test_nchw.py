@@ -13,7 +13,7 @@ from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index, Kernel
 from sardonyx.compiler.kernels.conv.nchw import pack_planar_weights, planar
 from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.tiling.convolution import planar_vectors
+from sardonyx.compiler.tiling.convolution_tiles import planar_vectors
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.rules.numpy_windows import convolve

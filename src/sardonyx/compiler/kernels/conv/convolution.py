@@ -19,7 +19,7 @@ from sardonyx.compiler.kernels.conv.weight_layouts import (
     pack_channels,
 )
 from sardonyx.compiler.kernels.conv.window_sweep import Image, Sweep
-from sardonyx.compiler.tiling.convolution import Tile
+from sardonyx.compiler.tiling.convolution_tiles import Tile
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 

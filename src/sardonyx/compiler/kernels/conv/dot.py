@@ -8,7 +8,7 @@ from __future__ import annotations
 from sardonyx.compiler.codegen.kernel_builder import Epilogue
 from sardonyx.compiler.kernels.conv.window_sweep import Image, Phase, Row, Sweep, block_of, steps
 from sardonyx.compiler.llvm.ir_builder import Variable, vector
-from sardonyx.compiler.tiling.convolution import Tile
+from sardonyx.compiler.tiling.convolution_tiles import Tile
 from sardonyx.compiler.tiling.windows import Number
 
 

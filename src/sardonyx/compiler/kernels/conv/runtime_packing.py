@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.llvm.ir_builder import Emitter
-from sardonyx.compiler.tiling.convolution import Tile
+from sardonyx.compiler.tiling.convolution_tiles import Tile
 from sardonyx.compiler.tiling.windows import Number
 
 Weight = Callable[[Number, Number, Number], str]

@@ -6,7 +6,7 @@ import numpy as np
 
 from sardonyx.compiler.codegen.integer_dot import entries
 from sardonyx.compiler.target.alignment import aligned_zeros
-from sardonyx.compiler.tiling.convolution import Tile
+from sardonyx.compiler.tiling.convolution_tiles import Tile
 from sardonyx.compiler.tiling.windows import block_count
 
 
