@@ -45,12 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: end_all(folder))
         os.environ["SARDONYX_TESTS"] = str(folder)
         os.environ.setdefault("SARDONYX_CACHE", str(folder / "cache"))
+        if sys.dont_write_bytecode:
+            # Worker and child processes compile a file once, not each, and still outside of the source tree.
+            os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
+            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Tests of compiled code request it.
     os.environ.setdefault("SARDONYX_COMPILE", "off")
-    if sys.dont_write_bytecode and not config.getoption("numprocesses", None):
-        # Child processes of a test process compile the package once, not each, and still outside of the source tree.
-        os.environ["PYTHONPYCACHEPREFIX"] = str(Path(os.environ["SARDONYX_TESTS"]) / "bytecode")
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.hookimpl(wrapper=True)

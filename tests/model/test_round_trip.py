@@ -13,6 +13,7 @@ from onnx.backend.test import loader
 
 from sardonyx.model import from_proto, load, save, to_proto
 from tests.model.samples import serialize
+from tests.random_cases import drawn
 
 
 def assert_survives(content: bytes, scratch: Path) -> None:
@@ -77,17 +78,19 @@ def test_unknown_fields_survive(everything: onnx.ModelProto, tmp_path: Path) -> 
     assert_survives(everything.SerializeToString(), tmp_path)
 
 
+@pytest.mark.sampled
 def test_real_models(suites: Path, tmp_path: Path) -> None:
     paths = sorted((suites / "real").glob("*.onnx"))
     assert len(paths) == 26
-    for path in paths:
+    for path in drawn(paths):
         assert_survives(path.read_bytes(), tmp_path)
 
 
+@pytest.mark.sampled
 def test_skeletons_of_real_models(suites: Path, tmp_path: Path) -> None:
     paths = sorted((suites / ".." / "models").resolve().glob("*.onnx"))
     assert len(paths) == 26
-    for path in paths:
+    for path in drawn(paths):
         assert_survives(path.read_bytes(), tmp_path)
 
 

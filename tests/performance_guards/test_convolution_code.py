@@ -27,7 +27,7 @@ from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
 
-pytestmark = pytest.mark.performance_guard
+pytestmark = [pytest.mark.performance_guard, pytest.mark.sampled]
 
 BATCH, ROWS, COLUMNS, OUT_ROWS, OUT_COLUMNS = map(Dim.symbol, ("n", "h", "w", "oh", "ow"))
 LAYERS = {

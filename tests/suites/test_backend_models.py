@@ -14,6 +14,8 @@ from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.verify.compare import TOLERANCE, difference
 from tests.suites.node_cases import PARTS, Case, node_cases
 
+pytestmark = pytest.mark.sampled
+
 LIGHT = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "light").glob("*.onnx"))
 
 

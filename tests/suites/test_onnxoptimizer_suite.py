@@ -20,6 +20,7 @@ from sardonyx.rewrite.evaluate import evaluate
 from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.compare import TOLERANCE, difference
 from sardonyx.rewrite.verify.search import Search
+from tests.random_cases import drawn
 from tests.suites.conftest import Recorded
 
 DEAD = "nodes that only the rewritten ones read go with them, and not only when eliminate_deadend is asked for"
@@ -206,25 +207,28 @@ def test_halves_together_are_the_model() -> None:
     assert not disagreement(evaluate(model, {"x": x}), evaluate(predict, {"x": x, **prepared}))
 
 
+@pytest.mark.sampled
 def test_the_default_passes_are_correct_on_every_model(onnxoptimizer_suite: list[Recorded]) -> None:
     assert len(onnxoptimizer_suite) == 543
-    texts = [w for c in onnxoptimizer_suite for w in wrongs(c, sardonyx.optimize(c.path, verify=False).proto)]
+    texts = [w for c in drawn(onnxoptimizer_suite) for w in wrongs(c, sardonyx.optimize(c.path, verify=False).proto)]
     assert not texts, "\n".join(texts)
 
 
+@pytest.mark.sampled
 def test_the_passes_named_are_correct_on_every_model(onnxoptimizer_suite: list[Recorded]) -> None:
     texts = [
         wrong
-        for call in onnxoptimizer_suite
+        for call in drawn(onnxoptimizer_suite)
         if not {"split_init", "split_predict"} & set(call.passes)
         for wrong in wrongs(call, onnxoptimizer.optimize(call.model(), call.passes, call.fixed_point))
     ]
     assert not texts, "\n".join(texts)
 
 
+@pytest.mark.sampled
 def test_the_default_passes_leave_no_more_nodes_than_a_correct_reference(onnxoptimizer_suite: list[Recorded]) -> None:
     larger = []
-    for call in onnxoptimizer_suite:
+    for call in drawn(onnxoptimizer_suite):
         answer = call.answer()
         if answer is None or call.name in RUN_NOWHERE:
             continue
@@ -242,9 +246,10 @@ def is_correct(call: Recorded, answer: onnx.ModelProto) -> bool:
     return not any(disagreement(want, evaluate(undeclared(answer), feeds)) for feeds, want in samples(call.path))
 
 
+@pytest.mark.sampled
 def test_the_passes_named_leave_the_operators_of_the_reference(onnxoptimizer_suite: list[Recorded]) -> None:
     other = []
-    for call in onnxoptimizer_suite:
+    for call in drawn(onnxoptimizer_suite):
         answer = call.answer()
         expected, reason = DIFFERENCES.get(call.name, (None, ""))
         expected_counts = Counter(expected) if expected is not None or answer is None else operators(answer.graph)

@@ -18,6 +18,8 @@ from sardonyx.model.node_order import load_sorted
 from sardonyx.runtime.compiled.frontend import lower_model
 from tests.suites.real_models import REAL_FOLDER, SUITES, needs_suites
 
+pytestmark = pytest.mark.sampled
+
 _NETWORKS = Path(SUITES).parent / "models"
 """Networks without weights, with a script that draws some."""
 

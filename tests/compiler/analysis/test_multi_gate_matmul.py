@@ -23,6 +23,8 @@ from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.transform.simplify import simplify
 
+pytestmark = pytest.mark.sampled
+
 N = Dim.symbol("N")
 STEPS = 4
 Cell = Callable[[L.Tensor, Sequence[L.Tensor], int], list[L.Tensor]]

@@ -16,6 +16,8 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import DType, numpy_dtype
 from sardonyx.core.rules.erf import erf
 
+pytestmark = pytest.mark.sampled
+
 NUMPY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
     "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,

@@ -18,6 +18,8 @@ from sardonyx.compiler.tiling.costs import ATTENTION_KEYS
 from sardonyx.core.dim import Dim, evaluate
 from sardonyx.core.ir.types import FLOAT
 
+pytestmark = pytest.mark.sampled
+
 B, H, S, L, D, W, OFFSET = (Dim.symbol(name) for name in ("b", "h", "s", "t", "d", "w", "offset"))
 TARGETS = [entry for entry in (NAMED["avx2"], NAMED["avx512"]) if entry.vector_bits <= host().vector_bits] or [host()]
 SCALE = 0.37

@@ -18,6 +18,8 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import TensorType
 
+pytestmark = pytest.mark.sampled
+
 N, C, H, W = map(Dim.symbol, "NCHW")
 DTYPES = (t.FLOAT, t.DOUBLE, t.INT32)
 CONVOLUTIONS: dict[str, dict[str, Any]] = {

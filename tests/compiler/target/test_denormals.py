@@ -16,6 +16,8 @@ import sardonyx
 from sardonyx.compiler.target.denormals import holds_denormals
 from sardonyx.errors import OptionError
 
+pytestmark = pytest.mark.sampled
+
 TINY = np.finfo(np.float32).smallest_normal
 LARGE = 1 << 20
 """Enough numbers for all threads."""

@@ -19,6 +19,8 @@ from sardonyx.core.dim import Dim
 from sardonyx.core.ir.graph import Function
 from sardonyx.errors import OptionError
 
+pytestmark = pytest.mark.sampled
+
 AVX2 = NAMED["avx2"]
 
 

@@ -25,6 +25,8 @@ from sardonyx.rewrite.verify.search import Search
 
 from .loading import run, session
 
+pytestmark = pytest.mark.sampled
+
 SUITES = Path(os.environ.get("SARDONYX_SUITES", "absent"))
 needs_suites = pytest.mark.skipif(
     not SUITES.is_dir(), reason="SARDONYX_SUITES does not name the folder of the public models"

@@ -17,6 +17,8 @@ from sardonyx.compress.pruning import Pruned
 from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
 from tests.compress.pruning.networks import Builder, depthwise, flattened, residual
 
+pytestmark = pytest.mark.sampled
+
 NETWORKS = [residual, depthwise, flattened]
 X = np.random.default_rng(5).standard_normal((3, 3, 8, 8)).astype(np.float32)
 SAMPLES = [{"x": np.random.default_rng(seed).standard_normal((2, 3, 8, 8)).astype(np.float32)} for seed in range(6)]

@@ -19,6 +19,8 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError, FeedError, ResourceError, ShapeError
 
+pytestmark = pytest.mark.sampled
+
 N, M = Dim.symbol("N"), Dim.symbol("M")
 
 

@@ -29,6 +29,8 @@ from sardonyx.core.ir.types import MapType, SequenceType, TensorType
 from sardonyx.core.transform.differentiation import apply_call, gradient
 from sardonyx.errors import UnsupportedError
 
+pytestmark = pytest.mark.sampled
+
 N, M = Dim.symbol("N"), Dim.symbol("M")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 import onnx.backend.test
 import pytest
+from tests.random_cases import drawn
 
 from sardonyx.model import text, textproto
 
@@ -33,9 +34,10 @@ def test_the_suite_is_there() -> None:
     assert len(_MODELS) > 100
 
 
+@pytest.mark.sampled
 def test_models_of_the_wheel() -> None:
     longer = []
-    for path in _MODELS:
+    for path in drawn(_MODELS):
         model = onnx.load(path, load_external_data=False)
         assert textproto.parse(textproto.print_model(model)) == model, path
         try:
@@ -43,7 +45,7 @@ def test_models_of_the_wheel() -> None:
         except onnx.parser.ParseError:
             assert text.parse(text.print_model(model)) == model, path
             longer.append(path.parent.name)
-    assert longer == ["test_operator_conv"], "onnx's parser refuses base64 and nothing else of these"
+    assert set(longer) <= {"test_operator_conv"}, "onnx's parser refuses base64 and nothing else of these"
 
 
 @pytest.mark.long

@@ -29,6 +29,8 @@ from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.rules.numpy_windows import reduce_windows
 
+pytestmark = pytest.mark.sampled
+
 W = Windows.of
 ROWS = ((1, 1), (2, 3), (3, 7), (4, 8), (2, 15), (5, 16), (3, 33), (1, 700))
 CASES = {

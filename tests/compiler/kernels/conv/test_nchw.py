@@ -18,6 +18,8 @@ from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Size
 from sardonyx.core.rules.numpy_windows import convolve
 
+pytestmark = pytest.mark.sampled
+
 
 class Case(NamedTuple):
     channels: int
