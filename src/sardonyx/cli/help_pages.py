@@ -50,9 +50,9 @@ class VerbCommand(TyperCommand):
 
     def _parsed(self, ctx: Any, args: list[str]) -> tuple[dict[str, Any], list[str]]:
         """Return the values of options, and the arguments in order."""
-        argument = next(p for p in self.get_params(ctx) if p.param_type_name == "argument")
+        argument = next(p.name for p in self.get_params(ctx) if p.param_type_name == "argument" and p.name)
         options, rest, _ = self.make_parser(ctx).parse_args(list(args))
-        return options, [options[argument.name], *rest] if options.get(argument.name) is not None else rest
+        return options, [options[argument], *rest] if options.get(argument) is not None else rest
 
     def _accepts_output(self, ctx: Any) -> bool:
         """Return True for verbs of one model with an option ``--output``."""
