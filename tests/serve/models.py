@@ -31,6 +31,14 @@ NETS = {
     "huge": "net (float[N, 1] x, int64[2] s) => (float[A, B] y) { y = Expand(x, s) }",
     "accumulate": "net (float[N, 1] x, float[N, 1] state) => (float[N, 1] y, float[N, 1] next)"
     " { y = Add(x, state) next = Identity(y) }",
+    "joined": "net (float[T] x, float[N] ends) => (float[N] sum, float[T] less)"
+    " <int64 zero = {0}, int64 one = {1}, int64[1] axis = {1}> {"
+    " last = Cast<to=7>(ends) total = Size(x) at = Range(zero, total, one) row = Unsqueeze(last, axis)"
+    " before = Less(at, row) upto = Cast<to=1>(before) sums = MatMul(upto, x)"
+    " front = Constant<value_ints=[1, 0]>() earlier = Pad(sums, front) head = Shape(sums)"
+    " from = Constant<value_ints=[0]>() shifted = Slice(earlier, from, head) sum = Sub(sums, shifted) less = Neg(x) }",
+    "joined_mean": "net (float[T] x, int64[N] counts) => (float[N] y) <int64[1] axes = {0}>"
+    " { mean = ReduceMean<keepdims=1>(x, axes) sizes = Shape(counts) y = Expand(mean, sizes) }",
     "slow": "net (float[N, 128, 128] x) => (float[N, 128, 128] y)"
     " { a = MatMul(x, x) b = MatMul(a, x) c = MatMul(b, x) d = MatMul(c, x) y = MatMul(d, x) }",
 }  # fmt: skip

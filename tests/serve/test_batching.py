@@ -15,9 +15,9 @@ pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
 pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
 
 from sardonyx import Session
-from sardonyx.errors import RequestError
+from sardonyx.errors import OptionError, RequestError, UnsupportedError
 from sardonyx.runtime.snapshot import Snapshot
-from sardonyx.serve import Batching, Limits, Model
+from sardonyx.serve import Batching, Concatenation, Limits, Model, SizeInput
 from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.models.model import ServedModel, State
 from sardonyx.serve.protocol.requests import Answer, InferRequest, SequencePosition
@@ -241,6 +241,86 @@ def test_padding_by_choice_cuts_outputs_to_the_sizes_of_the_request() -> None:
         endpoint.queue.close()
 
     run(work)
+
+
+JOINED = Concatenation(["x"], [SizeInput("ends", "ends", "x")], {"less": "x"})
+
+
+def test_concatenated_requests_are_one_run_with_the_ends_of_their_rows() -> None:
+    model = served("joined", ragged="concat", concatenation=JOINED)
+    assert model.batching_note() == "sound"
+    assert [(t.name, t.sizes) for t in model.revision.interface.inputs.values()] == [("x", [-1, -1])]
+    assert [(t.name, t.sizes) for t in model.revision.interface.outputs.values()] == [("sum", [-1]), ("less", [-1, -1])]
+
+    async def work() -> None:
+        endpoint = endpoint_of(model)
+        shapes = [(1, 3), (1, 1), (2, 4), (1, 0), (1, 7)]
+        arrays = [np.random.default_rng(index).random(shape, np.float32) for index, shape in enumerate(shapes)]
+        futures = [submit(endpoint, InferRequest("joined", inputs={"x": x}))[0] for x in arrays]
+        answers = await asyncio.gather(*futures)
+        for answer, x in zip(answers, arrays, strict=True):
+            np.testing.assert_allclose(answer.outputs[0].array, x.sum(1), rtol=1e-5, atol=1e-6)
+            np.testing.assert_array_equal(answer.outputs[1].array, -x)
+        assert model.statistics.executions == 1
+        endpoint.queue.close()
+
+    run(work)
+
+
+def test_concatenated_rows_that_depend_on_each_other_run_apart() -> None:
+    joined = Concatenation(["x"], [SizeInput("counts", "counts", "x")])
+    model = served("joined_mean", ragged="concat", concatenation=joined)
+    assert "differs from rows apart" in model.batching_note()
+
+    async def work() -> None:
+        endpoint = endpoint_of(model)
+        futures = [
+            submit(endpoint, InferRequest("joined_mean", inputs={"x": np.full((1, 2 + value), value, np.float32)}))[0]
+            for value in range(3)
+        ]
+        assert [float(answer.outputs[0].array[0]) for answer in await asyncio.gather(*futures)] == [0, 1, 2]
+        unlike = {"x": np.zeros((1, 2), np.float32), "counts": np.zeros(1, np.int64)}
+        with pytest.raises(RequestError, match="unknown input 'counts'"):
+            endpoint.infer(InferRequest("joined_mean", inputs=unlike), lambda _: None)
+        endpoint.queue.close()
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "kind, expected",
+    [
+        ("counts", [2, 2, 5]),
+        ("ends", [2, 4, 9]),
+        ("offsets", [0, 2, 4, 9]),
+        ("longest", [0, 0, 0, 0, 0]),
+        ("shapes", [[2, 3], [2, 3], [5, 3]]),
+        ("flat_shapes", [2, 3, 2, 3, 5, 3]),
+    ],
+)
+def test_sizes_of_concatenated_rows(kind: Any, expected: list[Any]) -> None:
+    arrays = [np.zeros((2, 2, 3)), np.zeros((1, 5, 3))]
+    for dtype in (np.float32, np.int64):
+        np.testing.assert_array_equal(
+            SizeInput("s", kind, "x").tensor(arrays, np.dtype(dtype)), np.array(expected, dtype), strict=True
+        )
+
+
+def test_impossible_concatenations_are_refused() -> None:
+    with pytest.raises(RequestError, match="do not fit int8"):
+        SizeInput("s", "ends", "x").tensor([np.zeros((2, 100))], np.dtype(np.int8))
+    with pytest.raises(OptionError, match="expected one of 'counts'"):
+        SizeInput("s", "count", "x")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="expected a concatenated input"):
+        Concatenation(["x"], [SizeInput("s", "counts", "y")])
+    with pytest.raises(OptionError, match="expects the inputs to join"):
+        Batching(ragged="concat")
+    with pytest.raises(OptionError, match="expects no inputs to join"):
+        Batching(concatenation=JOINED)
+    with pytest.raises(UnsupportedError, match="concatenation: lost"):
+        served("joined", ragged="concat", concatenation=Concatenation(["x"], [SizeInput("lost", "counts", "x")]))
+    with pytest.raises(RequestError, match="as many rows of every input, got 1 of x, 2 of z"):
+        JOINED.merged([{"x": np.zeros((1, 2)), "z": np.zeros(2)}], {})
 
 
 def test_a_delay_collects_rows_only_if_it_is_set() -> None:

@@ -96,6 +96,10 @@ def test_links_that_lead_out_are_refused(root: Path, tmp_path_factory: pytest.Te
         "max_batch_size: 99999999999", 'instance_group [ { kind: 99999999999 } ]',
         'sequence_batching { control_input [ { name: "S" control [ { kind: 2147483647 } ] } ] }',
         'sequence_batching { state [ { input_name: "s" output_name: "t" dims: [ 9999999999 ] } ] }',
+        'input { name: "x" allow_ragged_batch: true }', 'batch_output { target_name: "y" source_input: "x" }',
+        'max_batch_size: 2 batch_input { kind: 99 target_name: "s" source_input: "x" }',
+        'max_batch_size: 2 input { name: "x" allow_ragged_batch: true } batch_input { target_name: "s" }',
+        'max_batch_size: 2 batch_input { target_name: "s" source_input: "x" }',
         'model_warmup [ { inputs { key: "x" value { data_type: TYPE_STRING dims: [ 99999999999 ] } } } ]',
     ],
 )  # fmt: skip
@@ -117,6 +121,26 @@ def test_a_configuration_sets_batching_queues_and_priorities(tmp_path: Path) -> 
     assert (batching.max_rows, batching.preferred_rows, batching.max_delay_us) == (16, (4, 8), 100)
     assert (batching.priority_levels, batching.default_priority, batching.queue_requests) == (2, 1, 5)
     assert (batching.timeout_us, batching.allows_timeout, options.cached) == (7, False, True)
+
+
+def test_a_configuration_joins_ragged_requests(tmp_path: Path) -> None:
+    save("joined", tmp_path / "joined" / "1" / "model.onnx")
+    config(
+        tmp_path / "joined",
+        'max_batch_size: 8 input { name: "x" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }'
+        ' batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ends" source_input: "x" }'
+        ' batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "less" source_input: "x" }'
+        " dynamic_batching { }",
+    )
+    with Server(tmp_path, http="127.0.0.1:0") as server:
+        client = Client(server)
+        for length in (1, 5, 5, 5):
+            x = [float(number) for number in range(length)]
+            reply = client.infer("joined", [tensor("x", "FP32", [1, length], x)])
+            answers = {output["name"]: (output["shape"], output["data"]) for output in reply.json()["outputs"]}
+            assert answers == {"sum": ([1], [sum(x)]), "less": ([1, length], [-number for number in x])}
+        reply = client.infer("joined", [tensor("x", "FP32", [4], [1, 2, 3, 4])])
+        assert reply.status == 400 and "expected 2 sizes" in reply.json()["error"]
 
 
 def test_a_model_whose_load_fails_by_a_defect_leaves_others_served(

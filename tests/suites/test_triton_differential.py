@@ -27,7 +27,7 @@ pytest.importorskip("httptools", reason="httptools is not installed (extra: serv
 
 from sardonyx.serve import Server
 from sardonyx.serve.protocol.messages import message_class
-from tests.suites.triton_requests import TEXTS, HttpCase, grpc_cases, http_cases
+from tests.suites.triton_requests import HEAD, RAGGED, RAGGED_CONFIG, TEXTS, HttpCase, grpc_cases, http_cases, tensor
 
 pytestmark = [
     pytest.mark.long,
@@ -70,9 +70,10 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     root: Path = tmp_path_factory.mktemp("repository")
-    for name, text in TEXTS.items():
+    for name, text in {**TEXTS, "ragged": HEAD + RAGGED}.items():
         (root / name / "1").mkdir(parents=True)
         onnx.save(onnx.parser.parse_model(text), root / name / "1" / "model.onnx")
+    (root / "ragged" / "config.pbtxt").write_text(RAGGED_CONFIG, encoding="utf-8")
     http, grpc = free_port(), free_port()
     words = shlex.split(os.environ["TRITON_COMMAND"].format(repository=root, http=http, grpc=grpc))
     triton = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -135,6 +136,19 @@ def test_answers_over_http_are_those_of_triton(servers: Pair, case: HttpCase) ->
     require_alike(case.name, theirs[0], ours[0])
     if theirs[0] == ours[0] == 200 and case.path.endswith("/infer") and case.name not in OTHER:
         assert outputs(*ours[1:]) == outputs(*theirs[1:])
+
+
+@pytest.mark.parametrize("length", [1, 3, 8])
+def test_concatenated_requests_have_the_sizes_of_triton(servers: Pair, length: int) -> None:
+    body = {"inputs": [tensor("x", "FP32", [1, length], list(range(length)))]}
+    case = HttpCase("ragged", json.dumps(body).encode(), path="/v2/models/ragged/infer")
+    theirs, ours = (ask(port, case) for port in servers.http)
+    assert (theirs[0], ours[0]) == (200, 200), (theirs, ours)
+    assert sorted(outputs(*ours[1:])[0]) == sorted(outputs(*theirs[1:])[0])
+    described = [
+        json.loads(ask(port, HttpCase("metadata", path="/v2/models/ragged", method="GET"))[2]) for port in servers.http
+    ]
+    assert described[0]["inputs"] == described[1]["inputs"]
 
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/models/simple", "/v2/models/simple/config", "/v2/models/simple/stats"])

@@ -15,7 +15,7 @@ from sardonyx.serve.protocol.messages import message_class
 
 INFER = "/v2/models/simple/infer"
 
-_HEAD = '<ir_version: 8, opset_import: ["": 13]> '
+HEAD = '<ir_version: 8, opset_import: ["": 13]> '
 
 _PAIR = "net ({t}[N, 16] INPUT0, {t}[N, 16] INPUT1) => ({t}[N, 16] OUTPUT0, {t}[N, 16] OUTPUT1)"
 
@@ -33,7 +33,33 @@ MODELS = {
 }
 """Models by name, in the text form of onnx."""
 
-TEXTS = {name: _HEAD + text for name, text in MODELS.items()}
+RAGGED = """ragged (float[T] x, float[N] counts, float[N] ends, float[Z] offsets, float[N, 1] shapes, float[L] longest)
+=> (float[N, 3] sizes, float[T] less, float[N, 1] zeros) <int64[1] axis = {1}, int64[1] first = {0}> {
+    a = Unsqueeze(counts, axis) b = Unsqueeze(ends, axis) sizes = Concat<axis = 1>(a, b, shapes)
+    less = Neg(x) sums = ReduceSum<keepdims = 1>(offsets) longs = ReduceSum<keepdims = 1>(longest)
+    both = Add(sums, longs) none = Mul(both, a) zeros = Sub(none, none)
+}"""
+"""A model that answers with the sizes that a server computes for it."""
+
+RAGGED_CONFIG = """
+max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }
+output { name: "sizes" data_type: TYPE_FP32 dims: 3 }
+output { name: "less" data_type: TYPE_FP32 dims: -1 }
+output { name: "zeros" data_type: TYPE_FP32 dims: 1 }
+batch_input { kind: BATCH_ELEMENT_COUNT target_name: "counts" data_type: TYPE_FP32 source_input: "x" }
+batch_input { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ends" data_type: TYPE_FP32 source_input: "x" }
+batch_input {
+    kind: BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO target_name: "offsets" data_type: TYPE_FP32 source_input: "x"
+}
+batch_input { kind: BATCH_ITEM_SHAPE target_name: "shapes" data_type: TYPE_FP32 source_input: "x" }
+batch_input { kind: BATCH_MAX_ELEMENT_COUNT_AS_SHAPE target_name: "longest" data_type: TYPE_FP32 source_input: "x" }
+batch_output { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "less" source_input: "x" }
+dynamic_batching { max_queue_delay_microseconds: 100 }
+"""
+"""The configuration of the model with concatenated requests."""
+
+TEXTS = {name: HEAD + text for name, text in MODELS.items()}
 
 
 @dataclass(frozen=True)

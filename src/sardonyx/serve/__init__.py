@@ -6,6 +6,7 @@ from sardonyx.base.lazy_names import lazy_names
 
 PUBLIC_NAMES = {
     "sardonyx.serve.models.batching": ["Batching"],
+    "sardonyx.serve.models.concatenation": ["Concatenation", "SizeInput"],
     "sardonyx.serve.models.model": ["Control", "Model", "State"],
     "sardonyx.serve.protocol.limits": ["Limits"],
     "sardonyx.serve.server": ["Server"],

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import RequestError
+from sardonyx.serve.models.batching import Batching
+from sardonyx.serve.models.concatenation import Concatenation
 from sardonyx.serve.models.model import Revision, ServedModel
 from sardonyx.serve.protocol.requests import Answer, InferRequest, Output
 
@@ -31,11 +33,6 @@ class Outcome:
     cpu_ns: int = 0
 
 
-def padded_key(key: Any) -> Any:
-    """Return the key of requests that are merged by padding: only types and ranks must be equal."""
-    return None if key is None else tuple((name, dtype, len(sizes)) for name, dtype, sizes in key)
-
-
 def batch_key(request: InferRequest) -> tuple[Any, int]:
     """Return the key of requests that may be merged, and the rows of the request; None for no common rows.
 
@@ -50,6 +47,22 @@ def batch_key(request: InferRequest) -> tuple[Any, int]:
         rows = shape[0]
         key.append((name, array.dtype.num, shape[1:]))
     return (tuple(key), rows) if rows > 0 else (None, max(rows, 1))
+
+
+def merging_key(key: Any, batching: Batching) -> Any:
+    """Return the key of requests that a queue merges: a batch key without the sizes that may differ.
+
+    Args:
+        key: A batch key; None stays None.
+        batching: The options of the model.
+    """
+    if key is None or batching.ragged == "group":
+        return key
+    joined = None if batching.concatenation is None else batching.concatenation.inputs
+    return tuple(
+        (name, dtype, len(sizes) if joined is None else sizes[1:] if name in joined else sizes)
+        for name, dtype, sizes in key
+    )
 
 
 def execute(model: ServedModel, requests: Sequence[InferRequest], rows: int) -> Outcome:
@@ -67,6 +80,8 @@ def execute(model: ServedModel, requests: Sequence[InferRequest], rows: int) -> 
         revision = model.revision
     except Exception as error:  # An edit gave the model an interface that cannot be served.
         return Outcome([error for _ in requests], rows)
+    if revision.concatenation is not None:
+        return _concatenated(model, revision, revision.concatenation, requests, rows, begin)
     if len(requests) == 1:
         return _single(model, revision, requests[0], rows, begin)
     try:
@@ -93,9 +108,31 @@ def execute(model: ServedModel, requests: Sequence[InferRequest], rows: int) -> 
             offset = end
         return Outcome(answers, rows, (merged - begin, ran - merged, time.perf_counter_ns() - ran), cpu)
     except Exception:  # One request may be at fault: the others must not fail with it.
-        apart = [execute(model, [request], 1) for request in requests]
-        cpu = sum(outcome.cpu_ns for outcome in apart)
-        return Outcome([outcome.results[0] for outcome in apart], rows, (0, time.perf_counter_ns() - begin, 0), cpu)
+        return _apart(model, requests, rows, begin)
+
+
+def _apart(model: ServedModel, requests: Sequence[InferRequest], rows: int, begin: int) -> Outcome:
+    outcomes = [execute(model, [request], 1) for request in requests]
+    cpu = sum(outcome.cpu_ns for outcome in outcomes)
+    return Outcome([outcome.results[0] for outcome in outcomes], rows, (0, time.perf_counter_ns() - begin, 0), cpu)
+
+
+def _concatenated(
+    model: ServedModel, revision: Revision, concatenation: Concatenation, requests: Sequence[InferRequest], rows: int,
+    begin: int,
+) -> Outcome:  # fmt: skip
+    cpu = time.thread_time_ns()
+    try:
+        parts = revision.run_concatenated(concatenation, [request.inputs for request in requests])
+        ran, cpu = time.perf_counter_ns(), time.thread_time_ns() - cpu
+        answers: list[Answer | Exception] = []
+        for request, part in zip(requests, parts, strict=True):
+            answers.append(_answer(model, revision, request, part))
+        return Outcome(answers, rows, (0, ran - begin, time.perf_counter_ns() - ran), cpu)
+    except Exception as error:
+        if len(requests) > 1:
+            return _apart(model, requests, rows, begin)
+        return Outcome([error], rows, (0, time.perf_counter_ns() - begin, 0), time.thread_time_ns() - cpu)
 
 
 def _single(model: ServedModel, revision: Revision, request: InferRequest, rows: int, begin: int) -> Outcome:

@@ -7,7 +7,7 @@ import time
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.answer_cache import AnswerCache
-from sardonyx.serve.dispatch.batch import batch_key, padded_key
+from sardonyx.serve.dispatch.batch import batch_key, merging_key
 from sardonyx.serve.dispatch.queue import Entry, Queue
 from sardonyx.serve.dispatch.sequences import Sequences
 from sardonyx.serve.models.model import ServedModel
@@ -39,7 +39,6 @@ class Endpoint:
         self.cache = AnswerCache() if model.model.cached and not model.is_stateful else None
         self._limits = limits
         self._allow_inner = allow_inner
-        self._pads = model.model.batching.ragged == "pad"
 
     @property
     def is_special(self) -> bool:
@@ -69,12 +68,12 @@ class Endpoint:
         key, rows = batch_key(request)
         revision.check(key, request.inputs)
         if self.cache is None:
-            return self.queue.submit(request, done, padded_key(key) if self._pads else key, rows)
+            return self.queue.submit(request, done, merging_key(key, self.model.model.batching), rows)
         return self._infer_cached(self.cache, request, revision.number, done)
 
     def _submit(self, request: InferRequest, done: Done) -> Entry:
         key, rows = batch_key(request)
-        return self.queue.submit(request, done, padded_key(key) if self._pads else key, rows)
+        return self.queue.submit(request, done, merging_key(key, self.model.model.batching), rows)
 
     def _check_outputs(self, request: InferRequest, known: object) -> None:
         names = set()

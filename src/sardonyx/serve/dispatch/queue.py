@@ -190,6 +190,8 @@ class Queue:
         batching = self.model.model.batching
         if key is None or batching.max_delay_us or batching.timeout_us or self._number < self._plain_from:
             return None
+        if batching.concatenation is not None:
+            return None
         limit = self.model.max_rows
         if limit > 1 and (rows > limit or batching.ragged == "pad"):
             return None

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from sardonyx.errors import OptionError
+from sardonyx.serve.models.concatenation import Concatenation
 
 BatchMode = Literal["auto", "off", "force"]
 """Merge requests if a proof holds, never, or without a proof."""
 
-Ragged = Literal["group", "pad"]
-"""Requests of other inner sizes: run apart, or padded with zeros to the largest of the batch."""
+Ragged = Literal["group", "pad", "concat"]
+"""Requests of other inner sizes: run apart, padded with zeros to the largest of the batch, or concatenated."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class Batching:
         max_delay_us: Microseconds that a batch waits for more requests while the model is idle; 0 never waits.
         ragged: Treatment of requests with other inner sizes: ``"group"`` runs equal sizes together; ``"pad"`` is for
             models that ignore zeros at the end, which no proof covers. Sizes of outputs that are named as those of an
-            input are cut to the sizes of the request.
+            input are cut to the sizes of the request. ``"concat"`` is for models that take the values of all requests
+            one after another, see `concatenation`.
         priority_levels: Number of priorities that requests may name; 0 for any.
         default_priority: The priority of requests that name none.
         timeout_us: Microseconds that a request may wait; 0 for no limit.
         allows_timeout: True if requests may name a shorter time.
         queue_requests: Requests that may wait for the model; 0 for the limit of the server.
+        concatenation: The inputs that ``"concat"`` joins, and the inputs that describe their sizes.
 
     Raises:
         OptionError: A value is invalid.
@@ -47,12 +50,16 @@ class Batching:
     timeout_us: int = 0
     allows_timeout: bool = True
     queue_requests: int = 0
+    concatenation: Concatenation | None = None
 
     def __post_init__(self) -> None:
         for name, kind in (("mode", BatchMode), ("ragged", Ragged)):
             if getattr(self, name) not in get_args(kind):
                 expected = ", ".join(map(repr, get_args(kind)))
                 raise OptionError(f"expected one of {expected}, got {getattr(self, name)!r}.", where=f"batching.{name}")
+        if (self.concatenation is None) is (self.ragged == "concat"):
+            expected = "the inputs to join" if self.ragged == "concat" else "no inputs to join"
+            raise OptionError(f"ragged={self.ragged!r} expects {expected}.", where="batching.concatenation")
         if self.max_rows < 1:
             raise OptionError(f"expected at least 1 row, got {self.max_rows}.", where="batching.max_rows")
         for name in ("max_delay_us", "priority_levels", "default_priority", "timeout_us", "queue_requests"):

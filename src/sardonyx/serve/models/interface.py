@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from sardonyx.errors import RequestError, UnsupportedError
 from sardonyx.runtime.model_info import ValueInfo
 from sardonyx.runtime.snapshot import Snapshot
+from sardonyx.serve.models.concatenation import Concatenation
 from sardonyx.serve.protocol import datatypes
 from sardonyx.serve.protocol.datatypes import Datatype, shortened
 
@@ -42,21 +43,26 @@ class Interface:
 
     Args:
         snapshot: The revision.
+        concatenation: The inputs that runs get concatenated; requests have an axis of rows before their axes.
 
     Attributes:
         revision: The number of the revision.
         inputs: The inputs by name; inputs with a default value come last.
         outputs: The outputs by name.
+        computed: Element types of the inputs that the server computes; they are not among `inputs`.
 
     Raises:
-        UnsupportedError: An input or output is not a tensor.
+        UnsupportedError: An input or output is not a tensor, or the model has none of this name.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, concatenation: Concatenation | None = None) -> None:
         self.revision = snapshot.revision
         self.inputs = {info.name: _tensor(info) for info in snapshot.inputs}
         self.inputs |= {info.name: _tensor(info, True) for info in snapshot.defaults}
         self.outputs = {info.name: _tensor(info) for info in snapshot.outputs}
+        self.computed: dict[str, np.dtype[Any]] = {}
+        if concatenation is not None:
+            self._concatenate(concatenation)
         self._required = [name for name, tensor in self.inputs.items() if not tensor.is_optional]
 
     def check(self, feeds: Mapping[str, np.ndarray]) -> None:
@@ -87,12 +93,36 @@ class Interface:
             missing = next(name for name in self._required if name not in feeds)
             raise RequestError("the input is missing.", where=missing)
 
+    def _concatenate(self, concatenation: Concatenation) -> None:
+        """Describe the inputs and outputs as requests have them."""
+        for name in concatenation.inputs:
+            self.inputs[name] = _with_rows(self.inputs, name)
+        for name in concatenation.outputs:
+            self.outputs[name] = _with_rows(self.outputs, name)
+        for size in concatenation.sizes:
+            self.computed[size.input] = _named(self.inputs, size.input).datatype.dtype
+            del self.inputs[size.input]
+
     def described(self) -> dict[str, Any]:
         """Return the inputs and outputs in the form of model metadata."""
         return {
             key: [{"name": t.name, "datatype": t.datatype.name, "shape": t.sizes} for t in tensors.values()]
             for key, tensors in (("inputs", self.inputs), ("outputs", self.outputs))
         }
+
+
+def _named(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    if name not in tensors:
+        raise UnsupportedError(f"expected one of {', '.join(tensors)}.", where=f"concatenation: {name}")
+    return tensors[name]
+
+
+def _with_rows(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return a tensor with an axis of rows before its axes."""
+    tensor = _named(tensors, name)
+    if not tensor.shape or isinstance(tensor.shape[0], int):
+        raise UnsupportedError("expected a first axis of open size.", where=f"concatenation: {name}")
+    return replace(tensor, shape=(None, None, *tensor.shape[1:]))
 
 
 def _tensor(info: ValueInfo, is_optional: bool = False) -> Tensor:

@@ -11,10 +11,11 @@ import numpy as np
 
 from sardonyx.base import background_threads
 from sardonyx.base.thread_priority import lower_priority
-from sardonyx.errors import UnsupportedError
+from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.runtime.session import Session
 from sardonyx.runtime.snapshot import Snapshot
 from sardonyx.serve.models.batching import Batching
+from sardonyx.serve.models.concatenation import Concatenation, Feeds
 from sardonyx.serve.models.interface import Interface
 from sardonyx.serve.models.soundness import PENDING, Verdict, batch_axis_refusal, prove
 from sardonyx.serve.observation.statistics import Statistics
@@ -86,6 +87,10 @@ class Model:
     warmup: Sequence[Mapping[str, np.ndarray]] = ()
     config: Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        if self.batching.concatenation is not None and (self.states or self.controls):
+            raise OptionError("a model with sequences cannot have concatenated inputs.", where="batching.concatenation")
+
 
 class Revision:
     """The facts of one revision that requests need.
@@ -93,6 +98,7 @@ class Revision:
     Args:
         session: The session.
         snapshot: The revision.
+        concatenation: The inputs that runs get concatenated.
 
     Attributes:
         number: The number of the revision.
@@ -100,6 +106,7 @@ class Revision:
         interface: Its inputs and outputs.
         verdict: The verdict on batching.
         has_loops: True if the time and memory of a run may depend on values.
+        concatenation: The inputs that runs get concatenated.
         accepted: The sizes of calls that ran within the limits.
         checked: Batch keys of requests that fit the interface, for models whose first axis is open.
 
@@ -107,10 +114,11 @@ class Revision:
         UnsupportedError: An input or output is not a tensor.
     """
 
-    def __init__(self, session: Session, snapshot: Snapshot) -> None:
+    def __init__(self, session: Session, snapshot: Snapshot, concatenation: Concatenation | None = None) -> None:
         self.number = snapshot.revision
         self.snapshot = snapshot
-        self.interface = Interface(snapshot)
+        self.interface = Interface(snapshot, concatenation)
+        self.concatenation = concatenation
         self.has_loops: bool = snapshot.remembered("loops", lambda: _has_loops(snapshot))
         self.accepted: set[Any] = set()
         self.checked: set[Any] = set()
@@ -134,7 +142,12 @@ class Revision:
     def prove(self, session: Session) -> None:
         """Decide if requests of this revision may be merged."""
         if self.verdict is PENDING:
-            self.verdict = prove(session, self.snapshot, self.interface)
+            self.verdict = prove(session, self.snapshot, self.interface, self.concatenation)
+
+    def run_concatenated(self, concatenation: Concatenation, requests: Sequence[Feeds]) -> list[list[np.ndarray]]:
+        """Run once for requests whose inputs are concatenated; return the outputs of each request."""
+        results = self.run(concatenation.merged(requests, self.interface.computed))
+        return concatenation.divided(dict(zip(self.interface.outputs, results, strict=True)), requests)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[Any]:
         """Run once: within the limits of the session for sizes not seen before, else directly."""
@@ -174,10 +187,14 @@ class ServedModel:
         self.retired = False
         self._lock = threading.Lock()
         self._proving = False
-        self._revision = Revision(self.session, self.session.snapshot())
+        self._concatenation = model.batching.concatenation
+        self._revision = Revision(self.session, self.session.snapshot(), self._concatenation)
         self._revision.prove(self.session)
         for feeds in model.warmup:
-            self._revision.run(feeds)
+            if self._concatenation is not None:
+                self._revision.run_concatenated(self._concatenation, [feeds])
+            else:
+                self._revision.run(feeds)
 
     @property
     def revision(self) -> Revision:
@@ -191,7 +208,7 @@ class ServedModel:
         with self._lock:
             snapshot = self.session.snapshot()
             if snapshot.revision > self._revision.number:
-                self._revision = Revision(self.session, snapshot)
+                self._revision = Revision(self.session, snapshot, self._concatenation)
                 if self._revision.verdict is PENDING and self.model.batching.mode == "auto" and not self._proving:
                     self._proving = True
                     background_threads.start("sardonyx-prove", self._prove)

@@ -10,6 +10,7 @@ import numpy as np
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime.session import Session
 from sardonyx.runtime.snapshot import Snapshot
+from sardonyx.serve.models.concatenation import Concatenation
 from sardonyx.serve.models.interface import Interface
 
 BATCH_SIZES = (2, 3, 5)
@@ -17,6 +18,9 @@ BATCH_SIZES = (2, 3, 5)
 
 _SIZES = (4, 8, 1, 2, 16, 32, 64)
 """Open inner sizes that are tried: small ones, because a proof needs no typical sizes, and 32 * h may be declared."""
+
+_POOL = 8
+"""Open sizes of the draw from which values of concatenated rows are taken."""
 
 _ELEMENTS = 1 << 24
 """Largest drawn input; a model that runs at larger sizes alone is not proved."""
@@ -69,13 +73,16 @@ def batch_axis_refusal(interface: Interface) -> str:
     return ""
 
 
-def prove(session: Session, snapshot: Snapshot, interface: Interface) -> Verdict:
+def prove(
+    session: Session, snapshot: Snapshot, interface: Interface, concatenation: Concatenation | None = None
+) -> Verdict:
     """Decide if requests of a revision may be merged; the verdict on an unedited model is stored for later processes.
 
     Args:
         session: The session, for the names of open sizes.
         snapshot: The revision.
-        interface: Its inputs and outputs.
+        interface: Its inputs and outputs, as requests have them.
+        concatenation: The inputs that runs get concatenated.
     """
     if refusal := batch_axis_refusal(interface):
         return Verdict(False, refusal)
@@ -90,7 +97,14 @@ def prove(session: Session, snapshot: Snapshot, interface: Interface) -> Verdict
                 verdict = _compared(lambda feeds: snapshot.run(None, feeds), drawn, counts, interface)
         return verdict.is_sound, verdict.reason
 
+    def concatenated() -> tuple[bool, str]:
+        assert concatenation is not None
+        verdict = _concatenated(session, snapshot, interface, concatenation)
+        return verdict.is_sound, verdict.reason
+
     try:
+        if concatenation is not None:
+            return Verdict(*snapshot.remembered(f"batching by {concatenation}", concatenated))
         return Verdict(*snapshot.remembered("batching", compared))
     except SardonyxError as error:
         return Verdict(False, f"the proof failed: {error}"[:300])
@@ -154,6 +168,47 @@ def _drawn_rows(array: np.ndarray, kind: str) -> np.ndarray:
         np.reshape(np.arange(len(array)) % 2 == 0, each_row), drawn, array.min() if kind == "outlying" else array
     )
     return np.asarray(rows.astype(array.dtype))
+
+
+_LENGTHS = (3, 1, 5, 2)
+"""Lengths of the rows of concatenated inputs in the proof."""
+
+
+def _concatenated(session: Session, snapshot: Snapshot, interface: Interface, concatenation: Concatenation) -> Verdict:
+    """Compare a run of concatenated rows of unlike lengths with a run of each row."""
+    from sardonyx.runtime.profiling.profile import drawn_feeds
+
+    _, names = drawn_feeds(snapshot.model, session, {})
+    pool, _ = drawn_feeds(snapshot.model, session, dict.fromkeys(names, _POOL))
+    rng = np.random.default_rng(0)
+
+    def run(rows: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
+        results = snapshot.run(None, concatenation.merged(rows, interface.computed))
+        return concatenation.divided(dict(zip(interface.outputs, results, strict=True)), rows)
+
+    for factors in ((1.0,) * len(_LENGTHS), *_FACTORS.values()):
+        rows = []
+        for length, factor in zip(_LENGTHS, factors, strict=False):
+            row = {}
+            for tensor in interface.inputs.values():
+                if tensor.is_optional:
+                    continue
+                values = np.asarray(pool[tensor.name])
+                inner = (length, *values.shape[1:]) if tensor.name in concatenation.inputs else values.shape[1:]
+                drawn = rng.choice(values.reshape(-1), (1, *inner))
+                is_float = drawn.dtype.kind in "fV" and drawn.dtype != object
+                with np.errstate(over="ignore"):
+                    row[tensor.name] = (drawn.astype(np.float64) * factor).astype(drawn.dtype) if is_float else drawn
+            rows.append(row)
+        merged, apart = run(rows), [run([row])[0] for row in rows]
+        for index, tensor in enumerate(interface.outputs.values()):
+            for result, expected in zip(merged, apart, strict=True):
+                tolerance = _TOLERANCES.get(tensor.datatype.name, 0.0)
+                if result[index].shape != expected[index].shape:
+                    return Verdict(False, f"output {tensor.name} of concatenated rows has other sizes than apart")
+                if not _equal(result[index], expected[index], tolerance):
+                    return Verdict(False, f"output {tensor.name} of concatenated rows differs from rows apart")
+    return Verdict(True)
 
 
 def _compared(run: Run, rows: Mapping[str, np.ndarray], counts: Sequence[int], interface: Interface) -> Verdict:

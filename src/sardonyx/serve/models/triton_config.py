@@ -12,6 +12,7 @@ import numpy as np
 
 from sardonyx.errors import ModelFileError, UnsupportedError
 from sardonyx.serve.models.batching import Batching
+from sardonyx.serve.models.concatenation import Concatenation, SizeInput, SizeKind
 from sardonyx.serve.models.model import Control, State
 from sardonyx.serve.protocol.datatypes import DATATYPES
 from sardonyx.serve.protocol.messages import message_class
@@ -135,6 +136,9 @@ def _policy(policy: Any) -> tuple[Any, ...]:
 def _batching(config: Any) -> Batching:
     if config.max_batch_size < 0:
         raise ModelFileError(f"expected max_batch_size of at least 0, got {config.max_batch_size}.", where=config.name)
+    concatenation = _concatenation(config)
+    if concatenation is not None and config.max_batch_size == 0:
+        raise ModelFileError("expected max_batch_size above 0 for inputs of ragged batches.", where=config.name)
     if config.max_batch_size == 0 and not config.HasField("dynamic_batching"):
         # The owner says that the first axis is none of the batch; a proof on samples does not overrule this.
         return Batching(mode="off")
@@ -149,7 +153,29 @@ def _batching(config: Any) -> Batching:
         timeout_us=queue.default_timeout_microseconds,
         allows_timeout=queue.allow_timeout_override or not queue.default_timeout_microseconds,
         queue_requests=queue.max_queue_size,
+        ragged="group" if concatenation is None else "concat",
+        concatenation=concatenation,
     )
+
+
+_SIZE_KINDS: Sequence[SizeKind] = ("counts", "ends", "offsets", "longest", "shapes", "flat_shapes")
+"""Kinds of inputs that the server computes, by their number in configurations."""
+
+
+def _concatenation(config: Any) -> Concatenation | None:
+    inputs = [part.name for part in config.input if part.allow_ragged_batch]
+    sizes: list[SizeInput] = []
+    outputs: dict[str, str] = {}
+    for part in (*config.batch_input, *config.batch_output):
+        if len(part.source_input) != 1 or not part.target_name:
+            raise ModelFileError("expected a target and one source of a batch input or output.", where=config.name)
+    for part in config.batch_input:
+        if not 0 <= part.kind < len(_SIZE_KINDS):
+            raise UnsupportedError(f"unknown kind of batch input {part.kind}.", where=config.name)
+        sizes += [SizeInput(name, _SIZE_KINDS[part.kind], part.source_input[0]) for name in part.target_name]
+    for part in config.batch_output:
+        outputs |= dict.fromkeys(part.target_name, part.source_input[0])
+    return Concatenation(inputs, sizes, outputs) if inputs or sizes or outputs else None
 
 
 _TYPES = [
