@@ -166,6 +166,14 @@ def test_bad_input_is_refused_before_the_first_step(case: str) -> None:
     assert tried in ([], ["original"])
 
 
+def test_a_model_whose_work_is_unknown_comes_back() -> None:
+    text = '<ir_version: 10, opset_import: ["": 21]> g (string[N] x) => (string[N] y) { y = StringNormalizer(x) }'
+    data = {"x": np.array(["A", "b"])}
+    result = sardonyx.compress(onnx.parser.parse_model(text), data, trials=2, measured=False)
+    assert result.report.plan == "original"
+    assert "1.000" in page_of("net", result.report)
+
+
 def test_the_package_is_also_the_function() -> None:
     import inspect
 

@@ -50,6 +50,17 @@ def test_every_part_of_a_run_is_there(session: sardonyx.Session) -> None:
     json.dumps(actual.as_dict())
 
 
+@pytest.mark.parametrize(
+    "graph", ["net () => (float[2] y) { y = Constant<value_floats = [1.0, 2.0]>() }", "net (float[N] x) => () { }"]
+)
+def test_a_model_without_computations_has_an_empty_profile(graph: str) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> {graph}')
+    session = sardonyx.Session(model, compile="wait")
+    feeds = {value.name: np.ones(3, np.float32) for value in session.get_inputs()}
+    profile = session.profile(feeds, runs=2)
+    assert profile.kernels == () and profile.seconds >= 0
+
+
 def test_a_run_after_it_gives_the_same(session: sardonyx.Session) -> None:
     before = session.run(None, {"x": X})
     session.profile({"x": X}, runs=1)

@@ -46,6 +46,8 @@ def read_archive(path: Path, inputs: Sequence[ir.Value]) -> Iterator[Mapping[str
                 str(value.name): _Column(stack.enter_context(archive.open(members[str(value.name)])), _batch(value))
                 for value in inputs
             }
+            if not columns:
+                raise OptionError("the model has no inputs, so that no sample can be read.", where=str(path))
             counts = {column.count for column in columns.values()}
             if len(counts) != 1 or not min(counts):
                 raise OptionError("expected the same number of samples in axis 0 of every array.", where=str(path))

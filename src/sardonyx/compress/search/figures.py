@@ -78,6 +78,10 @@ class Figures:
     is_energy_measured: bool
     slower: tuple[float, float] | None = None
 
+    def time_share(self, first: Figures) -> float:
+        """Return the time over that of another model; 1 if the cost model knows no work of it, as of strings."""
+        return self.seconds / first.seconds if first.seconds else 1.0
+
 
 def file_bytes(model: ir.Model) -> int:
     """Return the bytes of the file of a model, with its external data."""

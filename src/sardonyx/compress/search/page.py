@@ -102,7 +102,7 @@ def _pictures(report: CompressionReport, metric: str | None) -> str:
     first = report.original
     shares: dict[str, Share] = {
         f"{label} by share of size": lambda figures: figures.size / first.size,
-        f"{label} by share of time": lambda figures: figures.seconds / first.seconds,
+        f"{label} by share of time": lambda figures: figures.time_share(first),
     }
     return "".join(_scatter(report, trials, metric, share, title) for title, share in shares.items())
 
@@ -166,7 +166,7 @@ def _trials(report: CompressionReport, metric: str | None, only_front: bool) -> 
                 continue
             sqnr = "" if trial.sqnr is None else f"{trial.sqnr:.1f}"
             value = "" if trial.metric is None else f"{report.shown(trial.metric):.4g}"
-            share = f"{trial.figures.seconds / first.seconds:.3f}"
+            share = f"{trial.figures.time_share(first):.3f}"
             yield trial.label + mark, size(trial.figures.size), share, sqnr, value, ""
 
     head = ("plan", "file", "share of time", "worst SQNR, dB", metric or "metric", "failure")

@@ -181,7 +181,7 @@ class Search:
         """Return the order of trials: broken limits, then the product of the shares of size and time, then accuracy."""
         assert trial.figures is not None and self.original.figures is not None
         first = self.original.figures
-        share = trial.figures.size / first.size * (trial.figures.seconds / first.seconds)
+        share = trial.figures.size / first.size * trial.figures.time_share(first)
         excess = sum(math.log(value / limit) for value, limit in self._limited(trial) if value > limit)
         loss = -(trial.metric if trial.metric is not None else (trial.sqnr or 0.0))
         # Times differ from run to run: shares within a thousandth are equal, and fewer steps win.

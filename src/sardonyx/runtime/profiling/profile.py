@@ -335,7 +335,9 @@ def _part_time(part: Part, seconds: float) -> PartTime:
 
 
 def _length(recorder: Recorder) -> int:
-    return max(span.end for span in recorder.spans) - min(span.begin for span in recorder.spans)
+    """Return the time from the first begin to the last end; 0 of a model without computations."""
+    spans = recorder.spans
+    return max(span.end for span in spans) - min(span.begin for span in spans) if spans else 0
 
 
 def _events(spans: Sequence[Span], kernels: Sequence[KernelTime], numbers: Mapping[int, int]) -> tuple[Event, ...]:
