@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,6 +19,12 @@ def test_arrays_are_read_by_name(tmp_path: Path) -> None:
         "x": (np.dtype(np.int64), (3,)),
         "y": (np.dtype(np.float32), (0, 2)),
     }
+
+
+def test_bfloat16_is_read_though_numpy_stores_bytes_without_a_type(tmp_path: Path) -> None:
+    x = np.array([1, -2.5], ml_dtypes.bfloat16)
+    np.savez(tmp_path / "a.npz", x=x)
+    np.testing.assert_array_equal(read_named_arrays(tmp_path / "a.npz")["x"], x, strict=True)
 
 
 @pytest.mark.parametrize(

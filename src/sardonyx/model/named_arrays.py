@@ -5,7 +5,9 @@ from __future__ import annotations
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from sardonyx.errors import ModelFileError
@@ -34,7 +36,12 @@ def read_named_arrays(path: Path) -> dict[str, np.ndarray]:
         raise ModelFileError(problem, where=str(path), remedy=_REMEDY) from error
 
 
+def true_dtype(stored: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the element type of a stored array: bfloat16 for two bytes without a type, as numpy writes bfloat16."""
+    return np.dtype(ml_dtypes.bfloat16) if stored == np.dtype("V2") else stored
+
+
 def _array(stored: object, name: str, path: Path) -> np.ndarray:
     if isinstance(stored, np.ndarray):
-        return stored
+        return stored.view(true_dtype(stored.dtype))
     raise ModelFileError(f"the entry '{name}' is not an array.", where=str(path), remedy=_REMEDY)

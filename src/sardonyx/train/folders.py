@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from sardonyx.errors import MissingDependencyError, ModelFileError, OptionError
+from sardonyx.model.named_arrays import true_dtype
 
 _IMAGES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".webp"})
 
@@ -69,7 +70,8 @@ class LabeledFiles:
 def _read(path: Path) -> np.ndarray:
     try:
         if path.suffix.lower() == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False))
+            array = np.asarray(np.load(path, allow_pickle=False))
+            return array.view(true_dtype(array.dtype))
         try:
             from PIL import Image
         except ImportError as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -45,6 +46,17 @@ def test_an_archive_is_read_row_by_row(tmp_path: Path, compressed: bool, order: 
     (np.savez_compressed if compressed else np.savez)(tmp_path / "data.npz", x=x)
     samples = list(read_samples(tmp_path / "data.npz", model_of(ONE)))
     assert [sample["x"].tolist() for sample in samples] == [[row] for row in x.tolist()]
+
+
+def test_bfloat16_of_archives_and_folders_keeps_its_type(tmp_path: Path) -> None:
+    model = model_of(ONE.replace("float[", "bfloat16["))
+    x = np.ones((2, 3), ml_dtypes.bfloat16)
+    (tmp_path / "folder").mkdir()
+    np.savez(tmp_path / "data.npz", x=x)
+    np.save(tmp_path / "folder" / "0.npy", x[:1])
+    for source in ("data.npz", "folder"):
+        sample = next(iter(read_samples(tmp_path / source, model)))
+        np.testing.assert_array_equal(sample["x"], x[:1], strict=True)
 
 
 def test_an_archive_with_a_fixed_batch_has_several_rows_a_sample(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import ModelFileError, OptionError
+from sardonyx.model.named_arrays import true_dtype
 
 _PREFIX = "in::"
 """Prefix of the names of inputs in archives that also hold outputs."""
@@ -75,6 +76,7 @@ class _Column:
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, is_fortran, self._dtype = read(stream)
+        self._dtype = true_dtype(self._dtype)
         if self._dtype.hasobject:
             raise ValueError("arrays of objects are not read")
         self._shape = tuple(shape)

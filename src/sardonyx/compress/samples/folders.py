@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sardonyx.errors import MissingDependencyError, ModelFileError, OptionError
+from sardonyx.model.named_arrays import true_dtype
 
 IMAGES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 AUDIO = frozenset({".wav"})
@@ -63,9 +64,11 @@ def read_file(path: Path) -> np.ndarray | Recording | Mapping[str, np.ndarray]:
         if suffix in AUDIO:
             return _recording(path)
         if suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False))
+            array = np.asarray(np.load(path, allow_pickle=False))
+            return array.view(true_dtype(array.dtype))
         with np.load(path, allow_pickle=False) as stored:
-            return {name.removeprefix("in::"): stored[name] for name in stored.files}
+            arrays = {name.removeprefix("in::"): stored[name] for name in stored.files}
+            return {name: array.view(true_dtype(array.dtype)) for name, array in arrays.items()}
     except (OSError, ValueError, EOFError, wave.Error, zipfile.BadZipFile) as error:
         raise ModelFileError(f"cannot be read as a sample: {error}", where=str(path)) from error
 
