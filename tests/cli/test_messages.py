@@ -76,6 +76,8 @@ def test_an_unknown_name_or_size_is_an_invalid_request(run: Run, two_layers: Pat
     verb, *options = arguments
     outcome = run(verb, two_layers, *options, "-o", two_layers.with_name("out.onnx"))
     assert outcome.code == 2, outcome.err
+    option = next((word for word in options if word.startswith("--")), "")
+    assert option in outcome.err
 
 
 def test_messages_name_no_functions_of_python(run: Run, tmp_path: Path) -> None:
@@ -103,6 +105,13 @@ def test_errors_that_onnx_finds_name_the_inputs(run: Run, tmp_path: Path, node: 
     assert outcome.code == 1
     assert outcome.out.count(REFUSED[node]) == 1
     assert "schema(" not in outcome.out and "typestr" not in outcome.out and "merge shape" not in outcome.out
+
+
+def test_a_domain_without_import_is_reported_once(run: Run, tmp_path: Path) -> None:
+    text = "g (float[2] x) => (float[2] y) { a = Relu (x)  y = ai.onnx.ml.Normalizer (a) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), tmp_path / "bad.onnx")
+    (finding,) = run("check", tmp_path / "bad.onnx", "--json").json["findings"]
+    assert finding["code"] == "opset-missing"
 
 
 def test_positions_of_inputs_in_texts_of_onnx_are_names() -> None:
@@ -154,6 +163,8 @@ def test_more_arguments_than_model_and_output_are_refused(run: Run, two_layers: 
     assert run("convert", two_layers, tmp_path / "a.onnx", tmp_path / "b.onnx").code == 2
     assert run("convert", two_layers, tmp_path / "a.onnx", "-o", tmp_path / "b.onnx").code == 2
     assert run("info", two_layers, "--nope").code == 2
+    refused = run("set-shape", two_layers, tmp_path / "a.onnx", "surplus")
+    assert refused.code == 2 and "surplus" in refused.err and "--output" not in refused.err
     assert not (tmp_path / "a.onnx").exists() and not (tmp_path / "b.onnx").exists()
 
 

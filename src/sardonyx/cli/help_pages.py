@@ -13,6 +13,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sardonyx.errors import OptionError
+
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of errors of the command line."""
 
@@ -40,6 +42,8 @@ class VerbCommand(TyperCommand):
             options, words = self._parsed(ctx, args)
         except _UsageError:
             return super().parse_args(ctx, args)  # Raises the same error, with the text of the verb.
+        if extra := words[1 if "output" in options else 2 :]:
+            raise _UsageError(f"Got unexpected extra argument(s) ({' '.join(extra)})", ctx)
         if len(words) == 2 and "output" not in options:
             for at in (i for i, word in enumerate(args) if word == words[1]):
                 named = [*args[:at], "--output", words[1], *args[at + 1 :]]
@@ -47,6 +51,21 @@ class VerbCommand(TyperCommand):
                     if self._parsed(ctx, named) == ({**options, "output": words[1]}, words[:1]):
                         return super().parse_args(ctx, named)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; an error of an option names the option as the command line spells it.
+
+        Raises:
+            OptionError: An option has an invalid value.
+        """
+        try:
+            return super().invoke(ctx)
+        except OptionError as error:
+            options = {p.name: p.opts for p in self.get_params(ctx) if p.param_type_name == "option"}
+            spelling = next((opt for opt in options.get(error.where, ()) if opt.startswith("--")), None)
+            if spelling is None:
+                raise
+            raise type(error)(error.problem, where=spelling, remedy=error.remedy) from error
 
     def _parsed(self, ctx: Any, args: list[str]) -> tuple[dict[str, Any], list[str]]:
         """Return the values of options, and the arguments in order."""

@@ -97,7 +97,8 @@ def _findings(source: Source, target: Target | None, lint: bool) -> Iterator[Fin
     if not codes & _UNSAFE_FOR_CPP:
         findings += check_with_onnx(model, codes)
     if not codes & _NOT_INFERABLE:
-        typed = list(check_types(model))
+        missing = {item.where for item in findings if item.code == "opset-missing"}
+        typed = [item for item in check_types(model) if item.code != "opset-missing" or item.where not in missing]
         reasons = {(item.code, item.where): item.reason for item in typed}
         # Inference repeats findings of the checker, with the types of the inputs.
         findings = [x for x in findings if not reasons.get((x.code, x.where), "").startswith(x.reason)]
