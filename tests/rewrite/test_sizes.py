@@ -13,11 +13,12 @@ from sardonyx import model as model_io
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import product
 from sardonyx.rewrite import evaluate, inference
-from sardonyx.rewrite.sizes import Sizes, at_least, equal, parsed, quotient
+from sardonyx.rewrite.sizes import Sizes, at_least, equal, inferred_size, parsed
 from tests.random_cases import cases
 from tests.rewrite.models import INT64, info, model, node
 
 BINARY = ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")
+COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 
 @st.composite
@@ -25,11 +26,11 @@ def arithmetic(draw: st.DrawFn) -> onnx.ModelProto:
     """A graph of integer vectors made of the shape of ``x``, every one of them an output."""
     nodes = [node("Shape", ["x"], ["s"])]
     lengths = {"s": 3}
-    weights = {f"c{k}": np.array([k]) for k in (1, 2, 3, 5)}
+    weights = {f"c{k}": np.array([k]) for k in (0, 1, 2, 3, 5)}
     weights.update({f"i{k}": np.array([k]) for k in (0, 4)})
     for step in range(draw(st.integers(1, 7))):
         name, first = f"t{step}", draw(st.sampled_from(sorted(lengths)))
-        kind = draw(st.sampled_from(["gather", "slice", "concat", "binary", "constant", "prod", "sum"]))
+        kind = draw(st.sampled_from(["gather", "slice", "concat", "binary", "constant", "compare", "prod", "sum"]))
         if kind == "gather":
             weights[f"g{step}"] = np.array(
                 draw(st.lists(st.integers(-lengths[first], lengths[first] - 1), min_size=1, max_size=3))
@@ -51,6 +52,11 @@ def arithmetic(draw: st.DrawFn) -> onnx.ModelProto:
             operator = draw(st.sampled_from(BINARY))
             nodes.append(node(operator, [first, f"c{draw(st.sampled_from([1, 2, 3, 5]))}"], [name]))
             lengths[name] = lengths[first]
+        elif kind == "compare":
+            second = draw(st.sampled_from(["c0", "c1", "c2", *(n for n in sorted(lengths) if lengths[n] == 1)]))
+            nodes.append(node(draw(st.sampled_from(COMPARISONS)), [first, second], [f"{name}_holds"]))
+            nodes.append(node("Cast", [f"{name}_holds"], [name], to=INT64))
+            lengths[name] = lengths[first]
         else:
             nodes.append(node("ReduceProd" if kind == "prod" else "ReduceSum", [first], [name], keepdims=1))
             lengths[name] = 1
@@ -59,7 +65,7 @@ def arithmetic(draw: st.DrawFn) -> onnx.ModelProto:
 
 
 @settings(max_examples=cases(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(arithmetic(), st.integers(1, 9), st.integers(1, 9))
+@given(arithmetic(), st.integers(0, 9), st.integers(0, 9))
 def test_expressions_agree_with_execution(proto: onnx.ModelProto, a: int, b: int) -> None:
     try:
         actual = evaluate.evaluate(proto, {"x": np.zeros((a, b, 4), np.float32)})
@@ -108,13 +114,14 @@ def test_sizes_of_generated_names_are_inferred_again() -> None:
 
 @pytest.mark.parametrize(
     ("a", "b", "known"),
-    [("n", "n", True), ("n+1", "n", True), ("n", "m", None), ("n", "n+1", False), ("2*n", "n", True)],
+    [("n", "n", True), ("n+1", "n", True), ("n", "m", None), ("n", "n+1", False), ("2*n", "n", True), ("n", "1", None)],
 )
-def test_at_least_holds_for_all_sizes_from_one_on(a: str, b: str, known: bool | None) -> None:
+def test_at_least_holds_for_all_sizes_from_zero_on(a: str, b: str, known: bool | None) -> None:
     assert at_least(parsed(a), parsed(b)) is known
 
 
 def test_products_and_quotients_cancel() -> None:
     n, m = parsed("n"), parsed("m")
-    assert quotient(product([n, m, 4]), product([m, 2])) == parsed("2*n")
+    assert inferred_size(product([n, m, 4]), product([m, 2])) == parsed("2*n")
+    assert inferred_size(n, product([m, 0])) is None
     assert equal(product([n, m]), product([m, n])) is True

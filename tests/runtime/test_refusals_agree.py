@@ -396,3 +396,44 @@ DROPPED = """g (float[A] x) => (float y)
 )
 def test_a_shape_that_does_not_fit_is_refused_before_another_shape(text: str, feeds: dict[str, Any]) -> None:
     assert outcomes(model_of(text), feeds) == [ShapeError, ShapeError]
+
+
+EMPTY = "g (float[N, 3] x) => (float y) <int64[1] none = {0}, int64[1] one = {1}, int64[1] three = {3}> "
+COUNTS = EMPTY + "{ n = Shape <start = 0, end = 1> (x)  "
+ROWS = COUNTS + "m = Max (n, one)  t = Concat <axis = 0> (m, three)  "
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (COUNTS + "is = Equal (n, none)  y = Cast <to = 1> (is) }", [1]),
+        (COUNTS + "is = Greater (n, none)  y = Cast <to = 1> (is) }", [0]),
+        (COUNTS + "is = LessOrEqual (one, n)  y = Where (is, one, three) }", [3]),
+        (COUNTS + "m = Max (n, one)  is = Equal (m, n)  y = Cast <to = 1> (is) }", [0]),
+        (ROWS + "y = ConstantOfShape (t) }", [[0, 0, 0]]),
+        (ROWS + "y = Expand (x, t) }", np.zeros((0, 3))),
+        (ROWS + "y = Reshape (x, t) }", None),
+        (EMPTY + "{ a = Slice (x, none, one, none)  s = Shape (a)  y = Cast <to = 1> (s) }", [0, 3]),
+        (EMPTY + "{ a = Slice (x, none, one, none)  y = Squeeze (a, none) }", None),
+        (EMPTY + "{ a = Slice (x, one, three, none)  b = Concat <axis = 0> (a, a)  y = Add (b, x) }", np.zeros((0, 3))),
+    ],
+)
+def test_a_size_of_0_is_a_size(text: str, expected: Any) -> None:
+    """Shape arithmetic decides nothing that holds for other sizes alone."""
+    model, feeds = model_of(text), {"x": np.zeros((0, 3), F)}
+    results = outcomes(model, feeds)
+    if expected is None:
+        assert results == [ShapeError, ShapeError]
+        return
+    results.append(Session(optimize(model, verify=False).model, compile="off").run(None, feeds))
+    for (answer,) in results:
+        np.testing.assert_array_equal(answer, expected)
+        assert answer.shape == np.shape(expected)
+
+
+def test_no_size_is_inferred_beside_a_0_that_copies_nothing() -> None:
+    """With ``allowzero``, a second Reshape does not hide the error."""
+    text = """g (float[M, K] x) => (float y) <int64[1] rest = {-1}, int64[1] at = {0}>
+      { s = Shape (x)  m = Gather (s, at)
+        t = Concat <axis = 0> (rest, m)  u = Reshape <allowzero = 1> (x, t)  y = Reshape (u, rest) }"""
+    assert outcomes(model_of(text), {"x": np.zeros((0, 3), F)}) == [ShapeError, ShapeError]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.core.dim import POSITIVE, Dim, Size, dim_min, product, simplify
+from sardonyx.core.dim import Dim, Size, dim_min, product
 from sardonyx.core.dim import symbols as algebra_symbols
 from sardonyx.core.ir.graph import DEFINED
 from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
@@ -21,7 +21,7 @@ from sardonyx.model import types as model_types
 from sardonyx.ops import inference as operator_inference
 from sardonyx.ops.inference import UNNAMED
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.sizes import Sizes, at_least, equal, parsed, quotient
+from sardonyx.rewrite.sizes import Sizes, at_least, equal, inferred_size, parsed
 from sardonyx.rewrite.structure import is_evidently_sound, require_structure
 
 FAR = 1 << 30
@@ -239,9 +239,10 @@ def _reshaped(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
         if dims is None:
             return None
         total, rest = product(dims), product([size for size in target if size != -1])
-        if at_least(rest, 1) is not True:
+        inferred = inferred_size(total, rest)
+        if inferred is None:
             return None
-        target[target.index(-1)] = quotient(total, rest)
+        target[target.index(-1)] = inferred
     return tuple(target)
 
 
@@ -254,14 +255,19 @@ def _broadcast(a: tuple[Size, ...], b: tuple[Size, ...]) -> tuple[Size, ...] | N
             out.append(y)
         elif y == 1 or equal(x, y) is True or isinstance(x, int):
             out.append(x)
-        elif isinstance(y, int) or at_least(y, x) is True:
-            # Given x <= y, either x == y or x is 1: no other pair broadcasts.
+        elif isinstance(y, int) or _covers(y, x):
             out.append(y)
-        elif at_least(x, y) is True:
+        elif _covers(x, y):
             out.append(x)
         else:
             return None
     return tuple(out)
+
+
+def _covers(larger: Size, smaller: Size) -> bool:
+    """Return True if two sizes, if they broadcast, certainly give the larger; 0 and 1 give 0."""
+    # Given x <= y, either x == y or x is 1: no other pair broadcasts but 0 and 1.
+    return at_least(larger, smaller) is True and (at_least(larger, 2) is True or at_least(smaller, 1) is True)
 
 
 def _sliced(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
@@ -385,7 +391,7 @@ def _annotate_value(
 def _named_size(size: Dim, value: ir.Value, axis: int, names: dict[str, Size]) -> int | str:
     unnamed = [symbol for symbol in size.symbols() if symbol.startswith(DEFINED)]
     if not unnamed:
-        return _plainest(size)
+        return str(size)
     for symbol in unnamed:
         if symbol not in names:
             names[symbol] = Dim.symbol(f"?{value.name}.{axis}" + f".{symbol[1:]}" * (len(unnamed) > 1))
@@ -394,21 +400,6 @@ def _named_size(size: Dim, value: ir.Value, axis: int, names: dict[str, Size]) -
     except SizeLimitError:
         # Value names are longer than symbols, so the expression may exceed the limit: one name replaces it everywhere.
         return str(names.setdefault(str(size), Dim.symbol(f"?{value.name}.{axis}.whole")))
-
-
-@functools.lru_cache(maxsize=4096)
-def _plainest(size: Dim) -> int | str:
-    """Return a size over declared names simplified under the assumption that no name is 0.
-
-    Rules compare sizes under the same assumption, but match literal numbers.
-    """
-    if size.depth:
-        try:
-            simplified = simplify(size, POSITIVE)
-        except ShapeError:
-            return str(size)  # The sizes never broadcast; inference did not raise, so the run does.
-        return simplified if isinstance(simplified, int) else str(simplified)
-    return str(size)
 
 
 def ir_type(kind: Type) -> ir.TypeProtocol:

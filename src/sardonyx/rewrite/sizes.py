@@ -304,22 +304,29 @@ def _elementwise(
 
 
 def at_least(a: Size, b: Size) -> bool | None:
-    """Return True if ``a >= b`` for all sizes, False if never, None if unknown; symbols are at least 1."""
+    """Return True if ``a >= b`` for all sizes, False if for none, None if unknown; a symbol may be 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a >= b
-    return algebra.at_least(a, b, POSITIVE)
+    return algebra.at_least(a, b)
 
 
 def equal(a: Size, b: Size) -> bool | None:
-    """Return True if two sizes are certainly equal, False if certainly different, else None."""
+    """Return True if two sizes are certainly equal, False if certainly different, else None; a symbol may be 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
-    return a is b or algebra.equal(a, b, POSITIVE)
+    return a is b or algebra.equal(a, b)
 
 
-def quotient(a: Size, b: Size) -> Size:
-    """Return ``a // b``; symbols are at least 1, so that common factors cancel."""
-    return algebra.floor_div(a, b, POSITIVE)
+def inferred_size(total: Size, rest: Size) -> Size | None:
+    """Return the size for which a Reshape writes −1, or None if unknown; common factors of the sizes cancel.
+
+    Sound where a symbol is 0: a copied size cancels in a Reshape too, and a 0 without a size to copy is an error there.
+    Only a computed 0 at an axis of another size, which copies that size, gives an empty tensor of another shape;
+    compiled code has a guard for it.
+    """
+    if algebra.at_least(rest, 1, POSITIVE) is not True:
+        return None
+    return algebra.floor_div(total, rest, POSITIVE)
 
 
 def _divide(a: Size, b: Size) -> Size | None:
@@ -328,9 +335,10 @@ def _divide(a: Size, b: Size) -> Size | None:
             return None
         magnitude = abs(a) // abs(b)
         return magnitude if (a >= 0) == (b >= 0) else -magnitude
-    # ONNX divides toward zero, Dim toward minus infinity: equal only if nothing is negative.
+    # ONNX divides toward zero, Dim toward minus infinity: equal only if nothing is negative. A divisor that may be 0
+    # ends a run with an error, which a folded division would hide.
     if at_least(a, 0) is True and at_least(b, 1) is True:
-        return quotient(a, b)
+        return algebra.floor_div(a, b)
     return None
 
 

@@ -55,6 +55,10 @@ def _reshape_to(x: Tensor, target: Sequence[Size], allowzero: int) -> Tensor:
         )
     if not allowzero:
         _require_sizes_or_copies(x, target, bool(open_axes))
+    elif open_axes:
+        for i, size in enumerate(target):
+            if not isinstance(size, int):
+                L.at_most(x, 1, size, f"axis {i} of the new shape is 0: the size for -1 cannot be inferred.")
     for i in open_axes:
         # Copied sizes cancel; leaving them out keeps the quotient defined where one is 0.
         total = L.product([size for axis, size in enumerate(x.shape) if axis not in copied])
@@ -78,7 +82,7 @@ def _require_sizes_or_copies(x: Tensor, target: Sequence[Size], infers: bool) ->
 
 
 def _quotient(total: Size, rest: Size) -> Size:
-    """Return the quotient of two sizes; a symbolic divisor is assumed nonzero, since 0 has no quotient."""
+    """Return the quotient of two sizes; a symbolic divisor is assumed nonzero, as the conditions ensure."""
     quotient = floor_div(total, rest, POSITIVE)
     return quotient if equal(quotient * rest, total) is True else floor_div(total, rest)
 

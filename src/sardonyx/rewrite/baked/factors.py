@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sardonyx.core.dim import Size, product
-from sardonyx.rewrite.sizes import quotient
+from sardonyx.core.dim import Size, floor_div, product
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ def _multiple(size: Size) -> int:
 
 
 def _exact_quotient(size: Size, divisor: int) -> Size | None:
-    share = quotient(size, divisor)
+    share = floor_div(size, divisor)
     return share if share * divisor == size else None
 
 

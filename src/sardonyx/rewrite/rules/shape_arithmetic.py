@@ -14,7 +14,7 @@ from sardonyx.rewrite.engine import Engine
 from sardonyx.rewrite.facts import STANDARD
 from sardonyx.rewrite.language import EXACT, Match, Patch, Refusal, Result, Rewrite, V, guard, rule, where
 from sardonyx.rewrite.notation import Expand, Reshape, Shape
-from sardonyx.rewrite.rules.signatures import may_copy
+from sardonyx.rewrite.rules.signatures import may_reject_sizes
 from sardonyx.rewrite.site import Site
 from sardonyx.rewrite.sizes import INTEGRAL, RULES, Elements, Sizes, at_least, equal
 from sardonyx.rewrite.sweep import sweep
@@ -84,13 +84,9 @@ def reshape_target(x: V, shape: V) -> Rewrite:
         constant = constant_target(sizes, dims)
         if constant is None:
             return Refusal("more than one size of the target is open")
-        if (
-            copies
-            and s.target == "native"
-            and any(e == -1 != sizes[i] and may_copy(sizes[i], dims, i) for i, e in enumerate(constant))
-        ):
-            # Compiled code computes the size itself, and refuses a 0, which copies another size or none.
-            return Refusal("the open size may be 0, which copies a size")
+        if may_reject_sizes(s, m.nodes[0]):
+            # Compiled code computes the sizes, and refuses those that do not fit and a 0 that copies another size.
+            return Refusal("the computed sizes are not known to fit, and may be 0, which copies a size")
         return Reshape(m.x, np.array(constant, np.int64))
 
     return Reshape(x, shape) >> reshape

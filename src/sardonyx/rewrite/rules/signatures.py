@@ -95,7 +95,10 @@ def _is_certain_to_fit(s: Site, node: ir.Node) -> bool:
             after.append(size)
     try:
         total, rest = product(before), product(after)
+        if inferred and not copies and not all(size == -1 or dim.at_least(size, 1) for size in elements[1]):
+            return False  # With `allowzero`, no size is inferred beside a 0.
         if inferred == 1 and rest != 0:
+            # Sound where a symbol is 0: copied sizes are left out, and no other size may be 0.
             return dim.equal(dim.floor_div(total, rest, dim.POSITIVE) * rest, total) is True
         return inferred == 0 and dim.equal(total, rest) is True
     except SizeLimitError:
