@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.compiler.quantizations import LIMITS, dequantized, quantized
 from tests.core.programs import computed
 
 from sardonyx.compiler.passes.code_movements import move_codes
@@ -19,7 +20,6 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.types import DType, TensorType
 
-LIMITS = {t.UINT8: (0, 255), t.INT8: (-128, 127)}
 MOVEMENTS: dict[str, Callable[[L.Tensor], L.Tensor]] = {
     "pad": lambda x: L.pad(x, (0, 0, 1, 0), (0, 0, 2, 1), 0.0),
     "slice": lambda x: L.slice_(x, 2, 1, 4),
@@ -27,16 +27,6 @@ MOVEMENTS: dict[str, Callable[[L.Tensor], L.Tensor]] = {
     "maxima": lambda x: L.reduce_window("max", x, [3, 3], strides=[2, 2], padding=[(1, 1)] * 2),
     "minima": lambda x: L.reduce_window("min", x, [2, 2], strides=[1, 1], padding=[(0, 0)] * 2),
 }
-
-
-def dequantized(x: L.Tensor, scale: float, zero: int) -> L.Tensor:
-    return (L.cast(x, t.FLOAT) - float(zero)) * constant(np.float32(scale), t.FLOAT)
-
-
-def quantized(x: L.Tensor, scale: float, zero: int, dtype: DType) -> L.Tensor:
-    low, high = LIMITS[dtype]
-    units = L.round_(x / constant(np.float32(scale), t.FLOAT)) + float(zero)
-    return L.cast(L.clip(units, float(low), float(high)), dtype)
 
 
 def around(movement: str, scale: float, zero: int, goal: tuple[float, int], dtype: DType) -> Function:

@@ -28,6 +28,7 @@ from sardonyx.compiler.analysis.strided_views import (
 )
 from sardonyx.compiler.codegen import elementwise, load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
+from sardonyx.compiler.codegen.requantize import Codes, packs, plain_codes
 from sardonyx.compiler.llvm.ir_builder import Emitter, splat, vector
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.core.dim import Size
@@ -79,6 +80,7 @@ class Reader:
     _known: dict[tuple[Value, Position, tuple[Size, ...] | None, int], tuple[Element, tuple[str, ...]]] = field(
         default_factory=dict
     )
+    _requantizations: dict[Value, Codes | None] = field(default_factory=dict)
     _bound: dict[Value, Callable[[Position], Element]] = field(default_factory=dict)
     _indices: dict[tuple[Value, Position, int], tuple[list[Index], tuple[str, ...]]] = field(default_factory=dict)
 
@@ -176,7 +178,7 @@ class Reader:
         if bound is None and memory is not None and (shape is None or not memory.block):
             return self.loaded(memory if shape is None else replace(memory, shape=shape), position)
         if bound is None and memory is None and is_elementwise(value):
-            return self.computed(value, position, shape)
+            return self._requantized(value, position, shape) or self.computed(value, position, shape)
         if bound is None and memory is None and value.op == "reshape":
             return self.element(value.operands[0], position, shape_of(value) if shape is None else shape)
         if shape is not None:
@@ -202,6 +204,32 @@ class Reader:
         return Element(
             self.compute(value.op, [dtype_of(x) for x in value.operands], names, uniform, value.params), uniform
         )
+
+    def _requantized(self, value: Value, position: Position, shape: tuple[Size, ...] | None) -> Element | None:
+        """Return the codes of a quantization, or the floats that equal them, without a division; None for others."""
+        if value.op != "convert":
+            return None
+        source = value.operands[0]
+        is_float = dtype_of(value) == t.FLOAT
+        result = source if is_float else value
+        codes = self._requantization(result)
+        if codes is None or not (is_float or codes.quotient):
+            return None
+        if any(step in self._bound or self.memory(step) is not None for step in codes.steps(result)):
+            return None
+        dividend = self.element(codes.dividend, position, shape)
+        if dividend.uniform:
+            return None
+        numbers = codes.numbers(Vector(self.kernel.emitter, dividend.name, "float", self.lanes))
+        name = numbers.name if is_float else self.converted(t.FLOAT, codes.dtype, numbers.name, False)
+        return Element(name, False)
+
+    def _requantization(self, value: Value) -> Codes | None:
+        """Return the requantization that computes a value, if the processor has the instructions."""
+        if value not in self._requantizations:
+            codes = plain_codes(value) if packs(self.kernel.target) else None
+            self._requantizations[value] = codes
+        return self._requantizations[value]
 
     def compute(
         self,

@@ -75,6 +75,13 @@ class Codes:
         number = float(np.ravel(known.known)[0]) if is_splat(known) else 0.0
         return quotient(number, self.low - self.zero, self.high - self.zero) if 0 < number < np.inf else None
 
+    def steps(self, result: Value) -> Iterator[Value]:
+        """Yield the values between :attr:`dividend` and a result of this requantization, with the result."""
+        value = result
+        while value is not self.dividend:
+            yield value
+            value = value.operands[0] if not is_splat(_unrepeated(value.operands[0])) else value.operands[1]
+
     @property
     def dividend(self) -> Value:
         """The operand of :meth:`rounded`: the dividend of :attr:`quotient`, or the source."""
@@ -109,6 +116,19 @@ class Codes:
         whole = Vector(e, e.call(wide, _ROUND[x.lanes], operands), "i32", x.lanes)
         # The processor converts NaN to the least integer, too.
         return whole if self.none == least else (~x.is_nan()).where(whole, self.none - self.zero)
+
+    def numbers(self, x: Vector) -> Vector:
+        """Return the integers as floats, from the elements of :attr:`dividend`; NaN becomes :attr:`none`.
+
+        Conversions to integers and back take as long as all other instructions of a requantization.
+        """
+        whole = self._units(x).call("roundeven")
+        if self.zero:
+            whole = whole + float(self.zero)
+        low, high = float(self.low), float(self.high)
+        if self.low != self.none:
+            return (~whole.is_nan()).where(whole.above(low).below(high), float(self.none))
+        return (whole > low).where(whole, low).below(high)
 
     def _units(self, x: Vector) -> Vector:
         """Return the source from the elements of :attr:`dividend`."""
@@ -186,9 +206,7 @@ def codes(value: Value, inside: Collection[Value]) -> Codes | None:
         source = wide.operands[0] if wide.op == "convert" else wide
         result = codes(source, inside) if number is not None and dtype_of(source) in _CODES else None
         return result and result.moved(-number, t.INT16) if number is not None else None
-    if value.op != "convert":
-        return None
-    result = quantization(value.operands[0], dtype_of(value))
+    result = plain_codes(value)
     if result is None or result.rounding not in inside:
         return None
     table = code_table(value)
@@ -247,6 +265,11 @@ def quantization(x: Value, dtype: DType) -> Codes | None:
     return Codes(inner.operands[0], inner, zero, low, high, dtype)
 
 
+def plain_codes(value: Value) -> Codes | None:
+    """Return the requantization that computes a value of 8 bits; None for other values."""
+    return quantization(value.operands[0], dtype_of(value)) if value.op == "convert" else None
+
+
 def _signed_source(value: Value) -> Value | None:
     """Return the int8 value of which ``value`` is the uint8 form, greater by 128; None for other values.
 
@@ -257,6 +280,10 @@ def _signed_source(value: Value) -> Value | None:
     number, other = _with_number("xor", value)
     signed = other.operands[0] if other.op == "bitcast" else other
     return signed if number == 128 and dtype_of(signed) == t.INT8 else None
+
+
+def _unrepeated(value: Value) -> Value:
+    return value.operands[0] if value.op == "broadcast" else value
 
 
 def _with_number(op: str, value: Value) -> tuple[int | None, Value]:

@@ -3,7 +3,8 @@
 A quantizer writes a pair of ``QuantizeLinear`` and ``DequantizeLinear`` around every operator: paddings, slices,
 concatenations and maxima work on floats between two pairs. Dequantization maps each element alone, and preserves order:
 these operators give the same floats if the codes are moved and dequantized afterwards. A quantization that undoes the
-dequantization before it is then the identity on codes.
+dequantization before it is then the identity on codes, and one that follows a normalization is a product and a sum
+(:mod:`sardonyx.compiler.passes.affine_codes`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.codegen.requantize import quantization
+from sardonyx.compiler.passes.affine_codes import affine_source
 from sardonyx.compiler.passes.int8_matmul import Quantized, match_quantized
 from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t
@@ -84,6 +86,24 @@ def same_codes(m: Match, x: Tensor, *, dtype: t.DType, **params: Any) -> Value |
     # The quotient of a difference of codes is off by less than 1e-4, and rounds to the difference.
     units = scale / number if goal.source.op == "div" else scale * number
     return source.codes if abs(units - 1) < 1e-7 * 4 else None
+
+
+@CODE_MOVEMENTS.rule("convert")
+def affine_codes(m: Match, x: Tensor, **params: Any) -> Value | None:
+    """Codes of normalized codes are a product and a sum, if these round to the same codes for every channel."""
+    goal = quantization(x, params["dtype"])
+    floats = None if goal is None else affine_source(goal)
+    if goal is None or floats is None:
+        return None
+    rounded = apply("round", floats)
+    if goal.zero:
+        rounded = rounded + constant(np.float32(goal.zero), t.FLOAT)
+    for op, limit in (("max", goal.low), ("min", goal.high)):
+        wide = apply(
+            "broadcast", constant(np.full((1,) * len(m.type.shape), limit, np.float32), t.FLOAT), shape=m.type.shape
+        )
+        rounded = apply(op, rounded, wide)
+    return apply("convert", rounded, **params)
 
 
 def _dequantized(value: Value) -> Quantized | None:
