@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from tests.compiler.plan.reweighted_models import drawn, filled, parsed, run, with_weights
 
 from sardonyx.compiler.executor.thread_pool import pool
-from sardonyx.compiler.plan.packing import Packing
+from sardonyx.compiler.kernels.conv.winograd_weights import WeightTransform
+from sardonyx.compiler.plan.packing import Packing, TransformedPacking
 from sardonyx.compiler.target.description import host
+from sardonyx.compiler.tiling.winograd import transform_weights
 from sardonyx.runtime.compiled import frontend
 from sardonyx.runtime.compiled.compiled_model import NativeModel
 
@@ -79,6 +81,33 @@ def test_denormal_numbers_are_noticed() -> None:
     assert not packed(packing, source)[1]
     source[700] = 1e-40
     assert packed(packing, source)[1]
+
+
+def test_a_last_run_of_smaller_blocks_is_packed_too() -> None:
+    source = np.random.default_rng(0).standard_normal((64, 5, 128)).astype(np.float32)
+
+    def move(array: np.ndarray) -> np.ndarray:
+        panels = [array[..., first : first + 24].transpose(1, 0, 2).ravel() for first in range(0, 128, 24)]
+        return np.concatenate(panels)
+
+    packing = Packing.of(move, source, TARGET)
+    assert packing is not None
+    np.testing.assert_array_equal(packed(packing, source)[0], move(source))
+
+
+@pytest.mark.parametrize(
+    ("tile", "filters", "channels"), [((4, 4), 21, 5), ((2, 4), 64, 16), ((6, 6), 9, 9), ((1, 2), 5, 3)]
+)
+def test_a_kernel_transforms_weights_to_the_bits_of_numpy(tile: tuple[int, int], filters: int, channels: int) -> None:
+    window = [3 if size > 1 else 1 for size in tile]
+    weights = np.random.default_rng(0).standard_normal((filters, channels, *window)).astype(np.float32)
+    packing = TransformedPacking(WeightTransform(tile, filters, channels), TARGET)
+    denormal = np.zeros(1, np.int32)
+    result = packing.packed(weights, TARGET, pool(2), denormal)
+    np.testing.assert_array_equal(result, transform_weights(weights, tile, TARGET))
+    assert not denormal[0]
+    packing.packed(weights * np.float32(1e-39), TARGET, pool(2), denormal)
+    assert denormal[0]
 
 
 @pytest.mark.parametrize("name", ["convolutions", "products"])

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from sardonyx import Session
+from sardonyx.errors import SardonyxError
 
 ROWS = 24
 
@@ -99,6 +100,46 @@ def test_undo_restores_the_exact_bits_after_many_publications() -> None:
     for expected in reversed(answers[:-1]):
         session.undo()
         np.testing.assert_array_equal(session.run(None, x)[0], expected)
+
+
+def test_the_model_has_the_weights_of_the_last_publication() -> None:
+    session = Session(network(), compile="wait")
+    for number in range(2, 6):
+        session.update_weights(weights(number))
+    held, three = session.model, weights(3)
+    session.update_weights({"w": three["w"]})
+    session.update_weights({"b": three["b"]})
+    for model, expected in ((held, weights(5)), (session.model, {**weights(5), "w": three["w"], "b": three["b"]})):
+        for name, array in expected.items():
+            np.testing.assert_array_equal(model.graph.initializers[name].const_value.numpy(), array)  # type: ignore[union-attr]
+
+
+def test_edits_of_nodes_and_publications_are_undone_in_turn() -> None:
+    session = Session(network(), compile="wait")
+    x = {"x": np.ones((3, ROWS), np.float32)}
+    answers = [session.run(None, x)[0]]
+    for number in range(2, 9):
+        if number == 5:
+            session.insert_after("r", "Relu")
+        else:
+            session.update_weights(weights(number))
+        answers.append(session.run(None, x)[0])
+    for expected in reversed(answers[:-1]):
+        session.undo()
+        np.testing.assert_array_equal(session.run(None, x)[0], expected)
+
+
+@pytest.mark.parametrize("array", [np.ones((24, 23), np.float32), np.ones((24, 24)), None], ids=["shape", "type", "no"])
+def test_a_refused_publication_changes_nothing(array: np.ndarray | None) -> None:
+    session = Session(network(), compile="wait")
+    x = {"x": np.ones((3, ROWS), np.float32)}
+    for number in range(2, 5):
+        session.update_weights(weights(number))
+    expected, revision = session.run(None, x)[0], session.revision
+    with pytest.raises(SardonyxError):
+        session.update_weights({"b": weights(7)["b"], "w" if array is not None else "unknown": array})
+    assert session.revision == revision
+    np.testing.assert_array_equal(session.run(None, x)[0], expected)
 
 
 def test_an_array_may_change_after_its_publication() -> None:

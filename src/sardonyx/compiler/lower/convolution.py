@@ -21,6 +21,7 @@ from sardonyx.compiler.kernels.conv.nchw import planar
 from sardonyx.compiler.kernels.conv.nchw_pooling import planar_pooling
 from sardonyx.compiler.kernels.conv.runtime_packing import pack, packed_size
 from sardonyx.compiler.kernels.conv.window_sweep import Image
+from sardonyx.compiler.kernels.conv.winograd_weights import WeightTransform
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Prepared, Scratch, Stage
@@ -193,7 +194,11 @@ class ImageKernel:
     ) -> Size:
         w, plan = self.writer, self.plan(conv, schedule)
         transform = WinogradPacking(conv.weights, schedule.winograd_tile, self.target, schedule.fresh)
-        weights: Stage | Prepared = Prepared(conv.weights, form, transform, schedule.fresh)
+        kernel = None
+        if not schedule.fresh and dtype_of(conv.weights) == t.FLOAT:
+            filters, channels = fixed(shape_of(conv.weights)[1:3])
+            kernel = WeightTransform(schedule.winograd_tile, filters, channels)
+        weights: Stage | Prepared = Prepared(conv.weights, form, transform, schedule.fresh, kernel)
         if schedule.runtime_packing:
             weights = Stage(conv.weights, plan.weight_bytes)
         if not schedule.staged:

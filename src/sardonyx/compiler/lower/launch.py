@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,12 +18,32 @@ from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
 
+if TYPE_CHECKING:
+    from sardonyx.compiler.codegen.kernel_builder import Kernel
+    from sardonyx.compiler.target.description import Target
+
 NAME = "KERNEL"
 """Placeholder of the function name in the text of a kernel: kernels with equal text are one kernel."""
 
 
 Read = Callable[[Value], np.ndarray]
 """Returns the elements of a closed value."""
+
+
+class PackingKernel(Protocol):
+    """A kernel that computes prepared data from the elements of a float32 constant; equal kernels are one."""
+
+    def __hash__(self) -> int:
+        """Return a number that equal kernels share."""
+
+    def shape(self, target: Target) -> tuple[int, ...]:
+        """Return the shape of the data, float32; zeros where the kernel does not write."""
+
+    def items(self, target: Target) -> int:
+        """Return the number of work items."""
+
+    def emit(self, kernel: Kernel, target: Target) -> None:
+        """Write the kernel, with buffers for the data, the elements and an int32 flag of denormal data."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +56,14 @@ class Prepared:
         make: Computes the data; receives a function that reads closed values. Other kernels may share it for other
             weights (:mod:`.shared_kernels`): elements are read by this function alone.
         moves: True if the data are elements of the source and zeros, at places that do not depend on elements.
+        kernel: A kernel that computes the data, with the same bits, from the elements of the source in float32.
     """
 
     source: Value
     form: str
     make: Callable[[Read], np.ndarray] = field(compare=False)
     moves: bool = field(default=False, compare=False)
+    kernel: PackingKernel | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

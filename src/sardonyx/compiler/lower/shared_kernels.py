@@ -83,12 +83,12 @@ def _moved_buffer(buffer: Buffer, image: dict[Value, Value]) -> Buffer:
     match buffer:
         case Value():
             return image[buffer]
-        case Prepared(source, form, make, moves):
+        case Prepared(source, _, make):
 
             def moved(read: Read) -> np.ndarray:
                 return make(lambda value: read(image[value]))
 
-            return Prepared(image[source], form, moved, moves)
+            return replace(buffer, source=image[source], make=moved)
         case Relaid() | Stage() | Count():
             return replace(buffer, source=image[buffer.source])
         case Scratch() | str():

@@ -8,15 +8,16 @@ blocks. Vectors of a block are written in the order in which the weight is read.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from sardonyx.base.recycled_arrays import RecycledArrays
 from sardonyx.compiler.executor.thread_pool import Pool
 from sardonyx.compiler.llvm.elf_loader import Code, MappedCode, loaded
 from sardonyx.compiler.llvm.object_code import LoadedCode, compiled, module_text
+from sardonyx.compiler.lower.launch import PackingKernel
 from sardonyx.compiler.target.alignment import aligned_zeros
 from sardonyx.compiler.target.description import Target
 
@@ -27,7 +28,7 @@ _LEAST_BLOCK, _MOST_BLOCK = 64, 1 << 14
 """Elements of a block: smaller ones have many addresses, the tables of larger ones do not fit L2."""
 
 _MOST_RUNS = 4
-"""Runs of equal blocks in a packed weight; most have one, or another at the end."""
+"""Runs of equal blocks in a packed weight; most have one, or another of smaller blocks at the end."""
 
 _CHUNK = 1 << 14
 """Elements that a thread claims at a time."""
@@ -38,7 +39,7 @@ class Run:
     """Adjacent blocks of a packed weight with the same order of elements.
 
     Attributes:
-        first: Index of the first block.
+        first: Index of the first element.
         starts: The element of the weight from which distances count, of each block, int64.
         distances: The distance of each element of a block; -1 for a zero, int32.
         order: Vectors of a block in the order in which the weight is read, int32.
@@ -59,8 +60,8 @@ class Packing:
     """
 
     def __init__(self, shape: tuple[int, ...], runs: Sequence[Run]) -> None:
-        self._shape, self._runs = shape, runs
-        self._free: list[np.ndarray] = []
+        self._runs = runs
+        self._memory = RecycledArrays(lambda: aligned_zeros(shape, np.float32))
 
     @classmethod
     def of(cls, move: Callable[[np.ndarray], np.ndarray], source: np.ndarray, target: Target) -> Packing | None:
@@ -88,7 +89,7 @@ class Packing:
             pool: The threads.
             denormal: int32 [1]; set to 1 if the weight has a denormal number.
         """
-        result = self._buffer()
+        result = self._memory.lend()
         for run in self._runs:
             size = len(run.distances)
             numbers = np.array([size, run.first], np.int64)
@@ -98,53 +99,70 @@ class Packing:
             pool.parallel(_code(target).address("pack"), arguments.ctypes.data, len(run.starts), grain)
         return result
 
-    def _buffer(self) -> np.ndarray:
-        """Return memory for the packed weight: that of a former one that no program holds any more, or new memory."""
-        try:
-            memory = self._free.pop()
-        except IndexError:
-            memory = aligned_zeros(self._shape, np.float32)
-        # A view of a view refers to the owner of the memory alone; a view of an array over a memoryview, to that array.
-        lent = np.asarray(memory.data)
-        weakref.finalize(lent, self._free.append, memory).atexit = False
-        return lent
+
+class TransformedPacking:
+    """The packed form of a weight that a kernel computes.
+
+    Args:
+        kernel: The kernel.
+    """
+
+    def __init__(self, kernel: PackingKernel, target: Target) -> None:
+        self._kernel = kernel
+        self._memory = RecycledArrays(functools.partial(aligned_zeros, kernel.shape(target), np.float32))
+
+    def packed(self, source: np.ndarray, target: Target, pool: Pool, denormal: np.ndarray) -> np.ndarray:
+        """Return the packed form of a weight; see :meth:`Packing.packed`."""
+        result = self._memory.lend()
+        arguments = np.array([array.ctypes.data for array in (result, source, denormal)], np.int64)
+        address = _code_of(self._kernel, target).address("pack")
+        pool.parallel(address, arguments.ctypes.data, self._kernel.items(target), 1)
+        return result
 
 
 def _runs(order: np.ndarray, lanes: int) -> list[Run] | None:
     """Return the blocks of an order of elements, as large as possible; None if too many blocks differ."""
-    largest = min(_MOST_BLOCK, order.size) // lanes * lanes
-    for size in range(largest, _LEAST_BLOCK - 1, -lanes):
-        if order.size % size == 0:
-            runs = _runs_of_size(order.reshape(-1, size), lanes)
-            if runs is not None:
-                return runs
+    runs: list[Run] = []
+    first = 0
+    while first < order.size:
+        run = _run(order, first, lanes) if len(runs) < _MOST_RUNS else None
+        if run is None:
+            return None
+        runs.append(run)
+        first += len(run.starts) * len(run.distances)
+    return runs
+
+
+def _run(order: np.ndarray, first: int, lanes: int) -> Run | None:
+    """Return the blocks from an element on, at least half of all remaining elements; None if there are none."""
+    rest = order[first:]
+    largest = min(_MOST_BLOCK, rest.size) // lanes * lanes
+    for size in range(largest, max(lanes, min(_LEAST_BLOCK, largest)) - 1, -lanes):
+        blocks = rest[: rest.size // size * size].reshape(-1, size)
+        if len(blocks) > 1 and not _has_second(blocks):
+            continue
+        is_zero = blocks[0] < 0
+        if is_zero.all():
+            continue
+        start = blocks[0][~is_zero].min()
+        distances = np.where(is_zero, -1, blocks[0] - start)
+        one = int(np.argmin(np.where(is_zero, np.iinfo(np.int32).max, distances)))
+        starts = blocks[:, one]
+        same = _same(blocks, starts, distances)
+        count = len(same) if same.all() else int(np.argmin(same))
+        if 2 * count * size < rest.size:
+            continue
+        vectors = distances.reshape(-1, lanes)
+        turns = np.argsort(np.where(vectors < 0, np.iinfo(np.int32).max, vectors).min(axis=1), kind="stable")
+        return Run(first, starts[:count].astype(np.int64), distances.astype(np.int32), turns.astype(np.int32))
     return None
 
 
-def _runs_of_size(blocks: np.ndarray, lanes: int) -> list[Run] | None:
-    runs: list[Run] = []
-    first = 0
-    while first < len(blocks):
-        if len(runs) == _MOST_RUNS:
-            return None
-        is_zero = blocks[first] < 0
-        if is_zero.all():
-            return None
-        start = blocks[first][~is_zero].min()
-        distances = np.where(is_zero, -1, blocks[first] - start)
-        one = int(np.argmin(np.where(is_zero, np.iinfo(np.int32).max, distances)))
-        starts = blocks[first:, one]
-        # The second block alone decides most candidates.
-        second = blocks[first : first + 2]
-        if len(second) == 2 and first == 0 and len(blocks) > 2 * _MOST_RUNS and not _same(second, starts, distances)[1]:
-            return None
-        same = _same(blocks[first:], starts, distances)
-        count = len(same) if same.all() else int(np.argmin(same))
-        vectors = distances.reshape(-1, lanes)
-        order = np.argsort(np.where(vectors < 0, np.iinfo(np.int32).max, vectors).min(axis=1), kind="stable")
-        runs.append(Run(first, starts[:count].astype(np.int64), distances.astype(np.int32), order.astype(np.int32)))
-        first += count
-    return runs
+def _has_second(blocks: np.ndarray) -> bool:
+    """Return True if the second block is like the first, which decides most candidates."""
+    away = blocks[1] - blocks[0]
+    is_zero = blocks[0] < 0
+    return bool((away == away[np.argmin(is_zero)])[~is_zero].all() and (blocks[1] < 0)[is_zero].all())
 
 
 def _same(blocks: np.ndarray, starts: np.ndarray, distances: np.ndarray) -> np.ndarray:
@@ -153,9 +171,20 @@ def _same(blocks: np.ndarray, starts: np.ndarray, distances: np.ndarray) -> np.n
     return np.asarray((blocks == expected).all(axis=1) & (starts[: len(blocks)] >= 0))
 
 
+@functools.lru_cache(maxsize=256)
+def _code_of(packing: PackingKernel, target: Target) -> MappedCode | LoadedCode:
+    from sardonyx.compiler.codegen.kernel_builder import Kernel
+
+    kernel = Kernel(target)
+    packing.emit(kernel, target)
+    text = module_text(target, [kernel.definition("pack")], kernel.emitter.declarations)
+    return loaded(Code([compiled(text, target)]), target)
+
+
 @functools.cache
 def _code(target: Target) -> MappedCode | LoadedCode:
     # Imported here: a program from the store packs only weights that change.
+    from sardonyx.compiler.codegen.denormal_flags import DenormalFlag
     from sardonyx.compiler.codegen.kernel_builder import Kernel
 
     kernel, lanes = Kernel(target), target.lanes(32)
@@ -163,13 +192,13 @@ def _code(target: Target) -> MappedCode | LoadedCode:
     packed, source, starts, distances, order, numbers, denormal = (kernel.buffer(shared=True) for _ in range(7))
     ints, floats, mask = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{lanes} x i1>"
     size = e.load("i64", numbers, 8)
-    first = e.load("i64", e.address(numbers, "i64", 1), 8)
-    seen = e.variable(mask, "zeroinitializer")
+    own = e.address(packed, "float", e.load("i64", e.address(numbers, "i64", 1), 8))
+    flag = DenormalFlag(e, lanes)
     gather = f"llvm.masked.gather.v{lanes}f32.v{lanes}p0"
     e.declarations[f"declare {floats} @{gather}(<{lanes} x ptr>, i32, {mask}, {floats})"] = None
     with e.loop("%first", "%last") as block:
         start = e.address(source, "float", e.load("i64", e.address(starts, "i64", block), 8))
-        start_of_block = e.address(packed, "float", e.mul(e.add(block, first), size))
+        start_of_block = e.address(own, "float", e.mul(block, size))
         with e.loop(0, e.div(size, lanes)) as i:
             number = e.let(f"zext i32 {e.load('i32', e.address(order, 'i32', i), 4)} to i64")
             offset = e.mul(number, lanes)
@@ -181,13 +210,7 @@ def _code(target: Target) -> MappedCode | LoadedCode:
                 f" {floats} zeroinitializer)"
             )
             e.store(floats, elements, e.address(start_of_block, "float", offset), 4)
-            # Doubling drops the sign bit: below 1 << 24 the exponent is 0, and subtracting 1 wraps zero around.
-            bits = e.let(f"bitcast {floats} {elements} to {ints}")
-            doubled = e.let(f"shl {ints} {bits}, splat (i32 1)")
-            less = e.let(f"sub {ints} {doubled}, splat (i32 1)")
-            small = e.let(f"icmp ult {ints} {less}, splat (i32 {(1 << 24) - 1})")
-            seen.set(e.let(f"or {mask} {seen.get()}, {small}"))
-    with e.when(e.let(f"icmp ne i{lanes} {e.let(f'bitcast {mask} {seen.get()} to i{lanes}')}, 0")):
-        e.store("i32", "1", denormal, 4)
+            flag.add(elements)
+    flag.store(denormal)
     text = module_text(target, [kernel.definition("pack")], e.declarations)
     return loaded(Code([compiled(text, target)]), target)

@@ -19,7 +19,7 @@ from sardonyx.compiler.analysis.strided_views import MOVEMENTS
 from sardonyx.compiler.executor.thread_pool import Pool
 from sardonyx.compiler.lower.launch import Prepared
 from sardonyx.compiler.plan.compiled_function import CompiledFunction
-from sardonyx.compiler.plan.packing import Packing
+from sardonyx.compiler.plan.packing import Packing, TransformedPacking
 from sardonyx.compiler.plan.reweight import Substitution, changed_constants, elements, is_weight
 from sardonyx.compiler.target.alignment import aligned
 from sardonyx.compiler.target.denormals import holds_denormals
@@ -75,7 +75,7 @@ class WeightPlan:
         self, origins: Mapping[Value, Origin], readers: Mapping[Any, Sequence[Value]], changed: frozenset[int]
     ) -> None:
         self._origins, self._readers = origins, readers
-        self._packings: dict[Any, Packing | None] = {}
+        self._packings: dict[Any, Packing | TransformedPacking | None] = {}
         self.weights = frozenset(origin.weight for origin in origins.values())
         self.changed = changed
 
@@ -178,13 +178,15 @@ def _overlapping(weights: Sequence[np.ndarray]) -> set[int]:
     return overlapping
 
 
-def _packing(key: Any, read: Sequence[Value], target: Target) -> Packing | None:
+def _packing(key: Any, read: Sequence[Value], target: Target) -> Packing | TransformedPacking | None:
     """Return the packing of a prepared constant; None if it is more than one constant in another order."""
-    if not isinstance(key, Prepared) or not key.moves or len(read) != 1:
+    if not isinstance(key, Prepared) or len(read) != 1 or not (key.moves or key.kernel is not None):
         return None
     (weight,) = read
-    between = function("closed", (), [key.source], 0).values
-    if any(value is not weight and value.op not in MOVEMENTS for value in between):
+    between = [value for value in function("closed", (), [key.source], 0).values if value is not weight]
+    if key.kernel is not None and all(value.op == "reshape" for value in between) and weight.known.dtype == np.float32:
+        return TransformedPacking(key.kernel, target)
+    if not key.moves or any(value.op not in MOVEMENTS for value in between):
         return None
     return Packing.of(lambda numbers: _prepared(key, {weight: constant(numbers)}), weight.known, target)
 

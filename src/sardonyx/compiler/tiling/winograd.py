@@ -198,15 +198,28 @@ def transform_weights(
         [groups of filters, points, channels, filters of a group]; channels and filters that fill blocks are zero.
     """
     down, across = (as_floats(short_convolution(m).weight) for m in tile)
-    points = np.kron(down, across)
     filters, channels = weights.shape[:2]
-    width, groups, depth = _group_sizes(filters, channels, target)
-    result = aligned_zeros((groups, len(points), depth, width), np.float32)
+    width, groups, depth = group_sizes(filters, channels, target)
+    result = aligned_zeros((groups, len(down), len(across), depth, width), np.float32)
     for group, part in enumerate(result):
-        some = weights[group * width : (group + 1) * width].reshape(-1, channels, points.shape[1])
-        taps = some.transpose(2, 1, 0).astype(np.float64, order="C")
-        part[:, :channels, : len(some)] = (points @ taps.reshape(len(taps), -1)).reshape(len(points), channels, -1)
-    return result
+        some = weights[group * width : (group + 1) * width]
+        taps = some.transpose(2, 3, 1, 0).astype(np.float64, order="C")
+        for row, coefficients in zip(part, down, strict=True):
+            half = _weighted_sum(coefficients, taps)
+            for point, coefficients in zip(row, across, strict=True):
+                point[:channels, : len(some)] = _weighted_sum(coefficients, half)
+    return result.reshape(groups, -1, depth, width)
+
+
+def _weighted_sum(coefficients: npt.NDArray[np.float64], terms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the sum of terms with coefficients; a kernel repeats the operations in this order to the bit."""
+    total: npt.NDArray[np.float64] | None = None
+    for coefficient, term in zip(coefficients, terms, strict=True):
+        if coefficient:
+            product = coefficient * term
+            total = product if total is None else total + product
+    assert total is not None
+    return total
 
 
 def transform_integers(weights: npt.NDArray[Any], tile: tuple[int, int], target: Target) -> npt.NDArray[np.int32]:
@@ -223,7 +236,7 @@ def transform_integers(weights: npt.NDArray[Any], tile: tuple[int, int], target:
     down, across = (as_floats(short_convolution(m).weight) * m for m in tile)
     points = np.kron(down, across)
     filters, channels = weights.shape[:2]
-    width, groups, depth = _group_sizes(filters, channels, target)
+    width, groups, depth = group_sizes(filters, channels, target)
     result = aligned_zeros((groups, len(points), depth // 2, width), np.int32)
     pairs = result.view(np.int16).reshape(groups, len(points), depth // 2, width, 2)
     for group, part in enumerate(pairs):
@@ -286,13 +299,13 @@ def pack_weights(weights: npt.NDArray[np.float32], target: Target) -> npt.NDArra
 def _in_groups(weights: npt.NDArray[np.floating], target: Target) -> npt.NDArray[np.float32]:
     """Return [groups, channels, points, filters of a group] of [filters, channels, rows, columns]."""
     filters, channels, *window = weights.shape
-    width, groups, depth = _group_sizes(filters, channels, target)
+    width, groups, depth = group_sizes(filters, channels, target)
     padded = np.zeros((groups * width, depth, math.prod(window)), np.float32)
     padded[:filters, :channels] = weights.reshape(filters, channels, -1)
     return padded.reshape(groups, width, *padded.shape[1:]).transpose(0, 2, 3, 1)
 
 
-def _group_sizes(filters: int, channels: int, target: Target) -> tuple[int, int, int]:
+def group_sizes(filters: int, channels: int, target: Target) -> tuple[int, int, int]:
     """Return the filters of a group, the groups, and the channels, filled up to whole blocks."""
     lanes = target.lanes(32)
     width = lanes * filter_vectors(target, filters)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sardonyx.core.eval.run_context import RunContext
     from sardonyx.runtime.compiled.frontend import Source
     from sardonyx.runtime.compiled.weight_swap import WeightSwap
+    from sardonyx.runtime.editing.fingerprint import Structure
     from sardonyx.runtime.providers.protocol import OptimizationLevel
 
 
@@ -95,13 +96,15 @@ class NativeModel:
             optimization: The rewrites before.
         """
         from sardonyx.runtime.compiled.frontend import lower_model
+        from sardonyx.runtime.editing.fingerprint import structure
 
         if not self.program.can_be_reweighted:
             return None
         inputs, source = self.input_names, self._source
-        swapped = None if self._swap is None else self._swap.over(self.program, model, optimization)
-        if swapped is not None:
-            return NativeModel(swapped[0], inputs, self.output_names, source, swapped[1])
+        if self._swap is not None and (described := structure(model)) is not None:
+            swapped = self.swapped(described, optimization)
+            if swapped is not None:
+                return swapped
         traced = source.traced(model, optimization) if source is not None else None
         if traced is None:
             function, inputs, source = lower_model(model, optimization)
@@ -116,6 +119,20 @@ class NativeModel:
 
             swap = WeightSwap.of(source, self.program, program, model, traced[1])
         return NativeModel(program, inputs, self.output_names, source, swap)
+
+    def swapped(self, model: Structure, optimization: OptimizationLevel = "all") -> NativeModel | None:
+        """Return the same compiled model over other weights, without tracing; None if the model must be traced.
+
+        Args:
+            model: The structure of the compiled model, with the other weights.
+            optimization: The rewrites before.
+        """
+        if self._swap is None or not self.program.can_be_reweighted:
+            return None
+        swapped = self._swap.over(self.program, model, optimization)
+        if swapped is None:
+            return None
+        return NativeModel(swapped[0], self.input_names, self.output_names, self._source, swapped[1])
 
     @property
     def output_bytes(self) -> dict[str, int]:

@@ -176,14 +176,11 @@ class Source(NamedTuple):
         with self.rewriting.over(fingerprint.weights) as rewritten:
             return None if rewritten is None else (trace_model(rewritten), self.rewriting.elements())
 
-    def tensors(self, model: ir.Model, optimization: OptimizationLevel) -> list[ir.TensorProtocol] | None:
+    def tensors(self, model: Structure, optimization: OptimizationLevel) -> list[ir.TensorProtocol] | None:
         """Return the tensors of the rewritten model for a model with other weights; None: see :meth:`over`."""
-        fingerprint = structure(model)
-        if fingerprint is None or fingerprint.form != self.structure.form:
+        if model.form != self.structure.form or select(_TARGET, _passes(optimization)) != self.selection:
             return None
-        if select(_TARGET, _passes(optimization)) != self.selection:
-            return None
-        return self.rewriting.tensors(fingerprint.weights)
+        return self.rewriting.tensors(model.weights)
 
     def read(self, model: ir.Model, indices: Collection[int]) -> frozenset[int] | None:
         """Return which of some tensors tracing reads; None if it computes anything but views of one from these alone.

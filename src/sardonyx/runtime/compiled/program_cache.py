@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sardonyx.compiler.program import Program
     from sardonyx.core.eval.host_function import HostFunction
     from sardonyx.model import Loadable
+    from sardonyx.runtime.editing.weighted_model import WeightedModel
 
 _log = logging.getLogger(__name__)
 
@@ -63,11 +64,16 @@ class ModelSource:
     """The source of a session's model, and the key of the compiled form.
 
     Args:
-        source: See :func:`sardonyx.model.load`.
+        source: See :func:`sardonyx.model.load`; None if `weighted` is the source.
+        weighted: A graph with weights, which is assembled when a caller needs the model.
+
+    Attributes:
+        weighted: See above.
     """
 
-    def __init__(self, source: Loadable) -> None:
+    def __init__(self, source: Loadable | None, weighted: WeightedModel | None = None) -> None:
         self._source = source
+        self.weighted = weighted
         self._model: ir.Model | None = None
         self._state = _state_of_file(source) if isinstance(source, (str, os.PathLike)) else None
         self.require_signed([])
@@ -81,6 +87,8 @@ class ModelSource:
             ModelFileError: The file cannot be read, or changed since the session began.
             UnsupportedError: The source is a compiled file.
         """
+        if self.weighted is not None:
+            return self.weighted.model
         if is_compiled_file(self._source):
             raise UnsupportedError(
                 "expected a model, got a compiled file.",
@@ -91,6 +99,7 @@ class ModelSource:
             from sardonyx.model.node_order import load_sorted
 
             self.require_state()
+            assert self._source is not None
             self._model = load_sorted(self._source)
             if signature_policy.is_active():
                 files = {id(file): file for tensor in _tensors(self._model) if (file := getattr(tensor, "file", None))}
@@ -112,7 +121,10 @@ class ModelSource:
     @property
     def is_encrypted(self) -> bool:
         """True if a file of the model is encrypted, as far as the model is loaded."""
-        return self._is_encrypted_file or (is_guarded() and self._model is not None and _is_decrypted(self._model))
+        if self._is_encrypted_file or not is_guarded():
+            return self._is_encrypted_file
+        model = self._model if self.weighted is None else self.weighted.model
+        return model is not None and _is_decrypted(model)
 
     def artifacts(self) -> Store:
         """Return the store for artifacts of this model.

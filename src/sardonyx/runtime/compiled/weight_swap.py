@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sardonyx.compiler.plan.weight_plan import WeightPlan
     from sardonyx.compiler.program import Program
     from sardonyx.runtime.compiled.frontend import Source
+    from sardonyx.runtime.editing.fingerprint import Structure
     from sardonyx.runtime.providers.protocol import OptimizationLevel
 
 
@@ -68,7 +69,7 @@ class WeightSwap:
         return None
 
     def over(
-        self, program: Program, model: ir.Model, optimization: OptimizationLevel
+        self, program: Program, model: Structure, optimization: OptimizationLevel
     ) -> tuple[Program, WeightSwap] | None:
         """Return the program over the weights of a model, and its swap; None if the model must be traced."""
         tensors = self._source.tensors(model, optimization)

@@ -12,6 +12,8 @@ from sardonyx.errors import EditError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from sardonyx.runtime.editing.weighted_model import WeightedModel
+
 _COMMITS = 1000
 """Limit of remembered commits."""
 
@@ -51,7 +53,9 @@ class History:
         """The commits that are not undone, as far as they are remembered."""
         return tuple(self._commits)
 
-    def add(self, before: ir.Model | None, after: ir.Model | None, changes: tuple[str, ...]) -> None:
+    def add(
+        self, before: ir.Model | WeightedModel | None, after: ir.Model | WeightedModel | None, changes: tuple[str, ...]
+    ) -> None:
         """Record an edit.
 
         Args:
@@ -80,7 +84,7 @@ class History:
         while len(self._before) > count:
             self._before.popleft()
 
-    def before(self) -> ir.Model:
+    def before(self) -> ir.Model | WeightedModel:
         """Return the model before the latest edit.
 
         Raises:
@@ -100,11 +104,15 @@ class History:
 class _Snapshot:
     """A model, and the bytes of its weights by the identity of their tensors."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model | WeightedModel) -> None:
         self.model = model
         self.weights = _bytes_of_weights(model)
 
 
-def _bytes_of_weights(model: ir.Model) -> dict[int, int]:
+def _bytes_of_weights(model: ir.Model | WeightedModel) -> dict[int, int]:
+    from sardonyx.runtime.editing.weighted_model import WeightedModel
+
+    if isinstance(model, WeightedModel):
+        return model.bytes_of_weights
     tensors = (value.const_value for value in model.graph.initializers.values())
     return {id(tensor): tensor.nbytes for tensor in tensors if tensor is not None}

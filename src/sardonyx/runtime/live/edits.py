@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -69,9 +69,18 @@ class Edits(ABC):
     remove_input = _as_transaction(lambda: _draft().remove_input)
     add_weight = _as_transaction(lambda: _draft().add_weight)
     set_weight = _as_transaction(lambda: _draft().set_weight)
-    update_weights = _as_transaction(lambda: _draft().update_weights)
     attach = _as_transaction(lambda: _draft().attach)
     detach = _as_transaction(lambda: _draft().detach)
+
+    def update_weights(self, weights: Mapping[str, Any]) -> None:
+        """Set the elements of several weights; see :meth:`.Draft.set_weight`.
+
+        A publication of weights alone copies no graph, from the second one on.
+        """
+        edit = self.edit()
+        if not edit.publish(weights):
+            with edit as draft:
+                draft.update_weights(weights)
 
     def insert_after(
         self, tensor: str, op: str, name: str | None = None, *, domain: str = "", **attributes: Any

@@ -6,14 +6,15 @@ import dataclasses
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from sardonyx.base import background_threads
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.base.thread_priority import run_after_calls
 from sardonyx.errors import EditError, UnsupportedError
 from sardonyx.runtime.editing.history import Commit, History
+from sardonyx.runtime.editing.weighted_model import WeightedModel
 from sardonyx.runtime.live.model_version import ModelVersion
 from sardonyx.runtime.options import SessionOptions
 
@@ -93,7 +94,36 @@ class LiveModel:
 
         with collector_paused():
             self._replace(validated)
-            self.history.add(before.model, draft.model, tuple(draft.changes))
+            self.history.add(before.stored_model, draft.model, tuple(draft.changes))
+
+    def publish(self, weights: Mapping[str, Any]) -> bool:
+        """Let copies of other weights answer from now on, in the code of the current version, as one edit.
+
+        No graph is copied or compared. The result is False, without a change, if an edit of the model must make the
+        change: the model is not compiled, the code depends on elements of a weight, or a weight is unknown or
+        of another type or shape.
+
+        Args:
+            weights: The weights by name.
+
+        Raises:
+            EditError: This thread edits already.
+        """
+        self.begin()
+        try:
+            before = self.version
+            if not weights or before.native is None or not before.has_model or before.structure is None:
+                return False
+            weighted = before.weighted or WeightedModel.of(before.model, before.structure)
+            replaced = weighted.replaced(weights)
+            version = None if replaced is None else run_after_calls(lambda: before.reweighted(replaced))
+            if version is None:
+                return False
+            self._put(version)
+            self.history.add(before.stored_model, replaced, (f"update_weights of {len(weights)}",))
+            return True
+        finally:
+            self.end()
 
     def reload(self, loadable: Loadable) -> None:
         """Replace the model by another; the current version answers until the other is ready.
@@ -120,8 +150,15 @@ class LiveModel:
         """
         self.begin()
         try:
-            model = self.history.before()
-            self._replace(lambda: self._version_of(model))
+            before = self.history.before()
+            current = self.version
+
+            def restored() -> ModelVersion:
+                if not isinstance(before, WeightedModel):
+                    return self._version_of(before)
+                return current.reweighted(before) or self._version_of(before.model)
+
+            self._replace(restored)
             return self.history.forget()
         finally:
             self.end()

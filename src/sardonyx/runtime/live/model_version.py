@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from sardonyx.runtime.compiled.memory_usage import Memory
     from sardonyx.runtime.compiled.value_specialization import SpecializedModel
     from sardonyx.runtime.editing.fingerprint import Structure
+    from sardonyx.runtime.editing.weighted_model import WeightedModel
     from sardonyx.runtime.live.answerers import AnswererNote
     from sardonyx.runtime.partition.partitioned_model import PartitionedModel
     from sardonyx.runtime.placement import Placement
@@ -117,7 +118,25 @@ class ModelVersion:
         version._declare()
         return version
 
-    def _begin(self, loadable: Loadable, options: SessionOptions) -> None:
+    def reweighted(self, weighted: WeightedModel) -> ModelVersion | None:
+        """Return the version of other weights, whose code is that of this one; None if the code may differ.
+
+        Args:
+            weighted: This model with other weights.
+        """
+        if self.native is None or self.partitioned is not None:
+            return None
+        native = self.native.swapped(weighted.structure, self.options.optimization)
+        if native is None:
+            return None
+        version = ModelVersion.__new__(ModelVersion)
+        version._begin(None, self.options, weighted)
+        version.inputs, version.outputs, version._restored_defaults = self.inputs, self.outputs, self._defaults
+        version.structure = weighted.structure
+        version.adopt(native)
+        return version
+
+    def _begin(self, loadable: Loadable | None, options: SessionOptions, weighted: WeightedModel | None = None) -> None:
         self.options = options
         self.revision = 0
         self.native: NativeModel | None = None
@@ -126,7 +145,7 @@ class ModelVersion:
         self._restored_defaults: list[ValueInfo] | None = None
         self.outputs: list[ValueInfo]
         self.partitioned: PartitionedModel | None = None
-        self._source = ModelSource(loadable)
+        self._source = ModelSource(loadable, weighted)
         self._is_compiled_file = is_compiled_file(loadable)
         self._interpreter = Interpreter(self._source)
         self._specialized: SpecializedModel | None = None
@@ -169,6 +188,16 @@ class ModelVersion:
             return None
         with using(self._source.artifacts()):
             return store(), name
+
+    @property
+    def weighted(self) -> WeightedModel | None:
+        """The model as graph and weights, if a publication of weights made the version."""
+        return self._source.weighted
+
+    @property
+    def stored_model(self) -> ir.Model | WeightedModel:
+        """The model in the form that the version holds; see :attr:`model`."""
+        return self._source.weighted or self._source.model
 
     @property
     def has_model(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
-from typing import NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 from sardonyx.errors import EditError, OptionError
 from sardonyx.runtime.editing.draft import Draft
@@ -30,6 +31,10 @@ class Edit(Draft):
             raise OptionError(f"expected one of {expected}, got {compile!r}.", where="compile")
         self._live = live
         self._compile = compile
+
+    def publish(self, weights: Mapping[str, Any]) -> bool:
+        """Replace weights of the session without beginning the transaction; see :meth:`.LiveModel.publish`."""
+        return self._live.publish(weights)
 
     def __enter__(self) -> Edit:
         """Begin the transaction.

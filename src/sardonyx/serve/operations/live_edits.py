@@ -85,8 +85,7 @@ def update_weights(session: Session, weights: Mapping[str, np.ndarray]) -> dict[
     """
     if not weights:
         raise RequestError("expected at least one weight.")
-    with session.edit() as draft:
-        draft.update_weights(weights)
+    session.update_weights(weights)
     return {"revision": session.revision, "weights": len(weights)}
 
 
