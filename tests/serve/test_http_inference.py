@@ -29,6 +29,13 @@ def test_json_answers_equal_the_session(client: Client) -> None:
     assert (answer["id"], answer["model_version"], answer["parameters"]) == ("seven", "1", {"sardonyx_revision": 0})
 
 
+def test_json_is_read_though_curl_calls_it_a_form_but_not_from_a_page_of_another_site(client: Client) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    body = {"inputs": [X]}
+    assert client.post("/v2/models/net/infer", body, **form).json()["outputs"][0]["data"] == [50.0, 60.0]
+    assert client.post("/v2/models/net/infer", body, **form, Origin="http://elsewhere.example").status == 403
+
+
 @pytest.mark.parametrize(
     "data", [[[1, 2, 3, 4], [0, 0, 0, 1]], [1, 2, 3, 4, 0, 0, 0, 1], [[1.0, 2, 3, 4], [0, 0, 0, 1]]]
 )

@@ -15,6 +15,7 @@ from sardonyx.serve.http.handlers import Call, head_length
 from sardonyx.serve.http.infer_requests import encode_answer, parse_request
 from sardonyx.serve.http.messages import (
     BINARY,
+    CURL,
     JSON,
     WINDOWS,
     Cancellable,
@@ -115,7 +116,7 @@ class Application:
         is_raw = False
         if content_type is not None:
             media = content_type.split(";", 1)[0].strip().lower()
-            if media not in (JSON, BINARY):
+            if media not in (JSON, BINARY, CURL):
                 raise RequestError(f"expected {JSON} or {BINARY}, got {shortened(media)}.", kind="media_type")
             is_raw = media == BINARY and length is None
         size: int | None = None

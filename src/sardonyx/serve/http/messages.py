@@ -13,6 +13,8 @@ from sardonyx.serve.protocol.refusals import REFUSALS
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
+CURL = "application/x-www-form-urlencoded"
+"""The type that curl states for a body of ``-d``: such a body is JSON here. A browser names the page of a form."""
 
 WINDOWS = {"gzip": 31, "deflate": 15}
 """The encodings of bodies, with the form that zlib calls window bits."""
