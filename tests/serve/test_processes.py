@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
@@ -29,11 +30,11 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 X = {"x": np.ones((1, 4), np.float32)}
 
 
-def eventually(client: Client, seconds: float = 30.0) -> None:
+def eventually(client: Client, seconds: float = 30.0, inputs: dict[str, np.ndarray] = X) -> None:
     end = time.monotonic() + seconds
     while True:
         try:
-            client.infer("net", X)
+            client.infer("net", inputs)
             return
         except RequestError:
             assert time.monotonic() < end
@@ -87,6 +88,33 @@ def test_workers_share_a_port_and_are_started_anew(tmp_path: Path) -> None:
                 assert time.monotonic() < end
                 time.sleep(0.02)
         eventually(client)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) in (0, 1)
+
+
+def test_workers_of_a_cold_start_share_the_memory_of_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SARDONYX_COMPILE", "wait")
+    weights = np.random.default_rng(0).standard_normal((3000, 2000)).astype(np.float32)
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> net (float[N, 3000] x) => (float[N, 2000] y) { y = MatMul(x, w) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    onnx.save(model, tmp_path / "net.onnx")
+    arguments = (str(tmp_path / "net.onnx"), "--http", "127.0.0.1:0", "--workers", "3", "--drain", "5")
+    with process(*arguments) as (running, announced):
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        if not children.exists():
+            pytest.skip("the system does not list the children of a process")
+        eventually(Client(announced["http"], retries=0), inputs={"x": np.ones((1, 3000), np.float32)})
+        end = time.monotonic() + 60
+        mapped: list[bool] = []
+        while not (len(mapped) == 3 and all(mapped[1:])):
+            assert time.monotonic() < end, mapped
+            time.sleep(0.05)
+            mapped = [
+                str(tmp_path / "cache") in Path(f"/proc/{pid}/maps").read_text() for pid in children.read_text().split()
+            ]
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) in (0, 1)
 

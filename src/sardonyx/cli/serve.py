@@ -108,7 +108,7 @@ def command(
     from sardonyx.serve.observation.access_log import AccessLogWriter
     from sardonyx.serve.observation.traces import exporter_of
     from sardonyx.serve.server import Server
-    from sardonyx.serve.workers import is_worker, stop_with_supervisor
+    from sardonyx.serve.workers import is_worker, let_others_start, stop_with_supervisor
 
     limits = Limits(
         body_bytes=parse_bytes(max_body, "--max-body"), queue_requests=max_queue, run_seconds=max_run,
@@ -134,8 +134,13 @@ def command(
         server = Server(_source(models, lock), **options)
         if workers > 1 and not is_worker():
             raise typer.Exit(_supervise(http, grpc, workers, control, drain, as_json))
+
+        def announce(running: Server) -> None:
+            _announce(running, as_json and not is_worker())
+            let_others_start()
+
         server.run(
-            lambda running: _announce(running, as_json and not is_worker()),
+            announce,
             stop_with_supervisor if is_worker() else None,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -16,6 +17,9 @@ from sardonyx.errors import OptionError, ResourceError
 
 WORKER = "SARDONYX_SERVE_WORKER"
 """The environment variable of a worker: its index."""
+
+_READY = "SARDONYX_SERVE_READY"
+"""The environment variable of the first worker: the pipe that it writes to when the others may start."""
 
 _LEAST_SECONDS = 1.0
 """A worker that ends earlier than this after its start is started again with a pause."""
@@ -37,6 +41,23 @@ def stop_with_supervisor(stop: Callable[[], object]) -> None:
         stop()
 
     threading.Thread(target=watch, name="sardonyx-serve-supervisor", daemon=True).start()
+
+
+def let_others_start() -> None:
+    """Tell the supervisor, in its first worker, that the compiled models are stored; do nothing in another process.
+
+    Later workers load the stored models and share the memory of their weights, where each would compile its own copy.
+    """
+    descriptor = os.environ.pop(_READY, None)
+    if descriptor is None:
+        return
+    from sardonyx.runtime.compiled.program_cache import finish_writing
+
+    def tell() -> None:
+        finish_writing()
+        os.close(int(descriptor))
+
+    threading.Thread(target=tell, name="sardonyx-serve-ready", daemon=True).start()
 
 
 def reserve_port(host: str, port: int) -> socket.socket:
@@ -84,8 +105,10 @@ class Supervisor:
         """
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            for index in range(len(self._workers)):
-                self._start(index)
+            self._start_first()
+            for index in range(1, len(self._workers)):
+                if not self._stopping:
+                    self._start(index)
             while not self._stopping:
                 if not self._watch():
                     return 1
@@ -99,11 +122,26 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _start(self, index: int) -> None:
+    def _start_first(self) -> None:
+        """Start the first worker, and wait until its models are stored, or it or this process ends."""
+        if len(self._workers) == 1:
+            self._start(0)
+            return
+        reader, writer = os.pipe()
+        try:
+            self._start(0, writer)
+            os.close(writer)
+            while not self._stopping and not select.select([reader], [], [], 0.05)[0]:
+                pass
+        finally:
+            os.close(reader)
+
+    def _start(self, index: int, ready: int | None = None) -> None:
         self._starts[index] = time.monotonic()
+        environment = {**os.environ, WORKER: str(index)} | ({} if ready is None else {_READY: str(ready)})
         self._workers[index] = subprocess.Popen(
-            [sys.executable, "-m", "sardonyx", *self._arguments], stdin=subprocess.PIPE,
-            env={**os.environ, WORKER: str(index)},
+            [sys.executable, "-m", "sardonyx", *self._arguments], stdin=subprocess.PIPE, env=environment,
+            pass_fds=() if ready is None else (ready,),
         )  # fmt: skip
 
     def _watch(self) -> bool:

@@ -275,8 +275,7 @@ def restored(source: ModelSource, threads: int | None, denormals: Denormals) -> 
     cache = store()
     if not source.has_name or cache.folder is None:
         return None
-    for writer in list(_writing):
-        writer.join()
+    finish_writing()
     try:
         return _restored(source, threads, denormals, cache) if source.may_be_stored(threads) else None
     except OSError as error:  # Loading says what is wrong with the model's files.
@@ -307,6 +306,12 @@ def _restored(
     if any(contents(source.folder / name) != sum for name, sum in metadata["external"].items()):
         return None
     return Program.from_image(image, threads=threads, denormals=denormals, hosts=host_function), metadata
+
+
+def finish_writing() -> None:
+    """Wait until the programs that this process compiled are in the store."""
+    for writer in list(_writing):
+        writer.join()
 
 
 def keep(program: Program, source: ModelSource, threads: int | None, metadata: dict[str, Any]) -> None:
