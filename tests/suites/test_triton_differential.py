@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -27,7 +28,19 @@ pytest.importorskip("httptools", reason="httptools is not installed (extra: serv
 
 from sardonyx.serve import Server
 from sardonyx.serve.protocol.messages import message_class
-from tests.suites.triton_requests import HEAD, RAGGED, RAGGED_CONFIG, TEXTS, HttpCase, grpc_cases, http_cases, tensor
+from tests.suites.triton_requests import (
+    HEAD,
+    RAGGED,
+    RAGGED_CONFIG,
+    SEQUENCE,
+    SEQUENCE_CONFIG,
+    SEQUENCE_STEPS,
+    TEXTS,
+    HttpCase,
+    grpc_cases,
+    http_cases,
+    tensor,
+)
 
 pytestmark = [
     pytest.mark.long,
@@ -54,11 +67,12 @@ OTHER = {
 
 
 class Pair:
-    """Ports of Triton and of this server: of HTTP, and of gRPC."""
+    """Ports of Triton and of this server: of HTTP, of gRPC, and of HTTP with shared memory."""
 
-    def __init__(self, http: tuple[int, int], grpc: tuple[int, int]) -> None:
+    def __init__(self, http: tuple[int, int], grpc: tuple[int, int], sharing: tuple[int, int]) -> None:
         self.http = http
         self.grpc = grpc
+        self.sharing = sharing
 
 
 def free_port() -> int:
@@ -70,17 +84,24 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     root: Path = tmp_path_factory.mktemp("repository")
-    for name, text in {**TEXTS, "ragged": HEAD + RAGGED}.items():
+    for name, text in {**TEXTS, "ragged": HEAD + RAGGED, "steps": HEAD + SEQUENCE}.items():
         (root / name / "1").mkdir(parents=True)
         onnx.save(onnx.parser.parse_model(text), root / name / "1" / "model.onnx")
     (root / "ragged" / "config.pbtxt").write_text(RAGGED_CONFIG, encoding="utf-8")
+    (root / "steps" / "config.pbtxt").write_text(SEQUENCE_CONFIG, encoding="utf-8")
     http, grpc = free_port(), free_port()
     words = shlex.split(os.environ["TRITON_COMMAND"].format(repository=root, http=http, grpc=grpc))
     triton = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for(triton, http)
-        with Server(root, http="127.0.0.1:0", grpc="127.0.0.1:0") as server:
-            yield Pair((http, int(server.url.rpartition(":")[2])), (grpc, server.grpc_port))
+        with (
+            Server(root, http="127.0.0.1:0", grpc="127.0.0.1:0") as server,
+            Server(root, http="127.0.0.1:0", allow_shared_memory=True) as sharing,
+        ):
+            yield Pair(
+                (http, int(server.url.rpartition(":")[2])), (grpc, server.grpc_port),
+                (http, int(sharing.url.rpartition(":")[2])),
+            )  # fmt: skip
     finally:
         triton.kill()
         triton.wait()
@@ -149,6 +170,100 @@ def test_concatenated_requests_have_the_sizes_of_triton(servers: Pair, length: i
         json.loads(ask(port, HttpCase("metadata", path="/v2/models/ragged", method="GET"))[2]) for port in servers.http
     ]
     assert described[0]["inputs"] == described[1]["inputs"]
+
+
+def test_sequences_have_the_states_and_controls_of_triton(servers: Pair) -> None:
+    answers: list[list[Any]] = [[], []]
+    for step, (number, flags) in enumerate(SEQUENCE_STEPS):
+        parameters: dict[str, Any] = {"sequence_id": number}
+        parameters |= {"sequence_start": flags in ("start", "both"), "sequence_end": flags in ("end", "both")}
+        body = {"inputs": [tensor("x", "FP32", [1, 1], [float(step + 1)])], "parameters": parameters}
+        case = HttpCase("step", json.dumps(body).encode(), path="/v2/models/steps/infer")
+        for received, port in zip(answers, servers.http, strict=True):
+            status, headers, content = ask(port, case)
+            received.append(sorted(outputs(headers, content)[0]) if status == 200 else status)
+    assert answers[1] == answers[0]
+
+
+def test_shared_memory_is_read_and_written_as_by_triton(servers: Pair) -> None:
+    values = np.arange(32, dtype=np.int32)
+    answered = []
+    for index, port in enumerate(servers.sharing):
+        path = Path("/dev/shm") / f"sardonyx-test-{os.getpid()}-{index}"
+        region = f"/v2/systemsharedmemory/region/r{index}"
+        path.write_bytes(values.tobytes() + bytes(128))
+        try:
+            statuses = []
+            for key, offset, size in [
+                (path.name, 0, 256),
+                (path.name, 0, 256),
+                ("missing", 0, 8),
+                (path.name, 0, 1 << 40),
+            ]:
+                register = json.dumps({"key": f"/{key}", "offset": offset, "byte_size": size}).encode()
+                statuses.append(ask(port, HttpCase("register", register, path=f"{region}/register"))[0])
+            for sizes in ((64, 64), (64, 60), (64, 1 << 30)):
+                parts = [
+                    {
+                        "name": f"INPUT{i}",
+                        "datatype": "INT32",
+                        "shape": [1, 16],
+                        "parameters": {
+                            "shared_memory_region": f"r{index}",
+                            "shared_memory_offset": 64 * i,
+                            "shared_memory_byte_size": sizes[0],
+                        },
+                    }
+                    for i in range(2)
+                ]
+                requested = {
+                    "name": "OUTPUT0",
+                    "parameters": {
+                        "shared_memory_region": f"r{index}",
+                        "shared_memory_offset": 128,
+                        "shared_memory_byte_size": sizes[1],
+                    },
+                }
+                request = json.dumps({"inputs": parts, "outputs": [requested]}).encode()
+                status, _, content = ask(port, HttpCase("infer", request))
+                statuses.append(status)
+                if status == 200:
+                    (output,) = json.loads(content)["outputs"]
+                    statuses.append((output["name"], output["shape"], "data" in output))
+                    statuses.append(np.frombuffer(path.read_bytes()[128:192], np.int32).tolist())
+            described = json.loads(ask(port, HttpCase("status", path="/v2/systemsharedmemory/status", method="GET"))[2])
+            statuses.append([(part["offset"], part["byte_size"]) for part in described])
+            statuses.append(ask(port, HttpCase("unregister", b"", path=f"{region}/unregister"))[0])
+            statuses.append(ask(port, HttpCase("infer", request))[0])
+        finally:
+            path.unlink()
+        answered.append(statuses)
+    assert (values[:16] + values[16:]).tolist() in answered[0]
+    # Triton answers 500 to an output that does not fit its region.
+    assert answered[1] == [400 if status == 500 else status for status in answered[0]]
+
+
+def test_a_stream_answers_in_order_and_outlives_errors(servers: Pair) -> None:
+    grpc = pytest.importorskip("grpc", reason="grpcio is not installed (extra: grpc)")
+    requests = []
+    for number, model in enumerate(["floats", "missing", "floats", "floats"]):
+        message = message_class("ModelInferRequest")(model_name=model, id=str(number))
+        part = message.inputs.add(name="x" if number < 3 else "z", datatype="FP32", shape=[1, 2])
+        part.contents.fp32_contents.extend([number, number + 0.5])
+        requests.append(message.SerializeToString())
+    received: list[list[Any]] = []
+    for port in servers.grpc:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+            answers = []
+            for data in call(iter(requests), timeout=60):
+                answer = message_class("ModelStreamInferResponse").FromString(data)
+                response = answer.infer_response
+                answers.append((response.id, list(response.raw_output_contents), bool(answer.error_message)))
+            received.append(answers)
+    theirs, ours = received
+    # Triton answers an error at once, before requests that it still computes.
+    assert sorted(ours) == sorted(theirs)
 
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/models/simple", "/v2/models/simple/config", "/v2/models/simple/stats"])

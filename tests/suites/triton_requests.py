@@ -59,6 +59,36 @@ dynamic_batching { max_queue_delay_microseconds: 100 }
 """
 """The configuration of the model with concatenated requests."""
 
+SEQUENCE = """steps (float[N, 1] x, float[N, 1] start, int64[N, 1] number, float[N, 1] state)
+=> (float[N, 1] y, float[N, 1] begun, int64[N, 1] id, float[N, 1] next) {
+    y = Add(x, state) next = Identity(y) begun = Identity(start) id = Identity(number)
+}"""
+"""A model with state, which answers with the controls of a sequence too."""
+
+SEQUENCE_CONFIG = """
+max_batch_size: 8
+input { name: "x" data_type: TYPE_FP32 dims: 1 }
+output { name: "y" data_type: TYPE_FP32 dims: 1 }
+output { name: "begun" data_type: TYPE_FP32 dims: 1 }
+output { name: "id" data_type: TYPE_INT64 dims: 1 }
+sequence_batching {
+    max_sequence_idle_microseconds: 60000000
+    control_input { name: "start" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] } }
+    control_input { name: "number" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_INT64 } }
+    state {
+        input_name: "state" output_name: "next" data_type: TYPE_FP32 dims: 1
+        initial_state { name: "zero" data_type: TYPE_FP32 dims: 1 zero_data: true }
+    }
+}
+"""
+"""The configuration of the model with state."""
+
+SEQUENCE_STEPS = [
+    (5, "start"), (6, "start"), (5, ""), (6, ""), (5, "end"), (5, ""), (5, "start"), (6, "end"), (7, ""), (0, "start"),
+    (8, "both"), (8, ""), (5, "start"), (5, ""),
+]  # fmt: skip
+"""Requests of sequences in order: the number of the sequence, and whether it starts or ends. Some are errors."""
+
 TEXTS = {name: HEAD + text for name, text in MODELS.items()}
 
 

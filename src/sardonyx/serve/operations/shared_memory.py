@@ -142,7 +142,7 @@ class SharedMemory:
     def _region(self, name: object) -> Region:
         region = self._regions.get(name) if isinstance(name, str) else None
         if region is None:
-            raise RequestError(f"unknown region of shared memory {shortened(name)}.")
+            raise RequestError(f"unknown region of shared memory {shortened(name)}.", kind="not_found")
         return region
 
     def _require_enabled(self) -> None:
