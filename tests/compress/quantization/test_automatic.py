@@ -18,15 +18,17 @@ from sardonyx.runtime.session import Session
 SAMPLES = [{"x": np.random.default_rng(seed).standard_normal((16, 32)).astype(np.float32)} for seed in range(12)]
 
 
-def network(outlier: float) -> bytes:
-    """Return four products with gates that no factor passes; the input of the third product has an outlier."""
+def network(outlier: float, *, row: bool = False) -> bytes:
+    """Return four products with gates that no factor passes; the third product's input has a large channel, or row."""
     rng = np.random.default_rng(0)
     spread = np.ones(64)
-    spread[5] = outlier
+    spread[5] = 1 if row else outlier
+    rows = np.ones((16, 1))
+    rows[5] = outlier if row else 1
     weights = {
         "w1": rng.standard_normal((32, 512)) / 6, "w2": rng.standard_normal((512, 64)) / 22,
         "w3": rng.standard_normal((64, 32)) / 8 / spread[:, None], "w4": rng.standard_normal((32, 8)) / 6,
-        "spread": spread[None],
+        "spread": spread * rows, "rows": rows,
     }  # fmt: skip
     tensors = [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()]
     nodes = []
@@ -39,8 +41,10 @@ def network(outlier: float) -> bytes:
     nodes.insert(4, helper.make_node("Mul", ["u2", "spread"], ["v2"]))
     nodes.insert(5, helper.make_node("Erf", ["v2"], ["e2"]))
     nodes.insert(6, helper.make_node("Sum", ["v2", "e2"], ["t2"]))
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 32])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 8])
+    nodes.insert(8, helper.make_node("Div", ["h3", "rows"], ["d3"]))
+    nodes[9].input[0] = "d3"
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [16, 32])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [16, 8])
     graph = helper.make_graph(nodes, "net", [x], [y], tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
 
@@ -58,13 +62,21 @@ def test_accurate_models_are_quantized_whole() -> None:
 
 
 def test_a_cheap_node_that_hurts_returns_to_float_and_the_report_says_so() -> None:
-    result = quantize(network(3000.0), SAMPLES)
-    nearest = quantize(network(3000.0), SAMPLES, method="nearest", calibration="mse")
+    result = quantize(network(3000.0, row=True), SAMPLES)
+    nearest = quantize(network(3000.0, row=True), SAMPLES, method="nearest", calibration="mse")
     assert "product3" not in int_products(result) and "product1" in int_products(result)
     assert result.report.outputs[0].sqnr > nearest.report.outputs[0].sqnr + 6
     assert any("stay in float (product3)" in note for note in result.report.notes)
-    again = quantize(network(3000.0), SAMPLES)
+    again = quantize(network(3000.0, row=True), SAMPLES)
     assert sardonyx.to_proto(again.model).SerializeToString() == sardonyx.to_proto(result.model).SerializeToString()
+
+
+def test_a_large_channel_is_balanced_and_its_product_stays_on_integers() -> None:
+    result = quantize(network(3000.0), SAMPLES)
+    nearest = quantize(network(3000.0), SAMPLES, method="nearest", calibration="mse")
+    assert int_products(result) == {f"product{number}" for number in range(1, 5)}
+    assert result.report.outputs[0].sqnr > nearest.report.outputs[0].sqnr + 6
+    assert any("brought to like ranges" in note for note in result.report.notes)
 
 
 def test_a_budget_of_the_metric_returns_nodes_until_the_loss_is_within() -> None:

@@ -12,9 +12,10 @@ import sardonyx
 from sardonyx.compress.quantization.calibration import Observation
 from sardonyx.compress.quantization.placement import find_placement
 from sardonyx.compress.quantization.scheme import Affine, Scheme
-from sardonyx.compress.quantization.sensitivity import Probe, decibels, give_back
+from sardonyx.compress.quantization.sensitivity import Probe, decibels, give_back, measure_parts
 from sardonyx.compress.quantization.weights import quantize_weight
 from sardonyx.rewrite.inference import infer_shapes
+from tests.compress.quantization.networks import detector
 
 
 def network() -> ir.Model:
@@ -97,3 +98,11 @@ def test_the_permitted_work_limits_the_return(probe: Probe) -> None:
     assert everything == give_back(probe, SAMPLES, references, errors, target=200.0, most_cost=1.0)
     few = give_back(probe, SAMPLES, references, errors, target=200.0, most_cost=0.9, least_share=0.5)
     assert few.nodes == ("product3",)
+
+
+def test_joined_outputs_are_measured_in_parts() -> None:
+    model = sardonyx.load(detector())
+    infer_shapes(model)
+    kinds = measure_parts(model)
+    assert kinds == [0, 1]
+    assert [value.name for value in model.graph.outputs] == ["boxes", "scores"]

@@ -60,7 +60,7 @@ _MOST_RUNS_OF_RANGES = 768
 _MOST_WORK_OF_RANGES = 2e10
 """Samples on which ranges are compared, runs of one sample, and multiplications of these runs."""
 
-_MOMENTS = Needs(second_moments=True, rows_per_depth=8, most_bytes=256 << 20)
+_MOMENTS = Needs(maxima=True, second_moments=True, rows_per_depth=8, most_bytes=256 << 20)
 """Second moments for GPTQ at 8 bits: rows up to about 4000 elements, and few samples of these are enough."""
 
 _RAISE = 6.0
@@ -162,6 +162,11 @@ class Selection:
         self.ranges = choose_ranges(self._probe, many, references, candidates, runs / 2)
         count = samples_to_probe(placement.sites, len(self._probe.nodes), len(many))
         self._samples, self._references = many[:count], references[:count]
+
+    @property
+    def is_excellent(self) -> bool:
+        """True if the error is so small that no node is worth a change."""
+        return self.ranges.after >= _EXCELLENT
 
     @property
     def nodes(self) -> tuple[str, ...]:

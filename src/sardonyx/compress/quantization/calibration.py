@@ -70,6 +70,22 @@ class Observation:
             self._observe({**values, **{name: np.asarray(sample[name]) for name in self._fed}}, self.count)
             self.count += 1
 
+    def rescale(self, name: str, result: str, factors: np.ndarray, statistics: Statistics) -> None:
+        """Let the statistics of sites that read an activation be those of its product by factors.
+
+        Args:
+            name: The activation, whose readers among the sites all read the product.
+            result: The name of the product.
+            factors: Positive factors of channels, of shape [channels].
+            statistics: Those of the product on some samples; the extremes become those of all samples.
+        """
+        for reader in self._readers.pop(name, ()):
+            reader.rescale(factors)
+            if reader.lows is not None and reader.highs is not None:
+                statistics.widen(float(reader.lows.min()), float(reader.highs.max()))
+            self._readers.setdefault(result, []).append(reader)
+        self.statistics[result] = statistics
+
     def close(self) -> None:
         """Release the compiled model; no more samples can be added."""
         self._session = None
@@ -104,6 +120,26 @@ class Observation:
                 ) from error
             for reader in self._readers.get(name, ()):
                 reader.add(array)
+
+
+def product_statistics(
+    model: ir.Model, factors: Mapping[str, np.ndarray], samples: Iterable[Mapping[str, Any]]
+) -> dict[str, Statistics]:
+    """Return the statistics of activations, by name, multiplied by factors.
+
+    Args:
+        model: The float model.
+        factors: The factors by activation, in shapes that broadcast.
+        samples: The samples.
+    """
+    result = {name: Statistics() for name in factors}
+    inner = [name for name in factors if name not in {value.name for value in model.graph.inputs}]
+    session = Session(_with_outputs(model, inner), compile="wait") if inner else None
+    for sample in samples:
+        values = dict(zip(inner, [] if session is None else session.run(None, sample), strict=True))
+        for name, own in factors.items():
+            result[name].add(np.asarray(values.get(name, sample.get(name))) * own)
+    return result
 
 
 def _with_outputs(model: ir.Model, names: Sequence[str]) -> ir.Model:

@@ -34,7 +34,7 @@ from sardonyx.compress.quantization.automatic import (
     is_measurable,
     samples_to_probe,
 )
-from sardonyx.compress.quantization.calibration import Observation
+from sardonyx.compress.quantization.calibration import Observation, product_statistics
 from sardonyx.compress.quantization.forms.integer_operators import write_integer_operators
 from sardonyx.compress.quantization.insertion import (
     is_dynamic,
@@ -44,6 +44,7 @@ from sardonyx.compress.quantization.insertion import (
     write_static,
     write_without_ranges,
 )
+from sardonyx.compress.quantization.methods.balancing import find_balances, insert
 from sardonyx.compress.quantization.methods.sequential import reconstruct
 from sardonyx.compress.quantization.methods.table import METHODS as ROUNDING
 from sardonyx.compress.quantization.placement import FloatNode, Placement, WeightSite, find_placement
@@ -79,6 +80,9 @@ Mode = Literal["static", "dynamic", "weights"]
 
 _INTERPRETED_WORK = 1e8
 """Multiplications of all judged runs up to which the interpreter, about 5e8 a second, is faster than a compilation."""
+
+_LEAST_GAIN = 1.0
+"""dB of the worst output for which products per channel are worth their time."""
 
 _MOST_MEASURED_NODES = 8
 """Nodes whose loss of the metric is measured: each needs a model of its own."""
@@ -283,6 +287,8 @@ def _best_nodes(
     original = record_outputs(session, draft.judged)
     del session
     selection = draft.selection(calibration)
+    if selection is not None and not selection.is_excellent:
+        selection = draft.balanced_selection(calibration, selection)
     choice = None if selection is None else selection.choose()
     if calibration == "auto":
         calibration = "mse" if selection is None else selection.ranges.method
@@ -474,6 +480,46 @@ class Draft:
             self._methods = selection.ranges.methods
             self.notes.append(selection.ranges.note)
         return selection
+
+    def balanced_selection(self, calibration: str, plain: Selection) -> Selection:
+        """Balance the channels of activations, and return the search over the result; `plain` if the error stays."""
+        observation = self.observation
+        assert observation is not None
+        balances = [
+            balance for balance in find_balances(self.placement, observation.inputs)
+            if balance.value.name not in self._unseen
+        ]  # fmt: skip
+        if not balances:
+            return plain
+        names = {str(balance.value.name): balance.shaped for balance in balances}
+        before, statistics, notes = copy_model(self.prepared), dict(observation.statistics), list(self.notes)
+        products = product_statistics(before, names, self._preview)
+        results = []
+        for balance in balances:
+            name = str(balance.value.name)
+            results.append(insert(self.prepared, balance))
+            observation.rescale(name, results[-1], balance.factors, products[name])
+        self._changed()
+        self.notes = [note for note in notes if note != plain.ranges.note]
+        selection = self.selection(calibration)
+        if selection is not None and selection.ranges.after >= plain.ranges.after + _LEAST_GAIN:
+            self.notes.append(
+                f"The channels of {len(balances)} activations were brought to like ranges: the worst output rises from "
+                f"{plain.ranges.after:.1f} to {selection.ranges.after:.1f} dB on samples of the calibration."
+            )
+            return selection
+        for balance, result in zip(balances, results, strict=True):
+            name = str(balance.value.name)
+            observation.rescale(result, name, 1 / balance.factors, products[name])
+        self.prepared, self.notes, observation.statistics = before, notes, statistics
+        self._methods = plain.ranges.methods if len(self.calibrations(calibration)) > 1 else {}
+        self._changed()
+        return plain
+
+    def _changed(self) -> None:
+        """Update what follows from the prepared model."""
+        self.placement = find_placement(self.prepared, self.exclude)
+        self._rounded = {}
 
     def node_errors(self, calibration: str, evaluate: Evaluate | None) -> tuple[NodeError, ...]:
         """Return the error that each node causes alone, the worst first; the worst ones with the loss of the metric.

@@ -77,6 +77,10 @@ class Statistics:
         self._zeros += flat.size - int(np.count_nonzero(flat))
         self._add_to_bins(flat.astype(np.float32, copy=False), low, high)
 
+    def widen(self, low: float, high: float) -> None:
+        """Let the extremes span values of other samples, which the histogram does not count."""
+        self.low, self.high = min(self.low, low), max(self.high, high)
+
     def _add_to_bins(self, values: np.ndarray, low: float, high: float) -> None:
         if not self._width:
             self._width = max(max(abs(low), abs(high)) / (_BINS // 2), 1e-30)

@@ -33,6 +33,11 @@ _MARGIN = 0.8
 """The share of the permitted noise that a prediction may reach before it is measured."""
 
 
+_MOVING = frozenset(("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"))
+_MOST_PARTS = 64
+"""Operators that keep the elements of a value, and the most outputs of a model whose outputs are measured in parts."""
+
+
 @dataclass(frozen=True)
 class NodeError:
     """The error of a single node's integers.
@@ -86,12 +91,16 @@ class Probe:
         self._map_inputs = writer.map_inputs
         self._biases = writer.write_biases(corrections or {})
         _measure_logits(switched)
+        self._parts = measure_parts(switched)
+        self._kinds = list(self._parts)
         self._read = {site.label: str(site.node.inputs[0].name) for site in placement.sites if site.node.inputs[0]}
         self._session = Session(switched, compile="wait")
 
     def run(self, feeds: Mapping[str, Any], quantized: Collection[str]) -> list[np.ndarray]:
-        """Return the float outputs for a sample, with integers in some nodes alone."""
-        return [result for result in self._session.run(None, self._fed(feeds, quantized)) if is_float(result)]
+        """Return the float outputs for a sample, or their parts, with integers in some nodes alone."""
+        results = self._session.run(None, self._fed(feeds, quantized))
+        self._kinds = [kind for kind, result in zip(self._parts, results, strict=True) if is_float(result)]
+        return [result for result in results if is_float(result)]
 
     def site_inputs(self, feeds: Mapping[str, Any], quantized: Collection[str]) -> dict[str, np.ndarray]:
         """Return the inputs of all sites for a sample, by label, with integers in some nodes alone."""
@@ -130,10 +139,11 @@ class Probe:
         quantized: Collection[str],
     ) -> np.ndarray:  # fmt: skip
         """Return the noise of each sample and output relative to the signal of all, of shape [samples, outputs]."""
-        powers = np.zeros((2, len(samples), len(references[0]) if references else 0))
+        powers = np.zeros((2, len(samples), max(self._kinds, default=-1) + 1))
         for row, (sample, expected) in enumerate(zip(samples, references, strict=True)):
-            for number, (x, y) in enumerate(zip(expected, self.run(sample, quantized), strict=True)):
-                powers[:, row, number] = _powers(x, y)
+            results = self.run(sample, quantized)
+            for kind, x, y in zip(self._kinds, expected, results, strict=True):
+                powers[:, row, kind] += _powers(x, y)
         signal, noise = powers
         return np.asarray(np.where(noise == 0, 0.0, noise / np.maximum(signal.sum(0), 1e-300)))
 
@@ -308,6 +318,46 @@ def _measure_logits(model: ir.Model) -> None:
         logits = producer.inputs[0]
         if logits is not None and logits.dtype == ir.DataType.FLOAT and not logits.is_graph_output():
             outputs[index] = logits
+
+
+def measure_parts(model: ir.Model) -> list[int]:
+    """Let outputs that join values of several kinds be these values, and return the kind of each output.
+
+    A detector joins boxes of hundreds of pixels and scores below 1: the error of the boxes hides that of the scores.
+    Parts that are computed alike, as those of several sizes of a picture, are of one kind.
+    """
+    parts = [part for index, output in enumerate(model.graph.outputs) for part in _parts(output, (index,))]
+    if len(parts) > _MOST_PARTS:
+        return list(range(len(model.graph.outputs)))
+    numbers = {path: number for number, path in enumerate(dict.fromkeys(path for _, path in parts))}
+    model.graph.outputs[:] = [value for value, _ in parts]
+    return [numbers[path] for _, path in parts]
+
+
+def _parts(value: ir.Value, path: tuple[int, ...]) -> list[tuple[ir.Value, tuple[int, ...]]]:
+    """Return the values that an output joins, with the places in joins of different kinds."""
+    joined = _moved(value)
+    node = joined.producer()
+    if node is None or node.domain or node.op_type != "Concat":
+        return [(value, path)]
+    sources = [source for source in node.inputs if source is not None]
+    if not all(source.dtype == ir.DataType.FLOAT and not facts.is_constant(source) for source in sources):
+        return [(value, path)]
+    producers = [_moved(source).producer() for source in sources]
+    are_alike = len({None if one is None else one.op_type for one in producers}) == 1
+    parts = []
+    for index, source in enumerate(sources):
+        parts += _parts(source, path if are_alike else (*path, index))
+    return parts
+
+
+def _moved(value: ir.Value) -> ir.Value:
+    """Return the value whose elements an output holds in another order or shape."""
+    while True:
+        node = value.producer()
+        if node is None or node.domain or node.op_type not in _MOVING or node.inputs[0] is None:
+            return value
+        value = node.inputs[0]
 
 
 class _Switches:

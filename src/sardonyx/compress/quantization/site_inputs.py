@@ -80,6 +80,8 @@ class SiteInput:
         groups: The number of groups of a convolution; 1 otherwise.
         depth: The number of elements of a row.
         count: The number of rows that were seen.
+        lows: The least value of each channel, of shape [channels]; None if maxima are not needed.
+        highs: The greatest value of each channel, of shape [channels]; None if maxima are not needed.
         maxima: The largest magnitude of each channel, of shape [channels]; None if not needed.
         means: The mean of each channel, of shape [channels]; None if not needed.
         magnitudes: The mean magnitude of each channel, of shape [channels]; None if not needed.
@@ -103,7 +105,8 @@ class SiteInput:
         self._sums: np.ndarray | None = None
         self._elements = 0
         self._magnitudes: np.ndarray | None = None
-        self.maxima: np.ndarray | None = None
+        self.lows: np.ndarray | None = None
+        self.highs: np.ndarray | None = None
         self.rows: np.ndarray | None = None
         self._keys = np.zeros(0)
 
@@ -133,6 +136,11 @@ class SiteInput:
             self._add_rows(rows, total)
 
     @property
+    def maxima(self) -> np.ndarray | None:
+        """The largest magnitude of each channel."""
+        return None if self.lows is None or self.highs is None else np.maximum(-self.lows, self.highs)
+
+    @property
     def means(self) -> np.ndarray | None:
         """The mean of each channel."""
         return None if self._sums is None or not self._elements else self._sums / self._elements
@@ -154,6 +162,20 @@ class SiteInput:
         self._add_pending()
         return None if self._moment is None or not self._weight else self._moment / np.float32(self._weight)
 
+    def rescale(self, factors: np.ndarray) -> None:
+        """Multiply the channels by positive factors, of shape [channels]."""
+        self._add_pending()
+        own = factors[self._patches.channels]
+        for name in ("lows", "highs", "_sums", "_magnitudes"):
+            if getattr(self, name) is not None:
+                setattr(self, name, getattr(self, name) * factors.astype(getattr(self, name).dtype))
+        if self._squares is not None:
+            self._squares = self._squares * np.square(own)
+        if self._moment is not None:
+            self._moment *= (own[:, :, None] * own[:, None]).astype(np.float32)
+        if self.rows is not None:
+            self.rows = self.rows * own[:, None].astype(np.float32)
+
     def _add_channels(self, values: np.ndarray) -> None:
         axis = self._patches.channel_axis % values.ndim
         # Reductions over one contiguous axis are several times as fast as over several.
@@ -167,8 +189,10 @@ class SiteInput:
             sizes = np.abs(rows).sum(inner, dtype=np.float32).reshape(-1, values.shape[axis]).sum(0, dtype=np.float64)
             self._magnitudes = sizes if self._magnitudes is None else self._magnitudes + sizes
         if self._needs.maxima:
-            maxima = np.maximum(rows.max(inner), -rows.min(inner)).reshape(-1, values.shape[axis]).max(0)
-            self.maxima = maxima if self.maxima is None else np.maximum(self.maxima, maxima)
+            lows = rows.min(inner).reshape(-1, values.shape[axis]).min(0)
+            highs = rows.max(inner).reshape(-1, values.shape[axis]).max(0)
+            self.lows = lows if self.lows is None else np.minimum(self.lows, lows)
+            self.highs = highs if self.highs is None else np.maximum(self.highs, highs)
 
     def _rows_of_sample(self) -> int:
         """Return the most rows of the next sample that enter the moments."""
@@ -271,6 +295,12 @@ class _Patches:
             return cls(site.groups, shape[0] // site.groups, 1, ())
         assert site.sum_axis is not None
         return cls(1, shape[site.sum_axis], -1)
+
+    @property
+    def channels(self) -> np.ndarray:
+        """The channel of each element of a row, of shape [groups, depth]."""
+        elements = np.arange(self.groups * self.depth) // math.prod(self.kernel or ())
+        return elements.reshape(self.groups, self.depth)
 
     @property
     def moment_bytes(self) -> int:

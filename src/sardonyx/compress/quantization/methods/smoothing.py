@@ -107,14 +107,15 @@ def best_factors(group: ChannelGroup, largest: np.ndarray, squares: np.ndarray) 
     ones = np.ones(group.channels)
     whole = sum(reader.error(ones, largest, squares) for reader in readers)
     best, least = None, whole * _LEAST_GAIN
-    for factors in _candidates(largest, weights):
+    for factors in candidate_factors(largest, weights):
         error = sum(reader.error(factors, largest, squares) for reader in readers)
         if error < least:
             best, least = factors, error
     return best
 
 
-def _candidates(largest: np.ndarray, weights: np.ndarray) -> Iterator[np.ndarray]:
+def candidate_factors(largest: np.ndarray, weights: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield factors between those that even out the activations and those that even out the weights."""
     valid = (largest > 0) & (weights > 0)
     safe, other = np.where(valid, largest, 1), np.where(valid, weights, 1)
     for exponent in _EXPONENTS:
