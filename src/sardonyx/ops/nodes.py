@@ -14,7 +14,7 @@ from typing import Any
 from sardonyx.core.eval.tensor import Tensor
 from sardonyx.core.eval.trace import call
 from sardonyx.core.ir.graph import NodeForm, Value
-from sardonyx.core.ir.types import STRING, TensorType, is_integer
+from sardonyx.core.ir.types import STRING, TensorType, is_integer, kind
 from sardonyx.errors import UnsupportedError
 from sardonyx.ops import registry
 from sardonyx.ops.signatures import signature
@@ -133,7 +133,10 @@ def node(
         arguments = iter([old if _is_static(old) else new for old, new in zip(operands, own, strict=True)])
         return apply(*[None if value is None else next(arguments) for value in inputs_])
 
-    if operator.host_reason or name == "Compress":
+    if any(isinstance(value.type, TensorType) and kind(value.type.dtype) == "complex" for value in operands):
+        # A model holds complex numbers as pairs of real ones, which the node itself would take for another axis.
+        return _single(definition(*operands))
+    if operator.host_reason or name == "Compress" or (name == "Range" and body is None):
         # A counted size is defined by the value itself, outside of any function.
         return _single(apply(*inputs_))
     form = NodeForm(name, domain, opset, tuple(value is not None for value in inputs_), tuple(present.items()))

@@ -108,6 +108,41 @@ FUNCTIONS = {
     "ndtri": lambda x: torch.special.ndtri(torch.sigmoid(x)),
     "sinc": torch.sinc,
     "entr": torch.special.entr,
+    "bessel_j": lambda x: (torch.special.bessel_j0(x * 4), torch.special.bessel_j1(x * 4)),
+    "bessel_y": lambda x: (torch.special.bessel_y0(x.abs() + 0.2), torch.special.bessel_y1(x.abs() + 0.2)),
+    "modified_bessel_k": lambda x: (
+        torch.special.modified_bessel_k0(x.abs() + 0.1),
+        torch.special.scaled_modified_bessel_k1(x.abs() + 0.1),
+    ),
+    "spherical_bessel_j0": torch.special.spherical_bessel_j0,
+    "airy_ai": torch.special.airy_ai,
+    "erfcx": lambda x: torch.special.erfcx(x * 0.5),
+    "log_ndtr": torch.special.log_ndtr,
+    "zeta": lambda x: torch.special.zeta(x.abs() + 1.5, x.abs() + 0.1),
+    "gammainc": lambda x: (
+        torch.special.gammainc(x.abs(), x.flip(0).abs()),
+        torch.special.gammaincc(x.abs(), x.flip(0).abs()),
+    ),
+    "polynomials": lambda x: (
+        torch.special.hermite_polynomial_h(x, 4),
+        torch.special.legendre_polynomial_p(torch.sin(x), torch.arange(20) % 5),
+        torch.special.shifted_chebyshev_polynomial_u(torch.sigmoid(x), 3),
+    ),
+    "nextafter": lambda x: torch.nextafter(x, torch.zeros(())),
+}
+COMPLEX = {
+    "logarithm": torch.log,
+    "root": torch.sqrt,
+    "power": lambda z: z**2.5,
+    "cube": lambda z: z**3,
+    "tangents": lambda z: torch.tan(z) + torch.tanh(z),
+    "inverse functions": lambda z: torch.asin(z) + torch.atan(z) + torch.asinh(z),
+    "sign": torch.sgn,
+    "product": lambda z: z.prod(1),
+    "sums": lambda z: z.cumsum(0),
+    "flattened": lambda z: z.T.reshape(-1),
+    "choice": lambda z: torch.where(z.real > 0, z, 1j),
+    "equality": lambda z: z == z.conj(),
 }
 
 
@@ -124,6 +159,25 @@ def test_linear_algebra(name: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_special_functions(name: str) -> None:
     require_equal(FUNCTIONS[name], (x(4, 20) * 4,), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_functions(name: str) -> None:
+    require_equal(lambda a, b: COMPLEX[name](torch.complex(a, b)), (x(4, 5), x(4, 5)), tolerance=1e-4)
+
+
+def test_windows_and_frequencies() -> None:
+    require_equal(
+        lambda x: (
+            x + torch.hamming_window(8),
+            torch.blackman_window(9, periodic=False),
+            torch.bartlett_window(7),
+            torch.kaiser_window(8, periodic=True, beta=5.0),
+            torch.fft.fftfreq(x.shape[1], 0.5),
+            torch.fft.rfftfreq(9),
+        ),
+        (x(2, 8),),
+    )
 
 
 def test_common_divisors_and_multiples() -> None:

@@ -197,3 +197,34 @@ def test_sizes_that_torch_fixes_without_a_constraint_are_not_open() -> None:
     result = converted(function, drawn(6, 3))
     assert result.report.verdict.status == "proved"
     assert result.report.attempts[0].outcome == "different"
+
+
+def test_one_tensor_passed_twice_is_two_inputs() -> None:
+    x = drawn(3, 4)
+    report = converted(lambda a, b: a - 2 * b, x, x).report
+    assert report.verdict.status == "proved"
+
+
+def test_complex_inputs_and_outputs_are_pairs() -> None:
+    x = torch.complex(drawn(3, 6), drawn(3, 6, seed=1))
+    result = converted(lambda z, a: (torch.fft.ifft(z), z.abs() * a), x, drawn(6))
+    assert result.report.verdict.status == "proved"
+    assert [len(value.shape) for value in result.model.graph.inputs] == [3, 1]
+    assert [len(value.shape) for value in result.model.graph.outputs] == [3, 2]
+    assert "pairs of real numbers" in result.report.notes[0]
+
+
+def test_classes_of_one_hot_vectors_are_counted() -> None:
+    result = converted(lambda x: torch.nn.functional.one_hot(x), torch.tensor([[0, 3], [1, 2]]))
+    assert result.report.verdict.status == "proved"
+
+
+@pytest.mark.parametrize(
+    "targets", [torch.tensor([[1, 2, 2], [3, 1, 0]]), torch.tensor([1, 2, 2, 3, 1])], ids=["rows", "flat"]
+)
+def test_connectionist_losses_have_open_sizes(targets: Any) -> None:
+    def loss(x: Any, targets: Any, steps: Any, lengths: Any) -> Any:
+        return torch.nn.functional.ctc_loss(x.log_softmax(-1), targets, steps, lengths, reduction="none")
+
+    inputs = drawn(9, 2, 4), targets, torch.tensor([9, 6]), torch.tensor([3, 2])
+    assert converted(loss, *inputs).report.verdict.status == "proved"

@@ -262,7 +262,8 @@ def program_of(source: Any, options: Options) -> Program:
 
 
 def _examples(module: torch.nn.Module, options: Options) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    examples = pytree.tree_map(_as_example, options.examples)
+    seen: set[int] = set()
+    examples = pytree.tree_map(lambda leaf: _distinct(_as_example(leaf), seen), options.examples)
     if not examples:
         import inspect
 
@@ -290,6 +291,15 @@ def _as_example(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
         return torch.from_numpy(leaf)
     return leaf.contiguous() if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided else leaf
+
+
+def _distinct(leaf: Any, seen: set[int]) -> Any:
+    """Return a tensor that appears again as a copy: torch.export would take both inputs for one."""
+    if isinstance(leaf, torch.Tensor):
+        if id(leaf) in seen:
+            leaf = leaf.clone()
+        seen.add(id(leaf))
+    return leaf
 
 
 def _takes_keywords(module: torch.nn.Module, examples: Sequence[Any]) -> bool:
@@ -469,7 +479,7 @@ def _as_torch(array: Any, like: Any) -> Any:
         value = torch.from_numpy(np.array(array, copy=True)) if array.dtype.name != "bfloat16" else None
         if value is None:
             value = torch.from_numpy(np.array(array).view(np.int16).copy()).view(torch.bfloat16)
-        return value.to(like.dtype)
+        return torch.view_as_complex(value) if like.is_complex() else value.to(like.dtype)
     return type(like)(array.item()) if isinstance(like, (int, float, bool)) else array
 
 

@@ -6,12 +6,15 @@ Each reads values of tensors: to check them, or for the shape of a result that f
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import torch
+
+from sardonyx.convert.torch.connectionist import connectionist_loss
 
 
 @contextlib.contextmanager
@@ -25,6 +28,9 @@ def equal_functions() -> Iterator[None]:
             (torch.Tensor, "cov", _covariance),
             (torch, "corrcoef", _correlation),
             (torch.Tensor, "corrcoef", _correlation),
+            (torch.nn.functional, "one_hot", _one_hot),
+            (torch.nn.functional, "gaussian_nll_loss", _gaussian_loss),
+            (torch.nn.functional, "ctc_loss", connectionist_loss),
         ):
             stack.enter_context(mock.patch.object(owner, name, function))
         for module in ("torchvision.ops.boxes", "torchvision.ops"):
@@ -88,3 +94,30 @@ def _correlation(x: Any) -> Any:
         return covariance / covariance
     deviation = covariance.diagonal().sqrt()
     return (covariance / deviation[:, None] / deviation[None]).clamp(-1, 1)
+
+
+_own_one_hot = torch.nn.functional.one_hot
+
+
+def _one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    """Return one-hot vectors; the number of classes, if it is not fixed, is counted."""
+    if num_classes != -1:
+        return _own_one_hot(tensor, num_classes)
+    count = tensor.max().item() + 1
+    torch._check(count >= 0)
+    return (tensor.unsqueeze(-1) == torch.arange(count)).long()
+
+
+def _gaussian_loss(
+    input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Any:
+    """Return the loss without the check of the variances."""
+    if not isinstance(var, torch.Tensor):
+        var = var * torch.ones_like(input)
+    if var.dim() == input.dim() - 1:
+        var = var.unsqueeze(-1)
+    var = var.clamp(min=eps)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss

@@ -22,6 +22,7 @@ from sardonyx.convert.torch.guards import ASSERTIONS, Guard, guard_of, guarded, 
 from sardonyx.convert.torch.operators.promotion import core_dtype, torch_dtype
 from sardonyx.convert.torch.operators.registry import IGNORED, Site, site, translation_of
 from sardonyx.convert.torch.operators.sizes import learn, symbols
+from sardonyx.convert.torch.operators.spectral import REAL, complex_of, is_complex, pairs
 from sardonyx.convert.torch.sources import line_of, module_of, place_of
 from sardonyx.core.dim import Dim, Size, as_dim
 from sardonyx.core.eval.tensor import Tensor, constant
@@ -74,6 +75,8 @@ def read(program: Program) -> Imported:
     notes = [*program.notes]
     if captured.openness == "first":
         notes.append("only first sizes are open: torch.export captures the program with no others")
+    if any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in runner.leaves) or translation.has_pairs:
+        notes.append("complex inputs and outputs are pairs of real numbers on a last axis")
     return Imported(
         model,
         runner,
@@ -111,6 +114,7 @@ class _Translation:
         self._types: list[TensorType] = []
         self._names: list[str] = []
         self._weights: dict[int, ir.TensorProtocol] = {}
+        self._pairs: set[int] = set()
         self._guards: list[Guard] = []
         self._guard_lines = guard_lines
         self._placeholders: list[tuple[Any, Any]] = []
@@ -137,6 +141,20 @@ class _Translation:
                 node.name = node.outputs[0].name
         name_guards(model.graph.all_nodes())
         return model
+
+    @property
+    def has_pairs(self) -> bool:
+        """True if an output holds complex numbers."""
+        specs = self._exported.graph_signature.output_specs
+        nodes = next(node for node in self._exported.graph.nodes if node.op == "output").args[0]
+        kind = torch.export.graph_signature.OutputKind.USER_OUTPUT
+        return any(
+            spec.kind == kind
+            and isinstance(node, torch.fx.Node)
+            and torch.is_tensor(value := node.meta.get("val"))
+            and value.is_complex()
+            for node, spec in zip(nodes, specs, strict=True)
+        )
 
     def _declare_inputs(self) -> None:
         """Give every placeholder a type, a constant or a weight."""
@@ -174,7 +192,9 @@ class _Translation:
             shape = tuple(self._size(size, node.name, axis) for axis, size in enumerate(value.shape))
             dtype = core_dtype(value.dtype)
             if t.kind(dtype) == "complex":
-                raise ConversionError(f"the input '{node.name}' holds complex numbers, which ONNX graphs cannot.")
+                self._pairs.add(len(self._types))
+                self._placeholders.append((node, self._add(TensorType(REAL[dtype], (*shape, 2)), node.name)))
+                return
             self._placeholders.append((node, self._add(TensorType(dtype, shape), node.name)))
         elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             dtype = t.INT64 if isinstance(value, torch.SymInt) else t.FLOAT
@@ -202,16 +222,19 @@ class _Translation:
             text = text.replace(symbol, str(self.symbols[symbol]))
         return as_dim(text)
 
-    def _body(self, *inputs: Value) -> Sequence[Value]:
+    def _body(self, *inputs: Any) -> Sequence[Value]:
         values: dict[Any, Any] = {}
         self._guards = []
         for node, source in self._placeholders:
-            values[node] = inputs[source] if isinstance(source, int) and not isinstance(source, bool) else source
+            if not isinstance(source, int) or isinstance(source, bool):
+                values[node] = source
+            else:
+                values[node] = complex_of(inputs[source]) if source in self._pairs else inputs[source]
         outputs = self._graph(self._exported.graph_module, values)
         specs = self._exported.graph_signature.output_specs
         kinds = torch.export.graph_signature
         results = [
-            value
+            pairs(value) if is_complex(value) else value
             for value, spec in zip(outputs, specs, strict=True)
             if spec.kind == kinds.OutputKind.USER_OUTPUT and isinstance(spec.arg, kinds.TensorArgument)
         ]

@@ -20,7 +20,7 @@ from sardonyx.core.ir.types import DType
 from sardonyx.ops.nodes import onnx
 
 
-def _result_dtype() -> DType:
+def result_dtype() -> DType:
     """Return the element type that torch predicts for the current call."""
     result = site.get().result
     return core_dtype((result[0] if isinstance(result, (tuple, list)) else result).dtype)
@@ -31,7 +31,7 @@ def _result_dtype() -> DType:
 )
 @aten("_autocast_to_full_precision.default", "to.prim_Device", "to.prim_dtype", "_to_dense.default", "to_dense.default")
 def _to(x: Tensor, *_: Any, **__: Any) -> Tensor:
-    return cast(x, _result_dtype())
+    return cast(x, result_dtype())
 
 
 @aten("view.dtype")
@@ -54,19 +54,19 @@ def filled(shape: Sequence[Any], value: Any, dtype: DType) -> Tensor:
 @aten("full.default", "new_full.default", "full_like.default")
 def _full(*args: Any, **_: Any) -> Tensor:
     shape = args[0].shape if isinstance(args[0], Tensor) and len(args) == 2 else args[-2]
-    return filled(shape, args[-1], _result_dtype())
+    return filled(shape, args[-1], result_dtype())
 
 
 @aten("zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format", "empty_like.default")
 @aten("new_empty.default", "empty_strided.default", "new_empty_strided.default", "empty_permuted.default")
 @aten("_efficientzerotensor.default")
 def _zeros(*args: Any, **_: Any) -> Tensor:
-    return filled(_shape_of(args), 0, _result_dtype())
+    return filled(_shape_of(args), 0, result_dtype())
 
 
 @aten("ones.default", "ones_like.default", "new_ones.default")
 def _ones(*args: Any, **_: Any) -> Tensor:
-    return filled(_shape_of(args), 1, _result_dtype())
+    return filled(_shape_of(args), 1, result_dtype())
 
 
 def _shape_of(args: Sequence[Any]) -> Sequence[Any]:
@@ -77,7 +77,7 @@ def _shape_of(args: Sequence[Any]) -> Sequence[Any]:
 
 @aten("scalar_tensor.default")
 def _scalar_tensor(value: Any, **_: Any) -> Tensor:
-    return tensor_of(value, _result_dtype())
+    return tensor_of(value, result_dtype())
 
 
 @aten("fill.Scalar", "fill.Tensor")
@@ -93,7 +93,7 @@ def _lift(x: Any, **_: Any) -> Tensor:
 @aten("arange.default", "arange.start", "arange.start_step")
 def _arange(*args: Any, **_: Any) -> Tensor:
     start, end, step = {1: (0, args[0], 1), 2: (args[0], args[-1], 1), 3: args}[len(args)]
-    dtype = _result_dtype()
+    dtype = result_dtype()
     if all(isinstance(v, (int, Dim)) for v in (start, end)) and isinstance(step, int):
         count = dim_max(-floor_div(-(end - start), step) if step > 0 else -floor_div(end - start, -step), 0)
         whole = t.INT64 if t.is_float(dtype) or dtype.bitwidth < 64 else dtype
@@ -123,7 +123,7 @@ def _line(start: Size, end: Size, step: int, count: Size) -> Tensor:
 
 @aten("linspace.default")
 def _linspace(start: Any, end: Any, steps: Any, **_: Any) -> Tensor:
-    dtype, count = _result_dtype(), size_of(steps)
+    dtype, count = result_dtype(), size_of(steps)
     if isinstance(count, int) and not any(isinstance(v, (Tensor, Dim)) for v in (start, end)):
         return constant(np.linspace(start, end, count), dtype)
     work = dtype if t.is_float(dtype) else t.DOUBLE
@@ -135,7 +135,7 @@ def _linspace(start: Any, end: Any, steps: Any, **_: Any) -> Tensor:
 
 @aten("logspace.default")
 def _logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **_: Any) -> Tensor:
-    dtype = _result_dtype()
+    dtype = result_dtype()
     return constant(np.logspace(start, end, int(size_of(steps)), base=base), dtype)  # type: ignore[arg-type]
 
 
@@ -147,7 +147,7 @@ def rows_and_columns(shape: Sequence[Size]) -> tuple[Tensor, Tensor]:
 @aten("eye.default", "eye.m")
 def _eye(n: Any, m: Any = None, **_: Any) -> Tensor:
     rows, columns = rows_and_columns([size_of(n), size_of(n if m is None else m)])
-    return cast(L.equal(rows, columns), _result_dtype())
+    return cast(L.equal(rows, columns), result_dtype())
 
 
 def _triangle(x: Tensor, diagonal: Any, upper: bool) -> Tensor:
@@ -173,7 +173,7 @@ def _triu(x: Tensor, diagonal: Any = 0) -> Tensor:
 
 def _triangle_indices(rows: int, columns: int, offset: int, upper: bool) -> Tensor:
     indices = np.triu_indices(rows, offset, columns) if upper else np.tril_indices(rows, offset, columns)
-    return constant(np.stack(indices).astype(np.int64), _result_dtype())
+    return constant(np.stack(indices).astype(np.int64), result_dtype())
 
 
 @aten("tril_indices.default")

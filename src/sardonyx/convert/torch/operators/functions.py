@@ -33,6 +33,7 @@ from sardonyx.convert.torch.operators.promotion import (
     torch_dtype,
 )
 from sardonyx.convert.torch.operators.registry import aten
+from sardonyx.convert.torch.operators.sizes import aligned, common_shape
 from sardonyx.convert.torch.operators.spectral import is_complex, magnitude
 from sardonyx.core import language as L
 from sardonyx.core.eval.tensor import Tensor
@@ -193,6 +194,23 @@ def _copysign(x: Any, y: Any) -> Tensor:
     x, y = promoted(floating(x) if isinstance(x, Tensor) else x, y)
     size = pointwise("Abs", L.abs_, x)
     return where_(_signbit(y), pointwise("Neg", lambda a: -a, size), size)
+
+
+_BITS = {t.FLOAT: t.INT32, t.DOUBLE: t.INT64, t.FLOAT16: t.INT16, t.BFLOAT16: t.INT16}
+"""Integers of the width of floats."""
+
+
+@aten("nextafter.default")
+def _nextafter(x: Tensor, y: Tensor) -> Tensor:
+    """Return the next number after x towards y: its bits, as an integer, changed by one."""
+    x, y = promoted(x, y)
+    shape = common_shape(x, y)
+    x, y = aligned(x, shape), aligned(y, shape)
+    bits = L.bitcast(x, _BITS[x.dtype])
+    moved = L.bitcast(L.where(L.equal(x < y, x > 0), bits + 1, bits - 1), x.dtype)
+    smallest = float(torch.finfo(torch_dtype(x.dtype)).smallest_normal * torch.finfo(torch_dtype(x.dtype)).eps)
+    moved = L.where(L.equal(x, 0), L.where(y > 0, L.full_like(x, smallest), L.full_like(x, -smallest)), moved)
+    return L.where(L.is_nan(x) | L.is_nan(y), L.full_like(x, math.nan), L.where(L.equal(x, y), y, moved))
 
 
 @aten("heaviside.default")

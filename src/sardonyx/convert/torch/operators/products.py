@@ -99,7 +99,8 @@ def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) ->
 
 @aten("addbmm.default")
 def _addbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    return add_(_scaled(c, beta), _scaled(L.reduce_sum(matmul(a, b), [0]), alpha))
+    product = _scaled(L.reduce_sum(matmul(a, b), [0]), alpha)
+    return product if beta == 0 else add_(_scaled(c, beta), product)
 
 
 @aten("baddbmm.default", "addmv.default")
@@ -110,7 +111,8 @@ def _baddbmm(c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) 
 
 @aten("addr.default")
 def _addr(c: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    return add_(_scaled(c, beta), _scaled(outer(x, y), alpha))
+    product = _scaled(outer(x, y), alpha)
+    return product if beta == 0 else add_(*promoted(_scaled(c, beta), product))
 
 
 @aten("outer.default", "ger.default")

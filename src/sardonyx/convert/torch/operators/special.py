@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
+from sardonyx.convert.torch.operators.bessel import polynomial
 from sardonyx.convert.torch.operators.elementwise import add_, div_, equal_, less_, like, mul_, pointwise, sub_, where_
 from sardonyx.convert.torch.operators.promotion import cast, floating
 from sardonyx.convert.torch.operators.registry import aten
@@ -12,19 +12,11 @@ from sardonyx.core import language as L
 from sardonyx.core.eval.tensor import Tensor
 from sardonyx.core.ir import types as t
 
-_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 """The Bernoulli numbers of even index, from B2 on."""
 
 _SHIFT = 8
 """Arguments are raised above this number, where the asymptotic series converge."""
-
-
-def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
-    """Return the polynomial, coefficients from the highest power."""
-    result = L.full_like(x, coefficients[0])
-    for coefficient in coefficients[1:]:
-        result = result * x + coefficient
-    return result
 
 
 @aten("digamma.default", "special_digamma.default", "special_psi.default")
@@ -39,7 +31,7 @@ def digamma(x: Tensor) -> Tensor:
     z = y + _SHIFT
     square = 1 / (z * z)
     series, power = L.zeros_like(z), square
-    for n, number in enumerate(_BERNOULLI, 1):
+    for n, number in enumerate(BERNOULLI, 1):
         series = series + power * (number / (2 * n))
         power = power * square
     value = total + L.log(z) - 0.5 / z - series
@@ -59,69 +51,11 @@ def _polygamma(n: int, x: Tensor) -> Tensor:
     z = x + _SHIFT
     tail = z ** (-n) / n + 0.5 * z ** (-(n + 1))
     factor = 1.0
-    for j, number in enumerate(_BERNOULLI, 1):
+    for j, number in enumerate(BERNOULLI, 1):
         factor = math.prod(range(n + 1, n + 2 * j)) / math.factorial(2 * j)
         tail = tail + number * factor * z ** (-(n + 2 * j))
     sign = 1 if n % 2 else -1
     return (total + tail) * (sign * math.factorial(n))
-
-
-_I0 = (0.0045813, 0.0360768, 0.2659732, 1.2067492, 3.0899424, 3.5156229, 1.0)
-"""Abramowitz and Stegun, 9.8.1."""
-_I0_LARGE = (
-    0.00392377,
-    -0.01647633,
-    0.02635537,
-    -0.02057706,
-    0.00916281,
-    -0.00157565,
-    0.00225319,
-    0.01328592,
-    0.39894228,
-)
-"""Abramowitz and Stegun, 9.8.2."""
-_I1 = (0.00032411, 0.00301532, 0.02658733, 0.15084934, 0.51498869, 0.87890594, 0.5)
-"""Abramowitz and Stegun, 9.8.3."""
-_I1_LARGE = (
-    -0.00420059, 0.01787654, -0.02895312, 0.02282967, -0.01031555, 0.00163801, -0.00362018, -0.03988024, 0.39894228,
-)  # fmt: skip
-"""Abramowitz and Stegun, 9.8.4."""
-_BORDER = 3.75
-
-
-def _bessel(x: Tensor, small: Sequence[float], large: Sequence[float], odd: bool, scaled: bool) -> Tensor:
-    x = floating(x)
-    size = L.abs_(x)
-    near = L.minimum(size, _BORDER) / _BORDER
-    inner = _polynomial(near * near, small) * (L.minimum(size, _BORDER) if odd else 1)
-    far = L.maximum(size, _BORDER)
-    outer = _polynomial(_BORDER / far, large) / L.sqrt(far)
-    if scaled:
-        inner = inner * L.exp(-size)
-    else:
-        outer = outer * L.exp(far)
-    value = where_(size < _BORDER, inner, outer)
-    return value * L.sign(x) if odd else value
-
-
-@aten("i0.default", "special_i0.default")
-def _i0(x: Tensor) -> Tensor:
-    return _bessel(x, _I0, _I0_LARGE, odd=False, scaled=False)
-
-
-@aten("special_i0e.default")
-def _i0e(x: Tensor) -> Tensor:
-    return _bessel(x, _I0, _I0_LARGE, odd=False, scaled=True)
-
-
-@aten("special_i1.default")
-def _i1(x: Tensor) -> Tensor:
-    return _bessel(x, _I1, _I1_LARGE, odd=True, scaled=False)
-
-
-@aten("special_i1e.default")
-def _i1e(x: Tensor) -> Tensor:
-    return _bessel(x, _I1, _I1_LARGE, odd=True, scaled=True)
 
 
 @aten("special_ndtri.default")
@@ -155,9 +89,9 @@ def _ndtri(p: Tensor) -> Tensor:
     d = (7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e00, 3.754408661907416e00, 1.0)
     tail = L.minimum(p, 1 - p)
     q = L.sqrt(-2 * L.log(L.minimum(tail, 0.02425)))
-    outer = _polynomial(q, c) / _polynomial(q, d) * where_(p < 0.5, L.ones_like(p), -L.ones_like(p))
+    outer = polynomial(q, c) / polynomial(q, d) * where_(p < 0.5, L.ones_like(p), -L.ones_like(p))
     r = p - 0.5
-    inner = _polynomial(r * r, a) * r / _polynomial(r * r, b)
+    inner = polynomial(r * r, a) * r / polynomial(r * r, b)
     x = where_(tail < 0.02425, outer, inner)
     error = 0.5 * (1 + L.erf(x * math.sqrt(0.5))) - p
     u = error * math.sqrt(2 * math.pi) * L.exp(L.minimum(x * x * 0.5, 80))
@@ -227,7 +161,7 @@ def _log_gamma_of_positive(x: Tensor) -> Tensor:
 
 
 @aten("lgamma.default", "special_gammaln.default")
-def _lgamma(x: Tensor) -> Tensor:
+def log_gamma(x: Tensor) -> Tensor:
     """Return log |Γ(x)|, below 1/2 by reflection; computed as float64, because terms cancel near 1 and 2."""
     x = floating(x)
     dtype, x = x.dtype, cast(x, t.DOUBLE)

@@ -13,26 +13,28 @@ from sardonyx.core.dim import Size, floor_div
 from sardonyx.core.eval.tensor import Tensor
 from sardonyx.core.ir import types as t
 
-_REAL = {t.COMPLEX64: t.FLOAT, t.COMPLEX128: t.DOUBLE}
+REAL = {t.COMPLEX64: t.FLOAT, t.COMPLEX128: t.DOUBLE}
 _COMPLEX = {t.FLOAT: t.COMPLEX64, t.DOUBLE: t.COMPLEX128}
 
 
 def is_complex(x: Tensor) -> bool:
     """Return True for complex numbers."""
-    return x.dtype in _REAL
+    return x.dtype in REAL
 
 
 def pairs(x: Tensor) -> Tensor:
     """Return complex numbers as pairs on a last axis."""
-    return L.bitcast(x, _REAL[x.dtype])
+    return L.bitcast(x, REAL[x.dtype])
 
 
-def _joined(real: Tensor, imaginary: Tensor) -> Tensor:
+def joined(real: Tensor, imaginary: Tensor) -> Tensor:
+    """Return complex numbers of their parts."""
     both = L.concat([L.unsqueeze(real, [-1]), L.unsqueeze(imaginary, [-1])], -1)
     return L.bitcast(both, _COMPLEX[real.dtype])
 
 
-def _part(x: Tensor, index: int) -> Tensor:
+def part(x: Tensor, index: int) -> Tensor:
+    """Return the real parts (0) or the imaginary parts (1) of complex numbers."""
     return L.entry(pairs(x), index, -1)
 
 
@@ -42,26 +44,27 @@ def _view_as_real(x: Tensor) -> Tensor:
 
 
 @aten("view_as_complex.default", "view_as_complex_copy.default")
-def _view_as_complex(x: Tensor) -> Tensor:
+def complex_of(x: Tensor) -> Tensor:
+    """Return pairs on a last axis as complex numbers."""
     return L.bitcast(x, _COMPLEX[x.dtype])
 
 
 @aten("real.default")
 def _real(x: Tensor) -> Tensor:
-    return _part(x, 0) if is_complex(x) else x
+    return part(x, 0) if is_complex(x) else x
 
 
 @aten("imag.default")
 def _imag(x: Tensor) -> Tensor:
-    return _part(x, 1)
+    return part(x, 1)
 
 
-@aten("_conj.default", "conj.default", "conj_physical.default", "_conj_physical.default", "resolve_conj.default")
+@aten("_conj.default", "conj.default", "conj_physical.default", "_conj_physical.default")
 def _conj(x: Tensor) -> Tensor:
-    return _joined(_part(x, 0), -_part(x, 1)) if is_complex(x) else x
+    return joined(part(x, 0), -part(x, 1)) if is_complex(x) else x
 
 
-@aten("resolve_neg.default")
+@aten("resolve_neg.default", "resolve_conj.default")
 def _resolve(x: Tensor) -> Tensor:
     return x
 
@@ -81,14 +84,14 @@ def arc(y: Tensor, x: Tensor) -> Tensor:
 @aten("angle.default")
 def _angle(x: Tensor) -> Tensor:
     if is_complex(x):
-        return arc(_part(x, 1), _part(x, 0))
+        return arc(part(x, 1), part(x, 0))
     real = x if t.is_float(x.dtype) else cast(x, t.FLOAT)
     return L.where(real < 0, L.full_like(real, 3.141592653589793), L.where(L.is_nan(real), real, L.zeros_like(real)))
 
 
 def magnitude(x: Tensor) -> Tensor:
     """Return the absolute values of complex numbers."""
-    a, b = L.abs_(_part(x, 0)), L.abs_(_part(x, 1))
+    a, b = L.abs_(part(x, 0)), L.abs_(part(x, 1))
     large, small = L.maximum(a, b), L.minimum(a, b)
     ratio = small / L.where(L.equal(large, 0), L.ones_like(large), large)
     return large * L.sqrt(ratio * ratio + 1)
@@ -101,7 +104,7 @@ def _scaled(x: Tensor, normalization: int, count: Size) -> Tensor:
     """Divide by nothing (0), the root of the count (1), or the count (2)."""
     if normalization == 0:
         return x
-    number = cast(L.number(count), _REAL.get(x.dtype, x.dtype))
+    number = cast(L.number(count), REAL.get(x.dtype, x.dtype))
     factor = 1 / (L.sqrt(number) if normalization == 1 else number)
     if not is_complex(x):
         return x * factor
@@ -132,7 +135,7 @@ def _fft_r2c(x: Tensor, dim: Sequence[int], normalization: int, onesided: bool) 
     count = L.product([x.shape[axis] for axis in axes])
     last = axes[-1]
     size = x.shape[last]
-    y = _joined(x, L.zeros_like(x))
+    y = joined(x, L.zeros_like(x))
     for axis in reversed(axes):
         y = _along(y, axis, False)
         if axis == last and onesided:
@@ -150,7 +153,7 @@ def _fft_c2r(x: Tensor, dim: Sequence[int], normalization: int, last_dim_size: A
     mirrored = L.slice_(x, last, 1, size - half + 1)
     whole = L.concat([x, _conj(L.reverse(mirrored, [last]))], last)
     count = L.product([size if axis == last else x.shape[axis] for axis in axes])
-    return _scaled(_part(_along(whole, last, True), 0), normalization, count)
+    return _scaled(part(_along(whole, last, True), 0), normalization, count)
 
 
 @aten("fft_fftshift.default")

@@ -299,9 +299,19 @@ def _unbind(x: Tensor, dim: int = 0) -> list[Tensor]:
     return [_squeezed(part, [dim]) for part in _parts(x, dim, [1] * count)]
 
 
-@aten("flip.default", "fliplr.default", "flipud.default")
+@aten("flip.default")
 def _flip(x: Tensor, dims: Sequence[int]) -> Tensor:
     return L.reverse(x, [L.normalized_axis(dim, x.rank) for dim in dims])
+
+
+@aten("fliplr.default")
+def _flip_columns(x: Tensor) -> Tensor:
+    return L.reverse(x, [1])
+
+
+@aten("flipud.default")
+def _flip_rows(x: Tensor) -> Tensor:
+    return L.reverse(x, [0])
 
 
 @aten("roll.default")
@@ -443,7 +453,7 @@ def _unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
     return L.permute(windows, [a for a in range(windows.rank) if a != dim + 1] + [dim + 1])
 
 
-@aten("diagonal.default", "diagonal_copy.default", "linalg_diagonal.default")
+@aten("diagonal.default", "diagonal_copy.default")
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Return the diagonal over two axes, as the last axis."""
     a, b = L.normalized_axis(dim1, x.rank), L.normalized_axis(dim2, x.rank)
@@ -454,6 +464,11 @@ def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor
     at = L.concat([L.unsqueeze(line + max(-offset, 0), [-1]), L.unsqueeze(line + max(offset, 0), [-1])], -1)
     chosen = L.gather_nd(first, at, from_end=False)
     return L.permute(chosen, [*range(1, chosen.rank), 0])
+
+
+@aten("linalg_diagonal.default")
+def _diagonal_of_matrices(x: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    return diagonal(x, offset, dim1, dim2)
 
 
 @aten("diag_embed.default")
@@ -478,13 +493,26 @@ def _diag(x: Tensor, offset: int = 0) -> Tensor:
 @aten("as_strided.default", "as_strided_copy.default")
 def _as_strided(x: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = 0) -> Tensor:
     """Read elements of the contiguous operand at regular distances."""
-    flat = _ravel(x)
+    return L.take(_ravel(x), _distances(size, stride, offset), 0)
+
+
+def _distances(size: Sequence[Any], stride: Sequence[Any], offset: Any) -> Tensor:
+    """Return the positions of strided elements."""
     at = tensor_of(size_of(offset or 0))
     rank = len(size)
     for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
         line = L.arange(size_of(count)) * tensor_of(size_of(step))
         at = at + L.unsqueeze(line, [i for i in range(rank) if i != axis])
-    return L.take(flat, at, 0)
+    return at
+
+
+@aten("as_strided_scatter.default")
+def _as_strided_scatter(
+    x: Tensor, source: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any = 0
+) -> Tensor:
+    """Write elements of the contiguous operand at regular distances."""
+    at = _ravel(_distances(size, stride, offset))
+    return reshaped(L.scatter_elements(_ravel(x), at, _ravel(source), 0), x.shape)
 
 
 @aten("pixel_shuffle.default")
