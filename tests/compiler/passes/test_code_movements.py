@@ -65,6 +65,24 @@ def test_compiled_movements_give_the_same_codes(movement: str) -> None:
     np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
 
 
+@pytest.mark.parametrize("dtype", [*LIMITS], ids=["uint8", "int8"])
+def test_joined_values_of_several_scales_are_joined_codes(dtype: DType) -> None:
+    low, high = LIMITS[dtype]
+
+    def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
+        parts = [dequantized(x, 0.031, low + 100), dequantized(y, 0.07, low + 3), dequantized(x, 0.05, low + 120)]
+        return [quantized(L.concat(parts, 1), 0.05, low + 120, dtype)]
+
+    function = trace("f", body, [TensorType(dtype, (2, 3, 5, 7)), TensorType(dtype, (2, 6, 5, 7))])
+    moved = move_codes(function)
+    rng = np.random.default_rng(0)
+    feeds = [rng.integers(low, high + 1, (2, size, 5, 7)).astype(t.numpy_dtype(dtype)) for size in (3, 6)]
+    np.testing.assert_array_equal(computed(moved, feeds)[0], computed(function, feeds)[0])
+    np.testing.assert_array_equal(Program.compile(function, threads=1).run(feeds)[0], computed(function, feeds)[0])
+    assert [value.type.dtype for value in moved.values if value.op == "concat"] == [dtype]  # type: ignore[union-attr]
+    assert sum(value.op == "round" for value in moved.values) == 2  # The codes of the last part are unchanged.
+
+
 def test_windows_beside_the_image_keep_floats() -> None:
     def body(x: L.Tensor) -> list[L.Tensor]:
         y = dequantized(x, 0.5, 0)

@@ -2,20 +2,24 @@
 
 A quantizer writes a pair of ``QuantizeLinear`` and ``DequantizeLinear`` around every operator: paddings, slices,
 concatenations and maxima work on floats between two pairs. Dequantization maps each element alone, and preserves order:
-these operators give the same floats if the codes are moved and dequantized afterwards. A quantization that undoes the
+these operators give the same floats if the codes are moved and dequantized afterwards. Values of several scales that
+are joined and quantized are quantized before, each as a function of its codes. A quantization that undoes the
 dequantization before it is then the identity on codes, and one that follows a normalization is a product and a sum
 (:mod:`sardonyx.compiler.passes.affine_codes`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.codegen.requantize import quantization
+from sardonyx.compiler.analysis.strided_views import shape_of
+from sardonyx.compiler.codegen.requantize import Codes, quantization
 from sardonyx.compiler.passes.affine_codes import affine_source
 from sardonyx.compiler.passes.int8_matmul import Quantized, match_quantized
+from sardonyx.core.dim import Size
 from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
@@ -73,11 +77,41 @@ def extreme_codes(m: Match, x: Tensor, **params: Any) -> Value | None:
 def same_codes(m: Match, x: Tensor, *, dtype: t.DType, **params: Any) -> Value | None:
     """Codes that are dequantized and quantized again with the same scale and zero point are unchanged."""
     goal = quantization(x, dtype)
-    if goal is None or (goal.low, goal.high) != _LIMITS[dtype] or goal.source.op not in ("mul", "div"):
+    return None if goal is None else _unchanged(goal)
+
+
+@CODE_MOVEMENTS.rule("convert")
+def affine_codes(m: Match, x: Tensor, **params: Any) -> Value | None:
+    """Codes of normalized codes are a product and a sum, if these round to the same codes for every channel."""
+    goal = quantization(x, params["dtype"])
+    floats = None if goal is None else affine_source(goal)
+    return None if goal is None or floats is None else _quantize(goal, floats)
+
+
+@CODE_MOVEMENTS.rule("convert")
+def joined_quantizations(m: Match, x: Tensor, **params: Any) -> Value | None:
+    """The codes of joined dequantized values are the joined codes of each, which are functions of 8 bits."""
+    goal = quantization(x, params["dtype"])
+    if goal is None or goal.source.op not in ("mul", "div") or goal.source.operands[0].op != "concat":
+        return None
+    joined, factor = goal.source.operands
+    number = _number(factor)
+    if number is None or any(_dequantized(part) is None for part in joined.operands):
+        return None
+    parts = []
+    for part in joined.operands:
+        of_part = replace(goal, source=apply(goal.source.op, part, _repeated(number, shape_of(part))))
+        parts.append(_unchanged(of_part) or _quantize(of_part, of_part.source))
+    return apply("concat", *parts, **joined.params)
+
+
+def _unchanged(goal: Codes) -> Tensor | None:
+    """Return the codes whose dequantized values a quantization maps to the same codes; None for others."""
+    if (goal.low, goal.high) != _LIMITS[goal.dtype] or goal.source.op not in ("mul", "div"):
         return None
     values, factor = goal.source.operands
     source = match_quantized(values)
-    if source is None or source.scale is None or source.codes.dtype != dtype:
+    if source is None or source.scale is None or source.codes.dtype != goal.dtype:
         return None
     number, scale = _number(factor), _number(source.scale)
     zero = 0 if source.zero is None else _number(source.zero)
@@ -88,22 +122,19 @@ def same_codes(m: Match, x: Tensor, *, dtype: t.DType, **params: Any) -> Value |
     return source.codes if abs(units - 1) < 1e-7 * 4 else None
 
 
-@CODE_MOVEMENTS.rule("convert")
-def affine_codes(m: Match, x: Tensor, **params: Any) -> Value | None:
-    """Codes of normalized codes are a product and a sum, if these round to the same codes for every channel."""
-    goal = quantization(x, params["dtype"])
-    floats = None if goal is None else affine_source(goal)
-    if goal is None or floats is None:
-        return None
+def _quantize(goal: Codes, floats: Value) -> Tensor:
+    """Return the codes of other floats by the zero point and limits of a quantization."""
+    shape = shape_of(floats)
     rounded = apply("round", floats)
     if goal.zero:
-        rounded = rounded + constant(np.float32(goal.zero), t.FLOAT)
+        rounded = rounded + _repeated(goal.zero, shape)
     for op, limit in (("max", goal.low), ("min", goal.high)):
-        wide = apply(
-            "broadcast", constant(np.full((1,) * len(m.type.shape), limit, np.float32), t.FLOAT), shape=m.type.shape
-        )
-        rounded = apply(op, rounded, wide)
-    return apply("convert", rounded, **params)
+        rounded = apply(op, rounded, _repeated(limit, shape))
+    return apply("convert", rounded, dtype=goal.dtype, saturate=True, rounding="up")
+
+
+def _repeated(number: float, shape: tuple[Size, ...]) -> Tensor:
+    return apply("broadcast", constant(np.full((1,) * len(shape), number, np.float32), t.FLOAT), shape=shape)
 
 
 def _dequantized(value: Value) -> Quantized | None:
