@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -77,6 +78,22 @@ def test_free_dimensions_are_fixed_by_what_they_denote() -> None:
     model.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
     session = Session(model, free_denotations={"DATA_BATCH": 1})
     assert session.get_inputs()[0].shape == [1, "C"] == session.get_outputs()[0].shape
+
+
+@pytest.mark.parametrize("compile", ["off", "wait"])
+def test_outputs_that_the_file_declares_in_part_are_described_as_inferred(compile: Literal["off", "wait"]) -> None:
+    text = """<ir_version: 9, opset_import: ["": 18]>
+    net (float[N, 4] x) => (float[N, 4] y, float[M, 4] z, int64[K, 2] at) {
+        y = Relu(x) z = Concat<axis = 0>(x, y) places = NonZero(x) at = Transpose(places)
+    }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].ClearField("type")
+    for output in model.graph.output[1:]:
+        output.type.tensor_type.ClearField("shape")
+    outputs = Session(model, compile=compile).get_outputs()
+    assert [(info.type, info.shape) for info in outputs] == [
+        ("tensor(float)", ["N", 4]), ("tensor(float)", ["2*N", 4]), ("tensor(int64)", [None, 2])
+    ]  # fmt: skip
 
 
 def test_only_what_is_severe_enough_is_logged(caplog: pytest.LogCaptureFixture) -> None:

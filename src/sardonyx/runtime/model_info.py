@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
+from sardonyx.errors import SardonyxError
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -39,6 +41,35 @@ class ValueInfo:
 
     def __repr__(self) -> str:
         return f"ValueInfo(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+
+
+def output_infos(model: ir.Model) -> list[ValueInfo]:
+    """Return the outputs as declared; where the file declares no type, or no sizes of a tensor, as inferred."""
+    outputs = model.graph.outputs
+    infos = [ValueInfo.of(value) for value in outputs]
+    unknown = [number for number, info in enumerate(infos) if info.shape is None and info.type[:6] in ("", "tensor")]
+    if unknown:
+        from sardonyx.core.dim import symbols
+        from sardonyx.core.ir.types import TensorType
+        from sardonyx.ops.inference import infer
+        from sardonyx.ops.signatures import type_text
+
+        try:
+            inference = infer(model)
+        except SardonyxError:  # A call raises the same error, with the model's place.
+            return infos
+        named = {size for value in model.graph.inputs for size in ValueInfo.of(value).shape or ()}
+        for number in unknown:
+            inferred = inference.type(outputs[number])
+            if inferred is None:
+                continue
+            infos[number].type = infos[number].type or type_text(inferred)
+            if isinstance(inferred, TensorType) and inferred.shape is not None:
+                infos[number].shape = [
+                    size if isinstance(size, int) else str(size) if symbols(size) <= named else None
+                    for size in inferred.shape
+                ]
+    return infos
 
 
 def _size(dim: int | ir.SymbolicDim) -> int | str | None:

@@ -36,7 +36,7 @@ from sardonyx.runtime.compiled.input_variants import InputVariants, default_valu
 from sardonyx.runtime.compiled.output_variants import OutputVariants, with_outputs
 from sardonyx.runtime.compiled.program_cache import ModelSource, host_function, keep, restored
 from sardonyx.runtime.live.answerers import Interpreter, answer, describe, ordered
-from sardonyx.runtime.model_info import ValueInfo
+from sardonyx.runtime.model_info import ValueInfo, output_infos
 from sardonyx.runtime.options import SessionOptions
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class ModelVersion:
     def _declare(self) -> None:
         graph = self.model.graph
         self.inputs = [ValueInfo.of(value) for value in graph.inputs if not value.is_initializer()]
-        self.outputs = [ValueInfo.of(value) for value in graph.outputs]
+        self.outputs = output_infos(self.model)
         if not self.options.is_plain:
             from sardonyx.runtime.partition.partitioned_model import PartitionedModel
 
