@@ -14,7 +14,6 @@ from sardonyx.base.gc_pause import collector_paused
 from sardonyx.base.thread_priority import run_after_calls
 from sardonyx.errors import EditError, UnsupportedError
 from sardonyx.runtime.editing.history import Commit, History
-from sardonyx.runtime.editing.weighted_model import WeightedModel
 from sardonyx.runtime.live.model_version import ModelVersion
 from sardonyx.runtime.options import SessionOptions
 
@@ -114,6 +113,8 @@ class LiveModel:
             before = self.version
             if not weights or before.native is None or not before.has_model or before.structure is None:
                 return False
+            from sardonyx.runtime.editing.weighted_model import WeightedModel
+
             weighted = before.weighted or WeightedModel.of(before.model, before.structure)
             replaced = weighted.replaced(weights)
             version = None if replaced is None else run_after_calls(lambda: before.reweighted(replaced))
@@ -150,6 +151,8 @@ class LiveModel:
         """
         self.begin()
         try:
+            from sardonyx.runtime.editing.weighted_model import WeightedModel
+
             before = self.history.before()
             current = self.version
 
