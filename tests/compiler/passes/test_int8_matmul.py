@@ -144,6 +144,44 @@ def test_scales_of_columns_follow_the_product(target: str) -> None:
     np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-6 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("window", [0, 3], ids=["product", "convolution"])
+def test_products_of_dequantized_values_are_exact_but_for_three_roundings(window: int, target: str) -> None:
+    rng = np.random.default_rng(window)
+    shape = (16, 32, window, window) if window else (24, 256)
+    weights, scales = codes(rng, t.INT8, shape), rng.uniform(1e-3, 0.1, shape[0]).astype(np.float32)
+    factor = np.float32(0.0213)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        real = (L.cast(x, t.FLOAT) - 131.0) * constant(factor, t.FLOAT)
+        along = constant(scales.reshape(-1, *[1] * (len(shape) - 1)), t.FLOAT)
+        w = L.cast(constant(weights, t.INT8), t.FLOAT) * along
+        return [
+            L.convolve(real, w, strides=[1, 1], padding=[(1, 1)] * 2)
+            if window
+            else L.matmul(real, L.permute(w, (1, 0)))
+        ]
+
+    function = trace("f", body, [TensorType(t.UINT8, (1, 32, 5, 7) if window else (9, 256))])
+    program = compiled(function, target)
+    x = codes(rng, t.UINT8, (1, 32, 5, 7) if window else (9, 256))
+    differences = x.astype(np.int64) - 131
+    if window:
+        padded = np.pad(differences, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+        sums = np.einsum("nchwyx,mcyx->nmhw", windows, weights.astype(np.int64))
+        exact = sums * scales.astype(np.float64).reshape(-1, 1, 1) * np.float64(factor)
+    else:
+        exact = (differences @ weights.T.astype(np.int64)) * scales.astype(np.float64) * np.float64(factor)
+    (actual,), (reference,) = program.run([x]), computed(function, [x])
+    if forms(NAMED.get(target, host())):
+        np.testing.assert_allclose(actual.astype(np.float64), exact, rtol=3 * 2.0**-24, atol=0)
+    # The reference adds rounded products: sums of terms of both signs cancel, their roundings do not.
+    terms = np.abs(differences).max() * np.abs(weights.astype(np.int64)).max() * scales.max() * factor
+    depth = weights[0].size
+    np.testing.assert_allclose(reference.astype(np.float64), exact, rtol=0, atol=depth * depth * terms * 2.0**-24)
+
+
 def test_scales_along_the_sum_stay_where_they_are() -> None:
     rng = np.random.default_rng(2)
     weights, scales = codes(rng, t.INT8, (8, 5)), rng.uniform(0.01, 0.1, (8, 1)).astype(np.float32)
