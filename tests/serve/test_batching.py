@@ -354,6 +354,7 @@ def test_remembered_answers_end_with_the_revision() -> None:
         assert (model.statistics.cache_hit.count, model.statistics.executions) == (1, 1)
         model.session.update_weights({"a": np.full(2, 7, np.float32)})
         assert await ask() == (7, 1)
+        model.retired = True  # Ends the proof of the new revision in the background.
         endpoint.queue.close()
 
     run(work)
