@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sardonyx import Session
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import SardonyxError, ShapeError
 from tests.fuzz.hostile_cases import CASES
 from tests.fuzz.hostile_nodes import Source, case_by_schema, sources
 from tests.fuzz.toolkit_fuzzer import LIMITS, is_unforeseen
@@ -57,6 +57,14 @@ def test_features_of_no_axis_are_a_row() -> None:
     case = Case("FeatureVectorizer", 1, [np.float32(2) * np.ones(()), np.ones(3)], {"inputdimensions": [2, 3]}, 1, ML)
     (y,) = Session(case.model(), compile="off").run(None, case.feeds())
     np.testing.assert_array_equal(y, np.array([[2, 0, 1, 1, 1]], np.float32))
+
+
+@pytest.mark.parametrize(("operand", "rank"), [("mask", 0), ("past_key", 0), ("past_key", 1), ("past_value", 3)])
+def test_an_operand_of_attention_without_its_axes_is_refused(operand: str, rank: int) -> None:
+    shapes = {"q": 4, "k": 4, "v": 4, "mask": 4, "past_key": 4, "past_value": 4} | {operand: rank}
+    case = Case("Attention", 24, [np.ones((1,) * size, np.float32) for size in shapes.values()], {}, 4)
+    with pytest.raises(ShapeError):
+        Session(case.model(), compile="off", log_severity=4).run(None, case.feeds())
 
 
 def newest() -> list[str]:

@@ -148,3 +148,22 @@ def test_every_operator_has_a_case() -> None:
     assert {case[0] for case in CASES} == {
         operator.name for operator in all_operators() if operator.domain == "ai.onnx.ml"
     }
+
+
+def test_large_terms_of_a_support_vector_machine_cancel() -> None:
+    """Terms of 3·10⁷ leave 0.25, which sums in single precision lose."""
+    node = helper.make_node(
+        "SVMClassifier", ["x"], ["label", "score"], domain="ai.onnx.ml", kernel_type="LINEAR", kernel_params=[0.0] * 3,
+        coefficients=[3e7, 1.0, -3e7], support_vectors=[1.0, 0.25, 1.0], vectors_per_class=[2, 1], rho=[0.0],
+        classlabels_ints=[0, 1],
+    )  # fmt: skip
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1])
+    outputs = [
+        helper.make_tensor_value_info("label", TensorProto.INT64, [1]),
+        helper.make_tensor_value_info("score", TensorProto.FLOAT, [1, 2]),
+    ]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(helper.make_graph([node], "g", [x], outputs), opset_imports=imports, ir_version=8)
+    for mode in ("off", "wait"):
+        _, score = sardonyx.Session(model, compile=mode).run(None, {"x": np.ones((1, 1), np.float32)})
+        np.testing.assert_array_equal(np.abs(score), [[0.25, 0.25]])

@@ -279,11 +279,22 @@ def test_a_target_of_two_open_sizes_is_refused() -> None:
     assert "more than one" in engine.refused[("fuse_concat_into_reshape/reshape_target", "y")]
 
 
-def test_equal_products_of_sizes_cancel() -> None:
+def test_a_division_by_a_size_that_may_be_0_is_kept() -> None:
+    """For an empty tensor, the division is an error."""
     _, result = _transformed(
         """<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (int64[1] y)
         <int64[1] zero = {0}, int64[1] four = {4}> {
             s = Shape (x)  n = Gather (s, zero)  p = Mul (n, four)  y = Div (p, n)
+        }"""
+    )
+    assert [node.op_type for node in result.graph.node][-1] == "Div"
+
+
+def test_a_product_divided_by_a_number_cancels() -> None:
+    _, result = _transformed(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[N, 4] x) => (int64[1] y)
+        <int64[1] zero = {0}, int64[1] four = {4}> {
+            s = Shape (x)  n = Gather (s, zero)  p = Mul (n, four)  q = Div (p, four)  y = Sub (q, n)
         }"""
     )
     assert [node.op_type for node in result.graph.node] in ([], ["Identity"], ["Constant"])

@@ -247,7 +247,7 @@ def around_products(g: GraphMaker) -> None:
 @generator("move_transposes")
 def around_pools(g: GraphMaker) -> None:
     """Images transposed, pooled and transposed back; whether a maximum keeps a NaN depends on its position."""
-    g.nan = False
+    g.nan = g.empty = False
     axes = g.int(1, 3)
     outer = (g.int(1, 2), g.int(1, 3), *[g.int(4, 6) for _ in range(axes)])
     lead = g.pick([[0, 1], [1, 0]])

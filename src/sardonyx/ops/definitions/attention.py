@@ -92,6 +92,7 @@ def attention(
     q, k, v = (L.of_rank(x, 4, "an operand of attention") for x in (q, k, v))
     past: Size = 0
     if past_key is not None and past_value is not None and nonpad_kv_seqlen is None:
+        past_key, past_value = (L.of_rank(x, 4, "a cache of attention") for x in (past_key, past_value))
         past, k, v = past_key.shape[2], L.concat([past_key, k], 2), L.concat([past_value, v], 2)
     elif past_key is not None or past_value is not None:
         raise InvalidModelError("Attention needs `past_key` and `past_value` together, and without `nonpad_kv_seqlen`.")
@@ -117,6 +118,8 @@ def _bias(mask: Tensor, keys: Size, dtype: DType, *, padded: bool) -> Tensor:
     mask = L.cast(mask, dtype)
     if not padded:
         return mask
+    if not mask.rank:
+        raise ShapeError("expected a mask with an axis of keys, got a number.")
     missing = dim_max(keys - mask.shape[-1], 0)
     return L.pad(mask, (0,) * mask.rank, (*(0,) * (mask.rank - 1), missing), -math.inf)
 

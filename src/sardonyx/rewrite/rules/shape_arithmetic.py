@@ -83,7 +83,7 @@ def reshape_target(x: V, shape: V) -> Rewrite:
         sizes = [dims[i] if copies and e == 0 and i < len(dims) else e for i, e in enumerate(entries[1])]
         constant = constant_target(sizes, dims)
         if constant is None:
-            return Refusal("more than one size of the target is open")
+            return Refusal("more than one size of the target is open, or one beside a copied size")
         if may_reject_sizes(s, m.nodes[0]):
             # Compiled code computes the sizes, and refuses those that do not fit and a 0 that copies another size.
             return Refusal("the computed sizes are not known to fit, and may be 0, which copies a size")
@@ -109,13 +109,18 @@ def constant_target(target: Sequence[Size], dims: Sequence[Size]) -> list[int] |
             out.append(-1)
     if -1 in [size for size in target if isinstance(size, int)]:
         return out if not open_at else None
-    if len(open_at) > 1:
+    if len(open_at) > 1 or (open_at and not _infers_beside_copies(out, dims)):
         return None
     if open_at and (
         0 in [size for size in target if isinstance(size, int)] or at_least(target[open_at[0]], 1) is False
     ):
         return None
     return out
+
+
+def _infers_beside_copies(target: Sequence[int], dims: Sequence[Size]) -> bool:
+    """Return True if no copied size may be 0, beside which engines infer no size for −1."""
+    return all(at_least(dims[axis], 1) is True for axis, size in enumerate(target) if size == 0)
 
 
 def _is_own_shape(m: Match) -> bool:

@@ -111,7 +111,11 @@ def svm_classifier(
 
 
 def _decisions(kernel: Tensor, coefficients: Tensor, per_class: Sequence[int], rho: Sequence[float]) -> list[Tensor]:
-    """Return the decision value [N] of every pair of classes i < j, in order."""
+    """Return the decision value [N] of every pair of classes i < j, in order.
+
+    Sums are computed in double precision, as in ONNX Runtime: terms of 10⁵ cancel where classes overlap.
+    """
+    kernel, coefficients = L.cast(kernel, t.DOUBLE), L.cast(coefficients, t.DOUBLE)
     starts = [sum(per_class[:i]) for i in range(len(per_class))]
 
     def part(row: int, of: int) -> Tensor:
@@ -122,7 +126,7 @@ def _decisions(kernel: Tensor, coefficients: Tensor, per_class: Sequence[int], r
     pairs = [(i, j) for i in range(len(per_class)) for j in range(i + 1, len(per_class))]
     if len(rho) != len(pairs):
         raise InvalidModelError(f"expected {len(pairs)} values in `rho`, one for each pair of classes, got {len(rho)}.")
-    return [part(j - 1, i) + part(i, j) + rho[at] for at, (i, j) in enumerate(pairs)]
+    return [L.cast(part(j - 1, i) + part(i, j) + rho[at], t.FLOAT) for at, (i, j) in enumerate(pairs)]
 
 
 def _votes(pairs: Sequence[Tensor], classes: int) -> Tensor:
