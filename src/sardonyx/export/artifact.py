@@ -99,7 +99,8 @@ def refuse(target: str, refused: Sequence[Refusal]) -> None:
     """
     if not refused:
         return
-    listed = "; ".join(f"{one.where}: {one.rule}" for one in refused[:MOST_LISTED])
+    rules = [one.rule.rstrip(".") for one in refused[:MOST_LISTED]]
+    listed = "; ".join([rules[0], *(f"{one.where}: {rule}" for one, rule in zip(refused[1:], rules[1:], strict=False))])
     more = f"; and {len(refused) - MOST_LISTED} more" if len(refused) > MOST_LISTED else ""
     remedy = next((one.remedy for one in refused if one.remedy), "")
-    raise UnsupportedError(f"{target} has no form for {listed}{more}.", where=refused[0].where, remedy=remedy)
+    raise UnsupportedError(f"not convertible to {target}: {listed}{more}.", where=refused[0].where, remedy=remedy)
