@@ -26,12 +26,20 @@ def with_weights(source: ir.Model, form: ir.Model, weights: Mapping[str, np.ndar
     """
     initializers = source.graph.initializers
     model = copy_model(source if all(name in initializers for name in weights) else form)
-    for name, array in weights.items():
+    for name, array in weights_of_file(model, weights).items():
         value = model.graph.initializers[name]
-        old = value.const_value
-        assert old is not None
-        value.const_value = ir.Tensor(np.array(array, old.dtype.numpy()), dtype=old.dtype, name=name)
+        value.const_value = ir.Tensor(array, dtype=value.const_value.dtype, name=name)  # type: ignore[union-attr]
     return model
+
+
+def weights_of_file(model: ir.Model, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return copies of weights in the types of the initializers of a model."""
+    copies = {}
+    for name, array in weights.items():
+        old = model.graph.initializers[name].const_value
+        assert old is not None
+        copies[name] = np.array(array, old.dtype.numpy())
+    return copies
 
 
 def with_inputs_as_weights(source: ir.Model, weights: Mapping[str, Any]) -> ir.Model:

@@ -1,0 +1,151 @@
+"""Losses, metrics and gradients of a trainer without a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import OptionError
+from sardonyx.train.batches import Batches, Data
+from sardonyx.train.forward import LOSS, Forward, build_forward
+from sardonyx.train.inference import Inference
+from sardonyx.train.metrics import Mean, Part
+from sardonyx.train.training_step import TrainingStep
+
+
+class Evaluation(TrainingStep):
+    """A training with evaluations in inference mode."""
+
+    def forward_passes(self) -> tuple[Forward, Forward]:
+        """Return the forward passes in training and in inference mode."""
+        return self._forward, self._inference().forward
+
+    def _inference(self) -> Inference:
+        if self._evaluation is None:
+            self._evaluation = Inference(
+                build_forward(
+                    self._model, self.parameters, self._loss, training=False, statistics=self._forward.statistics
+                ),
+                self._threads,
+            )
+        return self._evaluation
+
+    def _weights(self, *, average: bool = False) -> dict[str, np.ndarray]:
+        """Return parameters and statistics by name, as the trainer holds them."""
+        state = dict(zip((one.name for one in self._step.state), self._work.state, strict=True))
+        prefix = "average" if average else "parameter"
+        if average and self._options.ema is None:
+            raise OptionError("the trainer holds no running means.", where="average", remedy="Give `ema=`.")
+        weights = {name: state[f"{prefix}:{name}"] for name in self._forward.parameters}
+        return weights | {name: state[f"statistic:{name}"] for name in self._forward.statistics}
+
+    def evaluate(self, data: Data, *, batch_size: int = 64, average: bool = False) -> dict[str, float]:
+        """Return the loss and the metrics over data, in inference mode.
+
+        Args:
+            data: As of :meth:`fit`.
+            batch_size: Samples of a batch, for whole arrays.
+            average: If True, the running means of the parameters are evaluated.
+
+        Raises:
+            FeedError: A batch does not fit the model.
+        """
+        inference, weights = self._inference(), self._weights(average=average)
+        batches = Batches(
+            data, self.batch_types, batch_size=batch_size, optional=[self._loss.label] if self._metrics else []
+        )
+        loss, means = Mean(), [Mean() for _ in self._metrics]
+        is_empty = True
+        for batch in batches.epoch(0):
+            is_empty = False
+            arguments = self._arguments(batch)[: len(inference.forward.inputs) + len(inference.forward.labels)]
+            total, weight, outputs = inference.run(weights, arguments)
+            loss.add(Part(total, weight))
+            for mean, metric in zip(means, self._metrics, strict=True):
+                labels = batch.get(self._loss.label)
+                if labels is None:
+                    raise OptionError(f"the loss has no label for {metric.name}.", where="metrics")
+                mean.add(metric.part(outputs[self._loss.output_name(inference.forward.outputs)], labels))
+        if is_empty:
+            raise OptionError("expected at least one batch.", where="data")
+        values = {metric.name: metric.finish(mean.value) for metric, mean in zip(self._metrics, means, strict=True)}
+        return {LOSS: loss.value, **values}
+
+    def gradients(self, batch: Mapping[str, Any] | Sequence[Any]) -> dict[str, np.ndarray]:
+        """Return the gradients of the loss of a batch by parameter, in inference mode, without a step.
+
+        Args:
+            batch: As of :meth:`step`.
+        """
+        arrays = self._arguments(self._checked(batch))
+        inference = self._inference()
+        count = len(inference.forward.inputs) + len(inference.forward.labels)
+        return inference.gradients(self._weights(), arrays[:count])
+
+    def consolidate(self, data: Data, *, samples: int | None = None) -> None:
+        """Hold to what the current parameters know of data, with the optimizer :class:`EWC`.
+
+        The mean squared gradient of each sample's loss is added to the importance of each parameter, and the anchors
+        move to the current parameters.
+
+        Args:
+            data: Samples with labels, as of :meth:`fit`.
+            samples: Most samples.
+
+        Raises:
+            OptionError: The optimizer is another one, or the data have no sample.
+        """
+        names = [name for name in self.state() if name.startswith("importance:")]
+        if not names:
+            raise OptionError(
+                "the optimizer holds no importances.", where="consolidate", remedy="Use `optimizer=EWC(...)`."
+            )
+        sums: dict[str, np.ndarray] = {}
+        count = 0
+        for batch in Batches(data, self.batch_types, batch_size=1).epoch(0):
+            if samples is not None and count >= samples:
+                break
+            count += 1
+            for name, gradient in self.gradients(batch).items():
+                squared = np.square(gradient, dtype=np.float64)
+                sums[name] = sums[name] + squared if name in sums else squared
+        if not count:
+            raise OptionError("expected at least one sample.", where="consolidate")
+        state = self.state()
+        for name in names:
+            parameter = name.partition(":")[2]
+            state[name] += (sums[parameter] / count).astype(state[name].dtype)
+            state[f"anchor:{parameter}"] = state[f"parameter:{parameter}"]
+        self.load_state(state)
+
+    def check_labels(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Check the labels of a batch.
+
+        Raises:
+            FeedError: A label is out of range.
+        """
+        labels = {name: batch[name] for name in self._forward.labels if name in batch}
+        self._loss.check(labels, self._forward.outputs)
+
+    def sample_losses(
+        self, batch: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray] | None = None
+    ) -> np.ndarray:
+        """Return the loss of each sample of a batch in inference mode, float64 [samples].
+
+        Args:
+            batch: The inputs and labels, samples in axis 0.
+            state: The state of the trainer, see :meth:`state`; the current one by default.
+        """
+        inference = self._inference()
+        weights = self._weights()
+        if state is not None:
+            weights = {name: state[f"parameter:{name}"] for name in self._forward.parameters}
+            weights |= {name: state[f"statistic:{name}"] for name in self._forward.statistics}
+        arrays = [np.asarray(batch[name], order="C") for name in self.batch_types]
+        losses = np.empty(len(arrays[0]))
+        for i in range(len(losses)):
+            total, weight, _ = inference.run(weights, [array[i : i + 1] for array in arrays])
+            losses[i] = total / weight if weight else 0.0
+        return losses
