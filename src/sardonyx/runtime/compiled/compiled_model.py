@@ -120,6 +120,11 @@ class NativeModel:
             swap = WeightSwap.of(source, self.program, program, model, traced[1])
         return NativeModel(program, inputs, self.output_names, source, swap)
 
+    @property
+    def has_swap(self) -> bool:
+        """True if :meth:`swapped` may return a model."""
+        return self._swap is not None
+
     def swapped(self, model: Structure, optimization: OptimizationLevel = "all") -> NativeModel | None:
         """Return the same compiled model over other weights, without tracing; None if the model must be traced.
 

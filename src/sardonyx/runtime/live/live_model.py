@@ -111,7 +111,8 @@ class LiveModel:
         self.begin()
         try:
             before = self.version
-            if not weights or before.native is None or not before.has_model or before.structure is None:
+            # Without a swap, which the first update by an edit prepares, copies of weights would be made in vain.
+            if not weights or before.native is None or not before.native.has_swap or before.structure is None:
                 return False
             from sardonyx.runtime.editing.weighted_model import WeightedModel
 
