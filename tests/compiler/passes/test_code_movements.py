@@ -83,6 +83,18 @@ def test_joined_values_of_several_scales_are_joined_codes(dtype: DType) -> None:
     assert sum(value.op == "round" for value in moved.values) == 2  # The codes of the last part are unchanged.
 
 
+def test_zeros_are_not_added_before_a_quantization() -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [quantized(x + constant(np.zeros((4, 1), np.float32), t.FLOAT), 0.05, 0, t.INT8)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (4, 8))])
+    moved = move_codes(function)
+    assert all(value.op != "add" for value in moved.values)
+    x = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
+    x[0, :6] = [-0.0, 0.0, np.inf, -np.inf, 1e-45, -1e-45]
+    np.testing.assert_array_equal(computed(moved, [x])[0], computed(function, [x])[0])
+
+
 def test_windows_beside_the_image_keep_floats() -> None:
     def body(x: L.Tensor) -> list[L.Tensor]:
         y = dequantized(x, 0.5, 0)

@@ -105,6 +105,18 @@ def joined_quantizations(m: Match, x: Tensor, **params: Any) -> Value | None:
     return apply("concat", *parts, **joined.params)
 
 
+@CODE_MOVEMENTS.rule("convert")
+def codes_without_zeros(m: Match, x: Tensor, **params: Any) -> Value | None:
+    """Codes are those without an added zero, such as a bias of zeros: only the sign of zeros differs before."""
+    goal = quantization(x, params["dtype"])
+    if goal is None or goal.source.op not in ("mul", "div"):
+        return None
+    values, factor = goal.source.operands
+    if values.op != "add" or not _number(factor) or _number(values.operands[1]) != 0:
+        return None
+    return _quantize(goal, apply(goal.source.op, values.operands[0], factor))
+
+
 def _unchanged(goal: Codes) -> Tensor | None:
     """Return the codes whose dequantized values a quantization maps to the same codes; None for others."""
     if (goal.low, goal.high) != _LIMITS[goal.dtype] or goal.source.op not in ("mul", "div"):
