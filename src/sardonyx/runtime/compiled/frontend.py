@@ -234,7 +234,9 @@ def _read(model: ir.Model, tensors: Mapping[int, ir.TensorProtocol]) -> frozense
 
 
 def _passes(optimization: OptimizationLevel) -> list[str] | None:
-    return {"none": ["eliminate_initializer_from_inputs"], "basic": exact_passes(), "all": None}[optimization]
+    if optimization == "basic":
+        return exact_passes()
+    return ["eliminate_initializer_from_inputs"] if optimization == "none" else None
 
 
 def lower_model(model: ir.Model, optimization: OptimizationLevel) -> LoweredModel:
