@@ -113,3 +113,23 @@ def _without_example(index: int, is_leading: bool) -> int:
 
 def _admits(size: Size, value: int) -> bool:
     return value >= max(size.low, 1) and (size.high is None or value <= size.high)
+
+
+_UNUSUAL = (np.nan, 0.0, np.inf, -np.inf, -1.0)
+"""Replace every second element of floats."""
+
+
+def unusual(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return feeds with every second element replaced: floats by unusual numbers, integers by 0 or their negative."""
+    result: dict[str, Any] = {}
+    for name, array in feeds.items():
+        result[name] = array
+        if not isinstance(array, np.ndarray) or not array.size or array.dtype.kind not in "fib":
+            continue
+        line = np.arange(array.size).reshape(array.shape)
+        if array.dtype.kind == "f":
+            others = np.asarray(_UNUSUAL)[line // 2 % len(_UNUSUAL)].astype(array.dtype)
+        else:
+            others = ~array if array.dtype.kind == "b" else -array * (line // 2 % 2).astype(array.dtype)
+        result[name] = np.where(line % 2 == 0, others, array)
+    return result

@@ -108,6 +108,9 @@ class Witness:
             if len(samples) >= max(2, target - 2):
                 break
             self._draw(samples, model, base, example, self._seed + MOST_ATTEMPTS + number)
+        if samples and not _decide(samples):
+            # Answers that never change say nothing: the source may tell zeros, negative numbers or NaN apart.
+            self._try(samples, samples[0].sizes, drawing.unusual(samples[0].feeds))
         return samples
 
     def _draw(
@@ -150,8 +153,7 @@ class Witness:
             return self._imported.reason or "the source cannot be run here"
         if not self.samples:
             return f"the source ran on no sample: {'; '.join(self.reasons) or 'no inputs could be drawn'}"
-        answers = [sample.answers for sample in self.samples]
-        if not any(map(is_informative, answers)) and not varies(answers):
+        if not _decide(self.samples):
             return "every output is empty, NaN or one repeated number"
         return None
 
@@ -304,6 +306,12 @@ class Witness:
             if deviation.error > tolerance(array):
                 return f"{where}: '{name}' differs by {deviation.error:.2e} {deviation.detail}".rstrip()
         return ""
+
+
+def _decide(samples: list[Sample]) -> bool:
+    """Return True if answers hold different numbers, in one sample or from sample to sample."""
+    answers = [sample.answers for sample in samples]
+    return any(map(is_informative, answers)) or varies(answers)
 
 
 def perturbed(feeds: Feeds, seed: int, bits: int = 0) -> dict[str, Any]:

@@ -101,6 +101,7 @@ ALGEBRA = {
 FUNCTIONS = {
     "digamma": torch.digamma,
     "trigamma": lambda x: torch.polygamma(1, x.abs() + 0.1),
+    "polygamma of negative numbers": lambda x: torch.polygamma(2, -20 * torch.sigmoid(x).round(decimals=1) - 0.5),
     "i0": torch.i0,
     "i0e": torch.special.i0e,
     "i1": torch.special.i1,

@@ -228,3 +228,27 @@ def test_connectionist_losses_have_open_sizes(targets: Any) -> None:
 
     inputs = drawn(9, 2, 4), targets, torch.tensor([9, 6]), torch.tensor([3, 2])
     assert converted(loss, *inputs).report.verdict.status == "proved"
+
+
+def test_answers_that_never_change_are_tried_with_unusual_numbers() -> None:
+    assert converted(lambda x: torch.isnan(x), drawn(3, 4)).report.verdict.status == "proved"
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda x, y: torch.nn.functional.cosine_similarity(x, y, dim=-2), ((1, 2, 3), (4, 1, 3))),
+        (lambda x: torch.nn.functional.pad(x, (-1, 2, -2, 1), mode="circular"), ((1, 3, 4, 5),)),
+        (lambda x, y: torch.column_stack([x, y]), ((4,), (4, 3))),
+        (lambda x: x[:1, 0].reshape_as(x.sum()), ((3, 4),)),
+        (lambda x: torch.unique_consecutive((x > 0).float(), dim=1), ((1, 6),)),
+        (lambda x: torch.linalg.diagonal(x), ((2, 3, 4),)),
+        (lambda x, a, b: torch.addr(x, a, b, beta=0), ((3, 4), (3,), (4,))),
+        (lambda x: torch.fliplr(torch.flipud(x)), ((3, 4),)),
+        (lambda x: x.clone().fill_diagonal_(2.0), ((4, 4),)),
+    ],
+    ids=["cosine", "circular", "columns", "scalar", "runs", "diagonal", "addr", "flips", "strided"],
+)
+def test_unusual_arguments(function: Any, shapes: Any) -> None:
+    inputs = [drawn(*shape, seed=number) for number, shape in enumerate(shapes)]
+    assert converted(function, *inputs).report.verdict.status == "proved"

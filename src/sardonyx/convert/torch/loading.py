@@ -40,7 +40,11 @@ def _kind_of(path: Path) -> str:
     if not zipfile.is_zipfile(path):
         if path.read_bytes()[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
             return "pickle"
-        raise ModelFileError("expected an archive of torch (.pt2, TorchScript).", where=str(path))
+        raise ModelFileError(
+            "expected an archive of torch (.pt2, TorchScript).",
+            where=str(path),
+            remedy="Save it again with `torch.export.save`, or copy the whole file.",
+        )
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     if any(name.endswith("constants.pkl") for name in names) and any("/code/" in name for name in names):

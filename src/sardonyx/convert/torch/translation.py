@@ -279,6 +279,8 @@ class _Translation:
         kwargs = torch.fx.node.map_arg(node.kwargs, values.__getitem__)
         kwargs = {key: value for key, value in kwargs.items() if key not in IGNORED}
         if node.target is operator.getitem:
+            if args[1] >= len(args[0]):
+                raise ConversionError(f"the call has {len(args[0])} results, expected more", where=place_of(node))
             return args[0][args[1]]
         function = translation_of(name)
         if function is None:

@@ -81,16 +81,16 @@ class GgufFile:
             try:
                 self._data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             except ValueError as error:
-                raise ModelFileError("the file is empty", where=self.where) from error
+                raise self._damaged("the file is empty") from error
         self._position = 0
         if bytes(self._bytes(4)) != b"GGUF":
-            raise ModelFileError("expected the identifier GGUF", where=self.where)
+            raise self._damaged("expected the identifier GGUF")
         version = self._scalar("<I")
         if version not in (2, 3):
-            raise ModelFileError(f"expected GGUF version 2 or 3, got {version}", where=self.where)
+            raise self._damaged(f"expected GGUF version 2 or 3, got {version}")
         tensors, entries = self._scalar("<Q"), self._scalar("<Q")
         if max(tensors, entries) > _MOST_ENTRIES:
-            raise ModelFileError(f"{tensors} tensors and {entries} entries exceed {_MOST_ENTRIES}", where=self.where)
+            raise self._damaged(f"{tensors} tensors and {entries} entries exceed {_MOST_ENTRIES}")
         self.metadata: dict[str, Any] = {}
         for _ in range(entries):
             key = self._text()
@@ -102,15 +102,17 @@ class GgufFile:
             self._read_tensor()
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-            raise ModelFileError(f"alignment {alignment!r}, expected 1 to {1 << 20}", where=self.where)
+            raise self._damaged(f"alignment {alignment!r}, expected 1 to {1 << 20}")
         self._start = self._position + -self._position % alignment
+
+    def _damaged(self, problem: str) -> ModelFileError:
+        remedy = "Download or export the file again: it is damaged, or no GGUF file."
+        return ModelFileError(problem, where=self.where, remedy=remedy)
 
     def _bytes(self, count: int) -> memoryview:
         end = self._position + count
         if count < 0 or end > len(self._data):
-            raise ModelFileError(
-                f"expected {count} bytes at {self._position}, the file has {len(self._data)}", where=self.where
-            )
+            raise self._damaged(f"expected {count} bytes at {self._position}, the file has {len(self._data)}")
         start, self._position = self._position, end
         return self._data[start:end]
 
@@ -126,24 +128,24 @@ class GgufFile:
         if kind == _STRING:
             return self._text()
         if kind != _ARRAY or depth > 4:
-            raise ModelFileError(f"unknown type {kind} of metadata at {self._position}", where=self.where)
+            raise self._damaged(f"unknown type {kind} of metadata at {self._position}")
         inner, count = self._scalar("<I"), self._scalar("<Q")
         if inner in _SCALARS:
             element = np.dtype(_SCALARS[inner].replace("<?", "?"))
             return np.frombuffer(self._bytes(count * element.itemsize), element)
         if count > len(self._data) // 8:
-            raise ModelFileError(f"an array of {count} texts exceeds the file", where=self.where)
+            raise self._damaged(f"an array of {count} texts exceeds the file")
         return [self._value(inner, depth + 1) for _ in range(count)]
 
     def _read_tensor(self) -> None:
         name = self._text()
         rank = self._scalar("<I")
         if rank > _MOST_AXES:
-            raise ModelFileError(f"tensor '{name}' has {rank} axes, expected at most {_MOST_AXES}", where=self.where)
+            raise self._damaged(f"tensor '{name}' has {rank} axes, expected at most {_MOST_AXES}")
         sizes = [self._scalar("<Q") for _ in range(rank)]
         kind, offset = self._scalar("<I"), self._scalar("<Q")
         if math.prod(sizes) > 1 << 40:
-            raise ModelFileError(f"tensor '{name}' has sizes {sizes}", where=self.where)
+            raise self._damaged(f"tensor '{name}' has sizes {sizes}")
         self.shapes[name] = tuple(reversed(sizes))
         self._types[name], self._offsets[name] = kind, offset
 
@@ -155,7 +157,7 @@ class GgufFile:
             UnsupportedError: The type is not known.
         """
         if name not in self.shapes:
-            raise ModelFileError(f"tensor '{name}' is missing", where=self.where)
+            raise self._damaged(f"tensor '{name}' is missing")
         number, shape = self._types[name], self.shapes[name]
         if number not in BLOCKS:
             raise UnsupportedError(

@@ -9,7 +9,7 @@ from sardonyx.convert.torch.operators.elementwise import where_
 from sardonyx.convert.torch.operators.promotion import cast, floating, promoted
 from sardonyx.convert.torch.operators.registry import aten
 from sardonyx.convert.torch.operators.sizes import aligned, common_shape
-from sardonyx.convert.torch.operators.special import BERNOULLI, log_gamma
+from sardonyx.convert.torch.operators.special import BERNOULLI, digamma, log_gamma
 from sardonyx.core import language as L
 from sardonyx.core.eval.tensor import Tensor, constant
 from sardonyx.core.ir import types as t
@@ -95,20 +95,31 @@ def _upper(a: Any, x: Any) -> Tensor:
 
 
 _ZETA_TERMS = 10
-"""Terms that are added before the tail of Euler and Maclaurin."""
+"""Minimum number of terms that are added before the tail of Euler and Maclaurin, which begins above it."""
 
 
 @aten("special_zeta.default", "special_zeta.other_scalar", "special_zeta.self_scalar")
 def _zeta(x: Any, q: Any) -> Tensor:
     x, q, dtype = _operands(x, q)
-    total = L.zeros_like(x)
-    for k in range(_ZETA_TERMS):
-        base = q + k
-        # A negative base has a power for integers alone.
-        odd = L.equal(L.floor_mod(x, L.full_like(x, 2.0)), 1)
+    return cast(_zeta_of(x, q), dtype)
+
+
+def _zeta_of(x: Tensor, q: Tensor) -> Tensor:
+    terms = L.maximum(L.ceil(_ZETA_TERMS - q), float(_ZETA_TERMS))
+    # A negative base has a power for integers alone.
+    odd = L.equal(L.floor_mod(x, L.full_like(x, 2.0)), 1)
+
+    def step(i: Tensor, total: Tensor) -> Any:
+        number = cast(i, t.DOUBLE)
+        base = q + number
         power = L.abs_(base) ** -x
-        total = total + where_((base < 0) & odd, -power, power)
-    z = q + _ZETA_TERMS
+        power = where_((base < 0) & odd, -power, power)
+        return None, [where_(number < terms, total + power, total)], []
+
+    finite = where_(terms < _MOST_TERMS, terms, L.full_like(terms, float(_MOST_TERMS)))
+    most = L.reduce_max(L.concat([L.reshape(finite, [L.product(finite.shape)]), constant([0.0], t.DOUBLE)], 0), [0])
+    (total,), _ = L.loop(cast(most, t.INT64), None, [L.zeros_like(x)], step)
+    z = q + terms
     tail = z ** (1 - x) / (x - 1) + 0.5 * z**-x
     rising, power = x, z ** (-x - 1)
     factorial = 1.0
@@ -122,4 +133,14 @@ def _zeta(x: Any, q: Any) -> Tensor:
     value = where_(pole, L.full_like(x, math.inf), value)
     undefined = (x < 1) | ((q < 0) & L.not_equal(q, L.floor(q)) & L.not_equal(x, L.floor(x)))
     value = where_(undefined, L.full_like(x, math.nan), value)
-    return cast(where_(L.equal(x, 1), L.full_like(x, math.inf), value), dtype)
+    return where_(L.equal(x, 1), L.full_like(x, math.inf), value)
+
+
+@aten("polygamma.default", "special_polygamma.default")
+def _polygamma(n: int, x: Tensor) -> Tensor:
+    x = floating(x)
+    if n == 0:
+        return digamma(x)
+    value = cast(x, t.DOUBLE)
+    sign = 1 if n % 2 else -1
+    return cast(_zeta_of(L.full_like(value, n + 1.0), value) * (sign * math.factorial(n)), x.dtype)

@@ -104,6 +104,7 @@ def _nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
 
 @aten("nonzero_numpy.default", "where.default")
 def _nonzero_numpy(x: Tensor) -> list[Tensor]:
+    x = scalar_as_vector(x)
     entries = onnx.NonZero(x)
     return [L.entry(entries, axis) for axis in range(x.rank)]
 

@@ -32,6 +32,8 @@ def _euclidean(x: Tensor, y: Tensor) -> Tensor:
 def _pdist(x: Tensor, p: float = 2.0) -> Tensor:
     if not isinstance(x.shape[0], int):
         raise UnsupportedError("distances of an open number of rows among themselves have no translation.")
+    if x.shape[0] < 2:
+        return L.full((0,), 0, x.dtype)
     first, second = zip(*[(i, j) for i in range(x.shape[0]) for j in range(i + 1, x.shape[0])], strict=True)
     a, b = (onnx.Gather(x, L.constant(list(rows)), axis=0) for rows in (first, second))
     return _vector_norm(a - b, float(p))

@@ -11,7 +11,7 @@ from sardonyx.convert.torch.operators.elementwise import add_, div_, like, mul_,
 from sardonyx.convert.torch.operators.promotion import cast, torch_dtype
 from sardonyx.convert.torch.operators.reductions import mean_, sum_, variance, vector_norm
 from sardonyx.convert.torch.operators.registry import aten
-from sardonyx.convert.torch.operators.sizes import reshaped
+from sardonyx.convert.torch.operators.sizes import common_shape, expanded, reshaped
 from sardonyx.core import language as L
 from sardonyx.core.dim import floor_div, product
 from sardonyx.core.eval.tensor import Tensor, constant
@@ -179,7 +179,10 @@ def _normalize(x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> T
 
 @aten("cosine_similarity.default")
 def _cosine_similarity(x: Tensor, y: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    axes = [dim]
+    shape = common_shape(x, y)
+    axis = L.normalized_axis(dim, len(shape)) - len(shape)
+    x, y = (v if v.rank >= -axis and v.shape[axis] == shape[axis] else expanded(v, shape) for v in (x, y))
+    axes = [axis]
     x, y = (div_(v, L.maximum(vector_norm(v, 2, axes, True), like(v, eps))) for v in (x, y))
     return sum_(mul_(x, y), axes)
 

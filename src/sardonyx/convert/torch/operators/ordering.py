@@ -13,7 +13,6 @@ from sardonyx.core import language as L
 from sardonyx.core.dim import Size, dim_max, floor_div
 from sardonyx.core.eval.tensor import Tensor
 from sardonyx.core.ir import types as t
-from sardonyx.errors import UnsupportedError
 from sardonyx.ops.nodes import onnx
 
 _SORTED_TYPES = (t.FLOAT, t.DOUBLE, t.INT32, t.INT64)
@@ -173,17 +172,18 @@ def _unique_dim(
 def _unique_consecutive(
     x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    if dim is not None and x.rank != 1:
-        raise UnsupportedError("runs of equal slices along an axis have no translation.")
-    count = L.product(x.shape)
-    flat = reshaped(x, [count])
-    changes = L.not_equal(L.slice_(flat, 0, 1, count), L.slice_(flat, 0, 0, count - 1))
+    axis = 0 if dim is None or not x.rank else L.normalized_axis(dim, x.rank)
+    flat = reshaped(x, [L.product(x.shape)]) if dim is None or not x.rank else x
+    count = flat.shape[axis]
+    changes = L.not_equal(L.slice_(flat, axis, 1, count), L.slice_(flat, axis, 0, count - 1))
+    if flat.rank > 1:
+        changes = L.any_of(changes, [a for a in range(flat.rank) if a != axis])
     starts = L.concat([L.full([1], True, t.BOOL), changes], 0)
     group = L.cumulative("add", cast(starts, t.INT64), 0) - 1
-    values = onnx.Compress(flat, starts, axis=0)
+    values = onnx.Compress(flat, starts, axis=axis)
     first = onnx.Compress(L.arange(count), starts, axis=0)
     ends = L.concat([L.slice_(first, 0, 1, first.shape[0]), L.reshape(L.number(count), [1])], 0)
-    return values, reshaped(group, x.shape), ends - first
+    return values, group if dim is not None and x.rank else reshaped(group, x.shape), ends - first
 
 
 # Search and counts.

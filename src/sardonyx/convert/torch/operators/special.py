@@ -39,25 +39,6 @@ def digamma(x: Tensor) -> Tensor:
     return where_(low, reflected, value)
 
 
-@aten("polygamma.default", "special_polygamma.default")
-def _polygamma(n: int, x: Tensor) -> Tensor:
-    x = floating(x)
-    if n == 0:
-        return digamma(x)
-    # psi_n(x) = (-1)^(n+1) n! sum 1/(x+k)^(n+1), with the tail by Euler and Maclaurin.
-    total = L.zeros_like(x)
-    for k in range(_SHIFT):
-        total = total + (x + k) ** (-(n + 1))
-    z = x + _SHIFT
-    tail = z ** (-n) / n + 0.5 * z ** (-(n + 1))
-    factor = 1.0
-    for j, number in enumerate(BERNOULLI, 1):
-        factor = math.prod(range(n + 1, n + 2 * j)) / math.factorial(2 * j)
-        tail = tail + number * factor * z ** (-(n + 2 * j))
-    sign = 1 if n % 2 else -1
-    return (total + tail) * (sign * math.factorial(n))
-
-
 @aten("special_ndtri.default")
 def _ndtri(p: Tensor) -> Tensor:
     """Return the quantile of the normal distribution: Acklam's approximation, and a step of Halley's method."""

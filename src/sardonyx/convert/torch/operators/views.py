@@ -18,11 +18,13 @@ from sardonyx.errors import UnsupportedError
 from sardonyx.ops.nodes import onnx
 
 
-@aten("view.default", "reshape.default", "_unsafe_view.default", "view_copy.default", "_reshape_alias.default")
 @aten("reshape_as.default", "view_as.default")
+def _view_as(x: Tensor, other: Tensor) -> Tensor:
+    return reshaped(x, other.shape)
+
+
+@aten("view.default", "reshape.default", "_unsafe_view.default", "view_copy.default", "_reshape_alias.default")
 def _view(x: Tensor, shape: Any, *_: Any) -> Tensor:
-    if isinstance(shape, Tensor) and shape.rank != 1:
-        shape = shape.shape
     return reshaped(x, _completed(x, [size if size == -1 else size_of(size) for size in shape]))
 
 
@@ -221,7 +223,12 @@ def _stack(xs: Sequence[Tensor], dim: int = 0) -> Tensor:
     return joined([unsqueezed(x, axis) for x in promoted(*xs)], axis)
 
 
-@aten("hstack.default", "column_stack.default")
+@aten("column_stack.default")
+def _column_stack(xs: Sequence[Tensor]) -> Tensor:
+    return joined([x if x.rank > 1 else reshaped(x, [L.product(x.shape), 1]) for x in xs], 1)
+
+
+@aten("hstack.default")
 def _hstack(xs: Sequence[Tensor]) -> Tensor:
     return joined(xs, 0 if xs[0].rank == 1 else 1)
 
@@ -397,6 +404,12 @@ def _sides(x: Tensor, pads: Sequence[Any]) -> tuple[list[Size], list[Size]]:
 
 def _mirrored(x: Tensor, pads: Sequence[Any], mode: str) -> Tensor:
     low, high = _sides(x, pads)
+    if mode == "wrap":
+        # Negative amounts remove entries before the rest repeats.
+        for axis, (a, b) in enumerate(zip(low, high, strict=True)):
+            if isinstance(a, int) and isinstance(b, int) and min(a, b) < 0:
+                x = L.slice_(x, axis, max(-a, 0), x.shape[axis] - max(-b, 0))
+                low[axis], high[axis] = max(a, 0), max(b, 0)
     shape = [a + size + b for a, size, b in zip(low, x.shape, high, strict=True)]
     indices: list[tuple[int, Tensor]] = []
     for axis, (a, b) in enumerate(zip(low, high, strict=True)):
