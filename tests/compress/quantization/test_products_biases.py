@@ -28,3 +28,27 @@ def test_the_constant_after_a_product_corrects_the_mean_error() -> None:
         for corrects in (False, True)
     )
     assert corrected > plain + 3
+
+
+def test_the_bias_corrects_the_mean_error_of_inputs_that_are_near_the_least_value_of_a_gate() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> m (float[16, 8] x) => (float[16, 6] y) {
+        p = Gemm(x, w1, b1)
+        s = Sigmoid(p)
+        t = Mul(p, s)
+        y = Gemm(t, w2, b2)
+    }"""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape, shift in (("w1", (8, 32), 0.0), ("b1", (32,), -1.5), ("w2", (32, 6), 0.3), ("b2", (6,), 0.0)):
+        array = (rng.standard_normal(shape) / 6 + shift).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    rows = [rng.standard_normal((16, 8)).astype(np.float32) for _ in range(12)]
+    for array in rows:
+        array[0] *= 300  # A step of about 0.5, beside values of -0.3 to 0.
+    plain, corrected = (
+        quantize(
+            model, [{"x": array} for array in rows], calibration="minmax", bias_correction=corrects
+        ).report.outputs[0].sqnr
+        for corrects in (False, True)
+    )  # fmt: skip
+    assert corrected > plain + 1

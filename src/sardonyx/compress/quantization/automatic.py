@@ -60,7 +60,7 @@ _MOST_RUNS_OF_RANGES = 768
 _MOST_WORK_OF_RANGES = 2e10
 """Samples on which ranges are compared, runs of one sample, and multiplications of these runs."""
 
-_MOMENTS = Needs(maxima=True, second_moments=True, rows_per_depth=8, most_bytes=256 << 20)
+_MOMENTS = Needs(maxima=True, second_moments=True, rows_per_depth=8, most_bytes=256 << 20, draws=512)
 """Second moments for GPTQ at 8 bits: rows up to about 4000 elements, and few samples of these are enough."""
 
 _RAISE = 6.0

@@ -28,6 +28,7 @@ def write_static(
     maps: Mapping[ir.Value, Affine],
     weights: Weights,
     means: Mapping[str, np.ndarray],
+    shifts: Mapping[str, np.ndarray] | None = None,
 ) -> list[str]:
     """Write a model with integer weights and activations.
 
@@ -39,6 +40,7 @@ def write_static(
         weights: The weights of sites.
         means: The mean of each channel of the inputs of sites by label, which correct the mean error of products;
             empty for none.
+        shifts: The mean error of the elements of the rows of sites by label; see :func:`shift_error`.
 
     Returns:
         Sentences for the user.
@@ -54,6 +56,7 @@ def write_static(
         x = site.input
         if x is not None and x in maps and (site.node, 0) in placement.reads[x]:
             correction = mean_error(site, weight, means.get(site.label))
+            correction = correction + shift_error(site, weight, (shifts or {}).get(site.label))
             _write_bias(writer, site, maps[x] if has_integer_bias else None, weight, correction)
     for value, affine in maps.items():
         _write_activation(writer, value, affine, placement.reads[value])
@@ -346,3 +349,19 @@ def mean_error(site: WeightSite, weight: QuantizedWeight, means: np.ndarray | No
     if site.sum_axis is not None and difference.shape[site.sum_axis] == len(means):
         return np.asarray(np.moveaxis(difference, site.channel_axis, 0) @ means)
     return np.zeros(channels)
+
+
+def shift_error(site: WeightSite, weight: QuantizedWeight, shift: np.ndarray | None) -> np.ndarray:
+    """Return the mean of results minus results of quantized inputs, per output channel; zeros if unknown.
+
+    Inputs near the least value of a gate, for example -0.2 of SiLU beside a step of 0.5, all become 0.
+
+    Args:
+        site: The site.
+        weight: The quantized weight.
+        shift: The mean of inputs minus quantized inputs, for each element of a row, of shape [groups, depth].
+    """
+    if shift is None or site.node.op_type not in ("Conv", "Gemm", "MatMul") or site.is_batched:
+        return np.zeros(site.channels)
+    matrix = site.matrix(weight.dequantized())
+    return np.asarray((matrix.astype(np.float64) @ shift[..., None]).reshape(-1))

@@ -39,6 +39,7 @@ from sardonyx.compress.quantization.forms.integer_operators import write_integer
 from sardonyx.compress.quantization.insertion import (
     is_dynamic,
     mean_error,
+    shift_error,
     sums_integers,
     write_bounds,
     write_static,
@@ -83,6 +84,9 @@ _INTERPRETED_WORK = 1e8
 
 _LEAST_GAIN = 1.0
 """dB of the worst output for which products per channel are worth their time."""
+
+_DEVIATIONS = 3.0
+"""Standard errors from which the mean error of a quantized input is corrected: others are chance."""
 
 _MOST_MEASURED_NODES = 8
 """Nodes whose loss of the metric is measured: each needs a model of its own."""
@@ -438,7 +442,8 @@ class Draft:
             weights = self._sequential(placement, calibration, exclude, chosen, weights)
         if self.mode == "static":
             maps = self._maps(placement, calibration)
-            self.notes += write_static(result, placement, self._target, maps, weights, self._means())
+            shifts = self._shifts({str(value.name): affine for value, affine in maps.items()})
+            self.notes += write_static(result, placement, self._target, maps, weights, self._means(), shifts)
         else:
             self.notes += write_without_ranges(result, placement, self._target, self.scheme, self.mode, weights)
         result.graph.sort()
@@ -470,7 +475,7 @@ class Draft:
             return None
         if not samples_to_probe(sites, len(sites), len(self._preview)):
             self.notes.append("Single nodes were not measured: the model is too large for a run per node.")
-        weights, corrections = self._dequantized()
+        weights, corrections = self._dequantized(self.calibrations(calibration)[0])
         ways = self.calibrations(calibration)
         candidates = {one: self._named_maps(self.placement, one) for one in ways}
         selection = Selection(
@@ -536,7 +541,7 @@ class Draft:
             )  # fmt: skip
         if not is_measurable(sites):
             raise UnsupportedError("the model is too large for the error of single nodes.", where="sensitivity")
-        weights, corrections = self._dequantized()
+        weights, corrections = self._dequantized(calibration)
         probe = Probe(self.prepared, self._named_maps(self.placement, calibration), weights, self.exclude, corrections)
         count = max(samples_to_probe(sites, len(probe.nodes), len(self._preview)), 1)
         samples = self._preview[:count]
@@ -556,14 +561,30 @@ class Draft:
             losses[error.name] = metric_change(before, measure(Session(alone, compile="wait"), evaluate)).loss
         return tuple(replace(error, metric=losses.get(error.name)) for error in ranking)
 
-    def _dequantized(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def _shifts(self, maps: Mapping[str, Affine]) -> dict[str, np.ndarray]:
+        """Return the mean of inputs minus quantized inputs, for each element of the rows of sites, by label."""
+        shifts: dict[str, np.ndarray] = {}
+        if self.observation is None or not self._corrects:
+            return shifts
+        for site in self.placement.sites:
+            seen = self.observation.inputs.get(site.label)
+            affine = None if site.input is None else maps.get(str(site.input.name))
+            if seen is not None and seen.draws is not None and affine is not None and np.isfinite(seen.draws).all():
+                errors = (seen.draws - affine.rounded(seen.draws)).astype(np.float64)
+                mean, deviation = errors.mean(1), errors.std(1) / max(errors.shape[1], 1) ** 0.5
+                shifts[site.label] = np.where(np.abs(mean) > _DEVIATIONS * deviation, mean, 0.0)
+        return shifts
+
+    def _dequantized(self, calibration: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return the weights of sites that their integers mean, and the mean errors of their products, by label."""
         means = self._means()
+        shifts = self._shifts(self._named_maps(self.placement, calibration))
         weights, corrections = {}, {}
         for site in self.placement.sites:
             weight = self._round(site, self._scheme_of(site, self.scheme))
             weights[site.label] = weight.dequantized()
-            corrections[site.label] = mean_error(site, weight, means.get(site.label))
+            correction = mean_error(site, weight, means.get(site.label))
+            corrections[site.label] = correction + shift_error(site, weight, shifts.get(site.label))
         return weights, corrections
 
     def _scheme_of(self, site: WeightSite, scheme: Scheme) -> Scheme:

@@ -269,6 +269,13 @@ class Affine:
             return cls(scale, middle, kind)
         return cls(scale, int(np.clip(round(kind.low - low / scale), kind.low, kind.high)), kind)
 
+    def rounded(self, values: np.ndarray) -> np.ndarray:
+        """Return the values that the numbers of some values mean."""
+        if self.kind.is_float:
+            return values
+        low, high = self.kind.low - self.zero_point, self.kind.high - self.zero_point
+        return np.asarray(np.clip(np.rint(values / self.scale), low, high) * self.scale)
+
     @property
     def range(self) -> tuple[float, float]:
         """The least and the greatest value that a number means."""

@@ -26,8 +26,9 @@ from sardonyx.runtime.session import Session
 _LEAST_COST = 2e-3
 """The share of the work below which nodes count as equally cheap."""
 
-_LEAST_SHARE_BETWEEN = 0.1
-"""The least share of the noise for which a sum, pool or concatenation returns: its neighbours lose integers too."""
+_BETWEEN = 2.0
+"""The multiple of the least share of the noise for which a sum, pool or concatenation returns: its neighbours lose
+integers too."""
 
 _MARGIN = 0.8
 """The share of the permitted noise that a prediction may reach before it is measured."""
@@ -223,7 +224,7 @@ def give_back(
         left = total
         for node in order:
             noise = float(errors[node][output])
-            least = least_share if probe.has_weight(node) else max(least_share, _LEAST_SHARE_BETWEEN)
+            least = least_share * (1.0 if probe.has_weight(node) else _BETWEEN)
             if not (between or probe.has_weight(node)):
                 continue
             if noise <= (least * total if most_cost < 1 else 0) or cost + probe.cost(node) > most_cost + 1e-9:

@@ -21,6 +21,9 @@ _EVEN_SAMPLES = 8
 _LEAST_ROWS = 128
 """Samples whose draws of rows are about equal, and the least draw, with ``Needs.rows_per_depth``."""
 
+_DRAWN_SAMPLES = 16
+"""Samples that the kept rows of ``Needs.draws`` are of, if these have rows enough."""
+
 _PENDING = 1 << 18
 """Elements of the rows of several samples from which these enter the second moments, which bounds temporary memory."""
 
@@ -35,6 +38,7 @@ class Needs:
         maxima: If True, the largest magnitude and the mean of each channel.
         second_moments: If True, the mean of x xᵀ over rows x.
         rows: The number of rows to keep, drawn evenly from all samples.
+        draws: The number of the rows that enter the second moments to keep, evenly from the first samples.
         rows_per_sample: Rows of one sample that enter the second moments at most, drawn evenly.
         rows_per_depth: If positive, rows of all samples in multiples of their length, growing with the logarithm of
             the number of samples; a sample counts by all its rows, however many are drawn.
@@ -49,6 +53,7 @@ class Needs:
     rows_per_depth: int = 0
     most_bytes: int = 2 << 30
     magnitudes: bool = False
+    draws: int = 0
 
     def union(self, other: Needs) -> Needs:
         """Return what both need."""
@@ -61,6 +66,7 @@ class Needs:
             max(self.rows_per_depth, other.rows_per_depth),
             max(self.most_bytes, other.most_bytes),
             self.magnitudes or other.magnitudes,
+            max(self.draws, other.draws),
         )
 
     @property
@@ -87,6 +93,7 @@ class SiteInput:
         magnitudes: The mean magnitude of each channel, of shape [channels]; None if not needed.
         squares: The mean square of each element of rows, of shape [groups, depth]; None if not needed.
         second_moment: The mean of x xᵀ, float32 of shape [groups, depth, depth]; None if not needed or too large.
+        draws: Rows, float32 of shape [groups, at most needs.draws, depth]; None if not needed.
         rows: Rows, float32 of shape [groups, at most needs.rows, depth]; None if not needed.
     """
 
@@ -108,6 +115,7 @@ class SiteInput:
         self.lows: np.ndarray | None = None
         self.highs: np.ndarray | None = None
         self.rows: np.ndarray | None = None
+        self.draws: np.ndarray | None = None
         self._keys = np.zeros(0)
 
     @staticmethod
@@ -175,6 +183,8 @@ class SiteInput:
             self._moment *= (own[:, :, None] * own[:, None]).astype(np.float32)
         if self.rows is not None:
             self.rows = self.rows * own[:, None].astype(np.float32)
+        if self.draws is not None:
+            self.draws = self.draws * own[:, None].astype(np.float32)
 
     def _add_channels(self, values: np.ndarray) -> None:
         axis = self._patches.channel_axis % values.ndim
@@ -206,9 +216,18 @@ class SiteInput:
     def _add_moments(self, rows: np.ndarray, weight: float) -> None:
         """Add the squares of drawn rows, each of which stands for `weight` rows of its sample."""
         self._weight += rows.shape[1] * weight
+        self._keep_draws(rows)
         self._pending.append(rows * np.float32(weight**0.5))
         if sum(rows.size for rows in self._pending) >= _PENDING:
             self._add_pending()
+
+    def _keep_draws(self, rows: np.ndarray) -> None:
+        left = self._needs.draws - (0 if self.draws is None else self.draws.shape[1])
+        if left <= 0:
+            return
+        step = max(rows.shape[1] * _DRAWN_SAMPLES // self._needs.draws, 1)
+        drawn = rows[:, ::step][:, :left]
+        self.draws = drawn.copy() if self.draws is None else np.concatenate([self.draws, drawn], 1)
 
     def _add_pending(self) -> None:
         """Multiply the rows of several samples at once: a product of few rows costs a wait for the threads of BLAS."""
