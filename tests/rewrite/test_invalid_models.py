@@ -18,6 +18,7 @@ INVALID = {
     "a padded convolution, axis 4 of 4": "g (float[1, 1, 4, 4] x, float[1, 1, 2, 2] w) => (float y)"
     "<int64[2] pads = {1, 1}, int64[1] axes = {4}> { p = Pad (x, pads, , axes)  y = Conv (p, w) }",
     "a split and joined scalar": "g (float x) => (float y) { a, b = Split (x)  y = Concat <axis = 0> (a, b) }",
+    "a crop of three borders": "g (float[1, 1, 4, 4] x) => (float y) { y = Crop <border = [1, 2, 1]> (x) }",
     "crops of a scalar": "g (float x) => (float y) { y = Crop <border = [1, 2, 1, 3]> (x) }",
 }
 

@@ -56,8 +56,10 @@ def _scale(site: Site) -> ir.Value:
 
 def _crop(site: Site) -> ir.Value:
     """Cut the border (left, top, right, bottom), or ``scale`` rows and columns from the top left."""
-    left, top, right, bottom = site.integers("border") or [0, 0, 0, 0]
-    size = site.integers("scale")
+    border, size = site.integers("border") or [0, 0, 0, 0], site.integers("scale")
+    if len(border) != 4 or (size and len(size) != 2):
+        site.refuse("`border` has not 4 numbers, or `scale` not 2")
+    left, top, right, bottom = border
     end = int(np.iinfo(np.int32).max)
     rows, columns = (top + size[0], left + size[1]) if size else (-bottom or end, -right or end)
     return slice_axis(site, slice_axis(site, site.required(0), 2, top, rows), 3, left, columns)
