@@ -252,3 +252,15 @@ def test_answers_that_never_change_are_tried_with_unusual_numbers() -> None:
 def test_unusual_arguments(function: Any, shapes: Any) -> None:
     inputs = [drawn(*shape, seed=number) for number, shape in enumerate(shapes)]
     assert converted(function, *inputs).report.verdict.status == "proved"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.func.grad(lambda v: (v**3).sum())(x),
+        lambda x: torch.func.jacrev(lambda v: v.sin() * v.sum())(x),
+    ],
+    ids=["gradient", "jacobian"],
+)
+def test_gradients_inside_of_programs(function: Any) -> None:
+    assert converted(function, drawn(4)).report.verdict.status == "proved"

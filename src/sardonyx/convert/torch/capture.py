@@ -72,6 +72,7 @@ class Program:
     guard_lines: Sequence[str] = ()
     was_read: bool = False
     _refusal: ConversionError | None = None
+    _is_lowered: bool = False
 
     @cached_property
     def captured(self) -> Captured:
@@ -99,6 +100,20 @@ class Program:
             return False
         self.captured = self._captured(rest)
         return True
+
+    def lower(self) -> bool:
+        """Capture the program below gradients and ``vmap``; return False if it was or torch refuses."""
+        if self.exported is not None or self._is_lowered:
+            return False
+        self._is_lowered = True
+        for openness in self.choices():
+            try:
+                exported = self._export(openness, lowered=True)
+            except Exception:  # The caller has the error that matters.
+                continue
+            self.captured = Captured(exported, openness, open_sizes(exported))
+            return True
+        return False
 
     def _captured(self, choices: Sequence[str]) -> Captured:
         failures: list[Exception] = []

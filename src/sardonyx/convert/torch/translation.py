@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from sardonyx.convert.imported import Call, Imported, Options
 from sardonyx.convert.torch.capture import Program, Runner, as_array, input_names, quiet
@@ -52,8 +53,23 @@ def read(program: Program) -> Imported:
     """
     while True:
         captured, runner = program.captured, program.runner
-        with quiet():
-            exported = decomposed(captured.exported)
+        if _lacks_values(captured.exported):
+            if program.lower():
+                continue
+            raise ConversionError(
+                "torch.export captures a tensor of the program without its values",
+                remedy="Leave gradients and transforms out of the module.",
+            )
+        try:
+            with quiet():
+                exported = decomposed(captured.exported)
+        except SardonyxError:
+            raise
+        except Exception as error:  # torch's decompositions raise exceptions of unrelated classes.
+            if program.lower():
+                continue
+            problem = f"torch cannot decompose the program: {type(error).__name__}: {str(error)[:200]}"
+            raise ConversionError(problem, remedy="Leave gradients and transforms out of the module.") from error
         translation = _Translation(exported, runner, program.options, program.guard_lines)
         try:
             model = translation.model()
@@ -356,6 +372,20 @@ def _stored(exported: Any, spec: Any) -> Any:
     if target in exported.state_dict:
         return exported.state_dict[target]
     return exported.constants.get(target)
+
+
+def _lacks_values(exported: Any) -> bool:
+    """Return True if a constant is a tensor of a transform, which has no memory."""
+    stored = (*exported.constants.values(), *exported.state_dict.values())
+    return any(
+        isinstance(value, torch.Tensor)
+        and (
+            isinstance(value, FakeTensor)
+            or torch._is_functional_tensor(value)
+            or torch._C._functorch.is_functorch_wrapped_tensor(value)
+        )
+        for value in stored
+    )
 
 
 def _uses_bfloat16(exported: Any) -> bool:
