@@ -437,3 +437,15 @@ def test_no_size_is_inferred_beside_a_0_that_copies_nothing() -> None:
       { s = Shape (x)  m = Gather (s, at)
         t = Concat <axis = 0> (rest, m)  u = Reshape <allowzero = 1> (x, t)  y = Reshape (u, rest) }"""
     assert outcomes(model_of(text), {"x": np.zeros((0, 3), F)}) == [ShapeError, ShapeError]
+
+
+@pytest.mark.parametrize("tap", range(3))
+def test_byte_products_that_saturate_are_corrected_in_images_of_width_1(tap: int) -> None:
+    """The corrections of a window of one column read the rows of the image."""
+    weights = np.full((2, 6, 3, 1), 20, np.uint8)
+    weights[0, 4:, tap] = 90
+    model = model_of("g (uint8[2, 6, 8, 1] x) => (int32 y) { y = ConvInteger <strides = [2, 1]> (x, w) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    x = np.random.default_rng(0).integers(0, 255, (2, 6, 8, 1)).astype(np.uint8)
+    interpreted, compiled = outcomes(model, {"x": x})
+    np.testing.assert_array_equal(compiled[0], interpreted[0])

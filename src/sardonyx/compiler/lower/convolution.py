@@ -157,7 +157,8 @@ class ImageKernel:
             tile = schedule.tile
             assert tile is not None
             packed = self._packed(conv, tile) if schedule.runtime_packing else Prepared(
-                conv.weights, form, FilterPacking(conv.weights, tile), tile.dot_width == 1
+                conv.weights, f"{form} {windows.sizes}", FilterPacking(conv.weights, tile, windows.sizes),
+                tile.dot_width == 1,
             )  # fmt: skip
             items = convolution(
                 kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=out_sizes, tile=tile,

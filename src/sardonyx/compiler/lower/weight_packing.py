@@ -84,14 +84,16 @@ class LowBitPacking:
 
 @dataclass(frozen=True)
 class FilterPacking:
-    """Weights of a direct convolution, for a register tile."""
+    """Weights of a direct convolution, for a register tile; ``window`` has the axes along which the kernel moves."""
 
     weights: Value
     tile: Tile
+    window: tuple[int, ...]
 
     def __call__(self, read: Read) -> np.ndarray:
         """Return the packed weights."""
-        return pack_weights(read(self.weights), self.tile)
+        weights = read(self.weights)
+        return pack_weights(weights.reshape(*weights.shape[:3], *self.window), self.tile)
 
 
 @dataclass(frozen=True)
