@@ -114,6 +114,7 @@ REFUSED: list[tuple[str, list[Any], dict[str, Any], type[SardonyxError]]] = [
     ("MoE", [f(6, 8), f(6, 4), f(4, 16, 8), None, f(4, 8, 16)], {"activation_type": "cosine"}, InvalidModelError),
     ("FusedConv", [f(1, 3, 8, 8), f(4, 3, 3, 3)], {"activation": "Cosine"}, InvalidModelError),
     ("BiasGelu", [f(2, 4), f(3)], {}, ShapeError),
+    ("BiasSplitGelu", [f(), f()], {}, ShapeError),
     ("SkipLayerNormalization", [f(2, 3, 8), f(8), f(8)], {}, ShapeError),
     ("NhwcMaxPool", [REAL], {"kernel_shape": [2, 2]}, TypeMismatchError),
     ("Inverse", [f(3, 4)], {}, ShapeError),

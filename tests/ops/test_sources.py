@@ -218,6 +218,8 @@ def test_bit_cast() -> None:
     assert_computes("BitCast", [x], ["N"], x.view(np.int32), to=int(t.INT32))
     with pytest.raises(SardonyxError, match="Use a type of equal width"):
         eager("BitCast", [x], to=int(t.INT64))
+    with pytest.raises(SardonyxError, match="strings have no bits"):
+        eager("BitCast", [x], to=int(t.STRING))
 
 
 def test_unknown_element_types() -> None:

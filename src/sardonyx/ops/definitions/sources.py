@@ -158,6 +158,8 @@ def _convert(x: Tensor, dtype: DType, saturate: bool, rounding: str, opset: int)
 @operator("BitCast", since=26)
 def bit_cast(x: Tensor, *, to: int) -> Tensor:
     dtype = t.element_type(to)
+    if t.STRING in (x.dtype, dtype):
+        raise TypeMismatchError("strings have no bits.", remedy="Use numbers.")
     if dtype.bitwidth != x.dtype.bitwidth:
         raise TypeMismatchError(
             f"{x.dtype.name.lower()} has {x.dtype.bitwidth} bits, and {dtype.name.lower()} {dtype.bitwidth}.",

@@ -18,7 +18,7 @@ def _scaled(site: Site, x: ir.Value, factor: float) -> ir.Value:
 def _with_scalar(site: Site, op_type: str, x: ir.Value, number: float) -> ir.Value:
     if site.target >= 7:
         return site.emit(op_type, x, site.scalar(number, x))
-    return site.emit(op_type, x, site.constant(np.asarray([number]), site.dtype(x)), broadcast=1)
+    return site.emit(op_type, x, site.constant(np.asarray(number), site.dtype(x)), broadcast=1)
 
 
 def _image_scaler(site: Site) -> ir.Value:

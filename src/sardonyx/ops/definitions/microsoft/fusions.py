@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sardonyx.core import language as L
 from sardonyx.core.language import Tensor
-from sardonyx.errors import InvalidModelError
+from sardonyx.errors import InvalidModelError, ShapeError
 from sardonyx.ops.definitions import activations, convolution, products
 from sardonyx.ops.registry import operator
 
@@ -138,7 +138,7 @@ def bias_softmax(data: Tensor, bias: Tensor, *, axis: int = 1, is_inner_broadcas
     The bias lacks outer axes (``is_inner_broadcast``), or the axes before ``axis`` after the first.
     """
     at = L.normalized_axis(axis, data.rank)
-    if not is_inner_broadcast and bias.rank < data.rank:
+    if not is_inner_broadcast and 0 < bias.rank < data.rank:
         bias = L.reshape(bias, (bias.shape[0], *(1,) * (data.rank - bias.rank), *bias.shape[1:]))
     summed = data + bias
     return L.reshape(L.softmax(L.flatten_to(summed, at), -1), summed.shape)
@@ -148,6 +148,8 @@ def bias_softmax(data: Tensor, bias: Tensor, *, axis: int = 1, is_inner_broadcas
 def bias_split_gelu(x: Tensor, bias: Tensor) -> Tensor:
     """Return the first half of the last axis times the Gelu of the second."""
     summed = x + bias
+    if not summed.rank:
+        raise ShapeError(f"expected an axis of two halves, got {x.type}.")
     half = summed.shape[-1] // 2
     left, right = L.slice_(summed, -1, 0, half), L.slice_(summed, -1, half, 2 * half)
     return left * activations.gelu(right)
