@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import sardonyx
+from sardonyx.errors import InvalidModelError
 from sardonyx.ops.registry import all_operators
 
 RNG = np.random.default_rng(0)
@@ -148,6 +149,17 @@ def test_every_operator_has_a_case() -> None:
     assert {case[0] for case in CASES} == {
         operator.name for operator in all_operators() if operator.domain == "ai.onnx.ml"
     }
+
+
+@pytest.mark.parametrize("targets", [0, 1 << 40])
+def test_a_regressor_without_coefficients_is_refused(targets: int) -> None:
+    node = helper.make_node("LinearRegressor", ["x"], ["y"], domain="ai.onnx.ml", targets=targets)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1]) for name in ("x", "y")]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    graph = helper.make_graph([node], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    with pytest.raises(InvalidModelError, match="coefficients"):
+        sardonyx.Session(model).run(None, {"x": np.ones((1, 1), np.float32)})
 
 
 def test_large_terms_of_a_support_vector_machine_cancel() -> None:

@@ -83,6 +83,9 @@ class Reader:
     _requantizations: dict[Value, Codes | None] = field(default_factory=dict)
     _bound: dict[Value, Callable[[Position], Element]] = field(default_factory=dict)
     _indices: dict[tuple[Value, Position, int], tuple[list[Index], tuple[str, ...]]] = field(default_factory=dict)
+    _reshaped: dict[tuple[Position, tuple[Size, ...], tuple[Size, ...], int], tuple[Position, tuple[str, ...]]] = field(
+        default_factory=dict
+    )
 
     def bind(self, value: Value, element_at: Callable[[Position], Element]) -> None:
         """Define how a value that the kernel computes in its own way is read."""
@@ -101,10 +104,10 @@ class Reader:
         """Discard the instructions written inside; yields the emitter that receives the instructions."""
         written = self.kernel.emitter
         self.kernel.emitter = Emitter(converts_halves=written.converts_halves)
-        known, self._indices = self._indices, {}
+        known, reshaped, self._indices, self._reshaped = self._indices, self._reshaped, {}, {}
         with self.inside():
             yield self.kernel.emitter
-        self._indices, self.kernel.emitter = known, written
+        self._indices, self._reshaped, self.kernel.emitter = known, reshaped, written
 
     def picked(self, value: Value, position: Position) -> list[Index]:
         """Return the positions read by a gather, along the indexed axes.
@@ -470,7 +473,19 @@ class Reader:
         return Index(0, vector=run_of), Index(0, vector=e.let(f"sub {wide} {self.lanes_of(Index(inner, 1))}, {back}"))
 
     def reshaped(self, position: Position, shape: Sequence[Size], source: Sequence[Size]) -> Position:
-        """Return the position in ``source`` of the element at a position in ``shape``."""
+        """Return the position in ``source`` of the element at a position in ``shape``.
+
+        Equal positions are one: a new name for each reader would hide that elements there are known, so that a chain
+        of gathers that reads each index several times would be written again and again.
+        """
+        row = self.row if any(index.row for index in position) else 0
+        key = position, tuple(shape), tuple(source), row
+        known = self._reshaped.get(key)
+        if known is None or not self.kernel.emitter.is_known(known[1]):
+            known = self._reshaped[key] = self._position(*key[:3]), self.kernel.emitter.where
+        return known[0]
+
+    def _position(self, position: Position, shape: Sequence[Size], source: Sequence[Size]) -> Position:
         result = [ORIGIN] * len(source)
         for axes, source_axes in factor_groups(shape, source):
             if not source_axes:

@@ -7,6 +7,7 @@ and a region does not change the sizes of the result, as in ONNX's shape inferen
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -144,7 +145,7 @@ def _by_scales(
     lines = []
     for i, (axis, scale) in enumerate(zip(at, _per_axis(scales, len(at), "scales"), strict=True)):
         before, region = x.shape[axis], regions[i] if regions else None
-        if scale.is_constant and not L.static_scalar(scale) > 0:  # type: ignore[operator]
+        if scale.is_constant and not 0 < float(L.static_scalar(scale)) < math.inf:
             raise ShapeError(f"expected a positive scale for axis {axis}, got {L.static_scalar(scale)}.")
         length = L.number(before, t.FLOAT) * scale
         if isinstance(before, Dim) and scale.is_constant:

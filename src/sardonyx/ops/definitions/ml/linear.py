@@ -21,6 +21,8 @@ DOMAIN = "ai.onnx.ml"
 def _scores(x: Tensor, coefficients: Sequence[float], intercepts: Sequence[float], count: int) -> Tensor:
     """Return ``x`` times the transposed coefficients, [N, count]."""
     rows = L.cast(x if x.rank > 1 else L.unsqueeze(x, [0]), t.FLOAT)
+    if count < 1 or not coefficients:
+        raise InvalidModelError(f"expected at least 1 score with coefficients, got {count} and {len(coefficients)}.")
     if len(coefficients) % count:
         raise InvalidModelError(
             f"expected a number of coefficients that is a multiple of {count}, got {len(coefficients)}."
