@@ -147,6 +147,7 @@ def test_open_sizes_are_expressions(
         ("Reshape", [X, ints(2, 3, 4, 0)], {}, "has rank 3"),
         ("Reshape", [X[:0], ints(0, -1)], {"allowzero": 1}, "size for -1 cannot be inferred"),
         ("Transpose", [X], {"perm": [0, 1]}, "expected a permutation"),
+        ("Transpose", [X], {"perm": [-1, 0, 1]}, "expected a permutation"),
         ("Squeeze", [X, ints(0)], {}, "cannot be squeezed"),
         ("Unsqueeze", [X, ints(0, 0)], {}, "occurs twice"),
         ("Flatten", [X], {"axis": 4}, "out of range"),

@@ -69,7 +69,7 @@ class GraphMaker:
         self.least = 1
         """The least that an open size becomes at other sizes; below, engines answer where operators are undefined."""
         self.empty = True
-        """Whether an open size becomes 0 too: off where ONNX Runtime refuses some empty axes, and not others."""
+        """True if an open size becomes 0 too; ONNX Runtime refuses some empty axes, and not others."""
         self.domains: dict[str, int] = {}
         self.producer = ""
         self.functions: list[onnx.FunctionProto] = []

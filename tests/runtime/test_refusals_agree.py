@@ -449,3 +449,9 @@ def test_byte_products_that_saturate_are_corrected_in_images_of_width_1(tap: int
     x = np.random.default_rng(0).integers(0, 255, (2, 6, 8, 1)).astype(np.uint8)
     interpreted, compiled = outcomes(model, {"x": x})
     np.testing.assert_array_equal(compiled[0], interpreted[0])
+
+
+@pytest.mark.parametrize("perm", ["[-1, 0]", "[1, -2]", "[0, 0]"])
+def test_axes_that_are_no_permutation_are_refused(perm: str) -> None:
+    model = model_of(f"g (float[N, M] x) => (float[A, B] y) {{ y = Transpose <perm = {perm}> (x) }}")
+    assert outcomes(model, {"x": np.ones((1, 3), F)}) == [ShapeError, ShapeError]

@@ -141,7 +141,11 @@ def unsqueeze_axes(x: Tensor, *, axes: Sequence[int]) -> Tensor:
 
 @operator("Transpose", since=1)
 def transpose(x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
-    return L.permute(x, range(x.rank)[::-1] if perm is None else perm)
+    if perm is None:
+        return L.permute(x, range(x.rank)[::-1])
+    if any(axis < 0 for axis in perm):  # The standard counts these axes from 0 only.
+        raise ShapeError(f"expected a permutation of the {x.rank} axes of {x.type}, got {list(perm)}.")
+    return L.permute(x, perm)
 
 
 # Concatenation and splitting.
