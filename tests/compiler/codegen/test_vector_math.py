@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.compiler.elementwise import TARGETS, Elementwise
 
-from sardonyx.compiler.codegen import load_store, vector_math
+from sardonyx.compiler.codegen import load_store, vector_math, vector_math_f32
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.core.ir import types as t
@@ -162,3 +162,21 @@ def test_constant_exponents(exponent: float) -> None:
     with np.errstate(all="ignore"):
         exact = np.power(x.astype(np.longdouble), np.longdouble(exponent)).astype(np.float64)
     check("pow", raised(t.FLOAT, exponent)(x), exact, x)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_logistic_is_as_exact_as_its_formula(target: str) -> None:
+    def body(e: Emitter, arguments: list[str], lanes: int, mask: str | None, status: str) -> str:
+        y, x = (Vector(e, name, "float", lanes) for name in arguments)
+        return vector_math_f32.logistic(y, x).name
+
+    x = over_all_exponents(np.dtype(np.float32), 64)
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.longdouble)
+        for y in (np.ones_like(x), x):
+            actual = Elementwise(body, [t.FLOAT] * 2, t.FLOAT, target)(y, x)
+            exact, formula = y / (1 + np.exp(-wide)), y / (1 + np.exp(-x))
+            # Further away, the power is infinite or the result is denormal.
+            near = (np.abs(x) < 87) & (np.abs(exact) > np.finfo(np.float32).tiny)
+            check("logistic", actual[near], exact[near], x[near], most=4.0)
+            np.testing.assert_allclose(actual[~near], formula[~near], rtol=1e-6, atol=1e-42)

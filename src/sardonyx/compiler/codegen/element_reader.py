@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.compiler.analysis.logistic import exponent_of_logistic
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import (
     Memory,
@@ -29,6 +30,7 @@ from sardonyx.compiler.analysis.strided_views import (
 from sardonyx.compiler.codegen import elementwise, load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.codegen.requantize import Codes, packs, plain_codes
+from sardonyx.compiler.codegen.vector_math_f32 import logistic
 from sardonyx.compiler.llvm.ir_builder import Emitter, splat, vector
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.core.dim import Size
@@ -181,7 +183,8 @@ class Reader:
         if bound is None and memory is not None and (shape is None or not memory.block):
             return self.loaded(memory if shape is None else replace(memory, shape=shape), position)
         if bound is None and memory is None and is_elementwise(value):
-            return self._requantized(value, position, shape) or self.computed(value, position, shape)
+            element = self._requantized(value, position, shape) or self._logistic(value, position, shape)
+            return element or self.computed(value, position, shape)
         if bound is None and memory is None and value.op == "reshape":
             return self.element(value.operands[0], position, shape_of(value) if shape is None else shape)
         if shape is not None:
@@ -233,6 +236,21 @@ class Reader:
             codes = plain_codes(value) if packs(self.kernel.target) else None
             self._requantizations[value] = codes
         return self._requantizations[value]
+
+    def _logistic(self, value: Value, position: Position, shape: tuple[Size, ...] | None) -> Element | None:
+        """Return a quotient by ``1 + exp(x)`` as one function; None for other values, and where a part is in memory."""
+        exponent = exponent_of_logistic(value)
+        if exponent is None or any(part in self._bound or self.memory(part) is not None for part in exponent.parts):
+            return None
+        operands = value.operands[0], exponent.x
+        elements = [self.element(operand, position, shape) for operand in operands]
+        uniform = all(element.uniform for element in elements)
+        lanes, e = 1 if uniform else self.lanes, self.kernel.emitter
+        numerator, x = (
+            Vector(e, element.name if uniform else self.spread(element, operand), "float", lanes)
+            for element, operand in zip(elements, operands, strict=True)
+        )
+        return Element(logistic(numerator, x if exponent.negated else -x).name, uniform)
 
     def compute(
         self,

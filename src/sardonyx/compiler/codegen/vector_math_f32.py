@@ -40,6 +40,27 @@ def exp(x: Vector) -> Vector:
     return vanishes.where(x.like(0.0), result)
 
 
+_TWICE_EXP = tuple(2 * coefficient for coefficient in _EXP)
+
+
+def logistic(numerator: Vector, x: Vector) -> Vector:
+    """Return ``numerator / (1 + exp(-x))``; the divisor is infinite if ``exp(-x)`` is.
+
+    A network computes many of these at once, and the processor waits for chains of dependent instructions: one power of
+    two, half of a factor whose other half is in the coefficients, and a polynomial of which parts are independent.
+    """
+    x = x.above(-89.0).below(86.0)
+    shifter = _SHIFTER + 126
+    shifted = x.fma(-_LOG2E, shifter)
+    whole = shifted - shifter
+    rest = whole.fma(-_LN2_LOW, whole.fma(-_LN2_HIGH, -x))
+    power = (shifted.bits() << 23).number()
+    square = rest * rest
+    first, second, third = (rest.fma(_TWICE_EXP[i + 1], _TWICE_EXP[i]) for i in (0, 2, 4))
+    even = square.fma(square.fma(square.fma(_TWICE_EXP[6], third), second), first)
+    return numerator / even.fma(power, 1.0)
+
+
 _LOG = (-0.5, 0.3333321511745453, -0.2499980628490448, 0.2001042664051056, -0.16680195927619934, 0.14005734026432037,
         -0.12187479436397552, 0.13984593749046326, -0.1288004070520401)  # fmt: skip
 """``(log(1+f) - f) / f**2`` for ``|f| <= 1/3``: 4.7e-9 of the logarithm."""
