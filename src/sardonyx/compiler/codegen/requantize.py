@@ -107,15 +107,19 @@ class Codes:
         """
         x = self._units(x)
         least = _LIMITS[self.dtype][0]
-        if self.low != least:
-            x = x.above(self.low - self.zero)
+        low = float(self.low - self.zero)
+        if self.low == self.none != least:
+            # NaN is not greater, so that it becomes the limit.
+            x = (x > low).where(x, low)
+        elif self.low != least:
+            x = x.above(low)
         x, e = x.below(self.high - self.zero), x.emitter
         wide, operands = vector(x.lanes, "i32"), [(x.type, x.name)]
         if x.lanes == 16:
             operands += [(wide, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
         whole = Vector(e, e.call(wide, _ROUND[x.lanes], operands), "i32", x.lanes)
         # The processor converts NaN to the least integer, too.
-        return whole if self.none == least else (~x.is_nan()).where(whole, self.none - self.zero)
+        return whole if self.none in (least, self.low) else (~x.is_nan()).where(whole, self.none - self.zero)
 
     def numbers(self, x: Vector) -> Vector:
         """Return the integers as floats, from the elements of :attr:`dividend`; NaN becomes :attr:`none`.
@@ -135,7 +139,10 @@ class Codes:
         if self.first is None:
             return x if self.quotient is None else self.quotient(x)
         first = self.first
-        whole = first._units(x).call("roundeven").above(first.low - first.zero).below(first.high - first.zero)
+        whole = first._units(x).call("roundeven")
+        if self.factor <= 0:
+            whole = whole.above(first.low - first.zero).below(first.high - first.zero)
+        # A product that increases keeps the order: the limits of this range hold those of the first one.
         return whole if self.factor == 1 else whole * self.factor
 
     @property
