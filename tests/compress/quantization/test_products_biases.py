@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 from onnx import numpy_helper, parser
 
+import sardonyx
 from sardonyx.compress.quantization import quantize
+from sardonyx.compress.quantization.bias_correction import mean_error
+from sardonyx.compress.quantization.calibration import Observation
+from sardonyx.compress.quantization.placement import find_placement
+from sardonyx.compress.quantization.scheme import Scheme
+from sardonyx.compress.quantization.site_inputs import Needs
+from sardonyx.compress.quantization.weights import quantize_weight
 
 
 def test_the_constant_after_a_product_corrects_the_mean_error() -> None:
@@ -52,3 +59,23 @@ def test_the_bias_corrects_the_mean_error_of_inputs_that_are_near_the_least_valu
         for corrects in (False, True)
     )  # fmt: skip
     assert corrected > plain + 1
+
+
+def test_the_mean_error_of_a_convolution_counts_the_zeros_of_borders() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> m (float[8, 4, 2, 2] x) => (float[8, 6, 2, 2] y) {
+        y = Conv <pads = [1, 1, 1, 1]> (x, w)
+    }"""
+    proto = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    floats = rng.standard_normal((6, 4, 3, 3)).astype(np.float32)
+    x = np.abs(rng.standard_normal((8, 4, 2, 2))).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(floats, "w"))
+    model = sardonyx.load(proto)
+    (site,) = find_placement(model).sites
+    seen = Observation(model, (), [{"x": x}], [site], Needs(row_means=True)).inputs[site.label]
+    weight = quantize_weight(site.weight, site.channel_axis, site.sum_axis, Scheme())
+    before = sardonyx.run(model, {"x": x})["y"]
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight.dequantized(), "w"))
+    error = (before - sardonyx.run(proto, {"x": x})["y"]).mean((0, 2, 3))
+    np.testing.assert_allclose(mean_error(site, weight, seen.row_means), error, atol=1e-6)
+    assert np.abs(error).max() > 1e-4

@@ -39,7 +39,7 @@ def test_rows_times_the_matrix_are_the_results(case: str) -> None:
     model = model_of(operator, weight, attributes, shape)
     (site,) = find_placement(model).sites
     x = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
-    needs = Needs(maxima=True, second_moments=True, rows=1 << 20, rows_per_sample=1 << 20)
+    needs = Needs(maxima=True, row_means=True, second_moments=True, rows=1 << 20, rows_per_sample=1 << 20)
     seen = Observation(model, (), [{"x": x}], [site], needs).inputs["node"]
     assert seen.rows is not None and seen.second_moment is not None and seen.squares is not None
     y = sardonyx.run(model, {"x": x})["y"]
@@ -51,6 +51,8 @@ def test_rows_times_the_matrix_are_the_results(case: str) -> None:
     moment = np.matmul(seen.rows.transpose(0, 2, 1), seen.rows) / seen.rows.shape[1]
     np.testing.assert_allclose(seen.second_moment, moment, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(seen.squares, np.diagonal(moment, axis1=1, axis2=2), rtol=1e-4, atol=1e-5)
+    assert seen.row_means is not None
+    np.testing.assert_allclose(seen.row_means, seen.rows.mean(1), atol=1e-5)
     axis = 1 if operator == "Conv" else x.ndim - 1
     others = tuple(number for number in range(x.ndim) if number != axis)
     assert seen.maxima is not None and seen.means is not None

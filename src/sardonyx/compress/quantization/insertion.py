@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compress.quantization.bias_correction import mean_error, write_bias
 from sardonyx.compress.quantization.bias_scales import unite_scales
 from sardonyx.compress.quantization.forms.packed_weights import is_packable, write_lookup, write_product
 from sardonyx.compress.quantization.placement import PRODUCTS, Placement, WeightSite
@@ -15,7 +16,6 @@ from sardonyx.compress.quantization.scheme import Affine, Scheme
 from sardonyx.compress.quantization.targets import QuantizationTarget
 from sardonyx.compress.quantization.weights import QuantizedWeight, quantize_weight
 from sardonyx.compress.quantization.writer import Writer
-from sardonyx.rewrite import facts
 
 Weights = Mapping[WeightSite, QuantizedWeight]
 Readers = Sequence[tuple[ir.Node, int]]
@@ -38,9 +38,8 @@ def write_static(
         target: The target.
         maps: The map of each activation.
         weights: The weights of sites.
-        means: The mean of each channel of the inputs of sites by label, which correct the mean error of products;
-            empty for none.
-        shifts: The mean error of the elements of the rows of sites by label; see :func:`shift_error`.
+        means: The mean row of the inputs of sites by label, which corrects the mean error of products; empty for none.
+        shifts: The mean error of the rows of sites by label; see :func:`mean_error`.
 
     Returns:
         Sentences for the user.
@@ -55,9 +54,8 @@ def write_static(
         shared.write(site, weight)
         x = site.input
         if x is not None and x in maps and (site.node, 0) in placement.reads[x]:
-            correction = mean_error(site, weight, means.get(site.label))
-            correction = correction + shift_error(site, weight, (shifts or {}).get(site.label))
-            _write_bias(writer, site, maps[x] if has_integer_bias else None, weight, correction)
+            correction = mean_error(site, weight, means.get(site.label), (shifts or {}).get(site.label))
+            write_bias(writer, site, maps[x] if has_integer_bias else None, weight, correction)
     for value, affine in maps.items():
         _write_activation(writer, value, affine, placement.reads[value])
     if placement.inner:
@@ -217,72 +215,6 @@ def _write_activation(writer: Writer, value: ir.Value, affine: Affine, readers: 
         node.replace_input_with(index, dequantize.outputs[0])
 
 
-def _write_bias(
-    writer: Writer, site: WeightSite, affine: Affine | None, weight: QuantizedWeight, correction: np.ndarray
-) -> None:
-    """Let a node read its bias, corrected, as 32-bit integers at the scale of its products; as floats without a map."""
-    node = site.node
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    channels = site.channels
-    old = None if value is None or value.const_value is None else value.const_value.numpy()
-    if node.op_type == "MatMul":
-        _write_sum(writer, site, correction)
-        return
-    if value is not None and (old is None or old.size not in (1, channels)):
-        return
-    bias = correction + (0.0 if old is None else np.broadcast_to(old.reshape(-1), (channels,)).astype(np.float64))
-    if (value is None or affine is None) and not np.any(correction):
-        return
-    name = f"{site.label}_bias" if value is None else str(value.name)
-    read = _integer_bias(writer, name, bias, affine, weight)
-    if read is None:
-        read = writer.initializer(f"{name}_corrected", bias.astype(np.float32))
-    if value is None:
-        node.resize_inputs(3)
-    node.replace_input_with(2, read)
-    if value is not None:
-        writer.drop(value)
-
-
-def _write_sum(writer: Writer, site: WeightSite, correction: np.ndarray) -> None:
-    """Correct the constant that the only reader of a product adds to it; without such a reader the product stays."""
-    uses = list(site.node.outputs[0].uses())
-    if len(uses) != 1 or site.node.outputs[0].is_graph_output() or not np.any(correction):
-        return
-    reader, index = uses[0].node, uses[0].idx
-    value = reader.inputs[1 - index] if reader.op_type == "Add" and not reader.domain else None
-    bias = facts.constant(value)
-    if value is None or bias is None or bias.dtype != np.float32 or bias.shape[-1:] != (site.channels,):
-        return
-    corrected = (bias + correction).astype(np.float32)
-    reader.replace_input_with(1 - index, writer.initializer(f"{value.name}_corrected", corrected))
-    writer.drop(value)
-
-
-def _integer_bias(
-    writer: Writer, name: str, bias: np.ndarray, affine: Affine | None, weight: QuantizedWeight
-) -> ir.Value | None:
-    """Return a bias as 32-bit integers; None if these cannot express it."""
-    integers_multiply = affine is not None and not affine.kind.is_float and affine.kind.bits == 8
-    if affine is None or not integers_multiply or weight.block or weight.values.dtype not in (np.int8, np.uint8):
-        return None
-    factors = np.broadcast_to(weight.scales.reshape(-1), bias.shape).astype(np.float64)
-    scales = (np.float64(affine.scale) * factors).astype(np.float32)
-    if (scales < np.finfo(np.float32).tiny).any():
-        return None
-    integers = np.rint(bias / scales.astype(np.float64))
-    if np.abs(integers).max(initial=0) >= 2**31:
-        return None
-    operands = [
-        writer.initializer(f"{name}_quantized", integers.astype(np.int32)),
-        writer.initializer(f"{name}_scale", scales),
-    ]
-    dequantize = writer.node("DequantizeLinear", operands, name, ir.DataType.FLOAT, axis=0)
-    dequantize.outputs[0].shape = ir.Shape(bias.shape)
-    writer.insert_constants([dequantize])
-    return dequantize.outputs[0]
-
-
 def _write_table(writer: Writer, site: WeightSite, target: QuantizationTarget, scheme: Scheme) -> None:
     """Let a Gather read rows of integers: int8 with a scale each, or blocks of few bits if the target has them."""
     node, table, indices = site.node, site.node.inputs[0], site.node.inputs[1]
@@ -328,40 +260,3 @@ def _write_dynamic(writer: Writer, site: WeightSite, scheme: Scheme) -> None:
     if len(node.inputs) > 2 and (bias := node.inputs[2]) is not None:
         nodes.append(writer.node("Add", [scaled.outputs[0], bias], name, ir.DataType.FLOAT))
     writer.replace(node, nodes)
-
-
-def mean_error(site: WeightSite, weight: QuantizedWeight, means: np.ndarray | None) -> np.ndarray:
-    """Return the mean of float results minus quantized results, per output channel; zeros if unknown.
-
-    For a convolution the borders count like the inside.
-    """
-    channels = site.channels
-    if means is None or site.node.op_type not in ("Conv", "Gemm", "MatMul") or site.is_batched:
-        return np.zeros(channels)
-    difference = site.weight - weight.dequantized()
-    if site.node.op_type == "Conv":
-        per_input = difference.reshape(*difference.shape[:2], -1).sum(2, dtype=np.float64)
-        groups = len(means) // per_input.shape[1] if per_input.shape[1] else 1
-        if groups * per_input.shape[1] != len(means) or channels % groups:
-            return np.zeros(channels)
-        grouped = means.reshape(groups, -1)[np.arange(channels) // (channels // groups)]
-        return np.asarray((per_input * grouped).sum(1))
-    if site.sum_axis is not None and difference.shape[site.sum_axis] == len(means):
-        return np.asarray(np.moveaxis(difference, site.channel_axis, 0) @ means)
-    return np.zeros(channels)
-
-
-def shift_error(site: WeightSite, weight: QuantizedWeight, shift: np.ndarray | None) -> np.ndarray:
-    """Return the mean of results minus results of quantized inputs, per output channel; zeros if unknown.
-
-    Inputs near the least value of a gate, for example -0.2 of SiLU beside a step of 0.5, all become 0.
-
-    Args:
-        site: The site.
-        weight: The quantized weight.
-        shift: The mean of inputs minus quantized inputs, for each element of a row, of shape [groups, depth].
-    """
-    if shift is None or site.node.op_type not in ("Conv", "Gemm", "MatMul") or site.is_batched:
-        return np.zeros(site.channels)
-    matrix = site.matrix(weight.dequantized())
-    return np.asarray((matrix.astype(np.float64) @ shift[..., None]).reshape(-1))

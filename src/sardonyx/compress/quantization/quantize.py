@@ -34,12 +34,11 @@ from sardonyx.compress.quantization.automatic import (
     is_measurable,
     samples_to_probe,
 )
+from sardonyx.compress.quantization.bias_correction import mean_error
 from sardonyx.compress.quantization.calibration import Observation, product_statistics
 from sardonyx.compress.quantization.forms.integer_operators import write_integer_operators
 from sardonyx.compress.quantization.insertion import (
     is_dynamic,
-    mean_error,
-    shift_error,
     sums_integers,
     write_bounds,
     write_static,
@@ -386,7 +385,7 @@ class Draft:
             return
         needs = self.method.needs
         if self.mode == "static" and self._corrects:
-            needs = replace(needs, means=True)
+            needs = replace(needs, row_means=True)
         names = [str(value.name) for value in self.placement.reads] if self.mode == "static" else []
         samples = itertools.chain(self._preview, stream)
         self.observation = Observation(self.prepared, names, samples, self.placement.sites, needs)
@@ -583,8 +582,7 @@ class Draft:
         for site in self.placement.sites:
             weight = self._round(site, self._scheme_of(site, self.scheme))
             weights[site.label] = weight.dequantized()
-            correction = mean_error(site, weight, means.get(site.label))
-            corrections[site.label] = correction + shift_error(site, weight, shifts.get(site.label))
+            corrections[site.label] = mean_error(site, weight, means.get(site.label), shifts.get(site.label))
         return weights, corrections
 
     def _scheme_of(self, site: WeightSite, scheme: Scheme) -> Scheme:
@@ -642,10 +640,10 @@ class Draft:
         return None if self.observation is None else self.observation.inputs.get(label)
 
     def _means(self) -> dict[str, np.ndarray]:
-        """Return the means of the channels of the inputs of sites, by label; infinite ones are left out."""
+        """Return the mean rows of the inputs of sites, by label; infinite ones are left out."""
         if self.observation is None or not self._corrects:
             return {}
-        means = {label: seen.means for label, seen in self.observation.inputs.items()}
+        means = {label: seen.row_means for label, seen in self.observation.inputs.items()}
         return {label: mean for label, mean in means.items() if mean is not None and np.isfinite(mean).all()}
 
     def _maps(self, placement: Placement, calibration: str) -> dict[ir.Value, Affine]:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
+from sardonyx.compress.quantization.patches import Patches
 from sardonyx.compress.quantization.placement import WeightSite
-from sardonyx.rewrite import facts
 
 _EVEN_SAMPLES = 8
 _LEAST_ROWS = 128
@@ -38,6 +36,7 @@ class Needs:
         maxima: If True, the largest magnitude and the mean of each channel.
         second_moments: If True, the mean of x xᵀ over rows x.
         rows: The number of rows to keep, drawn evenly from all samples.
+        row_means: If True, the mean of all rows, whatever rows are drawn.
         draws: The number of the rows that enter the second moments to keep, evenly from the first samples.
         rows_per_sample: Rows of one sample that enter the second moments at most, drawn evenly.
         rows_per_depth: If positive, rows of all samples in multiples of their length, growing with the logarithm of
@@ -54,6 +53,7 @@ class Needs:
     most_bytes: int = 2 << 30
     magnitudes: bool = False
     draws: int = 0
+    row_means: bool = False
 
     def union(self, other: Needs) -> Needs:
         """Return what both need."""
@@ -67,12 +67,14 @@ class Needs:
             max(self.most_bytes, other.most_bytes),
             self.magnitudes or other.magnitudes,
             max(self.draws, other.draws),
+            self.row_means or other.row_means,
         )
 
     @property
     def is_empty(self) -> bool:
         """True if nothing is needed."""
-        return not (self.means or self.maxima or self.magnitudes or self.second_moments or self.rows)
+        channels = self.means or self.maxima or self.magnitudes
+        return not (channels or self.second_moments or self.rows or self.row_means)
 
 
 NOTHING = Needs()
@@ -90,6 +92,8 @@ class SiteInput:
         highs: The greatest value of each channel, of shape [channels]; None if maxima are not needed.
         maxima: The largest magnitude of each channel, of shape [channels]; None if not needed.
         means: The mean of each channel, of shape [channels]; None if not needed.
+        row_means: The mean of all rows, of shape [groups, depth]; None if not needed. Rows of convolutions hold the
+            zeros of borders, which are many where images are small.
         magnitudes: The mean magnitude of each channel, of shape [channels]; None if not needed.
         squares: The mean square of each element of rows, of shape [groups, depth]; None if not needed.
         second_moment: The mean of x xᵀ, float32 of shape [groups, depth, depth]; None if not needed or too large.
@@ -98,7 +102,7 @@ class SiteInput:
     """
 
     def __init__(self, site: WeightSite, needs: Needs, has_moment: bool, seed: int) -> None:
-        self._patches = _Patches.of(site)
+        self._patches = Patches.of(site)
         self._needs = needs
         self._generator = np.random.default_rng(seed)
         self.groups, self.depth = self._patches.groups, self._patches.depth
@@ -111,6 +115,8 @@ class SiteInput:
         self._squares: np.ndarray | None = None
         self._sums: np.ndarray | None = None
         self._elements = 0
+        self._row_sums: np.ndarray | None = None
+        self._row_count = 0
         self._magnitudes: np.ndarray | None = None
         self.lows: np.ndarray | None = None
         self.highs: np.ndarray | None = None
@@ -121,7 +127,7 @@ class SiteInput:
     @staticmethod
     def geometry(site: WeightSite) -> object:
         """Return a key that sites have in common if the rows of equal inputs are equal."""
-        return _Patches.of(site)
+        return Patches.of(site)
 
     def add(self, values: np.ndarray) -> None:
         """Add the input of one sample."""
@@ -133,6 +139,10 @@ class SiteInput:
     def _add(self, values: np.ndarray) -> None:
         if self._needs.means or self._needs.maxima or self._needs.magnitudes:
             self._add_channels(values)
+        if self._needs.row_means:
+            sums, count = self._patches.sums(values)
+            self._row_sums = sums if self._row_sums is None else self._row_sums + sums
+            self._row_count += count
         if not (self._needs.second_moments or self._needs.rows):
             return
         limit = max(self._rows_of_sample() if self._needs.second_moments else 0, self._needs.rows)
@@ -152,6 +162,11 @@ class SiteInput:
     def means(self) -> np.ndarray | None:
         """The mean of each channel."""
         return None if self._sums is None or not self._elements else self._sums / self._elements
+
+    @property
+    def row_means(self) -> np.ndarray | None:
+        """The mean of all rows."""
+        return None if self._row_sums is None or not self._row_count else self._row_sums / self._row_count
 
     @property
     def magnitudes(self) -> np.ndarray | None:
@@ -177,6 +192,8 @@ class SiteInput:
         for name in ("lows", "highs", "_sums", "_magnitudes"):
             if getattr(self, name) is not None:
                 setattr(self, name, getattr(self, name) * factors.astype(getattr(self, name).dtype))
+        if self._row_sums is not None:
+            self._row_sums = self._row_sums * own
         if self._squares is not None:
             self._squares = self._squares * np.square(own)
         if self._moment is not None:
@@ -264,7 +281,7 @@ def moments_within(sites: Sequence[WeightSite], needs: Needs) -> set[str]:
     """
     chosen: set[str] = set()
     left = needs.most_bytes if needs.second_moments else 0
-    patches = {site.label: (site.input, _Patches.of(site)) for site in sites}
+    patches = {site.label: (site.input, Patches.of(site)) for site in sites}
     counted: set[object] = set()
     for label, key in sorted(patches.items(), key=lambda pair: pair[1][1].moment_bytes):
         if key not in counted:
@@ -274,103 +291,3 @@ def moments_within(sites: Sequence[WeightSite], needs: Needs) -> set[str]:
             break
         chosen.add(label)
     return chosen
-
-
-@dataclass(frozen=True)
-class _Patches:
-    """The rows of a site's input: patches of a convolution, or the last axis of a product.
-
-    Attributes:
-        groups: The groups.
-        depth: The elements of a row.
-        channel_axis: The axis of channels of the input.
-        kernel: The sizes of the kernel; None for rows of the last axis, empty for pixels of axis 1.
-        strides, dilations: Of the convolution.
-        pads: Begins and ends, or the value of ``auto_pad``.
-    """
-
-    groups: int
-    depth: int
-    channel_axis: int
-    kernel: tuple[int, ...] | None = None
-    strides: tuple[int, ...] = ()
-    dilations: tuple[int, ...] = ()
-    pads: tuple[int, ...] | str = ()
-
-    @classmethod
-    def of(cls, site: WeightSite) -> _Patches:
-        shape = site.shape
-        if site.node.op_type == "Conv":
-            spatial = len(shape) - 2
-            ones = (1,) * spatial
-            pads: Any = str(facts.attribute(site.node, "auto_pad", 11, "NOTSET"))
-            if pads == "NOTSET":
-                pads = tuple(facts.attribute(site.node, "pads", 11, (0,) * (2 * spatial)))
-            strides, dilations = (
-                tuple(facts.attribute(site.node, name, 11, ones)) for name in ("strides", "dilations")
-            )
-            return cls(site.groups, math.prod(shape[1:]), 1, tuple(shape[2:]), strides, dilations, pads)
-        if site.node.op_type == "ConvTranspose":
-            return cls(site.groups, shape[0] // site.groups, 1, ())
-        assert site.sum_axis is not None
-        return cls(1, shape[site.sum_axis], -1)
-
-    @property
-    def channels(self) -> np.ndarray:
-        """The channel of each element of a row, of shape [groups, depth]."""
-        elements = np.arange(self.groups * self.depth) // math.prod(self.kernel or ())
-        return elements.reshape(self.groups, self.depth)
-
-    @property
-    def moment_bytes(self) -> int:
-        return self.groups * self.depth * self.depth * 4
-
-    def rows(self, values: np.ndarray, most: int, generator: np.random.Generator) -> tuple[np.ndarray, int]:
-        """Return at most `most` rows of a sample, of shape [groups, rows, depth], and the number of all rows."""
-        values = values.astype(np.float32, copy=False)
-        if not self.kernel:
-            matrix = np.moveaxis(values, self.channel_axis, -1).reshape(-1, self.groups, self.depth)
-            total = len(matrix)
-            if total > most:
-                matrix = matrix[np.sort(generator.choice(total, most, replace=False))]
-            return np.ascontiguousarray(matrix.transpose(1, 0, 2)), total
-        windows = self._windows(values)
-        batch, positions = windows.shape[0], windows.shape[2 : 2 + len(self.kernel)]
-        total = batch * math.prod(positions)
-        chosen = np.arange(total) if total <= most else np.sort(generator.choice(total, most, replace=False))
-        index = np.unravel_index(chosen, (batch, *positions))
-        chosen_index: tuple[Any, ...] = (index[0], slice(None), *index[1:])
-        patches = windows[chosen_index]  # [rows, channels, *kernel]
-        grouped = patches.reshape(len(chosen), self.groups, self.depth)
-        return np.ascontiguousarray(grouped.transpose(1, 0, 2)), total
-
-    def _windows(self, values: np.ndarray) -> np.ndarray:
-        """Return a view of patches, of shape [batch, channels, *positions, *kernel]."""
-        assert self.kernel is not None
-        spatial = values.shape[2:]
-        reach = [(size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
-        begins, ends = self._padding(spatial, reach)
-        widths = [(0, 0), (0, 0), *zip(begins, ends, strict=True)]
-        padded = np.pad(values, widths) if any(map(any, widths)) else np.ascontiguousarray(values)
-        positions = [
-            max((size - r) // step + 1, 0) for size, r, step in zip(padded.shape[2:], reach, self.strides, strict=True)
-        ]
-        strides = padded.strides
-        steps = [stride * step for stride, step in zip(strides[2:], self.strides, strict=True)]
-        taps = [stride * step for stride, step in zip(strides[2:], self.dilations, strict=True)]
-        return as_strided(
-            padded, (*padded.shape[:2], *positions, *self.kernel), (*strides[:2], *steps, *taps), writeable=False
-        )
-
-    def _padding(self, spatial: Sequence[int], reach: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        if not isinstance(self.pads, str):
-            half = len(spatial)
-            return self.pads[:half], self.pads[half:]
-        if self.pads == "VALID":
-            return (0,) * len(spatial), (0,) * len(spatial)
-        needed = [
-            max((-(-size // step) - 1) * step + r - size, 0)
-            for size, r, step in zip(spatial, reach, self.strides, strict=True)
-        ]
-        small, large = [n // 2 for n in needed], [n - n // 2 for n in needed]
-        return (small, large) if self.pads == "SAME_UPPER" else (large, small)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sardonyx.compress.quantization.bias_correction import has_corrected_mean
 from sardonyx.compress.quantization.methods.adaround import adaround
 from sardonyx.compress.quantization.methods.gptq import descend, descend_groups, gptq, refit_scales
 from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
@@ -68,7 +69,7 @@ def _second_order(rows: np.ndarray, hessian: np.ndarray, grid: Grid, width: int)
 def _chosen(site: WeightSite, scheme: Scheme, inputs: SiteInput | None, choose: Choose) -> QuantizedWeight:
     """Return a weight whose integers a function chooses; without a Hessian, see :func:`round_by_importance`."""
     start = round_by_importance(site, scheme, inputs)
-    hessians = None if inputs is None else inputs.second_moment
+    hessians = None if inputs is None else _hessians(site, inputs)
     if hessians is None or scheme.weight_type.is_float:
         return start
     matrices, grids = rows_of(site, scheme, start)
@@ -83,6 +84,15 @@ def _chosen(site: WeightSite, scheme: Scheme, inputs: SiteInput | None, choose: 
         is_better = hessian_error(rows - fitted.values(chosen), hessian).sum() <= before
         integers[number], scales[number] = (chosen, fitted.scales) if is_better else (plain[number], grid.scales)
     return replace_integers(site, scheme, start, integers, scales_of(site, start, scales, width) if width else None)
+
+
+def _hessians(site: WeightSite, inputs: SiteInput) -> np.ndarray | None:
+    """Return the second moments of the rows about their mean, which a corrected bias serves, if there is a bias."""
+    moments, means = inputs.second_moment, inputs.row_means
+    if moments is None or means is None or not has_corrected_mean(site):
+        return moments
+    row = means.astype(np.float32)
+    return np.asarray(moments - row[:, :, None] * row[:, None])
 
 
 def _joined(grids: list[Grid]) -> Grid:
