@@ -59,11 +59,11 @@ class Transport:
 class Machine:
     """A service with connections that are fed bytes by hand; one for all cases."""
 
-    def __init__(self, names: Sequence[str] = ("net",), **options: Any) -> None:
+    def __init__(self, names: Sequence[str] = ("net",), compile: str = "off", **options: Any) -> None:
         self.loop = asyncio.new_event_loop()
         self.service = Service(ServiceOptions(LIMITS, control="edit", **options), None, self.loop)
         for name in names:
-            self.service.host.put(name, [ServedModel(name, Model(session(name)))])
+            self.service.host.put(name, [ServedModel(name, Model(session(name, compile)))])
         self.service.host.is_loading = False
         self._http = Connections(Application(self.service, Tokens()), LIMITS)
         self._grpc = OwnGrpcListener(self.service, Tokens())
@@ -84,24 +84,22 @@ class Machine:
 
     def feed(self, wire: str, parts: list[bytes]) -> tuple[bytes, bool]:
         """Feed bytes to a new connection; return what it sends, and if it ends."""
-        transport = Transport()
+        return self.loop.run_until_complete(self.converse(wire, parts))
 
-        async def work() -> None:
-            connection: Any = self._http.protocol() if wire == "http" else self._grpc.connection()
-            connection.connection_made(transport)
-            for part in parts:
-                if not transport.is_closed:
-                    connection.data_received(part)
-            for _ in range(1000):
-                await asyncio.sleep(0)
-                if not self.service.host.pending:
-                    break
-            while self.service.host.pending:
-                await asyncio.sleep(0.001)
+    async def converse(self, wire: str, parts: list[bytes]) -> tuple[bytes, bool]:
+        """Feed bytes to a new connection, within the loop; return what it sends, and if it ends."""
+        connection, transport = self.connect(wire)
+        for part in parts:
+            if not transport.is_closed:
+                connection.data_received(part)
+        for _ in range(20):
             await asyncio.sleep(0)
-            connection.connection_lost(None)
-
-        self.loop.run_until_complete(work())
+            if not self.service.host.pending:
+                break
+        while self.service.host.pending:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
         return bytes(transport.sent), transport.is_closed
 
     def close(self) -> None:

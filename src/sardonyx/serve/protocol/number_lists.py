@@ -96,7 +96,7 @@ def parse_float32(text: bytes, begin: int = 0) -> tuple[np.ndarray, int] | None:
     # Memory that no number reaches is never touched, so that the limit on bodies limits memory.
     array = np.empty((len(text) - begin) // 2 + 1, np.float32)
     state = (ctypes.c_int64 * 2)(begin + 1, 0)
-    function = _function()
+    function = native_parser()
     for _ in range(_SLOW_NUMBERS):
         status = function(text, len(text), array.ctypes.data, len(array), state)
         if status == _FINISHED:
@@ -177,7 +177,8 @@ def _code() -> Any:
 
 
 @functools.cache
-def _function() -> Callable[..., int]:
+def native_parser() -> Callable[..., int]:
+    """Return ``parse_numbers`` of :func:`module_text`, which reads the text and one zero byte after it."""
     code = _code()
     prototype = ctypes.CFUNCTYPE(
         ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
