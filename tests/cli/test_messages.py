@@ -187,3 +187,8 @@ def test_the_listing_of_sparsity_counts_zeros_channels_and_groups(run: Run, tmp_
     assert sparse["zero_groups"] == pytest.approx(10 / 12)  # The first column has one zero.
     lines = run("info", tmp_path / "sparse.onnx", "--sparsity").out
     assert "Sparsity: 21.9% of all weights are 0" in lines and lines.index(" w ") < lines.index(" dense ")
+
+
+def test_names_between_colons_stay_as_they_are(run: Run) -> None:
+    """`:abc:` is the name of a picture for the library that prints."""
+    assert "nope:abc: unknown source 'nope:'" in run("hub", "get", "nope:abc").err

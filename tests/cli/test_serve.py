@@ -31,6 +31,7 @@ def test_the_command_line_calls_a_server(run: Run, tmp_path: Path) -> None:
         assert json.loads(run("call", server.url, "net", "x=[[1,0,0,0]]", "--json").out)["revision"] == 0
         for words in (["none"], ["net", "z=1"], ["net", "x=text"], ["net", "x=[[1]]"]):
             assert run("call", server.url, *words).code in (1, 2)
+        assert "the model has no input 'z'. Inputs: x." in run("call", server.url, "net", "z=1").err
     assert run("call", url, "net").code == 1
 
 
@@ -47,4 +48,7 @@ def test_the_command_line_makes_tokens_and_refuses_contradictions(run: Run, tmp_
         assert run("serve", model, *words).code == 2, words
     assert run("serve").code == 2
     assert run("serve", tmp_path / "absent").code == 2
+    (tmp_path / "text.onnx").write_text("hello")
+    refused = run("serve", tmp_path / "text.onnx", "--http", "127.0.0.1:0")
+    assert refused.code == 2 and "is a text file" in refused.err
     assert signal.getsignal(signal.SIGINT) is before, "Ctrl-C after a server is that of the caller"

@@ -82,9 +82,8 @@ def _input(text: str, declared: dict[str, str]) -> tuple[str, Any]:
 
     name, separator, value = text.partition("=")
     if not separator or name not in declared:
-        raise OptionError(
-            f"expected name=value, got {text!r}.", where="inputs", remedy=f"Inputs: {', '.join(declared)}."
-        )
+        problem = f"the model has no input {name!r}." if separator else f"expected name=value, got {text!r}."
+        raise OptionError(problem, where="inputs", remedy=f"Inputs: {', '.join(declared)}.")
     dtype = named(declared[name], name).dtype
     try:
         if value.endswith(".npy"):

@@ -37,8 +37,8 @@ class _Output(Console):
         discard_output()
 
 
-console = _Output(highlight=False, width=None if _own_width else WIDTH_OF_FILES)
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+console = _Output(highlight=False, emoji=False, width=None if _own_width else WIDTH_OF_FILES)
+errors = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 ModelPath = Annotated[
     Path, typer.Argument(help="The model: .onnx, .onnxtxt, .textproto, .prototxt.", show_default=False)

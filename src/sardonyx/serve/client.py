@@ -60,6 +60,7 @@ class Client:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise OptionError(f"expected http://host:port, got {url!r}.", where="url")
         self._host, self._port, self._is_tls = parts.hostname, parts.port, parts.scheme == "https"
+        self._address = parts.netloc.rpartition("@")[2]
         self._path = parts.path.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout = timeout
@@ -149,7 +150,7 @@ class Client:
             # The server may have closed an idle connection; a new connection that fails has sent nothing.
             was_idle = isinstance(error, (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError))
             can_repeat = isinstance(error, ConnectionRefusedError) or (was_idle and not is_new)
-            refused = RequestError(f"the server cannot be reached: {error}", kind="unavailable", where=self._host)
+            refused = RequestError(f"the server cannot be reached: {error}", kind="unavailable", where=self._address)
             return refused, 0.2 if can_repeat else None
         answered = {name.lower(): value for name, value in response.getheaders()}
         if response.status < 400:

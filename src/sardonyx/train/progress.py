@@ -12,7 +12,7 @@ def progress_line(enabled: bool | None, epochs: int, length: int | None) -> Iter
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     if not (console.is_terminal if enabled is None else enabled):
         yield lambda epoch, loss: None
         return

@@ -48,9 +48,11 @@ def test_every_recipient_opens_the_file_and_nobody_else(
     for secret in (KEY, SHARED, OTHER, Passphrase("correct horse")):
         with add_key(secret):
             assert sardonyx.load(tmp_path / "m.onnxe").graph.name == "net"
-    for secret in (generate_key(), generate_key("aes256"), Passphrase("battery staple"), KEY.public()):
+    for secret in (generate_key(), generate_key("aes256"), Passphrase("battery staple")):
         with add_key(secret), pytest.raises(EncryptionError, match="none of the keys of this process fits"):
             sardonyx.load(tmp_path / "m.onnxe")
+    with add_key(KEY.public()), pytest.raises(EncryptionError, match="public keys encrypt only"):
+        sardonyx.load(tmp_path / "m.onnxe")
 
 
 def test_keys_of_the_environment_open_files(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,7 +316,7 @@ def _print(columns: Sequence[tuple[str, Summary]], seconds: float | None) -> Non
     table.add_row("Weights", *(f"{s.weight_bytes:,} B" for s in summaries))
     if seconds is not None:
         table.add_row("Elapsed Time", f"{seconds:.2f} s")
-    Console().print(table)
+    Console(emoji=False).print(table)
 
 
 def _port_text(ports: Iterable[Port], name: str) -> str:

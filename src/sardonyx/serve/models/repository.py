@@ -80,9 +80,14 @@ class Repository:
         self._refused: dict[str, tuple[Any, ...]] = {}
         self._errors: dict[str, str] = {}
 
+    @property
+    def is_file(self) -> bool:
+        """True if the repository is one model file."""
+        return self.root.is_file()
+
     def names(self) -> list[str]:
         """Return the names of the models in the repository."""
-        return [self.root.stem] if self.root.is_file() else model_names(self.root)
+        return [self.root.stem] if self.is_file else model_names(self.root)
 
     @property
     def loaded(self) -> frozenset[str]:

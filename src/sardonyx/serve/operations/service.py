@@ -341,10 +341,18 @@ class Service:
         return self._repository
 
     async def load_all(self) -> None:
-        """Load the models of the repository; a model that cannot be loaded is logged and left out."""
-        if self._repository is not None:
-            for name in self._repository.names():
-                await self._take(name, functools.partial(self._repository.load, name))
+        """Load the models of the repository; a model of a folder that cannot be loaded is logged and left out.
+
+        Raises:
+            SardonyxError: The repository is one model file, which cannot be loaded.
+        """
+        repository = self._repository
+        if repository is not None and repository.is_file:
+            for name in repository.names():
+                self.host.put(name, await self.in_worker(functools.partial(repository.load, name)))
+        elif repository is not None:
+            for name in repository.names():
+                await self._take(name, functools.partial(repository.load, name))
         self.host.is_loading = False
 
     async def poll(self, seconds: float) -> None:

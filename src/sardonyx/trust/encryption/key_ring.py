@@ -11,6 +11,7 @@ from types import TracebackType
 
 from sardonyx.errors import EncryptionError
 from sardonyx.trust.encryption.head import Head
+from sardonyx.trust.encryption.key_text import Key
 from sardonyx.trust.encryption.recipients import Recipient, recipient, unwrap
 
 VARIABLE = "SARDONYX_KEYS"
@@ -103,9 +104,8 @@ def find_data_key(head: Head, where: str, keys: Sequence[str | Recipient] = ()) 
         known = _data_keys.get(name)
     if known is not None:
         return known
-    is_tried = False
-    for secret in _secrets(keys):
-        is_tried = True
+    tried = list(_secrets(keys))
+    for secret in tried:
         for stanza in head.access.recipients:
             data_key = unwrap(stanza, secret)
             if data_key is None:
@@ -119,9 +119,14 @@ def find_data_key(head: Head, where: str, keys: Sequence[str | Recipient] = ()) 
                 while len(_data_keys) > _MOST_DATA_KEYS:
                     _data_keys.popitem(last=False)
             return data_key
+    if not tried:
+        reason = "this process has no key"
+    elif all(isinstance(secret, Key) and secret.is_public for secret in tried):
+        reason = "public keys encrypt only"
+    else:
+        reason = "none of the keys of this process fits"
     raise EncryptionError(
-        f"no key opens the encrypted file; it is for {head.summary()}, and"
-        f" {'none of the keys of this process fits' if is_tried else 'this process has no key'}.",
+        f"no key opens the encrypted file; it is for {head.summary()}, and {reason}.",
         where=where,
-        remedy=f"Set {VARIABLE}=owner.key, or call sardonyx.add_key('owner.key').",
+        remedy=f"Set {VARIABLE}=owner.key, give `decrypt` --key owner.key, or call sardonyx.add_key('owner.key').",
     )
