@@ -144,11 +144,12 @@ class _PyFunc:
         """Return the session."""
         return self._session
 
-    def predict(self, data: Any, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the outputs by name.
+    def predict(self, data: Any, params: Mapping[str, Any] | None = None) -> Any:
+        """Return the outputs by name; a data frame for a data frame.
 
         Args:
-            data: A dictionary of arrays or a data frame with a column for each input, or one array for the only input.
+            data: A dictionary of arrays, a data frame, or one array for the only input. A data frame has a column for
+                each input, or columns of numbers, which are the columns of the only input.
             params: Not used.
 
         Raises:
@@ -157,15 +158,30 @@ class _PyFunc:
         inputs = self._session.get_inputs()
         if isinstance(data, np.ndarray) and len(inputs) == 1:
             data = {inputs[0].name: data}
-        feeds = {}
+        is_frame = hasattr(data, "dtypes")
+        if is_frame and len(inputs) == 1 and inputs[0].name not in data and all(d.kind in "biuf" for d in data.dtypes):
+            feeds = {inputs[0].name: data.to_numpy()}
+        else:
+            feeds = {info.name: _rows(data, info.name) for info in inputs}
         for info in inputs:
-            if info.name not in data:
-                raise FeedError(f"the data have no column '{info.name}'.", where="predict")
-            values = data[info.name]
-            rows = values if isinstance(values, np.ndarray) else np.stack([np.asarray(row) for row in values])
-            feeds[info.name] = rows.astype(_TYPES.get(info.type.removeprefix("tensor(").removesuffix(")"), rows.dtype))
+            dtype = _TYPES.get(info.type.removeprefix("tensor(").removesuffix(")"))
+            feeds[info.name] = feeds[info.name].astype(dtype or feeds[info.name].dtype)
         names = [info.name for info in self._session.get_outputs()]
-        return dict(zip(names, self._session.run(names, feeds), strict=True))
+        outputs = dict(zip(names, self._session.run(names, feeds), strict=True))
+        if not is_frame:
+            return outputs
+        columns = {name: array if np.ndim(array) == 1 else list(array) for name, array in outputs.items()}
+        return type(data)(columns, index=data.index)
+
+
+def _rows(data: Any, name: str) -> np.ndarray:
+    """Return the rows of a column as one array."""
+    if isinstance(data, np.ndarray) or name not in data:
+        raise FeedError(f"the data have no column '{name}'.", where="predict")
+    values = data[name]
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return values
+    return np.stack([np.asarray(row) for row in values])
 
 
 def _load_pyfunc(path: str) -> _PyFunc:

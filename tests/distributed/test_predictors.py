@@ -1,17 +1,16 @@
-"""Predictors over batches: equal to the session, ragged rows included, and inside of real engines."""
+"""Predictors over batches: equal to the session, ragged rows included, and inside of Dask."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 from sardonyx import Session
-from sardonyx.distributed import Image, Predictor, make_predict_fn, map_blocks
+from sardonyx.distributed import Image, Predictor, make_predict_fn, map_blocks, map_partitions
 from sardonyx.errors import FeedError, OptionError
 from tests.distributed.networks import layers
 
@@ -95,34 +94,33 @@ def test_dask_maps_blocks(image: Image) -> None:
         map_blocks(array.from_array(ROWS, chunks=(16, 32)), image)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Any:
-    ray = pytest.importorskip("ray", reason="ray is not installed (extra: ray)")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
-    yield ray
-    ray.shutdown()
+def test_columns_of_objects_and_empty_batches_are_read(image: Image) -> None:
+    column = np.empty(40, object)
+    column[:] = list(ROWS)
+    np.testing.assert_allclose(Predictor(image)({"x": column})["y"], expected(), rtol=1e-5, atol=1e-6)
+    assert Predictor(image)({"x": column[:0]})["y"].shape == (0, 64)
 
 
-def test_ray_data_predicts_with_two_actors(cluster: Any, image: Image) -> None:
-    from sardonyx.distributed.ray import map_batches
+def test_dask_maps_partitions_of_a_data_frame(image: Image) -> None:
+    dask = pytest.importorskip("dask.dataframe", reason="dask.dataframe is not installed (extra: dask)")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = dask.from_pandas(pandas.DataFrame({"rows": list(ROWS), "label": np.arange(40)}, index=np.arange(40) * 2), 3)
+    result = map_partitions(frame, image, columns={"x": "rows"})
+    assert list(result.columns) == ["rows", "label", "y", "t1"]
+    computed = result.compute(scheduler="synchronous")
+    np.testing.assert_array_equal(computed.index, np.arange(40) * 2)
+    np.testing.assert_allclose(np.stack(list(computed["y"])), expected(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(FeedError, match="no column 'x'"):
+        map_partitions(frame, image)
 
-    data = cluster.data.from_numpy(ROWS).rename_columns({"data": "x"})
-    rows = map_batches(data, image, actors=2, batch_size=8).take_all()
-    actual = np.stack([row["y"] for row in rows])
-    order = [int(np.flatnonzero((row["x"] == ROWS).all(1))[0]) for row in rows]
-    np.testing.assert_allclose(actual, expected()[order], rtol=1e-5, atol=1e-6)
 
-
-def test_a_ray_deployment_answers_and_updates_weights(cluster: Any) -> None:
-    from ray import serve
-
-    from sardonyx.distributed.ray import deployment
-
-    zeros = {"weights": {"w0": np.zeros((64, 64)).tolist()}}
-    handle = serve.run(deployment(layers(2).SerializeToString()), route_prefix=None)
-    answer = handle.remote({"inputs": {"x": ROWS[:2].tolist()}}).result()
-    np.testing.assert_allclose(answer["outputs"]["y"], expected(ROWS[:2]), rtol=1e-4, atol=1e-5)
-    handle = serve.run(deployment(layers(2).SerializeToString(), user_config=zeros), route_prefix=None)
-    answer = handle.remote({"inputs": {"x": ROWS[:2].tolist()}}).result()
-    assert not np.any(answer["outputs"]["y"])
-    serve.shutdown()
+def test_a_data_frame_of_scalars_gets_scalars() -> None:
+    dask = pytest.importorskip("dask.dataframe", reason="dask.dataframe is not installed (extra: dask)")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> net (float[N] a, float[N] b) => (float[N] sum) { sum = Add(a, b) }'
+    )
+    frame = dask.from_pandas(pandas.DataFrame({"a": np.arange(10.0), "b": np.arange(10.0)}), 2)
+    result = map_partitions(frame[frame["a"] > 6], model)  # The first partition is empty.
+    assert result["sum"].dtype == np.float32
+    assert result.compute(scheduler="synchronous")["sum"].tolist() == [14, 16, 18]

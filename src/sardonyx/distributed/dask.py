@@ -1,7 +1,8 @@
-"""Dask: a model over the blocks of an array."""
+"""Dask: a model over the blocks of an array, or over the partitions of a data frame."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -43,11 +44,50 @@ def map_blocks(array: Any, model: Loadable | Image) -> Any:
     )
 
 
+def map_partitions(frame: Any, model: Loadable | Image, *, columns: Mapping[str, str] | None = None) -> Any:
+    """Return a Dask data frame with the outputs of a model as further columns.
+
+    A column holds numbers for an input of shape ``[rows]``, and arrays or lists, one a row, for an input of more axes;
+    likewise for outputs.
+
+    Args:
+        frame: The data frame.
+        model: The model, or its image.
+        columns: The column of each input whose name differs: column by input.
+
+    Raises:
+        MissingDependencyError: Dask's data frames are not installed.
+        FeedError: A column is missing.
+    """
+    require("dask.dataframe", "dask", "Dask")
+    import pandas as pd
+
+    image = model if isinstance(model, Image) else Image.compile(model)
+    predictor = _predictor(image, _items(columns))
+    predictor.require_columns(frame.columns)
+    added = {name: pd.Series([], dtype=dtype or object) for name, dtype in predictor.column_types().items()}
+    return frame.map_partitions(_apply_to_frame, image, _items(columns), meta=frame._meta.assign(**added))
+
+
+def _items(columns: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple((columns or {}).items())
+
+
+def _apply_to_frame(part: Any, image: Image, columns: tuple[tuple[str, str], ...]) -> Any:
+    predictor = _predictor(image, columns)
+    outputs = predictor({name: part[name].to_numpy() for name in predictor.columns})
+    added = {}
+    for name, dtype in predictor.column_types().items():
+        values = outputs[name]
+        added[name] = values if dtype is not None and np.ndim(values) == 1 else list(values)
+    return part.assign(**added)
+
+
 def _apply(block: np.ndarray, image: Image) -> np.ndarray:
     predictor = _predictor(image)
     return np.asarray(next(iter(predictor.predict({predictor.inputs[0]: block}).values())))
 
 
 @lru_cache(maxsize=8)
-def _predictor(image: Image) -> Predictor:
-    return Predictor(image)
+def _predictor(image: Image, columns: tuple[tuple[str, str], ...] = ()) -> Predictor:
+    return Predictor(image, dict(columns))

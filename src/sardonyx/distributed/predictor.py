@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,38 @@ class Predictor:
         inputs = self._session.get_inputs()
         self._columns = {info.name: (columns or {}).get(info.name, info.name) for info in inputs}
         self._types = input_types(self._session)
+        self._sizes = {
+            info.name: tuple(size if isinstance(size, int) else 1 for size in (info.shape or [])[1:]) for info in inputs
+        }
         self._outputs = list(outputs) if outputs is not None else [info.name for info in self._session.get_outputs()]
 
     @property
     def inputs(self) -> list[str]:
         """The names of the inputs, in order."""
         return list(self._columns)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read, in the order of the inputs."""
+        return list(self._columns.values())
+
+    def column_types(self) -> dict[str, np.dtype[Any] | None]:
+        """Return the element type of each output of shape ``[rows]``, and None for outputs of other ranks."""
+        infos = {info.name: info for info in self._session.get_outputs()}
+        return {
+            name: numpy_type(infos[name].type) if len(infos[name].shape or ()) == 1 else None for name in self._outputs
+        }
+
+    def require_columns(self, present: Iterable[str]) -> None:
+        """Refuse columns among which an input is missing.
+
+        Raises:
+            FeedError: A column is missing.
+        """
+        names = list(present)
+        for column in self._columns.values():
+            if column not in names:
+                raise FeedError(f"the batch has no column '{column}'; it has {', '.join(names)}.", where="predictor")
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the batch with the outputs; rows of several sizes are computed in groups of equal size.
@@ -47,16 +73,22 @@ class Predictor:
             FeedError: A column is missing.
             SardonyxError: A row has no result.
         """
-        for column in self._columns.values():
-            if column not in batch:
-                raise FeedError(f"the batch has no column '{column}'; it has {', '.join(batch)}.", where="predictor")
+        self.require_columns(batch)
         columns = {name: batch[column] for name, column in self._columns.items()}
         return {**batch, **self.predict(columns)}
+
+    def _stacked(self, name: str, values: Any) -> np.ndarray:
+        """Return the rows of a column as one array; the rows of a column of objects are arrays or lists."""
+        if len(values) == 0:
+            return np.zeros((0, *self._sizes[name]), self._types[name])
+        if getattr(getattr(values, "dtype", None), "kind", "") == "O":
+            values = [np.asarray(row, self._types[name]) for row in values]
+        return np.asarray(values, self._types[name])
 
     def predict(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs for the inputs, by input name; arrays, or lists of rows of several sizes."""
         if not any(_is_ragged(values) for values in columns.values()):
-            feeds = {name: np.asarray(values, self._types[name]) for name, values in columns.items()}
+            feeds = {name: self._stacked(name, values) for name, values in columns.items()}
             return dict(zip(self._outputs, self._session.run(self._outputs, feeds), strict=True))
         rows = len(next(iter(columns.values())))
         groups: dict[tuple[Any, ...], list[int]] = {}
@@ -77,7 +109,12 @@ class Predictor:
 
 def input_types(session: Session) -> dict[str, np.dtype[Any] | None]:
     """Return the numpy type of each input of a session; None for types that numpy lacks."""
-    return {info.name: _TYPES.get(info.type.removeprefix("tensor(").removesuffix(")")) for info in session.get_inputs()}
+    return {info.name: numpy_type(info.type) for info in session.get_inputs()}
+
+
+def numpy_type(name: str) -> np.dtype[Any] | None:
+    """Return the numpy type of a type as sessions name it, e.g. ``tensor(float)``; None if numpy lacks the type."""
+    return _TYPES.get(name.removeprefix("tensor(").removesuffix(")"))
 
 
 def _is_ragged(values: Any) -> bool:
