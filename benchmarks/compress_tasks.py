@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 import suites
+from compress_detectors import DETECTORS
 from sardonyx.compress.evidence import Measurement
 from sardonyx.compress.evidence.measurement import minus_perplexity
 
@@ -52,7 +53,10 @@ def load_task(name: str) -> Task:
     module = _module()
     if name == "anomaly":
         return _anomaly()
-    task = _yolox(module) if name == "yolox" else getattr(module, name)()
+    if name in DETECTORS:
+        detector = DETECTORS[name](module)
+        return Task(name, detector.model, detector.calibration, detector.test, "mAP50", detector.judge)
+    task = getattr(module, name)()
 
     def judge(outputs: list[Any]) -> Measurement:
         value, scores = task.metric(outputs)
@@ -74,57 +78,6 @@ def _module() -> Any:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def _yolox(module: Any) -> Any:
-    """Return YOLOX-nano on the COCO images: pixels of 0 to 255, padded by 114, and boxes decoded here."""
-    from PIL import Image
-
-    size = 416
-    labelled, count, boxes = module.coco()
-    others, _, _ = module.coco("train2017")
-
-    def ratio(pixels: np.ndarray) -> float:
-        return float(min(size / pixels.shape[0], size / pixels.shape[1]))
-
-    def feeds(stored: Any, index: int) -> dict[str, np.ndarray]:
-        pixels = module.image(stored, index)
-        scale = ratio(pixels)
-        height, width = int(pixels.shape[0] * scale), int(pixels.shape[1] * scale)
-        resized = Image.fromarray(pixels[..., ::-1].copy()).resize((width, height), Image.Resampling.BILINEAR)
-        canvas = np.full((size, size, 3), 114, np.float32)
-        canvas[:height, :width] = np.asarray(resized)
-        return {"images": np.ascontiguousarray(canvas.transpose(2, 0, 1)[None])}
-
-    grids, strides = [], []
-    for stride in (8, 16, 32):
-        ys, xs = np.mgrid[0 : size // stride, 0 : size // stride]
-        grids.append(np.stack([xs, ys], -1).reshape(-1, 2))
-        strides.append(np.full((len(grids[-1]), 1), stride))
-    grid, step = np.concatenate(grids), np.concatenate(strides)
-
-    def metric(outputs: list[Any]) -> tuple[float, None]:
-        predictions = []
-        for number, output in enumerate(outputs):
-            rows = np.asarray(output[0])[0].astype(np.float64)
-            pixels = module.image(labelled, number)
-            span = np.array([pixels.shape[1], pixels.shape[0]]) * ratio(pixels)
-            centres = (rows[:, :2] + grid) * step / span
-            sizes = np.exp(np.minimum(rows[:, 2:4], 20)) * step / span
-            classes = rows[:, 5:].argmax(1)
-            scores = rows[:, 4] * rows[:, 5:].max(1)
-            chosen = scores > 0.01
-            corners = np.concatenate([centres - sizes / 2, centres + sizes / 2], 1)[chosen]
-            scores, classes = scores[chosen], classes[chosen]
-            best = module.nms(corners, scores, classes, 0.65)[:100] if len(corners) else []
-            predictions.append((corners[best], scores[best], classes[best]))
-        return module.mean_ap(predictions, boxes), None
-
-    path = module.upgraded(module.R + "yolox_nano.onnx")
-    name = onnx.load(path, load_external_data=False).graph.input[0].name
-    calibration = [{name: feeds(others, index)["images"]} for index in range(32)]
-    test = module.Lazy(count, lambda index: {name: feeds(labelled, index)["images"]})
-    return module.Task("yolox", path, calibration, test, metric, "mAP50", count, calibration[0])
 
 
 def _anomaly() -> Task:

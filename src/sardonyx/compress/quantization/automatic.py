@@ -35,7 +35,7 @@ _EXCELLENT = 35.0
 """dB of the worst output from which nothing returns to float; below it, cheap weights with much of the noise do."""
 
 GOOD = 28.0
-_SUFFICIENT = 20.0
+_SUFFICIENT = 23.0
 _POOR = 10.0
 """dB of the worst output below which nodes of more work return to float."""
 

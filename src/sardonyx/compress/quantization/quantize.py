@@ -81,8 +81,9 @@ Mode = Literal["static", "dynamic", "weights"]
 _INTERPRETED_WORK = 1e8
 """Multiplications of all judged runs up to which the interpreter, about 5e8 a second, is faster than a compilation."""
 
-_LEAST_GAIN = 1.0
-"""dB of the worst output for which products per channel are worth their time."""
+_LEAST_GAIN, _LEAST_FREE_GAIN = 1.0, 0.2
+"""dB of the worst output for which products per channel are worth their time; and factors in constants, more than
+chance."""
 
 _DEVIATIONS = 3.0
 """Standard errors from which the mean error of a quantized input is corrected: others are chance."""
@@ -490,7 +491,7 @@ class Draft:
         observation = self.observation
         assert observation is not None
         balances = [
-            balance for balance in find_balances(self.placement, observation.inputs)
+            balance for balance in find_balances(self.prepared, self.placement, observation.inputs)
             if balance.value.name not in self._unseen
         ]  # fmt: skip
         if not balances:
@@ -506,7 +507,8 @@ class Draft:
         self._changed()
         self.notes = [note for note in notes if note != plain.ranges.note]
         selection = self.selection(calibration)
-        if selection is not None and selection.ranges.after >= plain.ranges.after + _LEAST_GAIN:
+        least = _LEAST_GAIN if any(balance.folded is None for balance in balances) else _LEAST_FREE_GAIN
+        if selection is not None and selection.ranges.after >= plain.ranges.after + least:
             self.notes.append(
                 f"The channels of {len(balances)} activations were brought to like ranges: the worst output rises from "
                 f"{plain.ranges.after:.1f} to {selection.ranges.after:.1f} dB on samples of the calibration."

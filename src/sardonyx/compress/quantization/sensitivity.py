@@ -18,9 +18,10 @@ import onnx_ir as ir
 from sardonyx.compress.evidence.outputs import is_float
 from sardonyx.compress.quantization.placement import Placement, WeightSite, find_placement
 from sardonyx.compress.quantization.scheme import Affine
+from sardonyx.compress.quantization.writer import Writer
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, node_label, node_names, value_names
+from sardonyx.rewrite.names import node_label
 from sardonyx.runtime.session import Session
 
 _LEAST_COST = 2e-3
@@ -373,7 +374,7 @@ class _Switches:
     def __init__(self, model: ir.Model, placement: Placement) -> None:
         self._graph, self._placement = model.graph, placement
         self.map_inputs: dict[str, tuple[str, ...]] = {}
-        self._names, self._node_names = Names(value_names(model)), Names(node_names(model))
+        self._writer = Writer(model)
 
     def write(
         self, maps: Mapping[str, Affine], weights: Mapping[str, np.ndarray], fixed: dict[str, np.ndarray],
@@ -388,19 +389,15 @@ class _Switches:
             for node, index in readers:
                 label = node_label(node)
                 if label not in booleans:
-                    booleans[label] = self._input(f"{label}_is_quantized", (), ir.DataType.BOOL)
+                    booleans[label] = self._writer.input(f"{label}_is_quantized", (), ir.DataType.BOOL)
                     switches[label] = str(booleans[label].name)
-                chosen = self._node("Where", [booleans[label], rounded, value])
+                chosen = self._writer.node("Where", [booleans[label], rounded, value], "switch", ir.DataType.FLOAT)
                 nodes.append(chosen)
                 node.replace_input_with(index, chosen.outputs[0])
-            producer = value.producer()
-            if producer is None:
-                self._graph.insert_before(self._graph[0], nodes)
-            else:
-                self._graph.insert_after(producer, nodes)
+            self._writer.insert_after(value, nodes)
         for site in self._placement.sites:
             if site.label in weights:
-                weight = self._input(f"{site.label}_weight", site.shape, ir.DataType.FLOAT)
+                weight = self._writer.input(f"{site.label}_weight", site.shape, ir.DataType.FLOAT)
                 site.node.replace_input_with(site.index, weight)
                 floats = np.ascontiguousarray(site.weight, np.float32)
                 integers = np.ascontiguousarray(weights[site.label], np.float32)
@@ -421,7 +418,7 @@ class _Switches:
             if correction is None or old is None or not is_vector or site.node.op_type not in ("Conv", "Gemm"):
                 continue
             floats = np.array(np.broadcast_to(old.reshape(-1), (site.channels,)), np.float32)
-            bias = self._input(f"{site.label}_bias", (site.channels,), ir.DataType.FLOAT)
+            bias = self._writer.input(f"{site.label}_bias", (site.channels,), ir.DataType.FLOAT)
             if value is None:
                 site.node.resize_inputs(3)
             site.node.replace_input_with(2, bias)
@@ -431,22 +428,13 @@ class _Switches:
     def _rounded(self, value: ir.Value, affine: Affine, fixed: dict[str, np.ndarray]) -> tuple[ir.Value, list[ir.Node]]:
         numbers = {}
         for kind, number in zip(("scale", "low", "high"), _numbers(affine), strict=True):
-            numbers[kind] = self._input(f"{value.name}_{kind}", (), ir.DataType.FLOAT)
+            numbers[kind] = self._writer.input(f"{value.name}_{kind}", (), ir.DataType.FLOAT)
             fixed[str(numbers[kind].name)] = np.array(number, np.float32)
         self.map_inputs[str(value.name)] = tuple(str(number.name) for number in numbers.values())
-        units = self._node("Div", [value, numbers["scale"]])
-        whole = self._node("Round", [units.outputs[0]])
-        above = self._node("Max", [whole.outputs[0], numbers["low"]])
-        below = self._node("Min", [above.outputs[0], numbers["high"]])
-        product = self._node("Mul", [below.outputs[0], numbers["scale"]])
-        return product.outputs[0], [units, whole, above, below, product]
-
-    def _node(self, op_type: str, inputs: Sequence[ir.Value]) -> ir.Node:
-        node = ir.node(op_type, inputs, name=self._node_names.fresh(f"switch_{op_type}"))
-        node.outputs[0].name = self._names.fresh(f"switch_{op_type}")
-        return node
-
-    def _input(self, name: str, shape: Sequence[int], dtype: ir.DataType) -> ir.Value:
-        value = ir.Value(name=self._names.fresh(name), type=ir.TensorType(dtype), shape=ir.Shape(shape))
-        self._graph.inputs.append(value)
-        return value
+        nodes: list[ir.Node] = []
+        result = value
+        for op_type, kind in (("Div", "scale"), ("Round", ""), ("Max", "low"), ("Min", "high"), ("Mul", "scale")):
+            operands = [result, numbers[kind]] if kind else [result]
+            nodes.append(self._writer.node(op_type, operands, "switch", ir.DataType.FLOAT))
+            result = nodes[-1].outputs[0]
+        return result, nodes

@@ -37,6 +37,12 @@ class Writer:
         self._graph.register_initializer(value)
         return value
 
+    def input(self, name: str, shape: Sequence[int], dtype: ir.DataType) -> ir.Value:
+        """Return a new input of the main graph."""
+        value = ir.Value(name=self._names.fresh(name), type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        self._graph.inputs.append(value)
+        return value
+
     def node(
         self, op_type: str, inputs: Sequence[ir.Value | None], name: str, dtype: ir.DataType, domain: str = "",
         outputs: Sequence[tuple[str, ir.DataType]] = (), **attributes: Any,

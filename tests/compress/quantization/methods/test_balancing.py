@@ -62,7 +62,7 @@ def test_the_float_function_stays_equal_to_the_bit(activation: str, group: int) 
     before = answers(model)
     placement = find_placement(model)
     observation = Observation(model, ["t"], SAMPLES, placement.sites, NEEDS)
-    balances = find_balances(placement, observation.inputs)
+    balances = find_balances(model, placement, observation.inputs)
     (balance,) = balances
     products = product_statistics(model, {"t": balance.shaped}, SAMPLES)
     name = insert(model, balance)
@@ -81,9 +81,9 @@ def test_the_float_function_stays_equal_to_the_bit(activation: str, group: int) 
 
 
 def test_channels_of_like_ranges_stay() -> None:
-    model = network("Tanh", 16)
+    model = network("Sigmoid", 16)
     placement = find_placement(model)
-    assert find_balances(placement, Observation(model, ["t"], SAMPLES, placement.sites, NEEDS).inputs) == []
+    assert find_balances(model, placement, Observation(model, ["t"], SAMPLES, placement.sites, NEEDS).inputs) == []
 
 
 def test_extremes_of_other_samples_widen_a_range() -> None:
@@ -105,4 +105,4 @@ def test_weights_with_other_readers_are_not_divided() -> None:
     model.graph.outputs.append(copy)
     placement = find_placement(model)
     observation = Observation(model, ["t"], SAMPLES, placement.sites, NEEDS)
-    assert find_balances(placement, observation.inputs) == []
+    assert find_balances(model, placement, observation.inputs) == []

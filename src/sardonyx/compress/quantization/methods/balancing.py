@@ -7,7 +7,7 @@ and the weights that read the channels are divided. Factors are powers of two, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,14 +23,14 @@ from sardonyx.compress.quantization.methods.channel_groups import (
 from sardonyx.compress.quantization.methods.smoothing import candidate_factors
 from sardonyx.compress.quantization.placement import CONVOLUTIONS, INTEGER, Placement, WeightSite
 from sardonyx.compress.quantization.site_inputs import SiteInput
+from sardonyx.compress.quantization.writer import Writer
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.names import Names, node_names, value_names
 
-_LEAST_NOISE = 1e-3
-"""The mean relative noise of the products' outputs, 30 dB, from which an activation is balanced."""
+_LEAST_NOISE = 3e-4
+"""The mean relative noise of the products' outputs, 35 dB, from which an activation is balanced."""
 
-_LEAST_GAIN = 0.4
-"""The noise that remains, at most, for a product per element to be worth its time."""
+_LEAST_GAIN, _LEAST_FREE_GAIN = 0.6, 0.8
+"""The noise that remains, at most, for a product per element to be worth its time; and for factors in constants."""
 
 _LEVELS, _WEIGHT_LEVELS = 255.0, 127.0
 _LARGEST_POWER = 10
@@ -45,12 +45,14 @@ class Balance:
         axis: The axis of channels.
         group: The sites that read the activation.
         factors: Powers of two, of shape [channels].
+        folded: The group whose constants absorb the factors; None if a product is written.
     """
 
     value: ir.Value
     axis: int
     group: ChannelGroup
     factors: np.ndarray
+    folded: ChannelGroup | None = None
 
     @property
     def shaped(self) -> np.ndarray:
@@ -59,10 +61,11 @@ class Balance:
         return self.factors.astype(np.float32).reshape(-1, *[1] * (rank - 1 - self.axis))
 
 
-def find_balances(placement: Placement, inputs: Mapping[str, SiteInput]) -> list[Balance]:
+def find_balances(model: ir.Model, placement: Placement, inputs: Mapping[str, SiteInput]) -> list[Balance]:
     """Return the activations whose channels lose much of their products to a common scale, with factors.
 
     Args:
+        model: The model, with inferred shapes.
         placement: The places of integers in the model.
         inputs: Statistics of the inputs of sites, by label: extremes, means and squares.
     """
@@ -71,14 +74,17 @@ def find_balances(placement: Placement, inputs: Mapping[str, SiteInput]) -> list
         if site.input is not None and not site.is_batched:
             readers.setdefault(site.input, []).append(site)
     balances = []
+    groups = find_channel_groups(model)
     for value, sites in readers.items():
         axis = _channel_axis(value, sites)
         seen = [inputs.get(site.label) for site in sites]
         if axis is None or _is_sum_of_integers(value) or any(one is None for one in seen):
             continue
-        factors = _best_factors(sites, [one for one in seen if one is not None])
+        folded = _foldable(groups, value, sites)
+        gain = _LEAST_GAIN if folded is None else _LEAST_FREE_GAIN
+        factors = _best_factors(sites, [one for one in seen if one is not None], gain)
         if factors is not None:
-            balances.append(Balance(value, axis, ChannelGroup(len(factors), [], sites), factors))
+            balances.append(Balance(value, axis, ChannelGroup(len(factors), [], sites), factors, folded))
     return balances
 
 
@@ -87,41 +93,32 @@ def insert(model: ir.Model, balance: Balance) -> str:
 
     The constants that compute the activation are multiplied if they can be; else a product is written.
     """
-    names = Names(value_names(model))
     value = balance.value
-    folded = _foldable(model, balance)
-    if folded is not None:
-        rescale(model, folded, balance.factors)
+    if balance.folded is not None:
+        rescale(model, balance.folded, balance.factors)
         return str(value.name)
-    name = names.fresh(f"{value.name}_factors")
-    tensor = ir.tensor(balance.shaped, name=name)
-    shape = ir.Shape(balance.shaped.shape)
-    constant = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
-    model.graph.register_initializer(constant)
-    node = ir.node("Mul", [value, constant], name=Names(node_names(model)).fresh(f"{value.name}_balanced"))
+    writer = Writer(model)
+    constant = writer.initializer(f"{value.name}_factors", balance.shaped)
+    node = writer.node("Mul", [value, constant], f"{value.name}_balanced", ir.DataType.FLOAT)
     result = node.outputs[0]
-    result.name, result.type, result.shape = names.fresh(f"{value.name}_balanced"), value.type, value.shape
-    producer = value.producer()
-    if producer is None:
-        model.graph.insert_before(model.graph[0], node)
-    else:
-        model.graph.insert_after(producer, node)
+    result.shape = value.shape
+    writer.insert_after(value, [node])
     for site in balance.group.sites:
         site.node.replace_input_with(0, result)
     rescale(model, balance.group, balance.factors)
     return str(result.name)
 
 
-def _foldable(model: ir.Model, balance: Balance) -> ChannelGroup | None:
+def _foldable(groups: Sequence[ChannelGroup], value: ir.Value, sites: list[WeightSite]) -> ChannelGroup | None:
     """Return the group whose constants compute the activation and no other activation; None if there is none."""
-    producer = balance.value.producer()
+    producer = value.producer()
     while producer is not None and producer.op_type in ("Relu", "LeakyRelu", "Add") and not producer.domain:
         source = next((one for one in producer.inputs if one is not None and not facts.is_constant(one)), None)
         if source is None or len(list(source.uses())) != 1:
             return None
         producer = source.producer()
-    own = {site.node for site in balance.group.sites}
-    for group in find_channel_groups(model):
+    own = {site.node for site in sites}
+    for group in groups:
         if group.parameters[0].node is producer and {site.node for site in group.sites} == own:
             return group
     return None
@@ -142,13 +139,18 @@ def _channel_axis(value: ir.Value, sites: list[WeightSite]) -> int | None:
 
 
 def _is_sum_of_integers(value: ir.Value) -> bool:
-    """Return True if an operator computes the activation on integers, which a product would return to float."""
+    """Return True if an operator computes the activation on integers, which a product would return to float.
+
+    A join computes nothing: in float it moves more bytes alone.
+    """
     producer = value.producer()
-    return producer is not None and not producer.domain and producer.op_type in INTEGER
+    if producer is None or producer.domain:
+        return False
+    return producer.op_type in INTEGER and producer.op_type != "Concat"
 
 
-def _best_factors(sites: list[WeightSite], inputs: list[SiteInput]) -> np.ndarray | None:
-    """Return the factors of the least noise; None if the noise without factors is low, or stays."""
+def _best_factors(sites: list[WeightSite], inputs: list[SiteInput], gain: float) -> np.ndarray | None:
+    """Return the factors of the least noise; None if the noise without factors is low, or above a share of that."""
     readers, maxima = [], []
     for site, seen in zip(sites, inputs, strict=True):
         if seen.maxima is None or seen.means is None or seen.squares is None:
@@ -159,7 +161,7 @@ def _best_factors(sites: list[WeightSite], inputs: list[SiteInput]) -> np.ndarra
     before = max(reader.noise(np.ones(len(largest)), largest) for reader in readers)
     if not before > _LEAST_NOISE:
         return None
-    best, least = None, before * _LEAST_GAIN
+    best, least = None, before * gain
     for factors in _powers_of_two(largest, np.max([reader.norms for reader in readers], axis=0)):
         noise = max(reader.noise(factors, largest) for reader in readers)
         if noise < least:
