@@ -1,6 +1,6 @@
-"""Detectors with labelled images, for ``compress.py``: boxes decoded here, mAP50 with a row of matches per image.
+"""Detectors with labelled images, for ``compress.py``: mAP50 with a row of matches per image.
 
-64 images judge, so that a loss of one point is often chance: the paired interval over images says so.
+Boxes are decoded here. 64 images judge, so that a loss of one point is often chance: the paired interval over images says so.
 """
 
 from __future__ import annotations
