@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -10,12 +11,14 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from sardonyx.errors import ModelFileError, OptionError, SardonyxError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MODEL_SUFFIXES = ("", ".onnx", ".pb", ".onnxtxt", ".onnxtext", ".textproto", ".pbtxt", ".prototxt")
 """Suffixes of model files; the text forms have their own, all others are binary."""
@@ -28,17 +31,35 @@ WIDTH_OF_FILES = 120
 
 _own_width = sys.stdout.isatty() or "COLUMNS" in os.environ
 
-
-class _Output(Console):
-    """Standard output; a reader that closes the pipe, such as ``head``, changes neither result nor exit code."""
-
-    def on_broken_pipe(self) -> None:
-        """Discard the rest of the output."""
-        discard_output()
+if TYPE_CHECKING:
+    console: Console
+    errors: Console
 
 
-console = _Output(highlight=False, emoji=False, width=None if _own_width else WIDTH_OF_FILES)
-errors = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+def __getattr__(name: str) -> Any:
+    """Return ``console`` or ``errors``; rich is imported with them, which a server that starts does not wait for."""
+    if name not in ("console", "errors"):
+        raise AttributeError(name)
+    return _consoles()[name]
+
+
+@functools.cache
+def _consoles() -> dict[str, Console]:
+    from rich.console import Console
+
+    class Output(Console):
+        """Standard output; a reader that closes the pipe, such as ``head``, changes neither result nor exit code."""
+
+        def on_broken_pipe(self) -> None:
+            """Discard the rest of the output."""
+            discard_output()
+
+    width = None if _own_width else WIDTH_OF_FILES
+    return {
+        "console": Output(highlight=False, emoji=False, width=width),
+        "errors": Console(stderr=True, highlight=False, emoji=False, soft_wrap=True),
+    }
+
 
 ModelPath = Annotated[
     Path, typer.Argument(help="The model: .onnx, .onnxtxt, .textproto, .prototxt.", show_default=False)
@@ -82,6 +103,7 @@ def discard_output() -> None:
 
 def report_error(error: SardonyxError) -> None:
     """Print an expected error with its location and remedy, without a traceback."""
+    errors = _consoles()["errors"]
     errors.print("[bold red]error:[/]", end=" ")
     errors.print(str(error), markup=False)
 
@@ -114,6 +136,7 @@ def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
     if quiet:
         yield
         return
+    errors = _consoles()["errors"]
     if not errors.is_terminal:
         with _notice_of_long_work(text):
             yield
@@ -129,7 +152,7 @@ def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
 @contextmanager
 def _notice_of_long_work(text: str) -> Iterator[None]:
     message = f"{text}: in progress after {SECONDS_BEFORE_NOTICE:g} s"
-    notice = threading.Timer(SECONDS_BEFORE_NOTICE, errors.print, [message], {"markup": False})
+    notice = threading.Timer(SECONDS_BEFORE_NOTICE, _consoles()["errors"].print, [message], {"markup": False})
     notice.daemon = True
     notice.start()
     try:
@@ -145,7 +168,7 @@ def report_written(path: Path, *, as_json: bool, **more: Any) -> None:
     if as_json:
         print_json({"written": str(path), **more})
     else:
-        console.print(f"Written: {path}", markup=False, soft_wrap=True)
+        _consoles()["console"].print(f"Written: {path}", markup=False, soft_wrap=True)
 
 
 def read_inputs(path: Path | None) -> dict[str, Any] | None:

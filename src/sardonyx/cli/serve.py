@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from sardonyx.cli.byte_counts import parse_bytes
-from sardonyx.cli.output import AsJson, console, print_json
+from sardonyx.cli.output import AsJson, print_json
 from sardonyx.errors import OptionError
 
 EXAMPLE = "sardonyx serve model.onnx --http 127.0.0.1:8000"
@@ -82,7 +82,6 @@ def command(
 
     The server is safe by default: only this machine reaches it, and clients can change nothing.
     """
-    from sardonyx.privacy import Ledger, read_policies
     from sardonyx.serve.models.repository import LoadOptions
     from sardonyx.serve.protocol.limits import Limits
     from sardonyx.serve.security.tls import Tls
@@ -97,7 +96,7 @@ def command(
         if as_json:
             print_json({"token": token, "line": line})
         else:
-            console.print(f"Token for clients: {token}\nLine for --token-file: {line}", markup=False, soft_wrap=True)
+            typer.echo(f"Token for clients: {token}\nLine for --token-file: {line}")
         return
     if models is None:
         raise OptionError("expected a folder of models, or a model file.", where="models")
@@ -126,7 +125,7 @@ def command(
             "poll_seconds": poll, "drain_seconds": drain, "allow_inner": allow_inner,
             "allow_shared_memory": allow_client_shm, "strict_json": strict_json, "triton_metrics": triton_metrics,
             "access_log": log, "reuse_port": is_worker(),
-            "privacy": {} if privacy is None else read_policies(privacy, Ledger(privacy_ledger)),
+            "privacy": {} if privacy is None else _policies(privacy, privacy_ledger),
             "trace_exporter": None if trace is None else exporter_of(trace),
             "load": LoadOptions(threads, batch, allow_compiled, cache_answers),
         }  # fmt: skip
@@ -156,13 +155,19 @@ def _source(models: str, lock: Path | None) -> Path:
     return Path(models)
 
 
+def _policies(path: Path, ledger: Path) -> Any:
+    from sardonyx.privacy import Ledger, read_policies  # Imported late: few servers have policies.
+
+    return read_policies(path, Ledger(ledger))
+
+
 def _announce(server: Any, as_json: bool) -> None:
     models = [f"{entry['name']}:{entry['version']}" for entry in server.service.index(ready_only=True)]
     if as_json:
         print_json({"http": server.url_or_path, "grpc": server.grpc_port or None, "models": models})
         sys.stdout.flush()
         return
-    console.print(f"Serving {', '.join(models) or 'no model'} at {server.url_or_path}", markup=False, soft_wrap=True)
+    typer.echo(f"Serving {', '.join(models) or 'no model'} at {server.url_or_path}")
 
 
 def _supervise(http: str, grpc: str | None, workers: int, control: str, drain: float, as_json: bool) -> int:
