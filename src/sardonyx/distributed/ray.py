@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from sardonyx import __version__
 from sardonyx.base.extras import require
 from sardonyx.distributed.image import Image
 from sardonyx.distributed.predictor import Predictor, input_types
+from sardonyx.errors import FeedError, OptionError, SardonyxError
 from sardonyx.model.load import Loadable
 
 
@@ -54,8 +57,8 @@ def deployment(model: Loadable, name: str = "model", **options: Any) -> Any:
     """Return a Ray Serve deployment; a request is ``{"inputs": {name: nested lists}}``.
 
     An answer is ``{"outputs": {name: nested lists}, "revision": number}``. ``reconfigure`` is a live edit: a
-    ``user_config`` of ``{"weights": {name: nested lists}}`` updates weights in place, so that a rolling update of a
-    configuration does not restart replicas.
+    ``user_config`` of ``{"weights": {name: nested lists}}`` updates weights in place. A deployment of the same model
+    and name whose ``user_config`` alone differs restarts no replica.
 
     Args:
         model: The model: its bytes travel to the replicas.
@@ -71,7 +74,10 @@ def deployment(model: Loadable, name: str = "model", **options: Any) -> Any:
     from sardonyx.model import load, to_proto
 
     content = model if isinstance(model, bytes) else to_proto(load(model)).SerializeToString()
-    return serve.deployment(name=name, **options)(Replica).bind(content)
+    # Ray restarts replicas whose version changed, and by default each deployment is a new version. The argument is that
+    # of Ray's own deployments of configuration files.
+    digest = hashlib.sha256(content + __version__.encode()).hexdigest()
+    return serve.deployment(name=name, **options)(Replica).options(version=digest, _internal=True).bind(content)
 
 
 class Replica:
@@ -86,25 +92,73 @@ class Replica:
 
         self._session = Session(content, compile="wait")
 
-    def reconfigure(self, config: Mapping[str, Any]) -> None:
-        """Apply a configuration: update weights of the running session."""
+    def reconfigure(self, config: Mapping[str, Any] | None) -> None:
+        """Apply a configuration: update weights of the running session.
+
+        Raises:
+            OptionError: The configuration has other entries, or elements that are no numbers.
+            EditError: A weight is unknown.
+            SardonyxError: The model cannot run with the weights; it is unchanged.
+        """
         import numpy as np
 
-        weights = {name: np.asarray(values, np.float32) for name, values in (config or {}).get("weights", {}).items()}
-        if weights:
-            self._session.update_weights(weights)
+        entries = dict(config or {})
+        weights = entries.pop("weights", None) or {}
+        if entries or not isinstance(weights, Mapping):
+            raise OptionError("expected {'weights': {name: nested lists}}.", where="user_config")
+        initializers = self._session.model.graph.initializers
+        arrays = {}
+        for name, values in weights.items():
+            known = initializers.get(name)
+            dtype = known.dtype.numpy() if known is not None and known.dtype is not None else np.float32
+            try:
+                arrays[name] = np.asarray(values, dtype)
+            except (TypeError, ValueError) as error:
+                raise OptionError(f"the weight cannot be read: {error}.", where=name) from error
+        if arrays:
+            self._session.update_weights(arrays)
 
-    async def __call__(self, request: Any) -> dict[str, Any]:
-        """Answer an HTTP request with JSON, or a call with a dictionary."""
+    async def __call__(self, request: Any) -> Any:
+        """Answer an HTTP request with JSON, or a call with a dictionary.
+
+        A call raises as :meth:`answer`; an HTTP request that is malformed is answered 400, with ``{"error": text}``.
+        """
+        if isinstance(request, Mapping):
+            return self.answer(request)
+        try:
+            return self.answer(await request.json())
+        except ValueError as error:  # No UTF-8, or no JSON.
+            problem = f"the JSON of the request is malformed: {error}"
+        except SardonyxError as error:
+            problem = str(error)
+        from starlette.responses import JSONResponse
+
+        return JSONResponse({"error": problem}, 400)
+
+    def answer(self, body: Any) -> dict[str, Any]:
+        """Return the outputs and the revision that computed them.
+
+        Raises:
+            FeedError: The body has no inputs, or an input cannot be read.
+            SardonyxError: The values have no result.
+        """
         import numpy as np
 
-        body = request if isinstance(request, dict) else await request.json()
+        inputs = body.get("inputs") if isinstance(body, Mapping) else None
+        if not isinstance(inputs, Mapping):
+            raise FeedError('expected {"inputs": {name: nested lists}}.', where="request")
         types = input_types(self._session)
-        inputs = body["inputs"]
-        feeds = {name: np.asarray(values, types.get(name)) for name, values in inputs.items()}
-        results = self._session.run(None, feeds)
-        names = [info.name for info in self._session.get_outputs()]
+        feeds = {}
+        for name, values in inputs.items():
+            try:
+                feeds[name] = np.asarray(values, types.get(name))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise FeedError(f"the input cannot be read: {error}.", where=str(name)) from error
+        # One snapshot: the revision is that of the run.
+        snapshot = self._session.snapshot()
+        names = [info.name for info in snapshot.outputs]
+        results = snapshot.run(names, feeds)
         return {
             "outputs": {name: np.asarray(result).tolist() for name, result in zip(names, results, strict=True)},
-            "revision": self._session.revision,
+            "revision": snapshot.revision,
         }

@@ -1,0 +1,73 @@
+"""A replica of a Ray deployment without Ray: answers, live edits, and named refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.distributed.ray import Replica
+from sardonyx.errors import EditError, FeedError, OptionError
+from tests.distributed.networks import layers
+
+X = np.ones((2, 64), np.float32)
+
+
+class Request:
+    """A request of HTTP, as Starlette passes it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def json(self) -> Any:
+        return json.loads(self._body)
+
+
+@pytest.fixture(scope="module")
+def replica() -> Replica:
+    return Replica(layers(2).SerializeToString())
+
+
+def ask(replica: Replica, request: Any) -> Any:
+    return asyncio.run(replica(request))
+
+
+def test_a_configuration_edits_the_replica() -> None:
+    replica = Replica(layers(2).SerializeToString())
+    before = ask(replica, {"inputs": {"x": X.tolist()}})
+    assert ask(replica, Request(json.dumps({"inputs": {"x": X.tolist()}}).encode())) == before
+    replica.reconfigure(None)
+    replica.reconfigure({"weights": {"w0": np.zeros((64, 64)).tolist()}})
+    after = ask(replica, {"inputs": {"x": X.tolist()}})
+    assert np.any(before["outputs"]["y"]) and not np.any(after["outputs"]["y"])
+    assert (before["revision"], after["revision"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [({"weights": {"none": [1.0]}}, EditError), ({"weights": [1]}, OptionError), ({"weight": {}}, OptionError),
+     ({"weights": {"w0": [[1], [1, 2]]}}, OptionError), ({"weights": {"w0": "text"}}, OptionError)],
+)  # fmt: skip
+def test_a_wrong_configuration_changes_nothing(replica: Replica, config: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        replica.reconfigure(config)
+    assert ask(replica, {"inputs": {"x": X.tolist()}})["revision"] == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff", b"[]", b"{}", b'{"inputs": 1}', b'{"inputs": {"z": [1]}}', b'{"inputs": {"x": [[1], [1, 2]]}}',
+     b'{"inputs": {"x": "text"}}', b'{"inputs": {"x": [[1, 2]]}}', b'{"inputs": {"x": null}}'],
+)  # fmt: skip
+def test_a_malformed_request_is_answered_400(replica: Replica, body: bytes) -> None:
+    pytest.importorskip("starlette", reason="starlette is not installed (Ray Serve)")
+    answer = ask(replica, Request(body))
+    assert answer.status_code == 400 and json.loads(answer.body)["error"]
+
+
+def test_a_malformed_call_is_a_named_error(replica: Replica) -> None:
+    with pytest.raises(FeedError, match="expected"):
+        ask(replica, {"input": {}})
