@@ -260,7 +260,7 @@ def program_of(source: Any, options: Options) -> Program:
         ModelFileError: The file cannot be read.
     """
     if isinstance(source, (str, os.PathLike)):
-        source = load_file(source)
+        source = load_file(source, trust=options.trust)
     if isinstance(source, torch.export.ExportedProgram):
         args, kwargs = source.example_inputs or ((), {})
         return Program(source.module(), tuple(args), dict(kwargs or {}), source, options)

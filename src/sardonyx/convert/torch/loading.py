@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zipfile
 from pathlib import Path
@@ -9,16 +10,21 @@ from typing import Any
 
 import torch
 
+from sardonyx.convert.torch.archives import require_harmless_program, require_harmless_script, without_pickles
 from sardonyx.errors import ModelFileError
 
 PICKLED = "a pickle of a module or of weights, which may execute any code when loaded"
 
 
-def load_file(path: str | os.PathLike[str]) -> Any:
+def load_file(path: str | os.PathLike[str], *, trust: bool = False) -> Any:
     """Return the exported program or the TorchScript module of a file.
 
+    Args:
+        path: The file.
+        trust: True if the file may execute code.
+
     Raises:
-        ModelFileError: The file is a pickle, damaged, or of another kind.
+        ModelFileError: The file is a pickle, damaged, of another kind, or asks for more than operators on tensors.
     """
     kind = _kind_of(Path(path))
     where = os.fspath(path)
@@ -28,9 +34,16 @@ def load_file(path: str | os.PathLike[str]) -> Any:
             where=where,
             remedy="Build the module in a file.py:function that loads its weights with `weights_only=True`.",
         )
+    if not trust:
+        (require_harmless_program if kind == "program" else require_harmless_script)(Path(path))
     try:
-        return torch.export.load(where) if kind == "program" else torch.jit.load(where, map_location="cpu")
-    except Exception as error:
+        if kind == "script":
+            return torch.jit.load(where, map_location="cpu")
+        with contextlib.nullcontext() if trust else without_pickles():
+            return torch.export.load(where)
+    except ModelFileError:
+        raise
+    except Exception as error:  # torch's readers raise exceptions of unrelated classes.
         problem = f"cannot be read: {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
         raise ModelFileError(problem, where=where, remedy="Save it again with this version of torch.") from error
 
