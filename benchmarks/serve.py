@@ -3,6 +3,8 @@
     python benchmarks/serve.py --proto json binary grpc --clients 1 8 64 --peers fastapi grpcio triton mlserver floor
     python benchmarks/serve.py --model resnet18.onnx --proto binary grpc --json serve.json --check 1.0
     python benchmarks/serve.py --ragged --model resnet18.onnx --images 1000 --peers triton
+    python benchmarks/serve.py --rate 0.5 --proto json binary --peers triton
+    python benchmarks/serve.py --model resnet18.onnx --session --peers triton
     python benchmarks/serve.py --many --peers triton
     python benchmarks/serve.py --parse
 
@@ -17,7 +19,10 @@ whose command the variable TRITON_COMMAND holds, with `{repository}`, `{http}` a
 ports), and `floor` (an event loop that answers fixed bytes without reading a request: the limit of the sockets). A peer
 that is not installed is named and left out. `--check` fails below a ratio of requests a second to every peer.
 
-`--ragged` sends images of up to 64 sizes from 16 clients: as they are, and to Triton padded to the largest size too.
+`--rate 0.5` measures latency over HTTP at a half of the requests a second that the server answers to 64 clients:
+requests are due at random times, and latency counts from then. `--session` adds `session.run` of one row in a process
+without a server. `--ragged` sends images of up to 64 sizes from 16 clients: as they are, and to Triton padded to the
+largest size too.
 `--many` measures start-up: time, processor time and memory until ready with 1 and 50 models, and the memory
 of 4 workers. `--parse` measures the JSON parser alone, in this process.
 """
@@ -36,10 +41,11 @@ from typing import Any
 import rich.console
 import rich.table
 
+import serve_open_loop
 import serve_ragged
 import serve_start
 from serve_load import Load, parse_speed
-from serve_servers import PEERS, command, free_port, processor_seconds, running, small_model
+from serve_servers import PEERS, command, free_port, processor_seconds, running, session_rate, small_model
 
 PROTOCOLS = {"fastapi": ("json",), "floor": ("json",), "mlserver": ("json", "grpc")}
 """Protocols of a peer; all for others."""
@@ -65,6 +71,11 @@ def measure(arguments: argparse.Namespace, console: rich.console.Console) -> lis
                     for proto in arguments.proto:
                         if proto not in PROTOCOLS.get(server, ("json", "binary", "grpc")):
                             continue
+                        if arguments.session and server == "sardonyx":
+                            rate = session_rate(model, arguments.seconds)
+                            rows += [{"round": number, "server": "session.run", "proto": proto, "clients": clients,
+                                      "requests_per_second": rate, "p50_ms": 1e3 / rate, "cpu_us": 1e6 / rate}
+                                     for clients in arguments.clients]  # fmt: skip
                         port = grpc if proto == "grpc" else http
                         if proto == "grpc":
                             load.check_grpc(port)
@@ -75,6 +86,35 @@ def measure(arguments: argparse.Namespace, console: rich.console.Console) -> lis
                             cpu = (processor_seconds(group) - before) / max(good, 1) * 1e6
                             rows.append({"round": number, "server": server, "proto": proto, "clients": clients,
                                          "requests_per_second": rate, "p50_ms": latency, "cpu_us": cpu})  # fmt: skip
+    return rows
+
+
+def latencies(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure latency at a fraction of the rate that each server answers to 64 clients."""
+    rows = []
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        model = folder / "model.onnx"
+        shutil.copy(arguments.model, model) if arguments.model else small_model(model)
+        load = Load(model, folder)
+        for number in range(arguments.rounds):
+            for server in ("sardonyx", *arguments.peers):
+                http, grpc = free_port(), free_port()
+                words = command(server, model, folder, http, grpc)
+                if words is None:
+                    print(f"{server} is not installed: left out")
+                    continue
+                with running(words, http):
+                    for proto in arguments.proto:
+                        if proto == "grpc" or proto not in PROTOCOLS.get(server, ("json", "binary")):
+                            continue
+                        load.run(proto, "model", http, 64, 1)
+                        capacity = load.run(proto, "model", http, 64, arguments.seconds)[1]
+                        rate = capacity * arguments.rate
+                        point = serve_open_loop.measure(http, load.request(proto), rate, arguments.seconds)
+                        rows.append({"round": number, "server": server, "proto": proto, "capacity": capacity,
+                                     "rate": rate, "p50 ms": point["p50_ms"], "p99 ms": point["p99_ms"],
+                                     "p99 / p50": point["p99_ms"] / point["p50_ms"]})  # fmt: skip
     return rows
 
 
@@ -139,6 +179,8 @@ def main() -> int:
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate", type=float, help="measure latency at this fraction of the capacity")
+    parser.add_argument("--session", action="store_true", help="measure session.run without a server too")
     parser.add_argument("--ragged", action="store_true", help="measure images of mixed sizes")
     parser.add_argument("--images", type=int, default=1000, help="number of images of --ragged")
     parser.add_argument("--many", action="store_true", help="measure start-up and memory")
@@ -159,6 +201,8 @@ def main() -> int:
     for program in ("wrk", *(("h2load",) if "grpc" in arguments.proto else ())):
         if shutil.which(program) is None:
             parser.error(f"{program} is not installed")
+    if arguments.rate is not None:
+        return report(latencies(arguments), arguments, console)
     rows = measure(arguments, console)
     summary = summarize(rows)
     console.print(table_of(summary))

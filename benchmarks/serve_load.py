@@ -44,11 +44,18 @@ class Load:
     @staticmethod
     def _script(path: Path, body: bytes, headers: dict[str, str]) -> Path:
         path.with_suffix(".body").write_bytes(body)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"POST /v2/models/model/infer HTTP/1.1\r\nHost: 127.0.0.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
+        path.with_suffix(".request").write_bytes(head.encode() + body)
         lines = [f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items()]
         path.write_text("\n".join([
             'wrk.method = "POST"', *lines, f'wrk.body = io.open("{path.with_suffix(".body")}", "rb"):read("*a")',
         ]))  # fmt: skip
         return path
+
+    def request(self, proto: str) -> Path:
+        """Return a file with the bytes of one HTTP request to the model ``model``."""
+        return (self._json if proto == "json" else self._binary).with_suffix(".request")
 
     def check_grpc(self, port: int) -> None:
         """Send one call and require an answer: `h2load` counts answers without looking at their status."""
