@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from tests.compiler.elementwise import TARGETS
@@ -101,3 +103,31 @@ def test_codes_of_codes_are_those_of_both_quantizations(second: float, zero: int
     feeds = [np.where(rng.random(x.shape) < 0.3, np.round(x * 20) / np.float32(20), x)]
     feeds[0][0, 1, 1, :5] = [np.inf, -np.inf, 3e38, -3e38, np.nan]
     np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if packs(NAMED.get(name, host()))])
+@pytest.mark.parametrize("scale", [1e-3, 3.0, 3e7, math.inf, math.nan], ids=str)
+@pytest.mark.parametrize(("dtype", "zero", "low", "high"), RANGES)
+def test_sums_of_integers_become_codes(dtype: DType, zero: int, low: int, high: int, scale: float, target: str) -> None:
+    """Bounds of the scales decide where the limits are applied."""
+    rng = np.random.default_rng(zero % 7)
+    channels = 21
+    weights = constant(rng.integers(-60, 61, (channels, channels, 1, 1)).astype(np.int8), t.INT8)
+    scales = np.float32(rng.uniform(1e-4, 1e-3, (channels, 1, 1)))
+    scales[channels // 2] = scale
+    same = constant(np.eye(channels, dtype=np.int8).reshape(channels, channels, 1, 1), t.INT8)
+    summand = np.float32(rng.uniform(-9, 9, (channels, 1, 1)))
+
+    def convolved(x: L.Tensor, w: L.Tensor) -> L.Tensor:
+        return L.convolve(L.cast(x, t.INT32), L.cast(w, t.INT32), strides=[1, 1], padding=[(0, 0)] * 2)
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        y = L.cast(convolved(x, weights), t.FLOAT) * constant(scales, t.FLOAT) + constant(summand, t.FLOAT)
+        z = L.cast(L.clip(L.round_(y / 0.0625) + float(zero), float(low), float(high)), dtype)
+        return [convolved(z, same)]
+
+    function = trace("f", body, [TensorType(t.UINT8, (1, channels, 3, 13))])
+    program = Program.compile(function, target=host() if target == host().name else NAMED[target], threads=1)
+    feeds = [rng.integers(0, 256, (1, channels, 3, 13)).astype(np.uint8)]
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(program.run(feeds)[0], computed(function, feeds)[0])

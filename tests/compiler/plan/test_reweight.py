@@ -78,6 +78,8 @@ def test_other_weights_are_not_rewritten(monkeypatch: pytest.MonkeyPatch) -> Non
          np.array([1, 4], np.int64)),
         ("(float[4] x) => (float[4] y, float[2] z) <float[2] w = {1, 2}> { y = Neg(x) z = Identity(w) }", "w",
          np.array([3, 4], np.float32)),
+        ("(float[2] x) => (uint8[2] y) <float[2] w = {1, 2}, float s = {1}> { z = Mul(x, w) y = QuantizeLinear(z, s) }",
+         "w", np.array([1, np.nan], np.float32)),
     ],
 )  # fmt: skip
 def test_what_was_looked_at_makes_another_program(graph: str, weight: str, new: np.ndarray) -> None:

@@ -131,6 +131,23 @@ def test_the_third_weights_are_not_traced(name: str, monkeypatch: pytest.MonkeyP
         second = third
 
 
+def test_weights_of_code_that_quantizes_keep_their_magnitude_class() -> None:
+    text = "<float[2] w = {1, 2}, float s = {0.5}> { t = Mul(x, w) y = QuantizeLinear(t, s) }"
+    model, feeds = parsed(f"net (float[2] x) => (uint8[2] y) {text}"), {"x": np.array([3, 4], np.float32)}
+
+    def other(array: list[float]) -> Any:
+        return with_weights(model, lambda name, old: np.array(array, np.float32) if name == "w" else old)
+
+    native: NativeModel | None = NativeModel.compiled(model)
+    for array in ([3, 4], [5, 6], [7, 8]):
+        assert native is not None
+        native = native.reweighted(other(array))
+    assert native is not None
+    np.testing.assert_array_equal(run(native, feeds)[0], [42, 64])
+    assert native.reweighted(other([1, 1e6])) is None
+    assert native.reweighted(other([1, np.inf])) is None
+
+
 def test_one_of_several_weights_is_replaced() -> None:
     model, feeds = filled("products")
     native = NativeModel.compiled(model).reweighted(with_weights(model, drawn))

@@ -64,6 +64,7 @@ class Reader:
         lanes: Number of lanes of a vector.
         memory: Returns the buffer of a value, or None for values without one.
         fault: Returns a pointer to the program's fault flag, for primitives with faults.
+        computes: Returns True for the values that the kernel does not read from memory.
         mask: The lanes that exist; None for all.
         row: The row of the current block; 0 outside of blocks.
         on_gather: Called with each gather and the position of its indices, when a trial collects gathers.
@@ -75,6 +76,7 @@ class Reader:
     lanes: int
     memory: Callable[[Value], Memory | None]
     fault: Callable[[], str]
+    computes: Callable[[Value], bool] = lambda value: False
     mask: str | None = None
     row: int = 0
     on_gather: Callable[[Value, Position], None] | None = None
@@ -233,7 +235,7 @@ class Reader:
     def _requantization(self, value: Value) -> Codes | None:
         """Return the requantization that computes a value, if the processor has the instructions."""
         if value not in self._requantizations:
-            codes = plain_codes(value) if packs(self.kernel.target) else None
+            codes = plain_codes(value, self.computes) if packs(self.kernel.target) else None
             self._requantizations[value] = codes
         return self._requantizations[value]
 

@@ -7,12 +7,14 @@ instruction rounds, the packing instruction clamps, and packing four vectors tak
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sardonyx.compiler.analysis.code_tables import CodeTable, code_table
+from sardonyx.compiler.analysis.magnitudes import largest_magnitude
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_splat
 from sardonyx.compiler.codegen.exact_division import Quotient, quotient
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
@@ -35,6 +37,12 @@ _PACK_BYTES = {
 }  # fmt: skip
 """Instructions that join two vectors with saturation, to 16 bits by lanes, to 8 bits by lanes and sign."""
 
+_LARGEST_WHOLE = float(1 << 30)
+"""Bound below which the nearest integer of a float has 32 bits."""
+
+Computes = Callable[[Value], bool]
+"""True for the values that a kernel computes, False for those that the kernel reads from memory."""
+
 _CODES = (t.UINT8, t.INT8)
 _LIMITS = {t.UINT8: (0, 255), t.INT8: (-128, 127), t.INT16: (-(1 << 15), (1 << 15) - 1)}
 
@@ -53,6 +61,8 @@ class Codes:
         none: The integer for NaN.
         first: A requantization whose units are multiplied by ``factor`` in place of ``source``; None for ``source``.
         factor: Units of this requantization in a unit of ``first``.
+        largest: A bound of the magnitude of the numbers that are rounded, which are never NaN; infinity if there is
+            none.
     """
 
     source: Value
@@ -64,6 +74,12 @@ class Codes:
     none: int = 0
     first: Codes | None = None
     factor: float = 1.0
+    largest: float = math.inf
+
+    @property
+    def is_limited_packed(self) -> bool:
+        """True if :meth:`store` applies the limits: the source fits 32 bits. 0 is then inside of the limits."""
+        return self.largest < _LARGEST_WHOLE and self.low <= 0 <= self.high
 
     @functools.cached_property
     def quotient(self) -> Quotient | None:
@@ -106,6 +122,8 @@ class Codes:
             x: The elements of :attr:`dividend`.
         """
         x = self._units(x)
+        if self.is_limited_packed:
+            return Vector(x.emitter, self._nearest(x), "i32", x.lanes)
         least = _LIMITS[self.dtype][0]
         low = float(self.low - self.zero)
         if self.low == self.none != least:
@@ -113,13 +131,18 @@ class Codes:
             x = (x > low).where(x, low)
         elif self.low != least:
             x = x.above(low)
-        x, e = x.below(self.high - self.zero), x.emitter
+        x = x.below(self.high - self.zero)
+        whole = Vector(x.emitter, self._nearest(x), "i32", x.lanes)
+        # The processor converts NaN to the least integer, too.
+        return whole if self.none in (least, self.low) else (~x.is_nan()).where(whole, self.none - self.zero)
+
+    @staticmethod
+    def _nearest(x: Vector) -> str:
+        """Return the nearest 32-bit integers."""
         wide, operands = vector(x.lanes, "i32"), [(x.type, x.name)]
         if x.lanes == 16:
             operands += [(wide, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
-        whole = Vector(e, e.call(wide, _ROUND[x.lanes], operands), "i32", x.lanes)
-        # The processor converts NaN to the least integer, too.
-        return whole if self.none in (least, self.low) else (~x.is_nan()).where(whole, self.none - self.zero)
+        return x.emitter.call(wide, _ROUND[x.lanes], operands)
 
     def numbers(self, x: Vector) -> Vector:
         """Return the integers as floats, from the elements of :attr:`dividend`; NaN becomes :attr:`none`.
@@ -130,6 +153,8 @@ class Codes:
         if self.zero:
             whole = whole + float(self.zero)
         low, high = float(self.low), float(self.high)
+        if self.largest < math.inf:
+            return whole.above(low).below(high)
         if self.low != self.none:
             return (~whole.is_nan()).where(whole.above(low).below(high), float(self.none))
         return (whole > low).where(whole, low).below(high)
@@ -163,8 +188,9 @@ class Codes:
 
         def pair(first: int, second: int) -> str:
             vectors = [whole[min(i, len(whole) - 1)] for i in (first, second)]
-            packed = e.call(words, _PACK_WORDS[lanes], [(wide, name) for name in vectors])
-            return Vector(e, packed, "i16", 2 * lanes).call("sadd.sat", self.zero).name if self.zero else packed
+            packed = Vector(e, e.call(words, _PACK_WORDS[lanes], [(wide, name) for name in vectors]), "i16", 2 * lanes)
+            packed = packed.call("sadd.sat", self.zero) if self.zero else packed
+            return self._within(packed, *_LIMITS[t.INT16]).name if self.dtype == t.INT16 else packed.name
 
         def write(parts: str, element: str, width: int, written: int) -> None:
             # Packing works within 128 bits: each 128 bits of the register hold a part of every vector.
@@ -190,7 +216,16 @@ class Codes:
         low = pair(0, 1)
         high = pair(2, 3) if len(whole) > 2 else low
         joined = e.call(bytes, _PACK_BYTES[lanes, self.dtype == t.INT8], [(words, low), (words, high)])
-        write(e.let(f"bitcast {bytes} {joined} to {wide}"), "i32", 4, 0)
+        limited = self._within(Vector(e, joined, "i8", 4 * lanes), *_LIMITS[self.dtype])
+        write(e.let(f"bitcast {bytes} {limited.name} to {wide}"), "i32", 4, 0)
+
+    def _within(self, packed: Vector, least: int, greatest: int) -> Vector:
+        """Apply the limits to packed integers, but for those of the type."""
+        if not self.is_limited_packed:
+            return packed
+        sign = "u" if self.dtype == t.UINT8 else "s"
+        packed = packed.call(f"{sign}max", self.low) if self.low > least else packed
+        return packed.call(f"{sign}min", self.high) if self.high < greatest else packed
 
 
 def packs(target: Target) -> bool:
@@ -198,26 +233,26 @@ def packs(target: Target) -> bool:
     return target.triple.startswith("x86_64") and target.lanes(32) in _ROUND
 
 
-def codes(value: Value, inside: Collection[Value]) -> Codes | None:
+def codes(value: Value, inside: Collection[Value], computes: Computes) -> Codes | None:
     """Return the requantization that computes a value, or None.
 
     The result is None unless the value is a requantization of which ``inside`` computes the rounding. An int16 value
-    may be 8-bit integers less a number.
+    may be 8-bit integers less a number. ``computes`` returns True for the values that the kernel does not read.
     """
     signed = _signed_source(value)
     if signed is not None:
-        result = codes(signed, inside)
+        result = codes(signed, inside, computes)
         return result and result.moved(128, t.UINT8)
     if dtype_of(value) == t.INT16:
         number, wide = _with_number("sub", value) if value.op == "sub" else (0, value)
         source = wide.operands[0] if wide.op == "convert" else wide
-        result = codes(source, inside) if number is not None and dtype_of(source) in _CODES else None
+        result = codes(source, inside, computes) if number is not None and dtype_of(source) in _CODES else None
         return result and result.moved(-number, t.INT16) if number is not None else None
-    result = plain_codes(value)
+    result = plain_codes(value, computes)
     if result is None or result.rounding not in inside:
         return None
     table = code_table(value)
-    first = codes(table.source, inside) if table is not None else None
+    first = codes(table.source, inside, computes) if table is not None else None
     return result if table is None or first is None else _after(first, result, table) or result
 
 
@@ -241,7 +276,10 @@ def _after(first: Codes, second: Codes, table: CodeTable) -> Codes | None:
         rounded = np.round(units * np.float32(factor)) + second.zero
         if np.array_equal(np.clip(rounded, low, high), results):
             none = of_bytes[first.none]
-            return replace(second, low=low, high=high, none=none, first=first, factor=float(np.float32(factor)))
+            largest = (first.largest + 1) * abs(factor) * 2
+            return replace(
+                second, low=low, high=high, none=none, first=first, factor=float(np.float32(factor)), largest=largest
+            )
     return None
 
 
@@ -272,9 +310,10 @@ def quantization(x: Value, dtype: DType) -> Codes | None:
     return Codes(inner.operands[0], inner, zero, low, high, dtype)
 
 
-def plain_codes(value: Value) -> Codes | None:
-    """Return the requantization that computes a value of 8 bits; None for other values."""
-    return quantization(value.operands[0], dtype_of(value)) if value.op == "convert" else None
+def plain_codes(value: Value, computes: Computes) -> Codes | None:
+    """Return the requantization that computes a value of 8 bits, in a kernel; None for other values."""
+    result = quantization(value.operands[0], dtype_of(value)) if value.op == "convert" else None
+    return result and replace(result, largest=largest_magnitude(result.source, computes))
 
 
 def _signed_source(value: Value) -> Value | None:

@@ -2,9 +2,9 @@
 
 The canonical form of a group is the graph that its kernels compute, with all facts on which emission depends: types,
 parameters, layouts, values in memory, schedules chosen by fusion, the elements of integer constants and those of
-constants of equal elements. Values are numbered in the order of a walk from the group's roots, so that the values of
-two groups of one form correspond. Elements of other constants are not part of the form: only :class:`.Prepared` may
-read them.
+constants of equal elements, and in groups that quantize the magnitude classes of other constants. Values are numbered
+in the order of a walk from the group's roots, so that the values of two groups of one form correspond. Elements of
+other constants are not part of the form: only :class:`.Prepared` may read them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sardonyx.compiler.analysis.magnitudes import magnitude_class, quantizes
 from sardonyx.compiler.analysis.primitive_traits import is_splat
 from sardonyx.compiler.lower.context import FunctionContext
 from sardonyx.compiler.schedule.groups import Group
@@ -45,6 +46,7 @@ def canonical_form(context: FunctionContext, group: Group) -> CanonicalForm | No
     """Return the canonical form of a group; None if emission depends on more than a form holds."""
     numbers: dict[Value, int] = {}
     entries: list[Hashable] = []
+    limited = quantizes(group.members)
     ends = [*group.roots, *([] if group.anchor is None else [group.anchor])]
     waiting = [*reversed(ends), *([] if context.iteration is None else [context.iteration])]
     try:
@@ -59,7 +61,12 @@ def canonical_form(context: FunctionContext, group: Group) -> CanonicalForm | No
             waiting.pop()
             if value not in numbers:
                 numbers[value] = len(numbers)
-                operation = (value.op, value.type, _parameters(value, is_read), tuple(numbers[x] for x in operands))
+                operation = (
+                    value.op,
+                    value.type,
+                    _parameters(value, is_read, limited),
+                    tuple(numbers[x] for x in operands),
+                )
                 entries.append((operation, value in group.members, *_facts(context, value)))
     except _Other:
         return None
@@ -73,20 +80,22 @@ def canonical_form(context: FunctionContext, group: Group) -> CanonicalForm | No
     return CanonicalForm(key, tuple(numbers))
 
 
-def _parameters(value: Value, is_read: bool) -> Hashable:
+def _parameters(value: Value, is_read: bool, limited: bool) -> Hashable:
     """Return the parameters on which emission depends; of a value that is read from memory, only elements."""
     if value.is_constant:
-        return _elements(value)
+        return _elements(value, limited)
     return None if is_read else tuple((name, _plain(value.params[name])) for name in sorted(value.params))
 
 
-def _elements(value: Value) -> Hashable:
+def _elements(value: Value, limited: bool) -> Hashable:
     array = value.known
     if not isinstance(array, np.ndarray) or array.dtype == object:
         raise _Other
     if is_splat(value):
         return array.ravel()[:1].tobytes()
-    return None if array.dtype.kind == "f" or _is_table(value) else array.tobytes()
+    if array.dtype.kind == "f" or _is_table(value):
+        return magnitude_class(value) if limited else None
+    return array.tobytes()
 
 
 def _is_table(constant: Value) -> bool:

@@ -120,7 +120,9 @@ class KernelWriter:
         self.fusion_choice: Choice[Any] | None = None
         self._buffers: dict[Buffer, str] = {}
         self._memories: dict[Value, Memory | None] = {}
-        self.reader = Reader(self.kernel, lanes or context.target.lanes(32), self.memory, lambda: self.pointer(FAULT))
+        self.reader = Reader(
+            self.kernel, lanes or context.target.lanes(32), self.memory, lambda: self.pointer(FAULT), self.computes
+        )
 
     def pointer(self, buffer: Buffer) -> str:
         """Return the kernel argument for a buffer."""
@@ -128,11 +130,14 @@ class KernelWriter:
             self._buffers[buffer] = self.kernel.buffer(shared=buffer in self.context.in_place)
         return self._buffers[buffer]
 
+    def computes(self, value: Value) -> bool:
+        """Return True unless a value is in memory before the kernel runs."""
+        return value in self.group.members or not self.context.in_memory(value)
+
     def memory(self, value: Value) -> Memory | None:
         """Return the memory of a value if in memory before the kernel runs; otherwise None."""
         if value not in self._memories:
-            absent = value in self.group.members or not self.context.in_memory(value)
-            self._memories[value] = None if absent else self.located(value)
+            self._memories[value] = None if self.computes(value) else self.located(value)
         return self._memories[value]
 
     def located(self, value: Value) -> Memory:

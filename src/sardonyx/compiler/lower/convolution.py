@@ -273,7 +273,8 @@ class ImageKernel:
             member for member in w.group.members
             if member.op == "convert" and member.operands[0] is result and dtype_of(member) == result_type
         ]  # fmt: skip
-        codes = requantize.codes(root, w.group.members) if requantize.packs(self.target) and memory.block else None
+        packs = requantize.packs(self.target) and memory.block
+        codes = requantize.codes(root, w.group.members, w.computes) if packs else None
 
         def epilogue(at: tuple[Index, ...], vector: str, mask: str | None) -> None:
             batch, channel, *along = at

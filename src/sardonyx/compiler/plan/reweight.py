@@ -1,7 +1,8 @@
 """Reweighting: reuse compiled code for a function with other weights.
 
 Two functions that differ only in the elements of constants have the same kernels, unless the compiler has read one of
-these elements: a constant with a single repeated element is part of the code, and integers may be indices or sizes.
+these elements: a constant with a single repeated element is part of the code, integers may be indices or sizes, and
+code that quantizes depends on the magnitude classes of constants.
 Otherwise only the prepared constants are computed again.
 """
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
+from sardonyx.compiler.analysis.magnitudes import magnitude_class, quantizes
 from sardonyx.compiler.analysis.primitive_traits import is_splat
 from sardonyx.compiler.lower.launch import Prepared
 from sardonyx.core.eval.interpreter import compute
@@ -102,13 +104,17 @@ def rebuild_constants(
 def changed_constants(substitution: Substitution, before: Substitution) -> set[Value] | None:
     """Return the constants with other elements; None if one of them may be part of the code."""
     changed = set()
-    for value in {**before, **substitution}:
+    values = {**before, **substitution}
+    limited = quantizes(values)
+    for value in values:
         if not value.is_constant:
             continue
         was, now = before.get(value, value), substitution.get(value, value)
         if now is was or _has_same_elements(was, now):
             continue
         if not is_weight(value) or is_splat(value) or is_splat(now):
+            return None
+        if limited and magnitude_class(was) != magnitude_class(now):
             return None
         changed.add(value)
     return changed

@@ -14,6 +14,7 @@ import numpy as np
 
 from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.magnitudes import magnitude_class, quantizes
 from sardonyx.compiler.analysis.primitive_traits import is_splat
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS
 from sardonyx.compiler.executor.thread_pool import Pool
@@ -65,6 +66,7 @@ class WeightPlan:
         origins: The origin of each constant that may change.
         readers: Prepared constants by the constants that may change and that they depend on.
         changed: See the attribute.
+        classes: The magnitude classes of constants on which code may depend.
 
     Attributes:
         weights: Indices of the weights that may change.
@@ -72,9 +74,13 @@ class WeightPlan:
     """
 
     def __init__(
-        self, origins: Mapping[Value, Origin], readers: Mapping[Any, Sequence[Value]], changed: frozenset[int]
+        self,
+        origins: Mapping[Value, Origin],
+        readers: Mapping[Any, Sequence[Value]],
+        changed: frozenset[int],
+        classes: Mapping[Value, float | None],
     ) -> None:
-        self._origins, self._readers = origins, readers
+        self._origins, self._readers, self._classes = origins, readers, classes
         self._packings: dict[Any, Packing | TransformedPacking | None] = {}
         self.weights = frozenset(origin.weight for origin in origins.values())
         self.changed = changed
@@ -121,7 +127,10 @@ class WeightPlan:
                 return None
             if read:
                 readers[key] = read
-        return cls(origins, readers, frozenset(origins[value].weight for value in changed))
+        current = {value: compiled.substitution.get(value, value) for value in origins}
+        limited = quantizes(compiled.substitution)
+        classes = {value: magnitude_class(now) for value, now in current.items()} if limited else {}
+        return cls(origins, readers, frozenset(origins[value].weight for value in changed), classes)
 
     def apply(
         self, compiled: CompiledFunction, weights: Mapping[int, np.ndarray], pool: Pool
@@ -139,7 +148,7 @@ class WeightPlan:
             if weight is None:
                 continue
             now = constant(origin.view(weight, value.known.shape), value.type.dtype)  # type: ignore[union-attr]
-            if is_splat(now):
+            if is_splat(now) or (value in self._classes and magnitude_class(now) != self._classes[value]):
                 return None
             constants[value] = now
         substitution: Substitution = {
