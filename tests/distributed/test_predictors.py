@@ -99,12 +99,19 @@ def test_columns_of_objects_and_empty_batches_are_read(image: Image) -> None:
     column[:] = list(ROWS)
     np.testing.assert_allclose(Predictor(image)({"x": column})["y"], expected(), rtol=1e-5, atol=1e-6)
     assert Predictor(image)({"x": column[:0]})["y"].shape == (0, 64)
+    for values in (["a"] * 40, np.array(["a"] * 40, object)):
+        with pytest.raises(FeedError, match="x: the column cannot be read as float32"):
+            Predictor(image)({"x": values})
 
 
-def test_dask_maps_partitions_of_a_data_frame(image: Image) -> None:
+def test_dask_maps_partitions_of_a_data_frame(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
     dask = pytest.importorskip("dask.dataframe", reason="dask.dataframe is not installed (extra: dask)")
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
-    frame = dask.from_pandas(pandas.DataFrame({"rows": list(ROWS), "label": np.arange(40)}, index=np.arange(40) * 2), 3)
+    table = pandas.DataFrame({"rows": list(ROWS), "label": np.arange(40)}, index=np.arange(40) * 2)
+    with pytest.raises(FeedError, match=r"rows: the column holds texts.*convert-string"):
+        map_partitions(dask.from_pandas(table, 3), image, columns={"x": "rows"})
+    monkeypatch.setitem(pytest.importorskip("dask.config").config, "dataframe", {"convert-string": False})
+    frame = dask.from_pandas(table, 3)
     result = map_partitions(frame, image, columns={"x": "rows"})
     assert list(result.columns) == ["rows", "label", "y", "t1"]
     computed = result.compute(scheduler="synchronous")
@@ -124,3 +131,15 @@ def test_a_data_frame_of_scalars_gets_scalars() -> None:
     result = map_partitions(frame[frame["a"] > 6], model)  # The first partition is empty.
     assert result["sum"].dtype == np.float32
     assert result.compute(scheduler="synchronous")["sum"].tolist() == [14, 16, 18]
+
+
+def test_a_data_frame_of_texts_feeds_texts() -> None:
+    dask = pytest.importorskip("dask.dataframe", reason="dask.dataframe is not installed (extra: dask)")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 20]> net (string[N] a, string[N] b) => (string[N] c)'
+        " { c = StringConcat(a, b) }"
+    )
+    frame = dask.from_pandas(pandas.DataFrame({"a": ["x", "y", "z"], "b": ["1", "2", "3"]}), 2)
+    result = map_partitions(frame, model).compute(scheduler="synchronous")
+    assert result["c"].tolist() == ["x1", "y2", "z3"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,20 @@ from tests.distributed.networks import layers
 X = np.ones((2, 64), np.float32)
 
 
-class Request:
-    """A request of HTTP, as Starlette passes it."""
+class Request(Mapping[str, Any]):
+    """A request of HTTP, as Starlette passes it: also a mapping of what the connection is."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
+
+    def __getitem__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
 
     async def json(self) -> Any:
         return json.loads(self._body)

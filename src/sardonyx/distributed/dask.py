@@ -11,7 +11,7 @@ import numpy as np
 from sardonyx.base.extras import require
 from sardonyx.distributed.image import Image
 from sardonyx.distributed.predictor import Predictor
-from sardonyx.errors import OptionError
+from sardonyx.errors import FeedError, OptionError
 from sardonyx.model.load import Loadable
 
 
@@ -57,7 +57,7 @@ def map_partitions(frame: Any, model: Loadable | Image, *, columns: Mapping[str,
 
     Raises:
         MissingDependencyError: Dask's data frames are not installed.
-        FeedError: A column is missing.
+        FeedError: A column is missing, or holds texts.
     """
     require("dask.dataframe", "dask", "Dask")
     import pandas as pd
@@ -65,6 +65,12 @@ def map_partitions(frame: Any, model: Loadable | Image, *, columns: Mapping[str,
     image = model if isinstance(model, Image) else Image.compile(model)
     predictor = _predictor(image, _items(columns))
     predictor.require_columns(frame.columns)
+    for column in predictor.numeric_columns:
+        if isinstance(frame.dtypes[column], pd.StringDtype):
+            raise FeedError(
+                "the column holds texts, the input numbers.", where=column,
+                remedy='Dask turns arrays into texts: set its option "dataframe.convert-string" to False.',
+            )  # fmt: skip
     added = {name: pd.Series([], dtype=dtype or object) for name, dtype in predictor.column_types().items()}
     return frame.map_partitions(_apply_to_frame, image, _items(columns), meta=frame._meta.assign(**added))
 

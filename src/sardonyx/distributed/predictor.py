@@ -14,6 +14,9 @@ from sardonyx.runtime.session import Session
 _NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16"
 _TYPES = {name: np.dtype(name) for name in _NAMES.split()} | {"float": np.dtype("f4"), "double": np.dtype("f8")}
 
+_SHOWN = 200
+"""Characters of another library's message that are repeated."""
+
 
 class Predictor:
     """A function of batches: columns by name in, the columns of the outputs added.
@@ -48,6 +51,11 @@ class Predictor:
         """The columns that are read, in the order of the inputs."""
         return list(self._columns.values())
 
+    @property
+    def numeric_columns(self) -> list[str]:
+        """The columns of inputs whose elements are numbers."""
+        return [column for name, column in self._columns.items() if self._types[name] is not None]
+
     def column_types(self) -> dict[str, np.dtype[Any] | None]:
         """Return the element type of each output of shape ``[rows]``, and None for outputs of other ranks."""
         infos = {info.name: info for info in self._session.get_outputs()}
@@ -81,9 +89,13 @@ class Predictor:
         """Return the rows of a column as one array; the rows of a column of objects are arrays or lists."""
         if len(values) == 0:
             return np.zeros((0, *self._sizes[name]), self._types[name])
-        if getattr(getattr(values, "dtype", None), "kind", "") == "O":
-            values = [np.asarray(row, self._types[name]) for row in values]
-        return np.asarray(values, self._types[name])
+        is_of_objects = getattr(getattr(values, "dtype", None), "kind", "") == "O"
+        try:
+            rows = [np.asarray(row, self._types[name]) for row in values] if is_of_objects else values
+            return np.asarray(rows, self._types[name])
+        except (TypeError, ValueError) as error:
+            shown = str(error)[:_SHOWN]
+            raise FeedError(f"the column cannot be read as {self._types[name]}: {shown}.", where=name) from error
 
     def predict(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs for the inputs, by input name; arrays, or lists of rows of several sizes."""

@@ -123,7 +123,7 @@ class Replica:
 
         A call raises as :meth:`answer`; an HTTP request that is malformed is answered 400, with ``{"error": text}``.
         """
-        if isinstance(request, Mapping):
+        if isinstance(request, dict):  # A request of HTTP is a mapping too.
             return self.answer(request)
         try:
             return self.answer(await request.json())
