@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from sardonyx.errors import MissingDependencyError
+from sardonyx.errors import MissingDependencyError, OptionError
 
 
 class Training(Protocol):
@@ -47,6 +47,31 @@ Callback = Callable[[Moment], Literal["stop"] | None]
 """Called after each epoch; ``"stop"`` ends the training."""
 
 
+def require_metric(metric: str, names: Collection[str]) -> None:
+    """Check that a history has a metric.
+
+    Raises:
+        OptionError: The history has no such metric.
+    """
+    if metric not in names:
+        raise OptionError(
+            f"the history has no metric {metric!r}, expected one of {', '.join(names)}.",
+            where="metric",
+            remedy="Give `validation=` and `metrics=`, or watch another metric.",
+        )
+
+
+def _score(moment: Moment, metric: str, higher: bool) -> float:
+    """Return the value of a metric so that smaller is better.
+
+    Raises:
+        OptionError: The history has no such metric.
+    """
+    require_metric(metric, moment.row)
+    value = moment.row[metric]
+    return -value if higher else value
+
+
 class EarlyStopping:
     """Stop when a metric has not improved for some epochs, and restore the best parameters.
 
@@ -55,6 +80,9 @@ class EarlyStopping:
         patience: Epochs without improvement.
         higher: If True, higher is better.
         restore: If True, the parameters of the best epoch are restored.
+
+    Raises:
+        OptionError: The history has no such metric.
     """
 
     def __init__(
@@ -66,8 +94,7 @@ class EarlyStopping:
 
     def __call__(self, moment: Moment) -> Literal["stop"] | None:
         """Compare the epoch with the best one."""
-        value = moment.row.get(self.metric, math.nan)
-        score = -value if self.higher else value
+        score = _score(moment, self.metric, self.higher)
         if score < self._best:
             self._best, self._waited = score, 0
             self._state = moment.trainer.state() if self.restore else None
@@ -87,6 +114,9 @@ class SaveBest:
         path: The file.
         metric: The name in the history.
         higher: If True, higher is better.
+
+    Raises:
+        OptionError: The history has no such metric.
     """
 
     def __init__(self, path: str | os.PathLike[str], metric: str = "validation_loss", *, higher: bool = False) -> None:
@@ -95,8 +125,7 @@ class SaveBest:
 
     def __call__(self, moment: Moment) -> None:
         """Save the model if the epoch is the best one."""
-        value = moment.row.get(self.metric, math.nan)
-        score = -value if self.higher else value
+        score = _score(moment, self.metric, self.higher)
         if score < self._best:
             self._best = score
             moment.trainer.save(self.path)

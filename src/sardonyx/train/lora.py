@@ -17,6 +17,7 @@ from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.names import Names, node_names, value_names
 from sardonyx.runtime.session import Session
+from sardonyx.train.option_checks import option, require_options
 from sardonyx.train.parameters import find_parameters, fixed_shape, select_parameters
 from sardonyx.train.safetensors_files import safetensors_module
 from sardonyx.train.trainable_models import trainable_form
@@ -35,14 +36,16 @@ class LoRA:
         dora: If True, the lengths of the output channels are trained apart from the directions.
     """
 
-    rank: int = 8
-    alpha: float | None = None
+    rank: int = option(8, least=1)
+    alpha: float | None = option(None, kind=float, above=0)
     targets: str | tuple[str, ...] = "*"
     dora: bool = False
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise OptionError(f"expected a rank of at least 1, got {self.rank}.", where="rank")
+        require_options(self, besides=["targets"])
+        targets = (self.targets,) if isinstance(self.targets, str) else self.targets
+        if not isinstance(targets, Sequence) or not all(isinstance(target, str) for target in targets):
+            raise OptionError(f"expected patterns of names, got {self.targets!r}.", where="targets")
 
     @property
     def scale(self) -> float:

@@ -1,15 +1,17 @@
-"""Checks of options that are numbers."""
+"""Checks of options: numbers, counts, and the fields of classes of options."""
 
 from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Collection
+from dataclasses import field, fields
 from typing import Any
 
 from sardonyx.errors import OptionError
 
 
-def require_count(value: Any, where: str, *, least: int = 1, limit: int | None = None) -> None:
+def require_count(value: Any, where: str, *, least: float = 1, limit: int | None = None) -> None:
     """Check that an option is an integer.
 
     Args:
@@ -24,10 +26,19 @@ def require_count(value: Any, where: str, *, least: int = 1, limit: int | None =
     is_count = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_count or value < least or (limit is not None and value >= limit):
         most = "" if limit is None else f" and below {limit:,}"
-        raise OptionError(f"expected an integer of at least {least}{most}, got {value!r}.", where=where)
+        lowest = f" of at least {least}" if math.isfinite(least) else ""
+        raise OptionError(f"expected an integer{lowest}{most}, got {value!r}.", where=where)
 
 
-def require_number(value: Any, where: str, *, above: float | None = None, least: float | None = None) -> None:
+def require_number(
+    value: Any,
+    where: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> None:
     """Check that an option is a finite number.
 
     Args:
@@ -35,12 +46,59 @@ def require_number(value: Any, where: str, *, above: float | None = None, least:
         where: Its name.
         above: A number that the option must exceed; None for none.
         least: The smallest permitted number; None for none.
+        most: The largest permitted number; None for none.
+        below: A number that must exceed the option; None for none.
 
     Raises:
         OptionError: The option is of another type, or out of range.
     """
     number = math.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
-    if math.isfinite(number) and (above is None or number > above) and (least is None or number >= least):
+    if (
+        math.isfinite(number)
+        and (above is None or number > above)
+        and (least is None or number >= least)
+        and (most is None or number <= most)
+        and (below is None or number < below)
+    ):
         return
-    bound = f" above {above:g}" if above is not None else f" of at least {least:g}" if least is not None else ""
-    raise OptionError(f"expected a number{bound}, got {value!r}.", where=where)
+    limits = {"above": above, "of at least": least, "of at most": most, "below": below}
+    bounds = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+    raise OptionError(f"expected a number{bounds and ' ' + bounds}, got {value!r}.", where=where)
+
+
+def option(default: Any, *, kind: type | None = None, **limits: float) -> Any:
+    """Return a field of a dataclass of options, which :func:`require_options` checks.
+
+    Args:
+        default: The default.
+        kind: The type of values; that of the default by default. A default of None permits None.
+        limits: Limits of :func:`require_number`, or of :func:`require_count` for integers.
+    """
+    return field(default=default, metadata={"kind": kind or type(default), "limits": limits})
+
+
+def require_options(options: Any, besides: Collection[str] = ()) -> None:
+    """Check the fields of a dataclass whose types are numbers, texts and flags.
+
+    A field without :func:`option` is checked by the type of its default; fields of other types are left out.
+
+    Args:
+        options: The dataclass.
+        besides: Names of further fields to leave out.
+
+    Raises:
+        OptionError: A field is of another type, or out of range.
+    """
+    for one in fields(options):
+        value, kind = getattr(options, one.name), one.metadata.get("kind", type(one.default))
+        if one.name in besides or (value is None and one.default is None):
+            continue
+        limits = one.metadata.get("limits", {})
+        if kind is float:
+            require_number(value, one.name, **limits)
+        elif kind is int:
+            require_count(value, one.name, **({"least": -math.inf} | limits))
+        elif kind is bool and not isinstance(value, bool):
+            raise OptionError(f"expected True or False, got {value!r}.", where=one.name)
+        elif kind is str and not isinstance(value, str):
+            raise OptionError(f"expected a text, got {value!r}.", where=one.name)

@@ -13,6 +13,7 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.core.language import Tensor
 from sardonyx.errors import MissingDependencyError, OptionError
 from sardonyx.ops.definitions.counted_dropout import random_bits
+from sardonyx.train.option_checks import option, require_options
 
 _FIRST_STREAM = 1 << 16
 """Streams of random numbers below are those of dropout."""
@@ -31,14 +32,11 @@ class Privacy:
         noise: Standard deviation of the noise on the sum of clipped gradients, in units of ``clip``.
     """
 
-    clip: float = 1.0
-    noise: float = 1.0
+    clip: float = option(1.0, above=0)
+    noise: float = option(1.0, least=0)
 
     def __post_init__(self) -> None:
-        if not self.clip > 0 or not math.isfinite(self.clip):
-            raise OptionError(f"expected a length above 0, got {self.clip}.", where="privacy, clip")
-        if not self.noise >= 0 or not math.isfinite(self.noise):
-            raise OptionError(f"expected a deviation of at least 0, got {self.noise}.", where="privacy, noise")
+        require_options(self)
 
     def epsilon(self, samples: int, batch_size: int, steps: int, delta: float = 1e-5) -> float:
         """Return epsilon of the (epsilon, delta) guarantee of some steps, by Rényi differential privacy.

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sardonyx.errors import OptionError
+from sardonyx.train.option_checks import option, require_count, require_options
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,10 @@ class Schedule:
         rate: The largest learning rate.
     """
 
-    rate: float = 1e-3
+    rate: float = option(1e-3, least=0)
 
     def __post_init__(self) -> None:
-        if not self.rate >= 0:
-            raise OptionError(f"expected a learning rate of at least 0, got {self.rate}.", where="rate")
+        require_options(self)
 
     def at(self, step: int, total: int | None = None) -> float:
         """Return the rate of a step.
@@ -53,7 +54,15 @@ class Steps(Schedule):
     """
 
     milestones: Sequence[int] = ()
-    factor: float = 0.1
+    factor: float = option(0.1, least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        milestones: Any = self.milestones
+        if isinstance(milestones, str) or not isinstance(milestones, Sequence):
+            raise OptionError(f"expected a sequence of steps, got {milestones!r}.", where="milestones")
+        for milestone in milestones:
+            require_count(milestone, "milestones", least=0)
 
     def at(self, step: int, total: int | None = None) -> float:
         return self.rate * self.factor ** sum(step > milestone for milestone in self.milestones)
@@ -69,9 +78,9 @@ class _Decay(Schedule):
         final: The last rate, as a share of the largest.
     """
 
-    steps: int | None = None
-    warmup: int = 0
-    final: float = 0.0
+    steps: int | None = option(None, kind=int, least=1)
+    warmup: int = option(0, least=0)
+    final: float = option(0.0, least=0)
 
     def at(self, step: int, total: int | None = None) -> float:
         if step <= self.warmup:
@@ -107,10 +116,10 @@ class OneCycle(Schedule):
         final: The last rate is the first divided by this number.
     """
 
-    steps: int | None = None
-    rise: float = 0.3
-    initial: float = 25.0
-    final: float = 1e4
+    steps: int | None = option(None, kind=int, least=1)
+    rise: float = option(0.3, least=0, most=1)
+    initial: float = option(25.0, above=0)
+    final: float = option(1e4, above=0)
 
     def at(self, step: int, total: int | None = None) -> float:
         length = _length(self.steps or total)
@@ -134,11 +143,11 @@ class Plateau(Schedule):
         least: The least rate.
     """
 
-    factor: float = 0.1
-    patience: int = 2
+    factor: float = option(0.1, least=0)
+    patience: int = option(2, least=0)
     metric: str = "validation_loss"
     higher: bool = False
-    least: float = 0.0
+    least: float = option(0.0, least=0)
 
     def after(self, values: Sequence[float]) -> Plateau:
         """Return the schedule after these values of the metric; the rate is that of the next step."""

@@ -14,13 +14,14 @@ import numpy as np
 from sardonyx.base.signals import interrupted_after
 from sardonyx.errors import OptionError
 from sardonyx.train.batches import Batches, Data
-from sardonyx.train.callbacks import Callback, Moment
+from sardonyx.train.callbacks import Callback, EarlyStopping, Moment, SaveBest, require_metric
 from sardonyx.train.checkpoints import checkpoint_file, read_checkpoint, write_checkpoint
 from sardonyx.train.forward import LOSS
 from sardonyx.train.history import History
 from sardonyx.train.option_checks import require_count
 from sardonyx.train.progress import progress_line
 from sardonyx.train.results import Results
+from sardonyx.train.schedules import Plateau
 
 
 class Trainer(Results):
@@ -120,6 +121,7 @@ class Trainer(Results):
                 remedy=f"Give at least {self._position.epoch + 1}.",
             )
         batches = Batches(data, self.batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed)
+        self._require_watched(callbacks, validation is not None)
         file = None if checkpoint is None else checkpoint_file(checkpoint)
         if resume and file is None:
             raise OptionError("expected the folder of a checkpoint.", where="resume", remedy="Give `checkpoint=`.")
@@ -171,6 +173,21 @@ class Trainer(Results):
             self._apply_sums(total, None)
         if not self._position.batch:
             raise OptionError("expected at least one batch.", where="data")
+
+    def _require_watched(self, callbacks: Sequence[Callback], is_evaluated: bool) -> None:
+        """Check that the history will have the metrics that the schedule and the callbacks watch.
+
+        Raises:
+            OptionError: A metric is unknown.
+        """
+        rate = self.base_optimizer.rate
+        watched = [rate.metric] if isinstance(rate, Plateau) else []
+        watched += [one.metric for one in callbacks if isinstance(one, (EarlyStopping, SaveBest))]
+        names = ["epoch", LOSS, "rate", "seconds"]
+        if is_evaluated:
+            names += [f"validation_{name}" for name in (LOSS, *(metric.name for metric in self._metrics))]
+        for metric in watched:
+            require_metric(metric, names)
 
     def _row(self, began: float, total: int | None) -> dict[str, float]:
         position = self._position

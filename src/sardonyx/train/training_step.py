@@ -286,9 +286,13 @@ class TrainingStep:
             arguments.append(np.array((self._seed << 32) + step, np.int64))
         return arguments
 
+    @property
+    def base_optimizer(self) -> Optimizer:
+        """The optimizer of the update: the wrapped one of :class:`SAM`."""
+        return self._optimizer.base if isinstance(self._optimizer, SAM) else self._optimizer
+
     def _rate(self, total: int | None) -> float:
-        base = self._optimizer.base if isinstance(self._optimizer, SAM) else self._optimizer
-        rate = base.rate
+        rate = self.base_optimizer.rate
         if isinstance(rate, Plateau):
             watched = self.history.get(rate.metric, [])
             return rate.after(watched).rate

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import FeedError, OptionError
 from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, label_shape, mean_over, shape_of
+from sardonyx.train.option_checks import option, require_number
+
+_ROUNDING = 1e-3
+"""Rounding of probabilities in float16."""
 
 
 def class_axis(rank: int, axis: int | None) -> int:
@@ -52,15 +56,25 @@ class CrossEntropy(Loss):
     """
 
     undone: ClassVar[str] = "Softmax"
-    axis: int | None = None
-    label_smoothing: float = 0.0
+    axis: int | None = option(None, kind=int)
+    label_smoothing: float = option(0.0, least=0, most=1)
     ignore: int = -100
     class_weights: tuple[float, ...] | None = None
     soft: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weights: Any = self.class_weights
+        if weights is None:
+            return
+        if isinstance(weights, str) or not isinstance(weights, Iterable):
+            raise OptionError(f"expected a factor for each class, got {weights!r}.", where="class_weights")
+        factors = tuple(weights)
+        object.__setattr__(self, "class_weights", factors)
+        for weight in factors:
+            require_number(weight, "class_weights", least=0)
+
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
-        if not 0 <= self.label_smoothing <= 1:
-            raise OptionError(f"expected a share in [0, 1], got {self.label_smoothing}.", where="label_smoothing")
         logits = outputs[self.output_name(outputs)]
         shape = shape_of(logits)
         if not shape:
@@ -78,7 +92,9 @@ class CrossEntropy(Loss):
     def check(self, labels: Mapping[str, np.ndarray], outputs: OutputTypes) -> None:
         shape = shape_of(outputs[self.output_name(outputs)])
         classes = shape[class_axis(len(shape), self.axis)]
-        if not self.soft and isinstance(classes, int):
+        if self.soft:
+            check_shares(labels[self.label], self.label)
+        elif isinstance(classes, int):
             check_indices(labels[self.label], classes, self.ignore, self.label)
 
     def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
@@ -147,10 +163,13 @@ class BinaryCrossEntropy(Loss):
     """
 
     undone: ClassVar[str] = "Sigmoid"
-    positive_weight: float = 1.0
+    positive_weight: float = option(1.0, least=0)
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
         return same_shape(self, outputs)
+
+    def check(self, labels: Mapping[str, np.ndarray], outputs: OutputTypes) -> None:
+        check_shares(labels[self.label], self.label)
 
     def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
         x, y = pair(self, outputs, labels)
@@ -169,8 +188,8 @@ class Focal(Loss):
     """
 
     undone: ClassVar[str] = "Softmax"
-    gamma: float = 2.0
-    axis: int | None = None
+    gamma: float = option(2.0, least=0)
+    axis: int | None = option(None, kind=int)
     ignore: int = -100
 
     def _plain(self) -> CrossEntropy:
@@ -204,10 +223,13 @@ class KullbackLeibler(Loss):
     """
 
     undone: ClassVar[str] = "Softmax"
-    axis: int | None = None
+    axis: int | None = option(None, kind=int)
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
         return same_shape(self, outputs)
+
+    def check(self, labels: Mapping[str, np.ndarray], outputs: OutputTypes) -> None:
+        check_shares(labels[self.label], self.label)
 
     def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
         x, p = pair(self, outputs, labels)
@@ -228,19 +250,15 @@ class Distillation(Loss):
     """
 
     undone: ClassVar[str] = "Softmax"
-    temperature: float = 2.0
-    alpha: float = 0.5
+    temperature: float = option(2.0, above=0)
+    alpha: float = option(0.5, least=0, most=1)
     teacher: str = "teacher"
-    axis: int | None = None
+    axis: int | None = option(None, kind=int)
 
     def _plain(self) -> CrossEntropy:
         return CrossEntropy(self.output, self.label, self.axis)
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
-        if not self.temperature > 0:
-            raise OptionError(f"expected a temperature above 0, got {self.temperature}.", where="temperature")
-        if not 0 <= self.alpha <= 1:
-            raise OptionError(f"expected a share in [0, 1], got {self.alpha}.", where="alpha")
         logits = outputs[self.output_name(outputs)]
         types = {self.teacher: TensorType(logits.dtype, label_shape(shape_of(logits)))}
         return types if self.alpha == 1 else types | self._plain().labels(outputs)
@@ -261,6 +279,18 @@ class Distillation(Loss):
         hard = self._plain().terms(outputs, labels)
         share = soft.weight / hard.weight * (1 - self.alpha)
         return Terms(soft.total * self.alpha + hard.total * share, soft.weight)
+
+
+def check_shares(labels: np.ndarray, name: str) -> None:
+    """Check labels that are probabilities; those that a computation rounds beyond 0 or 1 are permitted.
+
+    Raises:
+        FeedError: A label is outside of [0, 1].
+    """
+    wrong = ~((labels >= -_ROUNDING) & (labels <= 1 + _ROUNDING))
+    if wrong.any():
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise FeedError(f"expected labels from 0 to 1, got {labels[index]} at {list(index)}.", where=name)
 
 
 def softplus(x: Tensor) -> Tensor:

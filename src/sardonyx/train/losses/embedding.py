@@ -10,6 +10,7 @@ from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
 from sardonyx.train.losses.classification import pair, same_shape
 from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, label_shape, mean_over, shape_of
+from sardonyx.train.option_checks import option
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Triplet(Loss):
         negative: The name of the negative embeddings in a batch.
     """
 
-    margin: float = 1.0
+    margin: float = option(1.0, least=0)
     positive: str = "positive"
     negative: str = "negative"
 
@@ -54,11 +55,9 @@ class Contrastive(Loss):
         temperature: Divisor of the cosines.
     """
 
-    temperature: float = 0.07
+    temperature: float = option(0.07, above=0)
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
-        if not self.temperature > 0:
-            raise OptionError(f"expected a temperature above 0, got {self.temperature}.", where="temperature")
         if len(shape_of(outputs[self.output_name(outputs)])) != 2:
             raise OptionError("expected embeddings [batch, features].", where=self.output_name(outputs))
         return same_shape(self, outputs)

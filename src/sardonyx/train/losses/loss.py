@@ -16,6 +16,7 @@ from sardonyx.core.ir.graph import fresh_symbol
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
+from sardonyx.train.option_checks import option, require_options
 
 Outputs = Mapping[str, Tensor]
 OutputTypes = Mapping[str, TensorType]
@@ -43,9 +44,12 @@ class Loss(ABC):
         undone: The operator whose input is read if the output is its result; the loss computes the function itself.
     """
 
-    output: str | None = None
+    output: str | None = option(None, kind=str)
     label: str = "labels"
     undone: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        require_options(self)
 
     @abstractmethod
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:

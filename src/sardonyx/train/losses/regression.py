@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from sardonyx.core import language as L
 from sardonyx.core.ir.types import TensorType
-from sardonyx.errors import OptionError
-from sardonyx.train.losses.classification import pair, same_shape
+from sardonyx.train.losses.classification import check_shares, pair, same_shape
 from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, mean_over
+from sardonyx.train.option_checks import option
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,9 @@ class Huber(Loss):
         delta: The absolute difference at which the function becomes linear.
     """
 
-    delta: float = 1.0
+    delta: float = option(1.0, above=0)
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
-        if not self.delta > 0:
-            raise OptionError(f"expected a number above 0, got {self.delta}.", where="delta")
         return same_shape(self, outputs)
 
     def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
@@ -65,7 +66,7 @@ class Cosine(Loss):
         epsilon: Least product of the lengths.
     """
 
-    epsilon: float = 1e-8
+    epsilon: float = option(1e-8, least=0)
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
         return same_shape(self, outputs)
@@ -89,10 +90,13 @@ class Dice(Loss):
     """
 
     from_logits: bool = True
-    smooth: float = 1.0
+    smooth: float = option(1.0, least=0)
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
         return same_shape(self, outputs)
+
+    def check(self, labels: Mapping[str, np.ndarray], outputs: OutputTypes) -> None:
+        check_shares(labels[self.label], self.label)
 
     def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
         x, y = pair(self, outputs, labels)

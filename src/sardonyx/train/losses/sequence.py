@@ -15,6 +15,7 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import FeedError, OptionError
 from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, label_shape, mean_over, shape_of
+from sardonyx.train.option_checks import option
 
 _IMPOSSIBLE = -1e30
 """Logarithm of the probability of an impossible path; finite, so that gradients are."""
@@ -35,7 +36,7 @@ class CTC(Loss):
         input_lengths: The name of the numbers of steps in a batch.
     """
 
-    blank: int = 0
+    blank: int = option(0, least=0)
     time_first: bool = False
     label_lengths: str = "label_lengths"
     input_lengths: str = "input_lengths"

@@ -6,6 +6,7 @@ import math
 from typing import Any, Protocol
 
 from sardonyx.errors import MissingDependencyError, OptionError
+from sardonyx.train.option_checks import require_count, require_number
 
 
 class Detector(Protocol):
@@ -27,8 +28,9 @@ class PageHinkley:
     """
 
     def __init__(self, *, delta: float = 0.005, threshold: float = 50.0, warm_up: int = 30) -> None:
-        if threshold <= 0:
-            raise OptionError(f"expected a threshold above 0, got {threshold}.", where="threshold")
+        require_number(delta, "delta", least=0)
+        require_number(threshold, "threshold", above=0)
+        require_count(warm_up, "warm_up", least=0)
         self._delta, self._threshold, self._warm_up = delta, threshold, warm_up
         self.drift_detected = False
         self._reset()
@@ -56,6 +58,8 @@ class DDM:
     """
 
     def __init__(self, *, deviations: float = 3.0, warm_up: int = 30) -> None:
+        require_number(deviations, "deviations", above=0)
+        require_count(warm_up, "warm_up", least=0)
         self._deviations, self._warm_up = deviations, warm_up
         self.drift_detected = False
         self._reset()

@@ -11,6 +11,7 @@ import numpy as np
 
 from sardonyx.errors import OptionError
 from sardonyx.train.online.replay import Sample
+from sardonyx.train.option_checks import option, require_options
 
 Decision = Literal["publish", "wait", "undo"]
 
@@ -32,19 +33,16 @@ class Guard:
         confidence: The confidence of all tests together.
     """
 
-    every: int = 8
-    window: int = 256
-    least: int = 16
-    tolerance: float = 0.02
-    confidence: float = 0.95
+    every: int = option(8, least=2)
+    window: int = option(256, least=2)
+    least: int = option(16, least=2)
+    tolerance: float = option(0.02, least=0)
+    confidence: float = option(0.95, above=0, below=1)
 
     def __post_init__(self) -> None:
-        if self.every < 2:
-            raise OptionError(f"expected at least 2, got {self.every}.", where="guard, every")
-        if not 2 <= self.least <= self.window:
-            raise OptionError(f"expected 2 <= least <= window, got {self.least}, {self.window}.", where="guard")
-        if not 0 < self.confidence < 1:
-            raise OptionError(f"expected a confidence in (0, 1), got {self.confidence}.", where="guard, confidence")
+        require_options(self)
+        if self.least > self.window:
+            raise OptionError(f"expected least <= window, got {self.least}, {self.window}.", where="guard")
 
 
 class GuardState:

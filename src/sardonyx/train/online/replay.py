@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from sardonyx.errors import OptionError
+from sardonyx.train.option_checks import require_count
 
 Sample = dict[str, np.ndarray]
 """Arrays without an axis of samples, by name."""
@@ -25,8 +26,8 @@ class Replay:
     def __init__(
         self, capacity: int = 2048, *, policy: Literal["reservoir", "ring"] = "reservoir", seed: int = 0
     ) -> None:
-        if capacity < 1:
-            raise OptionError(f"expected at least 1 sample, got {capacity}.", where="replay")
+        require_count(capacity, "replay")
+        require_count(seed, "seed", least=0)
         if policy not in ("reservoir", "ring"):
             raise OptionError(f"expected 'reservoir' or 'ring', got {policy!r}.", where="replay")
         self._capacity, self._policy = capacity, policy

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sardonyx.core import language as L
 from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
-from sardonyx.errors import OptionError
-from sardonyx.train.optimizers.optimizer import Optimizer, Scalars, Slot, require_shares
+from sardonyx.train.optimizers.optimizer import Optimizer, Scalars, Slot
+from sardonyx.train.option_checks import option
 from sardonyx.train.schedules import Schedule
 
 
@@ -25,16 +25,10 @@ class Adam(Optimizer):
         amsgrad: If True, the largest mean of squares so far is used.
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    beta1: float = option(0.9, least=0, below=1)
+    beta2: float = option(0.999, least=0, below=1)
+    epsilon: float = option(1e-8, least=0)
     amsgrad: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_shares(beta1=self.beta1, beta2=self.beta2)
-        if not self.epsilon >= 0:
-            raise OptionError(f"expected a number of at least 0, got {self.epsilon}.", where="epsilon")
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         slots = (Slot("mean", shape), Slot("square", shape))
@@ -65,7 +59,7 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with decoupled weight decay, as ``torch.optim.AdamW``."""
 
-    weight_decay: float = 1e-2
+    weight_decay: float = option(1e-2, least=0)
 
     def update(self, p: Tensor, g: Tensor, state: Mapping[str, Tensor], s: Scalars) -> tuple[Tensor, dict[str, Tensor]]:
         return self._step(p * s["decay"] if self.weight_decay else p, g, state, s)
@@ -82,9 +76,9 @@ class Adagrad(Optimizer):
     """
 
     rate: float | Schedule = 1e-2
-    rate_decay: float = 0.0
-    initial: float = 0.0
-    epsilon: float = 1e-10
+    rate_decay: float = option(0.0, least=0)
+    initial: float = option(0.0, least=0)
+    epsilon: float = option(1e-10, least=0)
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         return (Slot("sum", shape, self.initial),)
@@ -110,14 +104,10 @@ class RMSprop(Optimizer):
     """
 
     rate: float | Schedule = 1e-2
-    alpha: float = 0.99
-    epsilon: float = 1e-8
-    momentum: float = 0.0
+    alpha: float = option(0.99, least=0, below=1)
+    epsilon: float = option(1e-8, least=0)
+    momentum: float = option(0.0, least=0)
     centered: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_shares(alpha=self.alpha)
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         names = ["square", *["momentum"] * bool(self.momentum), *["mean"] * self.centered]
@@ -146,12 +136,8 @@ class Adadelta(Optimizer):
     """
 
     rate: float | Schedule = 1.0
-    rho: float = 0.9
-    epsilon: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_shares(rho=self.rho)
+    rho: float = option(0.9, least=0, below=1)
+    epsilon: float = option(1e-6, least=0)
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         return Slot("square", shape), Slot("delta", shape)

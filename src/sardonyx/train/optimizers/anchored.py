@@ -10,6 +10,7 @@ from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
 from sardonyx.train.optimizers.adaptive import AdamW
 from sardonyx.train.optimizers.optimizer import Optimizer, Scalars, Slot
+from sardonyx.train.option_checks import option
 from sardonyx.train.schedules import Schedule
 
 
@@ -29,14 +30,14 @@ class EWC(Optimizer):
 
     rate: float | Schedule = -1.0
     base: Optimizer = field(default_factory=AdamW)
-    strength: float = 1.0
+    strength: float = option(1.0, least=0)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.base, Optimizer):
+            raise OptionError(f"expected an optimizer, got {self.base!r}.", where="base")
         if self.rate == -1.0:
             object.__setattr__(self, "rate", self.base.rate)
         super().__post_init__()
-        if not self.strength >= 0:
-            raise OptionError(f"expected a strength of at least 0, got {self.strength}.", where="strength")
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         return (*self.base.slots(shape), Slot("importance", shape), Slot("anchor", shape))

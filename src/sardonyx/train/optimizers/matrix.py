@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sardonyx.core import language as L
 from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
-from sardonyx.errors import OptionError
-from sardonyx.train.optimizers.optimizer import Optimizer, Scalars, Slot, require_shares
+from sardonyx.train.optimizers.optimizer import Optimizer, Scalars, Slot
+from sardonyx.train.option_checks import option
 from sardonyx.train.schedules import Schedule
 
 
@@ -28,13 +28,9 @@ class LAMB(Optimizer):
         epsilon: Number added to the root of the mean of squares.
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_shares(beta1=self.beta1, beta2=self.beta2)
+    beta1: float = option(0.9, least=0, below=1)
+    beta2: float = option(0.999, least=0, below=1)
+    epsilon: float = option(1e-6, least=0)
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         return Slot("mean", shape), Slot("square", shape)
@@ -64,9 +60,9 @@ class Adafactor(Optimizer):
     """
 
     rate: float | Schedule = 1e-2
-    beta2_decay: float = -0.8
-    epsilon: float = 1e-3
-    clip: float = 1.0
+    beta2_decay: float = option(-0.8, most=0)
+    epsilon: float = option(1e-3, least=0)
+    clip: float = option(1.0, above=0)
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         if len(shape) < 2:
@@ -117,17 +113,11 @@ class Muon(Optimizer):
     """
 
     rate: float | Schedule = 1e-3
-    weight_decay: float = 0.1
-    momentum: float = 0.95
+    weight_decay: float = option(0.1, least=0)
+    momentum: float = option(0.95, least=0, below=1)
     nesterov: bool = True
-    iterations: int = 5
-    vector_rate: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_shares(momentum=self.momentum)
-        if self.iterations < 1:
-            raise OptionError(f"expected at least 1 iteration, got {self.iterations}.", where="iterations")
+    iterations: int = option(5, least=1)
+    vector_rate: float = option(1.0, least=0)
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         return (Slot("momentum", shape),) if len(shape) > 1 else (Slot("mean", shape), Slot("square", shape))

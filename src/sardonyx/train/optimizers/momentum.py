@@ -9,7 +9,8 @@ from sardonyx.core import language as L
 from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
-from sardonyx.train.optimizers.optimizer import Optimizer, Scalars, Slot, require_shares
+from sardonyx.train.optimizers.optimizer import Optimizer, Scalars, Slot
+from sardonyx.train.option_checks import option
 from sardonyx.train.schedules import Schedule
 
 
@@ -24,14 +25,12 @@ class SGD(Optimizer):
     """
 
     rate: float | Schedule = 1e-2
-    momentum: float = 0.0
+    momentum: float = option(0.0, least=0)
     dampening: float = 0.0
     nesterov: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.momentum < 0:
-            raise OptionError(f"expected a momentum of at least 0, got {self.momentum}.", where="momentum")
         if self.nesterov and (not self.momentum or self.dampening):
             raise OptionError("Nesterov's step requires a momentum and no dampening.", where="nesterov")
 
@@ -59,12 +58,8 @@ class Lion(Optimizer):
     """
 
     rate: float | Schedule = 1e-4
-    beta1: float = 0.9
-    beta2: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_shares(beta1=self.beta1, beta2=self.beta2)
+    beta1: float = option(0.9, least=0, below=1)
+    beta2: float = option(0.99, least=0, below=1)
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         return (Slot("mean", shape),)

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from sardonyx.core.dim import Size
 from sardonyx.core.language import Tensor
-from sardonyx.errors import OptionError
-from sardonyx.train.option_checks import require_number
+from sardonyx.train.option_checks import option, require_number, require_options
 from sardonyx.train.schedules import Schedule
 
 Scalars = Mapping[str, Tensor]
@@ -41,12 +40,12 @@ class Optimizer(ABC):
     """
 
     rate: float | Schedule = 1e-3
-    weight_decay: float = 0.0
+    weight_decay: float = option(0.0, least=0)
 
     def __post_init__(self) -> None:
         if not isinstance(self.rate, Schedule):
             require_number(self.rate, "rate", least=0)
-        require_number(self.weight_decay, "weight_decay", least=0)
+        require_options(self, besides=["rate"])
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         """Return the state of a parameter of this shape."""
@@ -75,14 +74,3 @@ class Optimizer(ABC):
     def decayed(self, p: Tensor, g: Tensor) -> Tensor:
         """Return the gradient with the decay of the parameter."""
         return g + self.weight_decay * p if self.weight_decay else g
-
-
-def require_shares(**shares: float) -> None:
-    """Check coefficients of running means.
-
-    Raises:
-        OptionError: A coefficient is outside of [0, 1).
-    """
-    for name, share in shares.items():
-        if not 0 <= share < 1:
-            raise OptionError(f"expected a coefficient in [0, 1), got {share}.", where=name)

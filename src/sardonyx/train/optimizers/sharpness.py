@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from sardonyx.errors import OptionError
 from sardonyx.train.optimizers.adaptive import AdamW
 from sardonyx.train.optimizers.optimizer import Optimizer
+from sardonyx.train.option_checks import option, require_options
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,9 @@ class SAM:
     """
 
     base: Optimizer = field(default_factory=AdamW)
-    rho: float = 0.05
+    rho: float = option(0.05, above=0)
 
     def __post_init__(self) -> None:
-        if not self.rho > 0:
-            raise OptionError(f"expected a number above 0, got {self.rho}.", where="rho")
+        require_options(self)
+        if not isinstance(self.base, Optimizer):
+            raise OptionError(f"expected an optimizer, got {self.base!r}.", where="base")
