@@ -33,7 +33,7 @@ import rich.table
 import report
 import tables
 from compress_quantizers import SECTIONS
-from compress_tasks import TASKS, TRANSFORMERS, Task, load_task
+from compress_tasks import MLPERF_TINY, TASKS, TRANSFORMERS, Task, load_task
 from sardonyx.compress.evidence import Measurement, metric_change
 
 QUANTIZERS = Path(__file__).with_name("compress_quantizers.py")
@@ -148,11 +148,21 @@ def show(task: Task, rows: list[dict[str, Any]]) -> None:
             f"{row['seconds']:.1f}" if "seconds" in row else "", f"{row['peak']:.0f}" if "peak" in row else "",
         )  # fmt: skip
     rich.console.Console(width=150).print(table)
+    print_target(task, rows)
     best = next((row["best peer"] for row in rows if "best peer" in row), None)
     if best is not None:
         interval = best["interval"]
         bounds = "" if interval is None else f", 95 % from {interval[0]:.2f} to {interval[1]:.2f}"
         print(f"Our loss against the best peer, {best['way']}: {best['loss']:.2f}{bounds}.")
+
+
+def print_target(task: Task, rows: list[dict[str, Any]]) -> None:
+    """Print if our model and float32 reach the accuracy that MLPerf Tiny requires."""
+    target = MLPERF_TINY.get(task.name)
+    for row in rows if target is not None else ():
+        if row["way"] in ("float32", "sardonyx") and "metric" in row:
+            verdict = "reached" if row["metric"] >= target else "not reached"
+            print(f"MLPerf Tiny requires {target:.0f}: {verdict} by {row['way']} ({row['metric']:.2f}).")
 
 
 def against_best(results: dict[str, list[dict[str, Any]]]) -> tables.Table:

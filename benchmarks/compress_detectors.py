@@ -1,6 +1,7 @@
 """Detectors with labelled images, for ``compress.py``: mAP50 with a row of matches per image.
 
-Boxes are decoded here. 64 images judge, so that a loss of one point is often chance: the paired interval over images says so.
+Boxes are decoded here. 64 images judge, so that a loss of one point is often chance: the paired interval over images
+says so.
 """
 
 from __future__ import annotations

@@ -21,6 +21,15 @@ TRANSFORMERS = ("minilm", "gpt2", "vit_s")
 """Models without labels, which are judged by the errors of their outputs."""
 
 
+MLPERF_TINY = {"kws": 90.0, "vww": 80.0, "resnet8": 85.0}
+"""Top-1 that the closed division of MLPerf Tiny requires.
+
+The autoencoder needs an area under the curve of 0.85. Source: Banbury et al., MLPerf Tiny Benchmark, NeurIPS 2021,
+table 1. The images of resnet8 here were stored anew as JPEG, with which float32 has 75.52, and there are no labelled
+sounds: these two targets are not judged.
+"""
+
+
 @dataclass(frozen=True)
 class Task:
     """A model with data.
