@@ -15,8 +15,8 @@ from sardonyx.compat.onnxruntime.quantization.nbits_nodes import (
 )
 from sardonyx.compat.onnxruntime.quantization.onnx_model import ONNXModel
 from sardonyx.compat.onnxruntime.quantization.quant_utils import QuantFormat, ms_domain
+from sardonyx.compress.quantization.draft import Draft
 from sardonyx.compress.quantization.methods.table import METHODS
-from sardonyx.compress.quantization.quantize import Draft
 from sardonyx.compress.quantization.scheme import Scheme
 from sardonyx.compress.quantization.targets import quantization_target
 from sardonyx.compress.samples import read_samples, split_samples
