@@ -24,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from sardonyx.convert.imported import Options, Size
+from sardonyx.convert.torch import script
 from sardonyx.convert.torch.equal_functions import equal_functions
 from sardonyx.convert.torch.loading import load_file
 from sardonyx.convert.torch.sources import is_users
@@ -59,6 +60,7 @@ class Program:
         notes: Remarks for the report.
         guard_lines: The user's lines of recorded branches.
         was_read: True if the program became a model.
+        mirror: The module that torch captures in place of `module`, if that is TorchScript.
         open_axes: The axes that every positional example declares as open; None if the program declares none.
     """
 
@@ -69,10 +71,16 @@ class Program:
     options: Options
     notes: list[str] = field(default_factory=list)
     open_axes: Sequence[Sequence[int]] | None = None
+    mirror: torch.nn.Module | None = None
     guard_lines: Sequence[str] = ()
     was_read: bool = False
     _refusal: ConversionError | None = None
     _is_lowered: bool = False
+
+    @property
+    def subject(self) -> torch.nn.Module:
+        """The module that torch captures."""
+        return self.module if self.mirror is None else self.mirror
 
     @cached_property
     def captured(self) -> Captured:
@@ -148,12 +156,12 @@ class Program:
             lowered: True to record operators below those of gradients and ``vmap``, which torch.export refuses above.
         """
         shapes = self.dynamic_shapes(openness)
-        with quiet(), evaluating(self.module), whole_layers(), equal_functions(), unchanged_transforms():
+        with quiet(), evaluating(self.subject), whole_layers(), equal_functions(), unchanged_transforms():
             if lowered:
                 return _trace._export(
-                    self.module, self.args, self.kwargs, dynamic_shapes=shapes, strict=False, pre_dispatch=False
+                    self.subject, self.args, self.kwargs, dynamic_shapes=shapes, strict=False, pre_dispatch=False
                 )
-            return torch.export.export(self.module, self.args, self.kwargs, dynamic_shapes=shapes, strict=False)
+            return torch.export.export(self.subject, self.args, self.kwargs, dynamic_shapes=shapes, strict=False)
 
     def dynamic_shapes(self, openness: str) -> Any:
         """Return a choice of open axes as torch.export expects it."""
@@ -194,7 +202,7 @@ class Program:
         """The example inputs by the parameter of ``forward``; surplus positional ones under the variadic name."""
         import inspect
 
-        bound = inspect.signature(self.module.forward).bind(*self.args, **self.kwargs)
+        bound = inspect.signature(self.subject.forward).bind(*self.args, **self.kwargs)
         return dict(bound.arguments)
 
     @cached_property
@@ -264,13 +272,16 @@ def program_of(source: Any, options: Options) -> Program:
     if isinstance(source, torch.export.ExportedProgram):
         args, kwargs = source.example_inputs or ((), {})
         return Program(source.module(), tuple(args), dict(kwargs or {}), source, options)
+    if isinstance(source, torch.jit.ScriptFunction):
+        source = script.FunctionModule(source)
     if not isinstance(source, torch.nn.Module):
         kind = type(source).__name__
         raise OptionError(f"expected a module or an exported program, got {kind}", where="source", remedy="Pass one.")
-    args, kwargs = _examples(source, options)
+    mirror = script.mirror_of(source) if script.is_script(source) else None
+    args, kwargs = _examples(source if mirror is None else mirror, options)
     _require_one_device(source, args, kwargs)
-    program = Program(source, args, kwargs, None, options)
-    if any(module.training for module in source.modules()):
+    program = Program(source, args, kwargs, None, options, mirror=mirror)
+    if any(getattr(module, "training", False) for module in source.modules()):
         program.notes.append("the module was in training mode; the model is that of `module.eval()`")
     _require_running(program)
     return program
@@ -363,7 +374,8 @@ def _require_running(program: Program) -> None:
 @contextlib.contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
     """Put all parts of a module into evaluation mode, and restore their modes."""
-    modes = [(part, part.training) for part in module.modules() if part.training]
+    # Frozen TorchScript has no modes.
+    modes = [(part, part.training) for part in module.modules() if getattr(part, "training", False)]
     for part, _ in modes:
         part.training = False
     try:
@@ -404,7 +416,10 @@ def unchanged_transforms() -> Iterator[None]:
 
 
 def refusal(error: Exception, first: Exception | None = None) -> ConversionError:
-    """Return torch's refusal of a program, with the user's line if the message names one."""
+    """Return torch's refusal of a program, with the user's line if known; our own error unchanged."""
+    own = first or error
+    if isinstance(own, ConversionError):
+        return own
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     user = _user_line(first or error) or _user_line(error)

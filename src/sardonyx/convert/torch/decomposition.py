@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from sardonyx.convert.torch.fast_paths import RULES
 from sardonyx.convert.torch.operators.registry import translation_of
 from sardonyx.convert.torch.sources import place_of
 from sardonyx.errors import ConversionError
@@ -84,7 +85,7 @@ def _table() -> Any:
 def _rule(target: Any) -> Any:
     if not isinstance(target, torch._ops.OpOverload):
         return None
-    rule = torch._decomp.decomposition_table.get(target)
+    rule = RULES.get(target) or torch._decomp.decomposition_table.get(target)
     if rule is None and target._can_decompose():
         return target.decompose
     return rule

@@ -51,9 +51,9 @@ def _recorded(program: Program, error: ConversionError) -> torch.export.Exported
     failure: Exception = error
     for openness in program.choices():
         try:
-            with quiet(), evaluating(program.module), whole_layers(), equal_functions(), unchanged_transforms():
+            with quiet(), evaluating(program.subject), whole_layers(), equal_functions(), unchanged_transforms():
                 exported = draft_export(
-                    program.module,
+                    program.subject,
                     program.args,
                     program.kwargs,
                     dynamic_shapes=program.dynamic_shapes(openness),

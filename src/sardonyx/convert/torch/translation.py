@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,13 @@ def read_narrower(program: Program) -> Imported:
     return read(program)
 
 
+@dataclass(frozen=True)
+class _Input:
+    """An input of the Core function, as the source of a placeholder; all other sources are constants."""
+
+    index: int
+
+
 class _Translation:
     """The translation of one program."""
 
@@ -177,7 +185,7 @@ class _Translation:
         kinds = torch.export.graph_signature
         exported = self._exported
         specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
-        shared: dict[Any, int] = {}
+        shared: dict[Any, _Input] = {}
         user = input_names(exported)
         for node in exported.graph.nodes:
             if node.op != "placeholder":
@@ -199,7 +207,7 @@ class _Translation:
             if not tensor.numel() or key not in shared:
                 shared[key] = self._add(TensorType(core_dtype(tensor.dtype), tuple(tensor.shape)), str(spec.target))
                 name = str(spec.target)
-                self._weights[shared[key]] = TorchTensor(tensor.contiguous(), name=name)
+                self._weights[shared[key].index] = TorchTensor(tensor.contiguous(), name=name)
             self._placeholders.append((node, shared[key]))
 
     def _declare_user_input(self, node: Any, user: Sequence[str]) -> None:
@@ -218,10 +226,10 @@ class _Translation:
         else:
             self._placeholders.append((node, value))
 
-    def _add(self, type: TensorType, name: str) -> int:
+    def _add(self, type: TensorType, name: str) -> _Input:
         self._types.append(type)
         self._names.append(name)
-        return len(self._types) - 1
+        return _Input(len(self._types) - 1)
 
     def _size(self, size: Any, name: str, axis: int) -> Size:
         """Return a size of an input: a number, or an expression over named symbols."""
@@ -242,10 +250,11 @@ class _Translation:
         values: dict[Any, Any] = {}
         self._guards = []
         for node, source in self._placeholders:
-            if not isinstance(source, int) or isinstance(source, bool):
+            if not isinstance(source, _Input):
                 values[node] = source
             else:
-                values[node] = complex_of(inputs[source]) if source in self._pairs else inputs[source]
+                value = inputs[source.index]
+                values[node] = complex_of(value) if source.index in self._pairs else value
         outputs = self._graph(self._exported.graph_module, values)
         specs = self._exported.graph_signature.output_specs
         kinds = torch.export.graph_signature

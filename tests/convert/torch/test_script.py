@@ -1,0 +1,130 @@
+"""TorchScript, scripted and traced, in memory and from files, proved against torch."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple  # noqa: UP035
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import sardonyx  # noqa: E402
+
+if TYPE_CHECKING:
+    Tensor = Any
+else:
+    Tensor = torch.Tensor
+
+
+def halved(x: Tensor, count: int) -> Tensor:
+    if count > 2:
+        return x * count
+    return torch.nn.functional.relu(x) / 2
+
+
+class Language(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Loops, branches, containers, functions, optional inputs and methods of TorchScript."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(2)])
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.scale = 3
+
+    def shifted(self, x: Tensor) -> Tensor:
+        return self.norm(x) + self.scale
+
+    def forward(self, x: Tensor, mask: Optional[Tensor] = None) -> Tuple[Tensor, Dict[str, Tensor]]:  # noqa: UP006, UP045
+        steps: List[Tensor] = []  # noqa: UP006
+        for layer in self.layers:
+            x = layer(x)
+            steps.append(self.shifted(x))
+        if mask is not None:
+            x = x.masked_fill(mask, 0.0)
+        y = torch.zeros(x.size(0), x.shape[1], dtype=x.dtype)
+        y[:, ::2] = x[:, ::2]
+        for i in range(4):
+            y = y + halved(x, i)
+        return torch.stack(steps).sum(0), {"y": y, "count": torch.tensor([len(steps), x.size(0)])}
+
+
+class Branches(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def forward(self, x: Tensor) -> Tuple[Tensor, int]:  # noqa: UP006
+        count = 0
+        while bool(x.norm() > 1.0) and count < 5:
+            x, count = x * 0.5, count + 1
+        return x, count
+
+
+class Recurrent(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = torch.nn.LSTM(4, 5, 2, batch_first=True, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tuple[Tensor, Tensor]:  # noqa: UP006
+        y, (h, _) = self.lstm(x)
+        return y.reshape(x.shape[0], -1), h
+
+
+def scripted(module: Any, freeze: bool = False) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        script = torch.jit.script(module.eval())
+        return torch.jit.freeze(script) if freeze else script
+
+
+def proved(source: Any, *inputs: Any, way: str = "sardonyx") -> Any:
+    report = sardonyx.convert(source, inputs).report
+    assert (report.verdict.status, report.way) == ("proved", way), report.attempts
+    return report
+
+
+@pytest.mark.parametrize("mask", [None, torch.tensor([[True, False, False, True]])])
+def test_a_file_of_script_is_proved_with_open_sizes(mask: Any, tmp_path: Path) -> None:
+    path = tmp_path / "script.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(scripted(Language()), path)
+    report = proved(path, torch.randn(3, 4), *(() if mask is None else (mask,)))
+    assert len(report.sizes["batch"]) > 1
+
+
+def test_frozen_script_and_traces_are_proved() -> None:
+    proved(scripted(Recurrent(), freeze=True), torch.randn(2, 6, 4))
+    traced = torch.jit.trace(Recurrent().eval(), torch.randn(2, 6, 4))
+    assert all(len(values) > 1 for values in proved(traced, torch.randn(2, 6, 4)).sizes.values())
+
+
+def test_weights_and_values_have_the_names_of_the_module() -> None:
+    model = sardonyx.convert(scripted(torch.nn.Sequential(torch.nn.Linear(3, 2))), (torch.randn(2, 3),)).model
+    assert "0.weight" in model.graph.initializers
+
+
+def test_a_loop_on_data_is_recorded_under_guards() -> None:
+    proved(scripted(Branches()), torch.randn(3, 4), way="recorded")
+
+
+def test_a_scripted_function_with_a_number() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        function = torch.jit.script(halved)
+    proved(function, torch.randn(3, 4), 4)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_fused_layer_of_an_encoder_is_proved(first: bool) -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=first, activation="gelu")
+    encoder = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    proved(scripted(encoder), torch.randn(2, 5, 8), None, padding)
+
+
+def test_numbers_among_the_inputs_are_constants() -> None:
+    class Numbers(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any, n: int, flag: bool = False) -> Any:
+            return x[:, :n] if flag else x * n
+
+    proved(Numbers(), torch.randn(3, 4), 0)
+    proved(Numbers(), torch.randn(3, 4), 2, True)
