@@ -144,6 +144,20 @@ def test_a_malformed_policy_is_refused(text: str, tmp_path: Path) -> None:
         read_policy(tmp_path / "policy.toml")
 
 
+def test_a_wrong_key_is_named_and_so_is_a_changed_file(key: Path, public: Path, tmp_path: Path) -> None:
+    path = saved(tmp_path / "m" / "net.onnx", external=False)
+    with pytest.raises(SignatureError, match=r"author\.pem\.pub: expected a secret key"):
+        sign(path, key=public)
+    with pytest.raises(SignatureError, match=r"absent\.pem: the key cannot be read: No such file"):
+        sign(path, key=tmp_path / "absent.pem")
+    sign(path, key=key)
+    with pytest.raises(SignatureError, match=r"author\.pem: expected a public key"):
+        verify(path, public_key=key)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(SignatureError, match=r"does not match: other contents than signed: net\.onnx\."):
+        verify(path, public_key=public)
+
+
 def test_keys_are_not_overwritten(key: Path) -> None:
     assert key.stat().st_mode & 0o777 == 0o600
     with pytest.raises(OptionError, match="not overwritten"):

@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import os
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from sardonyx.model.load import load
 
 SUFFIX = ".sig"
 _MAX_SIGNATURE = 16 << 20
+_MAX_KEY = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def sign(
     _require()
     from model_signing import hashing, signing
 
+    _require_key(Path(key), "PRIVATE KEY", "secret")
     source = Path(model)
     target = source.with_name(source.name + SUFFIX) if signature is None else Path(signature)
     root, files = _root(source)
@@ -188,6 +191,8 @@ def verify_files(source: Path, signature: Path, verifier: Verifier) -> tuple[Pat
     from model_signing import verifying
 
     where = str(signature)
+    if verifier.public_key is not None:
+        _require_key(verifier.public_key, "PUBLIC KEY", "public")
     names = _signed_names(signature)
     # A signature of a single file names it by a point: it is the file itself.
     root = source if source.is_dir() or names == ["."] else source.parent
@@ -202,11 +207,32 @@ def verify_files(source: Path, signature: Path, verifier: Verifier) -> tuple[Pat
         config.verify(root, signature)
     except Exception as error:  # `model_signing` and the libraries below raise many types for malformed signatures.
         raise SignatureError(
-            f"the signature does not match: {str(error)[:300] or type(error).__name__}.",
+            f"the signature does not match: {_reason(error, source)}.",
             where=where,
             remedy="Get the model and its signature again from the author.",
         ) from error
     return signed_files(source, signature)
+
+
+def _require_key(path: Path, label: str, kind: str) -> None:
+    """Refuse a file that is not a key in the form of PEM, before it counts as a signature that does not match."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_KEY)
+    except OSError as error:
+        raise SignatureError(f"the key cannot be read: {error.strerror}.", where=str(path)) from error
+    if not re.search(rb"-----BEGIN [A-Z ]*" + label.encode() + b"-----", text):
+        raise SignatureError(
+            f"expected a {kind} key (PEM).", where=str(path), remedy="Make a pair: sardonyx keygen --kind ecdsa."
+        )
+
+
+def _reason(error: Exception, source: Path) -> str:
+    """Return the names of the files whose contents differ, instead of their digests; or the text of an error."""
+    names = re.findall(r"Hash mismatch for \\?'(.*?)\\?':", str(error))
+    if names:
+        return "other contents than signed: " + ", ".join(source.name if name == "." else name for name in names[:8])
+    return str(error)[:300].rstrip(".") or type(error).__name__
 
 
 def signed_files(source: Path, signature: Path) -> tuple[Path, ...]:
