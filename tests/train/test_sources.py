@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,51 @@ def test_datasets_with_a_numpy_iterator_are_read() -> None:
 
     trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(0.1))
     assert len(trainer.fit(Dataset(), epochs=2, progress=False)["loss"]) == 2
+
+
+class Repeated:
+    """A dataset without a known length, or without end, in the form of ``tf.data.Dataset``."""
+
+    def __init__(self, cardinality: int, batches: list[Any]) -> None:
+        self._cardinality, self._batches = cardinality, batches
+
+    def __len__(self) -> int:
+        raise TypeError("The dataset length is unknown.")
+
+    def __iter__(self) -> Any:
+        raise AssertionError("tensors of TensorFlow are not read")
+
+    def cardinality(self) -> int:
+        return self._cardinality
+
+    def as_numpy_iterator(self) -> Any:
+        return itertools.cycle(self._batches) if self._cardinality == -1 else iter(self._batches)
+
+
+def test_datasets_of_unknown_length_and_without_end_are_read() -> None:
+    batches = [({"image": batch["image"]}, batch["labels"]) for batch in (images(8, seed) for seed in range(3))]
+    expected = train.Trainer(classifier(), "cross-entropy", "sgd")
+    expected.fit([(inputs["image"], labels) for inputs, labels in batches], epochs=2, progress=False)
+    for cardinality, steps in ((-2, None), (-1, 3)):
+        trainer = train.Trainer(classifier(), "cross-entropy", "sgd")
+        trainer.fit(Repeated(cardinality, batches), epochs=2, steps=steps, progress=False)
+        assert all(np.array_equal(array, expected.state()[name]) for name, array in trainer.state().items())
+    with pytest.raises(OptionError, match="has no end"):
+        expected.fit(Repeated(-1, batches), epochs=3)
+    with pytest.raises(OptionError, match="beside those by name"):
+        expected.fit([({"image": images(8)["image"]},)], epochs=3)
+
+
+def test_datasets_of_tensorflow_are_read() -> None:
+    tensorflow = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+    data = images(40)
+    dataset = tensorflow.data.Dataset.from_tensor_slices(({"image": data["image"]}, data["labels"])).batch(8)
+    expected = train.Trainer(classifier(), "cross-entropy", "sgd")
+    expected.fit(data, epochs=2, batch_size=8, shuffle=False, progress=False)
+    for source, steps in ((dataset.prefetch(2), None), (dataset.filter(lambda *_: True), None), (dataset.repeat(), 5)):
+        trainer = train.Trainer(classifier(), "cross-entropy", "sgd")
+        trainer.fit(source, epochs=2, steps=steps, progress=False)
+        assert all(np.array_equal(array, expected.state()[name]) for name, array in trainer.state().items())
 
 
 def test_weights_that_are_inputs_are_trained() -> None:

@@ -23,6 +23,10 @@ Data = Mapping[str, Any] | tuple[Any, ...] | Iterable[Batch] | str | os.PathLike
 iterable of batches, read once an epoch."""
 
 
+_INFINITE = -1
+"""The cardinality of datasets of TensorFlow without end."""
+
+
 class Batches:
     """A source of batches, in an order that depends on the seed and the epoch alone.
 
@@ -36,6 +40,7 @@ class Batches:
 
     Attributes:
         length: Number of batches of an epoch; None if unknown.
+        is_endless: True for a dataset of TensorFlow that is repeated without end.
 
     Raises:
         OptionError: The data do not name the inputs, or differ in their numbers of samples.
@@ -63,6 +68,7 @@ class Batches:
                 data = ()
             else:
                 data = read_named_arrays(path)
+        self.is_endless = hasattr(data, "cardinality") and int(data.cardinality()) == _INFINITE
         self._arrays: dict[str, np.ndarray] | None = None
         self._stream: Any = None
         if self._files is not None:
@@ -72,7 +78,7 @@ class Batches:
             self.length = -(-len(next(iter(self._arrays.values()))) // batch_size)
         elif isinstance(data, Iterable):
             self._stream = data
-            self.length = len(self._stream) if hasattr(data, "__len__") else None
+            self.length = _length(data)
         else:
             kind = type(data).__name__  # type: ignore[unreachable]
             raise OptionError(f"expected arrays, an .npz file or an iterable of batches, got {kind}.", where="data")
@@ -111,9 +117,23 @@ class Batches:
                 )
             return {name: batch[name] for name in [*names, *(name for name in self._optional if name in batch)]}
         values = list(batch) if isinstance(batch, (tuple, list)) else [batch]
+        if any(isinstance(value, Mapping) for value in values):
+            return self._named(self._of_keras(values, where), where)
         if len(values) != len(names):
             raise OptionError(f"expected {len(names)} arrays ({', '.join(names)}), got {len(values)}.", where=where)
         return dict(zip(names, values, strict=True))
+
+    def _of_keras(self, values: Sequence[Any], where: str) -> dict[str, Any]:
+        """Return arrays by name, where some are in mappings and some in the order of the remaining names."""
+        named = {name: array for value in values if isinstance(value, Mapping) for name, array in value.items()}
+        others = [name for name in self._types if name not in named]
+        arrays = [value for value in values if not isinstance(value, Mapping)]
+        if len(arrays) != len(others):
+            listed = f" ({', '.join(others)})" if others else ""
+            raise OptionError(
+                f"expected {len(others)} arrays{listed} beside those by name, got {len(arrays)}.", where=where
+            )
+        return named | dict(zip(others, arrays, strict=True))
 
     def epoch(self, number: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
         """Yield the batches of an epoch.
@@ -163,6 +183,14 @@ class Batches:
         """
         arrays = {name: as_declared(batch[name], type, f"{where}, {name}") for name, type in self._types.items()}
         return arrays | {name: np.asarray(batch[name]) for name in self._optional if name in batch}
+
+
+def _length(stream: Any) -> int | None:
+    """Return the number of batches of an iterable; loaders of unknown length have a ``__len__`` that fails."""
+    try:
+        return len(stream)
+    except TypeError:
+        return None
 
 
 def require_names(batch: Mapping[str, Any], types: Mapping[str, TensorType]) -> dict[str, Any]:

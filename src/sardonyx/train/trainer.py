@@ -121,6 +121,8 @@ class Trainer(Results):
                 remedy=f"Give at least {self._position.epoch + 1}.",
             )
         batches = Batches(data, self.batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed)
+        if batches.is_endless and steps is None:
+            raise OptionError("the dataset has no end.", where="data", remedy="Give `steps=`, the batches of an epoch.")
         self._require_watched(callbacks, validation is not None)
         file = None if checkpoint is None else checkpoint_file(checkpoint)
         if resume and file is None:
