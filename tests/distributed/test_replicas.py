@@ -78,6 +78,16 @@ def test_a_malformed_request_is_answered_400(replica: Replica, body: bytes) -> N
     assert answer.status_code == 400 and json.loads(answer.body)["error"]
 
 
+def test_a_request_of_starlette_is_answered(replica: Replica) -> None:
+    requests = pytest.importorskip("starlette.requests", reason="starlette is not installed (Ray Serve)")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps({"inputs": {"x": X.tolist()}}).encode()}
+
+    request = requests.Request({"type": "http", "method": "POST", "path": "/", "headers": []}, receive)
+    assert ask(replica, request)["revision"] == 0
+
+
 def test_a_malformed_call_is_a_named_error(replica: Replica) -> None:
     with pytest.raises(FeedError, match="expected"):
         ask(replica, {"input": {}})

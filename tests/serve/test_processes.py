@@ -92,6 +92,35 @@ def test_workers_share_a_port_and_are_started_anew(tmp_path: Path) -> None:
         assert running.wait(20) in (0, 1)
 
 
+@pytest.mark.long
+def test_workers_go_on_while_the_model_file_cannot_be_read(tmp_path: Path) -> None:
+    model = save("net", tmp_path / "net.onnx")
+    content = model.read_bytes()
+    arguments = (str(model), "--http", "127.0.0.1:0", "--workers", "2", "--drain", "5")
+    with process(*arguments) as (running, announced):
+        client = Client(announced["http"], retries=3)
+        eventually(client)
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        if not children.exists():
+            pytest.skip("the system does not list child processes")
+        time.sleep(5)
+        model.write_text("being replaced")
+        killed = children.read_text().split()[0]
+        os.kill(int(killed), signal.SIGKILL)
+        end = time.monotonic() + 8
+        while time.monotonic() < end:
+            assert client.infer("net", X).outputs["y"].tolist() == [[16.0, 20.0]]
+            time.sleep(0.05)
+        assert running.poll() is None
+        model.write_bytes(content)
+        steady = 0
+        while steady < 40:  # Two workers for two seconds: the new one is not refused any more.
+            steady = steady + 1 if len(children.read_text().split()) == 2 else 0
+            assert time.monotonic() < end + 60
+            time.sleep(0.05)
+        eventually(client)
+
+
 def test_workers_of_a_cold_start_share_the_memory_of_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("SARDONYX_COMPILE", "wait")

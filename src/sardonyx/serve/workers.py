@@ -24,6 +24,9 @@ _READY = "SARDONYX_SERVE_READY"
 _LEAST_SECONDS = 1.0
 """A worker that ends earlier than this after its start is started again with a pause."""
 
+_SERVING_SECONDS = 3.0
+"""A worker that lives longer than this serves; then a refused start of another is repeated, in steps of this time."""
+
 _FAILED_STARTS = 5
 
 
@@ -110,8 +113,8 @@ class Supervisor:
                 if not self._stopping:
                     self._start(index)
             while not self._stopping:
-                if not self._watch():
-                    return 1
+                if (code := self._watch()) is not None:
+                    return code
                 time.sleep(0.05)
             return self._end()
         finally:
@@ -144,19 +147,31 @@ class Supervisor:
             pass_fds=() if ready is None else (ready,),
         )  # fmt: skip
 
-    def _watch(self) -> bool:
-        """Start ended workers anew; return False if they end again and again right after their start."""
+    def _watch(self) -> int | None:
+        """Start ended workers anew; return an exit code if all end again and again right after their start.
+
+        While another worker serves, a refused start, e.g. because the model file is being replaced, is repeated.
+        """
+        now = time.monotonic()
+        serving = any(
+            worker is not None and worker.poll() is None and now - start > _SERVING_SECONDS
+            for worker, start in zip(self._workers, self._starts, strict=True)
+        )
         for index, worker in enumerate(self._workers):
             if worker is None or worker.poll() is None:
                 continue
-            if time.monotonic() - self._starts[index] < _LEAST_SECONDS or worker.returncode == 2:
+            is_refused = worker.returncode == 2
+            if is_refused and serving:
+                if now - self._starts[index] < _SERVING_SECONDS:
+                    continue
+            elif now - self._starts[index] < _LEAST_SECONDS or is_refused:
                 self._failures += 1
-                if self._failures >= _FAILED_STARTS or worker.returncode == 2:
-                    return False
+                if self._failures >= _FAILED_STARTS or is_refused:
+                    return 2 if is_refused else 1
             else:
                 self._failures = 0
             self._start(index)
-        return True
+        return None
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stopping += 1
