@@ -62,6 +62,16 @@ def test_sizes_that_the_program_ties_have_one_name() -> None:
     assert shapes[0][1] == shapes[1][0] and result.report.verdict.status == "proved"
 
 
+def test_a_single_example_leaves_the_first_size_open() -> None:
+    result = converted(Net(), drawn(1, 3, 8, 9))
+    assert result.report.verdict.status == "proved" and len(result.report.sizes["batch"]) > 1
+
+
+def test_a_program_of_one_example_alone_is_converted() -> None:
+    result = converted(lambda x, y: (x.squeeze(0) if len(x) == 1 else x.sum(), x.reshape(4) + y), drawn(1, 4), drawn(4))
+    assert result.report.verdict.status == "proved" and list(result.model.graph.inputs[0].shape) == [1, 4]
+
+
 def test_a_shape_computed_from_sizes_stays_symbolic() -> None:
     result = converted(lambda x: x.reshape(x.shape[0], -1, 2).sum(-1)[:, : x.shape[1] // 4], torch.randn(3, 8))
     assert result.report.verdict.status == "proved" and len(result.report.sizes) == 2

@@ -38,7 +38,8 @@ class Captured:
 
     Attributes:
         exported: The program.
-        openness: ``"all"``, ``"declared"``, ``"first"``, ``"named"`` or ``"none"``: the axes declared as open.
+        openness: ``"all"``, ``"declared"``, ``"first"``, ``"named"`` or ``"none"``: the axes declared as open;
+            ``"doubled"``: all, with first sizes of 1 doubled in the examples.
         sizes: The open sizes, by symbol.
     """
 
@@ -119,7 +120,7 @@ class Program:
                 exported = self._export(openness, lowered=True)
             except Exception:  # The caller has the error that matters.
                 continue
-            self.captured = Captured(exported, openness, open_sizes(exported))
+            self.captured = Captured(exported, openness, self.sizes_of(exported))
             return True
         return False
 
@@ -131,21 +132,23 @@ class Program:
             except Exception as error:  # torch.export raises exceptions of a dozen unrelated classes.
                 failures.append(error)
                 continue
-            return Captured(exported, openness, open_sizes(exported))
+            return Captured(exported, openness, self.sizes_of(exported))
         if not any(isinstance(failure, GuardOnDataDependentSymNode) for failure in failures):
             for openness in choices:
                 try:
                     exported = self._export(openness, lowered=True)
                 except Exception:  # The first capture's errors name the user's line.
                     continue
-                return Captured(exported, openness, open_sizes(exported))
+                return Captured(exported, openness, self.sizes_of(exported))
         self._refusal = refusal(failures[-1], failures[0])
         raise self._refusal
 
     def choices(self) -> tuple[str, ...]:
         """Return the choices of open axes, the most open first."""
         if self.options.dynamic == "auto" or self.options.dynamic is True:
-            return ("all" if self.open_axes is None else "declared", "first", "none")
+            if self.open_axes is not None:
+                return ("declared", "first", "none")
+            return (*(("doubled",) if self._single else ()), "all", "first", "none")
         return ("named",) if self.options.dynamic else ("none",)
 
     def _export(self, openness: str, lowered: bool = False) -> torch.export.ExportedProgram:
@@ -156,12 +159,41 @@ class Program:
             lowered: True to record operators below those of gradients and ``vmap``, which torch.export refuses above.
         """
         shapes = self.dynamic_shapes(openness)
+        args, kwargs = self._doubled() if openness == "doubled" else (self.args, self.kwargs)
         with quiet(), evaluating(self.subject), whole_layers(), equal_functions(), unchanged_transforms():
             if lowered:
-                return _trace._export(
-                    self.subject, self.args, self.kwargs, dynamic_shapes=shapes, strict=False, pre_dispatch=False
+                exported = _trace._export(
+                    self.subject, args, kwargs, dynamic_shapes=shapes, strict=False, pre_dispatch=False
                 )
-            return torch.export.export(self.subject, self.args, self.kwargs, dynamic_shapes=shapes, strict=False)
+            else:
+                exported = torch.export.export(self.subject, args, kwargs, dynamic_shapes=shapes, strict=False)
+        if openness == "doubled" and not self._is_open(exported):
+            raise ConversionError("the program fixes the first size of an example")
+        return exported
+
+    @cached_property
+    def _single(self) -> list[int]:
+        """Indices of the examples whose first size is 1, which torch would take for fixed."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        return [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (1,)]
+
+    def _doubled(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the examples with first sizes of 2 in place of 1."""
+        leaves, spec = pytree.tree_flatten((self.args, self.kwargs))
+        for i in self._single:
+            leaves[i] = torch.cat([leaves[i], leaves[i]])
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        return args, kwargs
+
+    def _is_open(self, exported: torch.export.ExportedProgram) -> bool:
+        """Return True if the first sizes that were doubled are open in a program."""
+        values = {node.name: node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"}
+        names = input_names(exported)
+        return all(isinstance(values[names[i]].shape[0], torch.SymInt) for i in self._single)
+
+    def sizes_of(self, exported: torch.export.ExportedProgram) -> dict[str, Size]:
+        """Return the open sizes of a program, with those of the caller's examples."""
+        return open_sizes(exported, pytree.tree_leaves((self.args, self.kwargs)))
 
     def dynamic_shapes(self, openness: str) -> Any:
         """Return a choice of open axes as torch.export expects it."""
@@ -180,7 +212,7 @@ class Program:
                 return (
                     automatic if isinstance(leaf, int) and not isinstance(leaf, bool) and openness == "none" else None
                 )
-            return dict.fromkeys(range(leaf.dim() if openness == "all" else min(leaf.dim(), 1)), automatic)
+            return dict.fromkeys(range(min(leaf.dim(), 1) if openness == "first" else leaf.dim()), automatic)
 
         return {name: pytree.tree_map(axes, value) for name, value in self.arguments.items()}
 
@@ -465,15 +497,21 @@ def mutates(exported: torch.export.ExportedProgram) -> bool:
     return bool(exported.graph_signature.buffers)
 
 
-def open_sizes(exported: torch.export.ExportedProgram) -> dict[str, Size]:
-    """Return the symbols among the sizes of the inputs, with examples and bounds."""
+def open_sizes(exported: torch.export.ExportedProgram, examples: Sequence[Any] = ()) -> dict[str, Size]:
+    """Return the symbols among the sizes of the inputs, with examples and bounds.
+
+    Args:
+        exported: The program.
+        examples: The inputs whose sizes are the examples; those with which torch captured the program if empty.
+    """
     sizes: dict[str, Size] = {}
+    leaves = dict(zip(input_names(exported), examples, strict=bool(examples)))
     names = set(input_names(exported))
     for node in exported.graph.nodes:
         if node.op != "placeholder" or node.name not in names:
             continue
         value = node.meta.get("val")
-        for size in value.shape if isinstance(value, torch.Tensor) else ():
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
             if not isinstance(size, torch.SymInt):
                 continue
             for symbol in size.node.expr.free_symbols:
@@ -481,6 +519,8 @@ def open_sizes(exported: torch.export.ExportedProgram) -> dict[str, Size]:
                 low = _bound(bounds.lower) or 1 if bounds is not None else 1
                 high = _bound(bounds.upper) if bounds is not None else None
                 hint = size.node.shape_env.backed_var_to_val.get(symbol, 0) if size.node.shape_env else 0
+                if size.node.expr == symbol and node.name in leaves:
+                    hint = leaves[node.name].shape[axis]
                 # torch assumes that an open size is neither 0 nor 1; the model makes no such assumption.
                 sizes[str(symbol)] = Size(int(hint), low if low > 2 else 1, high)
     return sizes

@@ -28,6 +28,7 @@ def connectionist_loss(
         targets = targets.unsqueeze(0) if targets.dim() == 1 else targets
     steps, last = torch.as_tensor(input_lengths).reshape(-1), torch.as_tensor(target_lengths).reshape(-1).long()
     padded = targets.long() if targets.dim() == 2 else _rows(targets.long(), last)
+    padded = padded.clamp(0, log_probs.shape[-1] - 1)  # Padding of rows may be any number.
     loss = -_log_likelihood(log_probs, _with_blanks(padded, blank), steps, last, blank)
     if zero_infinity:
         loss = torch.where(torch.isinf(loss), 0.0, loss)

@@ -97,6 +97,10 @@ def _float(value: Any) -> Any:
     return torch.sym_float(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else float(value)
 
 
+def _scalar(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
 def _tensor(data: Any, dtype: int | None = None, device: Any = None, requires_grad: bool = False) -> Any:
     kind = None if dtype is None else DTYPES[dtype]
     if isinstance(data, torch.Tensor):
@@ -307,10 +311,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "prim::Print": _nothing,
     "aten::Int": _integer,
     "aten::IntImplicit": _integer,
-    "aten::ScalarImplicit": _float,
+    "aten::ScalarImplicit": _scalar,
     "aten::Float": _float,
     "aten::FloatImplicit": _float,
-    "aten::item": _float,
+    "aten::item": _scalar,
     "aten::Bool": bool,
     "aten::tensor": _tensor,
     "aten::as_tensor": _tensor,

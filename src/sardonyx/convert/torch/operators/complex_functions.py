@@ -185,8 +185,8 @@ def _operands(x: Any, y: Any) -> list[Tensor]:
 
 @of_complex("eq.Tensor", "eq.Scalar")
 def _equal(x: Any, y: Any) -> Tensor:
-    z, w = _operands(x, y)
-    return _is_zero(z - w)
+    (a, b), (c, d) = map(_parts, _operands(x, y))
+    return L.equal(a, c) & L.equal(b, d)
 
 
 @of_complex("ne.Tensor", "ne.Scalar")
