@@ -398,3 +398,14 @@ def test_biases_of_one_element_positions_and_sliced_weights_are_parameters() -> 
     trainer = train.Trainer(model, "mse")
     assert set(trainer.parameters) == {"tokens", "positions", "packed", "bias"}
     assert np.isfinite(trainer.step({"x": np.zeros((3, 2), np.int64), "labels": np.ones((3, 1), np.float32)}))
+
+
+def test_binary_accuracy_has_the_threshold_of_the_output() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]> g (float[N, 2] x) => (float[N, 1] y)
+        <float[2, 1] w = {1.0, 1.0}> { z = MatMul (x, w)  y = Sigmoid (z) }"""
+    model = onnx.parser.parse_model(text)
+    x = np.array([[-1, -2], [3, 1], [-1, 0], [2, 2]], np.float32)
+    data = {"x": x, "labels": np.array([[0], [1], [0], [1]], np.float32)}
+    for loss in ("mse", "bce"):
+        trainer = train.Trainer(model, loss, "sgd", metrics=["binary-accuracy"])
+        assert trainer.evaluate(data)["binary-accuracy"] == 1.0

@@ -177,6 +177,15 @@ def make_inputs(model: ir.Model, names: Sequence[str]) -> None:
             graph.inputs.append(value)
 
 
+def output_producer(model: ir.Model, name: str) -> ir.Node | None:
+    """Return the node that computes an output, behind copies of the result; None if there is none."""
+    producer = next((value.producer() for value in model.graph.outputs if value.name == name), None)
+    while producer is not None and producer.op_type == "Identity":
+        inner = producer.inputs[0]
+        producer = None if inner is None else inner.producer()
+    return producer
+
+
 def _undo(model: ir.Model, loss: Loss) -> list[str]:
     """Let an output be the input of the function that the loss computes itself."""
     if not loss.undone:
@@ -188,10 +197,7 @@ def _undo(model: ir.Model, loss: Loss) -> list[str]:
         if value.dtype is not None and value.dtype.is_floating_point()
     }
     name = loss.output_name(floats or outputs)
-    producer = outputs[name].producer()
-    while producer is not None and producer.op_type == "Identity":
-        inner = producer.inputs[0]
-        producer = None if inner is None else inner.producer()
+    producer = output_producer(model, name)
     if producer is None or producer.op_type != loss.undone or producer.domain:
         return []
     before = producer.inputs[0]

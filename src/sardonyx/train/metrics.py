@@ -58,8 +58,11 @@ def _hits(best: int) -> Callable[[np.ndarray, np.ndarray], Part]:
     return part
 
 
-def _binary(scores: np.ndarray, labels: np.ndarray) -> Part:
-    return Part(float(((scores > 0) == (labels > 0.5)).sum()), float(labels.size))
+def _binary(threshold: float) -> Callable[[np.ndarray, np.ndarray], Part]:
+    def part(scores: np.ndarray, labels: np.ndarray) -> Part:
+        return Part(float(((scores > threshold) == (labels > 0.5)).sum()), float(labels.size))
+
+    return part
 
 
 def _elements(error: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray, np.ndarray], Part]:
@@ -72,7 +75,7 @@ def _elements(error: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric("accuracy", _hits(1)),
-    "binary-accuracy": Metric("binary-accuracy", _binary),
+    "binary-accuracy": Metric("binary-accuracy", _binary(0.0)),
     "mae": Metric("mae", _elements(np.abs)),
     "mse": Metric("mse", _elements(np.square)),
     "rmse": Metric("rmse", _elements(np.square), math.sqrt),
@@ -82,8 +85,16 @@ METRICS: dict[str, Metric] = {
 """Metrics by name."""
 
 
-def metrics_of(metrics: Sequence[str | Metric]) -> tuple[Metric, ...]:
+_OF_PROBABILITIES = {"binary-accuracy": Metric("binary-accuracy", _binary(0.5))}
+"""Metrics of probabilities that differ from those of logits."""
+
+
+def metrics_of(metrics: Sequence[str | Metric], *, of_probabilities: bool = False) -> tuple[Metric, ...]:
     """Return metrics by name or as they are.
+
+    Args:
+        metrics: Names or metrics.
+        of_probabilities: If True, the compared output holds results of a ``Sigmoid``, not logits.
 
     Raises:
         OptionError: Unknown name.
@@ -93,7 +104,7 @@ def metrics_of(metrics: Sequence[str | Metric]) -> tuple[Metric, ...]:
         if isinstance(metric, str):
             if metric not in METRICS:
                 raise OptionError(f"expected one of {', '.join(METRICS)}, got {metric!r}.", where="metrics")
-            metric = METRICS[metric]
+            metric = (_OF_PROBABILITIES if of_probabilities else {}).get(metric, METRICS[metric])
         result.append(metric)
     return tuple(result)
 

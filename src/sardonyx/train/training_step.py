@@ -16,7 +16,7 @@ from sardonyx.model import Loadable, load
 from sardonyx.runtime.session import Session
 from sardonyx.train.batches import as_declared, require_names
 from sardonyx.train.checkpoints import Position
-from sardonyx.train.forward import KEY, BatchNormMode, build_forward
+from sardonyx.train.forward import KEY, BatchNormMode, build_forward, output_producer
 from sardonyx.train.history import History
 from sardonyx.train.inference import Inference
 from sardonyx.train.initial_state import initial_state, positions_with_zeros
@@ -70,7 +70,7 @@ class TrainingStep:
         require_count(seed, "seed", least=0, limit=1 << 31)
         if batch_norm not in ("train", "frozen"):
             raise OptionError(f"expected 'train' or 'frozen', got {batch_norm!r}.", where="batch_norm")
-        self._loss, self._metrics = loss_of(loss), metrics_of(metrics)
+        self._loss = loss_of(loss)
         self._optimizer, self._seed, self._threads = optimizer_of(optimizer), seed, threads
         self._source = load(model)
         if weights:
@@ -90,6 +90,7 @@ class TrainingStep:
         self._forward = build_forward(
             self._model, selected, self._loss, training=True, batch_norm=batch_norm, dropout=dropout
         )
+        self._metrics = metrics_of(metrics, of_probabilities=self._reads_probabilities())
         rho = self._optimizer.rho if isinstance(self._optimizer, SAM) else 0.0
         masked = positions_with_zeros(self._model, selected) if keep_zeros else ()
         options = StepOptions(clip_norm, clip_value, ema, rho, accumulate, masked, privacy, precision)
@@ -121,6 +122,11 @@ class TrainingStep:
             self.notes += ("The model is quantized: weights and activations are rounded in training.",)
         self.history = History()
         self._types = self.batch_types
+
+    def _reads_probabilities(self) -> bool:
+        """Return True if the output of the loss is the result of a ``Sigmoid``, which the loss does not compute."""
+        producer = output_producer(self._model, self._loss.output_name(self._forward.outputs))
+        return producer is not None and producer.op_type == "Sigmoid" != self._loss.undone
 
     def _memory_budget(self, limit: int) -> MemoryBudget:
         require_count(limit, "max_memory")
