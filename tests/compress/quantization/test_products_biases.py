@@ -35,6 +35,11 @@ def test_the_constant_after_a_product_corrects_the_mean_error() -> None:
         for corrects in (False, True)
     )
     assert corrected > plain + 3
+    plain, corrected = (
+        quantize(model, samples, weights="int4", method="gptq", bias_correction=corrects).report.outputs[0].sqnr
+        for corrects in (False, True)
+    )
+    assert corrected > plain + 1
 
 
 def test_the_bias_corrects_the_mean_error_of_inputs_that_are_near_the_least_value_of_a_gate() -> None:

@@ -100,7 +100,9 @@ class Draft:
         opset: int | None = None, optimized: bool = True,
     ) -> None:  # fmt: skip
         self.source, self.scheme, self.mode, self.method, self.exclude = source, scheme, mode, method, exclude
-        self._corrects, self._form, self._target = bias_correction, form, target
+        # Weights that are rounded again in the order of execution correct the means of the layers ahead themselves.
+        self._corrects = bias_correction and (mode == "static" or not method.is_sequential)
+        self._form, self._target = form, target
         self.notes: list[str] = []
         self.prepared = prepare(source, scheme, mode, target, opset, self.notes, optimized=optimized)
         require_accepted(target, scheme, mode, opset_of(self.prepared))
@@ -128,7 +130,8 @@ class Draft:
         if split is None:
             return
         needs = self.method.needs
-        if self.mode == "static" and self._corrects:
+        # A model whose activations no method needs is not run for its biases alone.
+        if self._corrects and (self.mode == "static" or (self.mode == "weights" and not needs.is_empty)):
             needs = replace(needs, row_means=True)
         names = [str(value.name) for value in self.placement.reads] if self.mode == "static" else []
         samples = itertools.chain(self._preview, stream)
@@ -188,7 +191,8 @@ class Draft:
             shifts = self._shifts({str(value.name): affine for value, affine in maps.items()})
             self.notes += write_static(result, placement, self._target, maps, weights, self._means(), shifts)
         else:
-            self.notes += write_without_ranges(result, placement, self._target, self.scheme, self.mode, weights)
+            means = self._means() if self.mode == "weights" else {}
+            self.notes += write_without_ranges(result, placement, self._target, self.scheme, self.mode, weights, means)
         result.graph.sort()
         if self.method.reconstruct is not None and self.observation is not None:
             self.notes += self.method.reconstruct(result, self.prepared, self.judged)

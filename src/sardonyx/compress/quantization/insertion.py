@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.quantization.bias_correction import mean_error, write_bias
+from sardonyx.compress.quantization.bias_correction import has_corrected_mean, mean_error, write_bias
 from sardonyx.compress.quantization.bias_scales import unite_scales
 from sardonyx.compress.quantization.forms.packed_weights import is_packable, write_lookup, write_product
 from sardonyx.compress.quantization.placement import PRODUCTS, Placement, WeightSite
@@ -67,8 +67,9 @@ def write_static(
 
 
 def write_without_ranges(
-    model: ir.Model, placement: Placement, target: QuantizationTarget, scheme: Scheme, mode: str, weights: Weights
-) -> list[str]:
+    model: ir.Model, placement: Placement, target: QuantizationTarget, scheme: Scheme, mode: str, weights: Weights,
+    means: Mapping[str, np.ndarray],
+) -> list[str]:  # fmt: skip
     """Write a model with integer weights, whose products quantize their input in each call if `mode` is ``"dynamic"``.
 
     Args:
@@ -78,6 +79,7 @@ def write_without_ranges(
         scheme: The scheme.
         mode: ``"dynamic"`` or ``"weights"``.
         weights: The weights of the sites that read floats.
+        means: The mean row of the inputs of sites by label, which corrects the mean error of products; empty for none.
 
     Returns:
         Sentences for the user.
@@ -88,6 +90,8 @@ def write_without_ranges(
     packed = 0
     for site in placement.all_sites:
         weight = weights.get(site)
+        if weight is not None and site.label in means and has_corrected_mean(site):
+            write_bias(writer, site, None, weight, mean_error(site, weight, means[site.label]))
         if weight is None:
             _write_dynamic(writer, site, scheme)
         elif target.vendor and _is_packed(site, weight):
