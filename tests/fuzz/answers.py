@@ -16,7 +16,7 @@ EXTREME = 1e6
 
 
 def difference(
-    feeds: Mapping[str, Any], actual: list[Any], expected: list[Any], *, nearby_integers: bool = False
+    feeds: Mapping[str, Any], actual: list[Any], expected: list[Any], *, nearby_integers: bool = False, width: int = 8
 ) -> str:
     """Describe the first difference between answers; empty if they agree.
 
@@ -27,12 +27,13 @@ def difference(
         actual: The answers of compiled code.
         expected: The answers of the interpreter.
         nearby_integers: Integers may differ by 1; those of 8 bits always may.
+        width: Bytes of the narrowest floats that the model computes with.
     """
     for number, (a, b) in enumerate(zip(actual, expected, strict=True)):
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
             if _is_same(a, b):
                 continue
-            if mismatch := _of_arrays(a, b, not has_extreme(feeds), nearby_integers):
+            if mismatch := _of_arrays(a, b, not has_extreme(feeds), nearby_integers, width):
                 return f"output {number}: {mismatch}"
         elif type(a) is not type(b) or (isinstance(a, list) and len(a) != len(b)):
             return f"output {number}: {type(a).__name__} and {type(b).__name__}"
@@ -56,7 +57,7 @@ def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.dtype.kind not in "OSU" and a.tobytes() == b.tobytes()
 
 
-def _of_arrays(a: np.ndarray, b: np.ndarray, floats: bool, nearby: bool) -> str:
+def _of_arrays(a: np.ndarray, b: np.ndarray, floats: bool, nearby: bool, width: int) -> str:
     if a.dtype != b.dtype or a.shape != b.shape:
         return f"{a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)}"
     if a.dtype.kind in "OSU":
@@ -73,7 +74,7 @@ def _of_arrays(a: np.ndarray, b: np.ndarray, floats: bool, nearby: bool) -> str:
         return ""
     else:
         x, y = (v if v.dtype.kind in "fc" else v.astype(np.float32) for v in (a, b))
-        tolerance = _RELATIVE.get(a.dtype.itemsize // (2 if a.dtype.kind == "c" else 1), 0.3)
+        tolerance = _RELATIVE.get(min(a.dtype.itemsize // (2 if a.dtype.kind == "c" else 1), width), 0.3)
         with np.errstate(all="ignore"):
             wide = np.complex128 if x.dtype.kind == "c" else np.float64
             finite = np.abs(y[np.isfinite(y)])

@@ -11,13 +11,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import onnx
 
 from sardonyx import Session, check, load, optimize
 from sardonyx.errors import InvalidModelError, ResourceError, SardonyxError, SizeLimitError
 from sardonyx.ops.inference import infer
 from sardonyx.rewrite import regression_gate
-from tests.fuzz.answers import difference
+from tests.fuzz.answers import EXTREME, difference
 from tests.fuzz.hostile_cases import declared_model
 from tests.fuzz.hostile_nodes import draw_node, sources
 from tests.fuzz.native_fuzzer import Finding, StorePosition, Tally, compiler_defects, limit_time
@@ -93,12 +94,15 @@ def model_problems(model: onnx.ModelProto, feeds: dict[str, Any], target: str) -
         session = _outcome(lambda: Session(optimized.proto, compile="off", log_severity=4, **LIMITS))
         answers[f"optimized for {target}"] = _answer(session, feeds)
     is_valid = not isinstance(results["check"], Exception) and not any(f.severity == "error" for f in results["check"])
+    coefficients, width = _extreme_attributes(model), 2 if _computes_in_half_precision(model) else 8
     for stage, answer in answers.items():
         if stage not in ("reference", "native") and not is_valid and isinstance(answer, SardonyxError):
             continue  # An invalid model that the interpreter answers all the same.
         if isinstance(answer, Exception) and is_unforeseen(answer):
             yield f"{stage}: {_text(answer)}"
-        elif problem := _mismatch(feeds, answer, answers["reference"], stage != "native" or answer is native):
+        elif problem := _mismatch(
+            {**feeds, **coefficients}, answer, answers["reference"], stage != "native" or answer is native, width
+        ):
             yield f"{stage}: {problem}"
 
 
@@ -122,14 +126,29 @@ def is_unforeseen(error: Exception) -> bool:
     return isinstance(error, InvalidModelError) or any(part in error.problem for part in _UNFORESEEN)
 
 
-def _mismatch(feeds: dict[str, Any], actual: Any, expected: Any, is_whole: bool) -> str:
+def _mismatch(feeds: dict[str, Any], actual: Any, expected: Any, is_whole: bool, width: int) -> str:
     """Describe the difference of an outcome; ``is_whole`` if a model is refused as a whole, for any of its errors."""
     if isinstance(actual, _LIMIT_ERRORS) or isinstance(expected, _LIMIT_ERRORS):
         return ""
     if isinstance(actual, Exception) or isinstance(expected, Exception):
         same = isinstance(expected, Exception) if is_whole else type(actual) is type(expected)
         return "" if same else f"{_text(actual)}; reference {_text(expected)}"
-    return difference(feeds, actual, expected)
+    return difference(feeds, actual, expected, width=width)
+
+
+def _extreme_attributes(model: onnx.ModelProto) -> dict[str, Any]:
+    """Return the finite float attributes from :data:`.EXTREME` on; sums of products with them depend on the order."""
+    attributes = (attribute for node in model.graph.node for attribute in node.attribute)
+    values = {attribute.name: np.array([attribute.f, *attribute.floats], np.float32) for attribute in attributes}
+    return {name: x for name, x in values.items() if (np.isfinite(x) & (np.abs(x) >= EXTREME)).any()}
+
+
+def _computes_in_half_precision(model: onnx.ModelProto) -> bool:
+    """Return True if a node has the attribute for 16-bit intermediates, which compiled code may hold in 32 bits."""
+    narrow = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
+    attributes = (attribute for node in model.graph.node for attribute in node.attribute)
+    return any(x.name in ("stash_type", "softmax_precision") and x.i in narrow for x in attributes)
+
 
 
 def _text(outcome: Any) -> str:
