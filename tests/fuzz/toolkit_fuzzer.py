@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from sardonyx import Session, check, load, optimize
+from sardonyx import Session, check, convert_opset, load, optimize, to_proto
 from sardonyx.errors import InvalidModelError, ResourceError, SardonyxError, SizeLimitError
 from sardonyx.ops.inference import infer
 from sardonyx.rewrite import regression_gate
@@ -25,6 +25,7 @@ from tests.fuzz.native_fuzzer import Finding, StorePosition, Tally, compiler_def
 from tests.ops.generators.draw import Draw
 
 TARGETS = ("portable", "onnxruntime", "native", "openvino", "tensorrt")
+OPSETS = (7, 9, 11, 13, 15, 17, 18, 19, 20, 21, 22, 23, 24, 25)
 LIMITS: Mapping[str, Any] = {"max_memory": 1 << 26, "timeout": 20, "max_loop_iterations": 1000}
 
 ENGINE_SECONDS = 30
@@ -65,14 +66,15 @@ def problems(label: str, seed: int) -> Iterator[str]:
         model, feeds, _ = declared_model(draw, case)
     except (TypeError, ValueError, OverflowError):
         return  # onnx cannot write this attribute.
-    yield from model_problems(model, feeds, draw.pick(*TARGETS))
+    yield from model_problems(model, feeds, draw.pick(*TARGETS), draw.pick(*OPSETS))
 
 
-def model_problems(model: onnx.ModelProto, feeds: dict[str, Any], target: str) -> Iterator[str]:
+def model_problems(model: onnx.ModelProto, feeds: dict[str, Any], target: str, opset: int) -> Iterator[str]:
     stages: dict[str, Callable[[], Any]] = {
         "check": lambda: check(model),
         "infer": lambda: infer(load(model)),
         "optimize": lambda: optimize(model, target=target, verify=False),
+        "convert": lambda: convert_opset(load(model), opset),
         "reference": lambda: Session(model, compile="off", log_severity=4, **LIMITS),
         "native": lambda: Session(model, compile="wait", threads=1, log_severity=4, **LIMITS),
     }
@@ -89,11 +91,14 @@ def model_problems(model: onnx.ModelProto, feeds: dict[str, Any], target: str) -
     native = results["native"]
     if isinstance(native, Session):
         yield from (f"native: {reason}" for reason in compiler_defects(native))
+    is_valid = not isinstance(results["check"], Exception) and not any(f.severity == "error" for f in results["check"])
     answers = {stage: _answer(results[stage], feeds) for stage in ("reference", "native")}
     if not isinstance(optimized, Exception):
-        session = _outcome(lambda: Session(optimized.proto, compile="off", log_severity=4, **LIMITS))
-        answers[f"optimized for {target}"] = _answer(session, feeds)
-    is_valid = not isinstance(results["check"], Exception) and not any(f.severity == "error" for f in results["check"])
+        answers[f"optimized for {target}"] = _answer(_interpreted(optimized.proto), feeds)
+    if is_valid and not isinstance(results["convert"], Exception):
+        answers[f"converted to opset {opset}"] = _answer(_interpreted(to_proto(results["convert"])), feeds)
+    elif isinstance(results["convert"], Exception) and is_unforeseen(results["convert"]):
+        yield f"convert: {_text(results['convert'])}"
     coefficients, width = _extreme_attributes(model), 2 if _computes_in_half_precision(model) else 8
     for stage, answer in answers.items():
         if stage not in ("reference", "native") and not is_valid and isinstance(answer, SardonyxError):
@@ -104,6 +109,10 @@ def model_problems(model: onnx.ModelProto, feeds: dict[str, Any], target: str) -
             {**feeds, **coefficients}, answer, answers["reference"], stage != "native" or answer is native, width
         ):
             yield f"{stage}: {problem}"
+
+
+def _interpreted(model: onnx.ModelProto) -> Any:
+    return _outcome(lambda: Session(model, compile="off", log_severity=4, **LIMITS))
 
 
 def _outcome(compute: Callable[[], Any]) -> Any:
@@ -148,7 +157,6 @@ def _computes_in_half_precision(model: onnx.ModelProto) -> bool:
     narrow = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
     attributes = (attribute for node in model.graph.node for attribute in node.attribute)
     return any(x.name in ("stash_type", "softmax_precision") and x.i in narrow for x in attributes)
-
 
 
 def _text(outcome: Any) -> str:

@@ -33,6 +33,7 @@ from sardonyx.errors import (
     NeedsValueError,
     SardonyxError,
     ShapeError,
+    SizeLimitError,
     UnsupportedError,
 )
 from sardonyx.ops.graph import (
@@ -69,6 +70,9 @@ _RANKS = range(7)
 """Ranks at which a node is traced if the rank of an input is open."""
 _MAX_AXIS_CHOICES = 64
 """Most choices of axes to try."""
+
+MAX_SIZE = (1 << 63) - 1
+"""Greatest size that a file can hold."""
 
 _ASSUMED_SIZES = tuple(tuple(Dim.symbol(f"{DEFINED}{mark}{axis}") for axis in _RANKS) for mark in "ab")
 """Symbolic sizes of inputs of open rank, for as many inputs as are traced at all ranks."""
@@ -135,9 +139,7 @@ class Inference:
         """
         for conflict in self.conflicts:
             raise conflict.error()
-        for node, refusal in self.refusals.items():
-            if node.graph is graph and not isinstance(refusal, UnsupportedError):
-                raise type(refusal)(refusal.problem, where=node_label(node), remedy=refusal.remedy)
+        require_runnable(self.refusals, graph)
 
     def graph(self, graph: PreparedGraph, frame: Frame, level: int) -> None:
         """Infer all values of a graph whose inputs are known, while tracing at ``level``."""
@@ -246,7 +248,7 @@ class Inference:
         ]
         attributes = attributes_in(step, frame, self._body)
         try:
-            return [_abstract(result) for result in apply_operator(step, operands, attributes)]
+            return [_storable(_abstract(result)) for result in apply_operator(step, operands, attributes)]
         except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError) as error:
             # An exception of a definition on an invalid model is attributed to the node, as in a run.
             raise InvalidModelError(f"{error.__class__.__name__}: {error}", where=node_label(step.node)) from error
@@ -451,7 +453,7 @@ def _axis_cases(step: Step, inputs: Sequence[Known]) -> Iterable[Sequence[Known]
     count = math.prod(shape)
     rank = max(len(one.shape) for one in map(_type_of, inputs) if isinstance(one, TensorType) and one.shape is not None)
     rank += count if step.node.op_type == "Unsqueeze" else 0
-    if len(shape) < len(type.shape) or math.perm(rank, count) > _MAX_AXIS_CHOICES:
+    if len(shape) < len(type.shape) or count > rank or math.perm(rank, count) > _MAX_AXIS_CHOICES:
         return None
     return (
         [
@@ -461,6 +463,31 @@ def _axis_cases(step: Step, inputs: Sequence[Known]) -> Iterable[Sequence[Known]
         ]
         for axes in itertools.permutations(range(rank), count)
     )
+
+
+def require_runnable(refusals: Mapping[ir.Node, SardonyxError], graph: ir.Graph) -> None:
+    """Refuse a model of which a node of the main graph does not accept its inputs.
+
+    Raises:
+        SardonyxError: The reason of the first such node.
+    """
+    for node, refusal in refusals.items():
+        if node.graph is graph and not isinstance(refusal, UnsupportedError):
+            raise type(refusal)(refusal.problem, where=node_label(node), remedy=refusal.remedy)
+
+
+def _storable(known: Known) -> Known:
+    """Return facts whose sizes a file can hold.
+
+    Raises:
+        SizeLimitError: a size is beyond the integers of 64 bits.
+    """
+    type = _type_of(known)
+    if isinstance(type, TensorType) and type.shape is not None:
+        for size in type.shape:
+            if isinstance(size, int) and size > MAX_SIZE:
+                raise SizeLimitError(f"expected sizes below 2^63, got {size}.")
+    return known
 
 
 def _types_by_signature(step: Step, inputs: Sequence[Known]) -> Sequence[Known]:

@@ -169,6 +169,11 @@ def element_bytes(kind: ir.DataType | None) -> float:
     return TEXT_BYTES if kind == ir.DataType.STRING else kind.itemsize
 
 
+def element_type(number: int | None) -> ir.DataType | None:
+    """Return the element type that a number in a file names; None if it names none."""
+    return ir.DataType(number) if number in ir.DataType._value2member_map_ else None
+
+
 def dtype(value: ir.Value | None) -> ir.DataType | None:
     """Return the element type, or None if unknown or not a tensor."""
     if value is None:

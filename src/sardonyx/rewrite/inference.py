@@ -19,7 +19,7 @@ from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorTy
 from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError, SizeLimitError, UnsupportedError
 from sardonyx.model import types as model_types
 from sardonyx.ops import inference as operator_inference
-from sardonyx.ops.inference import UNNAMED
+from sardonyx.ops.inference import MAX_SIZE, UNNAMED
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.sizes import Sizes, at_least, equal, inferred_size, parsed
 from sardonyx.rewrite.structure import is_evidently_sound, require_structure
@@ -178,9 +178,10 @@ def output_sizes(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:
     if node.domain not in ("", "ai.onnx"):
         return None
     try:
-        return _spelled_out(node, sizes)
+        result = _spelled_out(node, sizes)
     except SizeLimitError:
         return None  # The shape of operator inference, with shorter names, stays.
+    return None if result is not None and any(isinstance(x, int) and x > MAX_SIZE for x in result) else result
 
 
 def _spelled_out(node: ir.Node, sizes: Sizes) -> tuple[Size, ...] | None:

@@ -266,8 +266,7 @@ def _same(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
 
 def _cast(s: Sizes, node: ir.Node, value: ir.Value) -> Elements | None:
     data = s.elements(node.inputs[0])
-    target = ir.DataType(s.attr(node, "to"))
-    if data is None or target != ir.DataType.BOOL:
+    if data is None or s.attr(node, "to") != ir.DataType.BOOL:
         return data
     return (data[0], tuple(int(e != 0) for e in data[1])) if all(isinstance(e, int) for e in data[1]) else None
 

@@ -295,6 +295,11 @@ KEPT = {
         "(float[1, 3, 2, 2] x) => (float[1, 3, 2, 2] y) <float[3, 1, 1] s = {0.1, 0.2, 0.3}> { y = PRelu(x, s) }",
         (6, 1, 26),
     ),
+    "sums of empty tensors": (
+        13,
+        "(float[2, 0, 1] x, float[1, 0, 1] z) => (float[2, 0, 1] y) { y = Sum(x, z) }",
+        (7, 26),
+    ),
     "scan of one sequence": (
         9,
         "(float[2] s, float[4, 2] x) => (float[2] e, float[4, 2] y)"
@@ -358,6 +363,43 @@ REFUSED = {
         "(float[3] x, float[3, 2] w, float[2] c) => (float[2] y) { [named] y = Gemm(x, w, c) }",
         6,
         "got rank 1",
+    ),
+    "window of another rank": (
+        19,
+        "(float[1, 2, 8, 8] x) => (float[1, 2, a, b] y)"
+        " { [named] y = AveragePool<kernel_shape = [3, 3, 3], ceil_mode = 1, dilations = [2, 2, 2]>(x) }",
+        11,
+        "a kernel of 3, 3, 3 does not fit 2 spatial axes",
+    ),
+    "element type that does not exist": (
+        23,
+        "(uint8[3] x, float s) => (float[3] y) { [named] y = DequantizeLinear<output_dtype = -100>(x, s) }",
+        19,
+        "unknown element type -100",
+    ),
+    "attribute of another type": (
+        22,
+        "(float[3] x) => (float[3] y) { [named] y = Selu<alpha = 16>(x) }",
+        18,
+        "expected the attribute 'alpha' to be of type FLOAT, got INT",
+    ),
+    "infinite exponent": (
+        1,
+        "(float[1, 2, 8, 8] x) => (float[1, 2, 1, 1] y) { [named] y = GlobalLpPool<p = inf>(x) }",
+        2,
+        "expected an integer exponent",
+    ),
+    "running product of a number": (
+        26,
+        "(float x) => (float y) <int64 a = {8}> { [named] y = CumProd(x, a) }",
+        18,
+        "axis 8 is out of range",
+    ),
+    "texts of no elements": (
+        14,
+        "(string[0, 3] x, int64[2] s) => (string[a, b] y) { [named] y = Reshape<allowzero = 1>(x, s) }",
+        9,
+        "empty tensor of string",
     ),
 }
 

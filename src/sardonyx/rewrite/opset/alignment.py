@@ -86,7 +86,7 @@ def _plain(attribute: ir.Attr) -> object:
 
 
 def find_violation(node: ir.Node, schema: OpSchema) -> str | None:
-    """Return the reason why a node violates its own schema (inputs and outputs only), else None."""
+    """Return the reason why inputs, outputs or types of attributes violate the node's own schema, else None."""
     count = len(node.inputs)
     if not schema.min_input <= count <= schema.max_input:
         return f"expected {_span(schema.min_input, schema.max_input)} inputs, got {count}"
@@ -98,6 +98,10 @@ def find_violation(node: ir.Node, schema: OpSchema) -> str | None:
     for value in node.inputs:
         if value is not None and value.producer() is None and not (value.is_graph_input() or value.is_initializer()):
             return f"its input {value.name!r} is undefined"
+    for name, attribute in node.attributes.items():
+        declared = schema.attributes.get(name)
+        if declared is not None and attribute.type.name != declared.type.name:
+            return f"expected the attribute {name!r} to be of type {declared.type.name}, got {attribute.type.name}"
     return None
 
 

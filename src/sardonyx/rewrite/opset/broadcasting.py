@@ -67,7 +67,8 @@ def _tiled(site: Site, x: ir.Value, shape: tuple[int, ...], whole: tuple[int, ..
     """Tile ``x`` to the full shape."""
     full = (1,) * (len(whole) - len(shape)) + shape
     value = reshape(site, x, list(full)) if full != shape else x
-    return site.emit("Tile", value, site.constant([new // now for new, now in zip(whole, full, strict=True)]))
+    repeats = [1 if new == now else new // now for new, now in zip(whole, full, strict=True)]
+    return site.emit("Tile", value, site.constant(repeats))
 
 
 @down("Max", "Min", "Sum", "Mean", version=8)

@@ -122,12 +122,12 @@ class Conversion:
 
     def _annotate(self) -> None:
         """Infer types and shapes, replacing experimental operators, which inference does not know."""
-        infer_shapes(self.model, strict=False)
+        self._faulty = infer_shapes(self.model, strict=False)
         while pending := self._experimental():
             ready = [site for site in pending if all(v is None or v.dtype is not None for v in site.inputs)]
             for site in ready or pending:
                 replace_experimental(site)
-            infer_shapes(self.model, strict=False)
+            self._faulty = infer_shapes(self.model, strict=False)
 
     def _experimental(self) -> list[Site]:
         return [
@@ -242,7 +242,26 @@ class Conversion:
         return after
 
     def _cross(self, node: ir.Node, scope: Scope, here: int, there: int) -> list[ir.Node]:
-        """Convert one node across a boundary at which its operator's definition changes."""
+        """Convert one node across a boundary at which its operator's definition changes.
+
+        A node that cannot run (in a branch that is never taken, for example) is converted as far as its adapter can.
+        """
+        fault = self._faulty.get(node)
+        try:
+            nodes = self._adapted(node, scope, here, there)
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            if fault is None:
+                raise
+            raise OpsetConversionError(
+                f"cannot be converted from opset {here} to {there}: {fault.problem}",
+                where=name_of(node),
+                remedy=fault.remedy,
+            ) from fault
+        if fault is not None:
+            self._faulty.update(dict.fromkeys(nodes, fault))
+        return nodes
+
+    def _adapted(self, node: ir.Node, scope: Scope, here: int, there: int) -> list[ir.Node]:
         site = Site(node, scope, here, there)
         adapter = adapter_for(self.domain, node.op_type, max(here, there), upward=there > here)
         try:

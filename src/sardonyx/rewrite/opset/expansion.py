@@ -71,6 +71,11 @@ def _inlined(function: onnx.FunctionProto, schema: OpSchema, site: Site, version
     del call.input[:], call.output[:]
     call.input.extend("" if v is None else f"in{i}" for i, v in enumerate(site.node.inputs))
     call.output.extend(f"out{i}" if is_read(value) else "" for i, value in enumerate(site.node.outputs))
+    if len(call.input) > len(function.input) or len(call.output) > len(function.output):
+        site.refuse(
+            f"its body has {len(function.input)} inputs and {len(function.output)} outputs, "
+            f"the node {len(call.input)} and {len(call.output)}"
+        )
     present = {attribute.name for attribute in call.attribute}
     call.attribute.extend(
         schema.attributes[name].default_value

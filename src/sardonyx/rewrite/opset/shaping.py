@@ -80,7 +80,10 @@ def without_allowzero(site: Site) -> None:
     if not site.integer("allowzero") or not literal:
         site.become(attributes=site.attributes(drop=["allowzero"]))
         return
-    empty = ir.Tensor(np.zeros(1, site.dtype(x).numpy()), dtype=site.dtype(x))
+    kind = site.dtype(x)
+    if kind == ir.DataType.STRING or kind in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+        site.refuse(f"no operator before opset 14 gives an empty tensor of {kind.name.lower()} with these sizes")
+    empty = ir.Tensor(np.zeros(1, kind.numpy()), dtype=kind)
     if sizes is not None:
         site.replace(site.emit("ConstantOfShape", shape, value=empty))
         return

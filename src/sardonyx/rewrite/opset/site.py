@@ -83,40 +83,42 @@ class Site:
         """Return True if the node has an attribute."""
         return name in self.node.attributes
 
-    def _attribute(self, name: str) -> ir.Attr | None:
+    def _attribute(self, name: str, kind: ir.AttributeType) -> ir.Attr | None:
         attribute = self.node.attributes.get(name)
         if attribute is not None and attribute.is_ref():
             self.refuse(f"its attribute {name!r} is a parameter of the function")
+        if attribute is not None and attribute.type != kind:
+            self.refuse(f"expected the attribute {name!r} to be of type {kind.name}, got {attribute.type.name}")
         return attribute
 
     def integer(self, name: str, default: int = 0) -> int:
         """Return an INT attribute, or its default."""
-        attribute = self._attribute(name)
+        attribute = self._attribute(name, ir.AttributeType.INT)
         return default if attribute is None else attribute.as_int()
 
     def integers(self, name: str) -> list[int] | None:
         """Return an INTS attribute; None if absent."""
-        attribute = self._attribute(name)
+        attribute = self._attribute(name, ir.AttributeType.INTS)
         return None if attribute is None else list(attribute.as_ints())
 
     def real(self, name: str, default: float = 0.0) -> float:
         """Return a FLOAT attribute, or its default."""
-        attribute = self._attribute(name)
+        attribute = self._attribute(name, ir.AttributeType.FLOAT)
         return default if attribute is None else attribute.as_float()
 
     def reals(self, name: str) -> list[float] | None:
         """Return a FLOATS attribute; None if absent."""
-        attribute = self._attribute(name)
+        attribute = self._attribute(name, ir.AttributeType.FLOATS)
         return None if attribute is None else list(attribute.as_floats())
 
     def text(self, name: str, default: str = "") -> str:
         """Return a STRING attribute, or its default."""
-        attribute = self._attribute(name)
+        attribute = self._attribute(name, ir.AttributeType.STRING)
         return default if attribute is None else attribute.as_string()
 
     def texts(self, name: str) -> list[str] | None:
         """Return a STRINGS attribute; None if absent."""
-        attribute = self._attribute(name)
+        attribute = self._attribute(name, ir.AttributeType.STRINGS)
         return None if attribute is None else list(attribute.as_strings())
 
     def attributes(self, *, drop: Sequence[str] = (), **change: AttributeValue) -> dict[str, AttributeValue | ir.Attr]:

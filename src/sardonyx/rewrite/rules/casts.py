@@ -87,7 +87,7 @@ def cast_like_known(x: V, like: V) -> Rewrite:
 
 def _skips_middle(m: Match) -> Refusal | None:
     """Guard: the outer Cast gives the same without the inner one, which loses nothing."""
-    source, middle, target = facts.dtype(m.x), facts.dtype(m.root.inputs[0]), ir.DataType(m.target)
+    source, middle, target = facts.dtype(m.x), facts.dtype(m.root.inputs[0]), facts.element_type(m.target)
     if not _numeric(source) or not _numeric(middle) or not _numeric(target):
         return SILENT
     if not holds_all(middle, source):
@@ -102,7 +102,7 @@ def cast_of_cast(x: V, target: A) -> Rewrite:
     """Cast(Cast(x), to=t) is Cast(x, to=t), or x of type t, if the inner Cast loses nothing."""
 
     def one_cast(m: Match) -> Result:
-        return m.x if ir.DataType(m.target) == facts.dtype(m.x) else Cast(m.x, to=m.target)
+        return m.x if m.target == facts.dtype(m.x) else Cast(m.x, to=m.target)
 
     return Cast(Cast(x), to=target) >> one_cast | where(_skips_middle)
 
@@ -114,7 +114,7 @@ MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "S
 def _returns_to_type(m: Match) -> Refusal | None:
     """Guard: the outer Cast returns to the type of x, of which the inner one loses nothing."""
     source, middle = facts.dtype(m.x), facts.dtype(m.root.inputs[0])
-    if ir.DataType(m.target) != source or not _numeric(source) or not _numeric(middle):
+    if m.target != source or not _numeric(source) or not _numeric(middle):
         return SILENT
     return None if holds_all(middle, source) else Refusal(f"the Cast from {source.name} to {middle.name} loses values")
 
@@ -136,7 +136,7 @@ def cast_joined_casts(s: Site) -> Result:
     joined, value = s.producer(0, "Concat"), s.input(0)
     if joined is None or value is None or not facts.used_once(value):
         return None
-    middle, target = facts.dtype(value), ir.DataType(s.attr("to"))
+    middle, target = facts.dtype(value), facts.element_type(s.attr("to"))
     casts = [None if part is None else part.producer() for part in joined.inputs]
     parts = [
         cast.inputs[0]
