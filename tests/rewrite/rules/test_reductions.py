@@ -35,6 +35,18 @@ def reductions_of_one(g: GraphMaker) -> None:
     g.output(g.node("Relu", y))
 
 
+@generator("rewrite_sum_as_add")
+def sums(g: GraphMaker) -> None:
+    g.special, g.opset = False, g.pick([7, 8, 13, 21])
+    dtype = g.pick(["float32", "float32", "float64", "float16"])
+    shape = g.shape(rank=g.int(0, 3))
+    narrow = shape[g.int(0, len(shape)) :] if g.opset > 7 and g.chance(0.3) else shape
+    terms = [g.input(shape, dtype), g.input(narrow, dtype) if g.chance() else g.weight(narrow, dtype)]
+    y = g.node("Sum", *(terms if g.chance() else reversed(terms)), *([g.weight(shape, dtype)] if g.chance(0.1) else []))
+    g.read_again(y)
+    g.output(g.node("Relu", y))
+
+
 @generator("eliminate_nop_reduce/cumulative_sum_of_one")
 def cumulative_sums(g: GraphMaker) -> None:
     shape = g.shape(rank=g.int(1, 3))

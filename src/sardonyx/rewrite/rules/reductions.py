@@ -22,7 +22,7 @@ from sardonyx.rewrite.language import (
     rule,
     where,
 )
-from sardonyx.rewrite.notation import CumSum, Squeeze, Unsqueeze
+from sardonyx.rewrite.notation import Add, CumSum, Squeeze, Sum, Unsqueeze
 from sardonyx.rewrite.rules.broadcasting import fill_tensor
 from sardonyx.rewrite.rules.reshapes import FAMILY, have_same_dims, reshape_like
 from sardonyx.rewrite.rules.signatures import apply_along, axes_of, normalize_axes
@@ -153,6 +153,12 @@ def reduce_of_reduce(x: V) -> Rewrite:
 def variadic_of_one(x: V) -> Rewrite:
     """Remove Sum, Max, Min or Mean of one tensor."""
     return AnyOf("Sum", "Max", "Min", "Mean")(x) >> x
+
+
+@rule("rewrite_sum_as_add", exactness=EXACT, opset=8)
+def sum_of_two(x: V, y: V) -> Rewrite:
+    """Write Sum of two tensors as Add, which more rules and kernels know."""
+    return Sum(x, y) >> Add(x, y)
 
 
 @rule("eliminate_nop_softmax", on="Softmax", exactness=APPROXIMATES, opset=9, default=False)
