@@ -12,7 +12,7 @@ import pytest
 
 import sardonyx
 from sardonyx.cli import main
-from sardonyx.errors import OptionError, UnsupportedError, VerificationError
+from sardonyx.errors import OptionError, SardonyxError, UnsupportedError, VerificationError
 from sardonyx.export.artifact import Refusal, refuse
 from sardonyx.export.targets import TARGETS, target_of
 
@@ -52,6 +52,15 @@ def test_unknown_targets_and_sizes_are_refused() -> None:
         target_of("caffe")
     with pytest.raises(OptionError, match="unknown open size 'M'"):
         sardonyx.convert_to(proto(), "torch", sizes={"M": 3})
+
+
+def test_nodes_that_cannot_run_are_refused_by_name() -> None:
+    model = proto(
+        '<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (float[4] y) { y = Concat<axis = 3>(x, x) }'
+    )
+    for target in ("torch", "stablehlo", "tflite"):
+        with pytest.raises(SardonyxError, match="axis 3 is out of range"):
+            sardonyx.convert_to(model, target)
 
 
 def test_refusals_name_node_and_rule() -> None:

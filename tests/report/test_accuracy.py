@@ -46,6 +46,16 @@ def test_the_first_layer_that_differs_is_named(budget: int) -> None:
         assert all(layer_error.error <= 1e-6 for layer_error in comparison.layers[:-1])
 
 
+def test_texts_between_layers_are_compared() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]> g (int64[4] x) => (float[4] y) {'
+        ' a = ai.onnx.ml.LabelEncoder<keys_int64s = [0, 1], values_strings = ["p", "q"]>(x)'
+        ' y = ai.onnx.ml.LabelEncoder<keys_strings = ["q"], values_floats = [2.5]>(a) }'
+    )
+    feeds = {"x": np.array([0, 1, 1, 0])}
+    assert compare(model, model, providers=["reference"], inputs=feeds, all_layers=True, budget=1).equal
+
+
 def test_layers_of_equal_models_are_compared_on_request() -> None:
     comparison = compare(classifier(), classifier(), providers=["reference"], inputs=images(), all_layers=True)
     assert comparison.equal and comparison.first is None and comparison.unpaired == 0

@@ -22,6 +22,7 @@ from sardonyx.export.artifact import Answers, Artifact, Feeds, Options
 from sardonyx.export.targets import Target, exporter_of, target_of
 from sardonyx.model.copying import copy_model
 from sardonyx.model.load import Loadable
+from sardonyx.ops.inference import require_runnable
 from sardonyx.rewrite import evaluate, inference
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.reshape_inputs import set_input_shapes
@@ -180,9 +181,10 @@ def loaded(model: Loadable, target: Target, sizes: Mapping[str, int]) -> ir.Mode
 
     Raises:
         OptionError: A size is unknown, or the target needs a number for an open size.
+        SardonyxError: A node does not accept its inputs.
     """
     source = copy_model(model if isinstance(model, ir.Model) else model_io.load(model))
-    inference.infer_shapes(source, strict=False)
+    require_runnable(inference.infer_shapes(source, strict=False), source.graph)
     opened = open_sizes(source)
     if unknown := [size for size in sizes if size not in opened]:
         known = ", ".join(opened) or "none"

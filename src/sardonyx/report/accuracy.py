@@ -7,6 +7,7 @@ outputs as fit a memory budget, and only the errors are stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from sardonyx import model as model_io
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable
 from sardonyx.report.match import Matching, operator
-from sardonyx.rewrite import inference
+from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.surgery.extraction import extract
 from sardonyx.rewrite.verify import compare as measure
@@ -253,7 +254,8 @@ def _bytes(value: ir.Value, unknown: int) -> int:
     """Return the bytes of a tensor, or ``unknown`` if its shape is not static."""
     if value.shape is None or value.dtype is None or not all(isinstance(dim, int) for dim in value.shape):
         return unknown
-    return int(np.prod([int(dim) for dim in value.shape])) * max(1, value.dtype.bitwidth // 8)  # type: ignore[arg-type]
+    elements = math.prod(int(dim) for dim in value.shape)  # type: ignore[arg-type]
+    return math.ceil(elements * facts.element_bytes(value.dtype))
 
 
 def _errors(

@@ -71,6 +71,15 @@ def test_a_carried_state_has_one_type(text, blocked, operators_blocked):
         np.testing.assert_allclose(actual.astype(np.float32), expected, rtol=4e-3, atol=1e-2)
 
 
+@pytest.mark.parametrize("change", [convert_float16, convert_bfloat16])
+def test_a_body_with_too_few_outputs_is_refused_by_name(change):
+    model = parse(LOOP)
+    body = next(node for node in model.graph.node if node.op_type == "Loop").attribute[0].g
+    del body.output[1:]
+    with pytest.raises(InvalidModelError, match="its body has 3 inputs and 1 outputs"):
+        change(model_io.load(model))
+
+
 def test_the_body_of_a_blocked_loop_stays_in_float32():
     _, report = converted(parse(LOOP), op_block_list=["Loop"])
     assert {"Loop", "Mul", "Add", "Tanh"} <= {node.op_type for node in report.float32_nodes}

@@ -20,6 +20,7 @@ from sardonyx.compress.float16.signature import (
     type_name,
 )
 from sardonyx.errors import InvalidModelError
+from sardonyx.rewrite.names import node_label
 
 Attributes = Mapping[str, ir.Attr]
 CONTROL_FLOW = frozenset(("If", "Loop", "Scan"))
@@ -209,9 +210,26 @@ class Ports:
 
 
 def ports_of(node: ir.Node, body: ir.Graph, opsets: Mapping[str, int]) -> Ports:
-    """Return the ports of an If, Loop or Scan node and its body; no ports for any other node."""
+    """Return the ports of an If, Loop or Scan node and its body; no ports for any other node.
+
+    Raises:
+        InvalidModelError: The body has fewer inputs or outputs than the node needs.
+    """
     if node.domain not in ("", "ai.onnx") or node.op_type not in CONTROL_FLOW:
         return Ports()
+    ports = _expected_ports(node, body, opsets)
+    bounds = ((ports.inputs, len(node.inputs), len(body.inputs)), (ports.outputs, len(node.outputs), len(body.outputs)))
+    if any(outer >= outers or inner >= inners for pairs, outers, inners in bounds for outer, inner in pairs):
+        raise InvalidModelError(
+            f"its body has {len(body.inputs)} inputs and {len(body.outputs)} outputs, which do not fit the "
+            f"{len(node.inputs)} inputs and {len(node.outputs)} outputs of the node",
+            where=node_label(node),
+            remedy="Run `sardonyx check`, which lists the faults of the model.",
+        )
+    return ports
+
+
+def _expected_ports(node: ir.Node, body: ir.Graph, opsets: Mapping[str, int]) -> Ports:
     if node.op_type == "If":
         return Ports(outputs=_pairs(len(node.outputs), 0, 0))
     if node.op_type == "Loop":
