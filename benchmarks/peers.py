@@ -35,12 +35,12 @@ class Tool:
         return importlib.metadata.version(self.distribution) if self.installed else "not installed"
 
 
-def sardonyx(verify: bool = False) -> Optimizer:
+def sardonyx(verify: bool = False, target: str = "portable") -> Optimizer:
     # The package imports its parts on first use, so the import belongs here, not into the timed run.
     from sardonyx import optimize
 
     def run(source: Path, result: Path) -> None:
-        optimize(source, verify=verify).save(result)
+        optimize(source, verify=verify, target=target).save(result)
 
     return run
 
@@ -86,12 +86,12 @@ def onnxscript() -> Optimizer:
     return run
 
 
-def onnxruntime_basic() -> Optimizer:
+def onnxruntime(level: str = "ORT_ENABLE_BASIC") -> Optimizer:
     import onnxruntime
 
     def run(source: Path, result: Path) -> None:
         options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
         options.optimized_model_filepath = str(result)
         options.log_severity_level = 4
         onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
@@ -106,6 +106,12 @@ PEERS = (
     Tool("onnxslim", "onnxslim", "onnxslim", onnxslim),
     Tool("onnxoptimizer", "onnxoptimizer", "onnxoptimizer", onnxoptimizer),
     Tool("onnxscript", "onnxscript", "onnxscript", onnxscript),
-    Tool("onnxruntime basic", "onnxruntime", "onnxruntime", onnxruntime_basic),
+    Tool("onnxruntime basic", "onnxruntime", "onnxruntime", onnxruntime),
 )
-TOOLS = {tool.name: tool for tool in (SUBJECT, VERIFYING, *PEERS)}
+FOR_ONNXRUNTIME = Tool(
+    "sardonyx for onnxruntime", "sardonyx", "sardonyx", functools.partial(sardonyx, target="onnxruntime")
+)
+EXTENDED = Tool(
+    "onnxruntime extended", "onnxruntime", "onnxruntime", functools.partial(onnxruntime, level="ORT_ENABLE_EXTENDED")
+)
+TOOLS = {tool.name: tool for tool in (SUBJECT, VERIFYING, *PEERS, FOR_ONNXRUNTIME, EXTENDED)}
