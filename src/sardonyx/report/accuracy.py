@@ -252,10 +252,10 @@ def slices(pairs: Sequence[Pair], feeds: Mapping[str, Any], budget: int) -> Iter
 
 def _bytes(value: ir.Value, unknown: int) -> int:
     """Return the bytes of a tensor, or ``unknown`` if its shape is not static."""
-    if value.shape is None or value.dtype is None or not all(isinstance(dim, int) for dim in value.shape):
+    shape = facts.static_shape(value)
+    if shape is None or value.dtype is None:
         return unknown
-    elements = math.prod(int(dim) for dim in value.shape)  # type: ignore[arg-type]
-    return math.ceil(elements * facts.element_bytes(value.dtype))
+    return math.ceil(math.prod(shape) * facts.element_bytes(value.dtype))
 
 
 def _errors(

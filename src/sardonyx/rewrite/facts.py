@@ -171,7 +171,7 @@ def element_bytes(kind: ir.DataType | None) -> float:
 
 def element_type(number: int | None) -> ir.DataType | None:
     """Return the element type that a number in a file names; None if it names none."""
-    return ir.DataType(number) if number in ir.DataType._value2member_map_ else None
+    return None if number is None or number not in ir.DataType._value2member_map_ else ir.DataType(number)
 
 
 def dtype(value: ir.Value | None) -> ir.DataType | None:

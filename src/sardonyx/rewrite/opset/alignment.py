@@ -100,8 +100,10 @@ def find_violation(node: ir.Node, schema: OpSchema) -> str | None:
             return f"its input {value.name!r} is undefined"
     for name, attribute in node.attributes.items():
         declared = schema.attributes.get(name)
-        if declared is not None and attribute.type.name != declared.type.name:
-            return f"expected the attribute {name!r} to be of type {declared.type.name}, got {attribute.type.name}"
+        # The type stubs of onnx lack the value of the enumeration.
+        kind = None if declared is None else ir.AttributeType(declared.type.value)  # type: ignore[attr-defined]
+        if kind is not None and attribute.type != kind:
+            return f"expected the attribute {name!r} to be of type {kind.name}, got {attribute.type.name}"
     return None
 
 
