@@ -20,6 +20,7 @@ from sardonyx.compress.float16.signature import (
     type_name,
 )
 from sardonyx.errors import InvalidModelError
+from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import node_label
 
 Attributes = Mapping[str, ir.Attr]
@@ -303,8 +304,8 @@ def _element_type(attributes: Attributes, name: str) -> str | None:
     value = attributes[name].value
     if isinstance(value, str):
         return type_name(ir.DataType[value.upper()])
-    dtype = ir.DataType(attributes[name].as_int())
-    return None if dtype == ir.DataType.UNDEFINED else type_name(dtype)
+    dtype = facts.element_type(value) if isinstance(value, int) else None
+    return None if dtype is None or dtype == ir.DataType.UNDEFINED else type_name(dtype)
 
 
 def _constant_type(attributes: Attributes) -> str | None:
