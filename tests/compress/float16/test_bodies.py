@@ -83,7 +83,7 @@ def test_a_body_with_too_few_outputs_is_refused_by_name(change):
 @pytest.mark.parametrize("change", [convert_float16, convert_bfloat16])
 def test_an_element_type_that_does_not_exist_is_unknown(change):
     model = parse("g (float[3] x) => (float[3] y) { r = RandomNormal<shape = [3], dtype = 100>() y = Add(x, r) }")
-    assert change(model_io.load(model)).graph
+    assert change(model_io.load(model)).model.graph
 
 
 def test_the_body_of_a_blocked_loop_stays_in_float32():
