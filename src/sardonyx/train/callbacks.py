@@ -25,6 +25,9 @@ class Training(Protocol):
     def save(self, path: str | os.PathLike[str]) -> float:
         """Write the inference model."""
 
+    def save_checkpoint(self, folder: str | os.PathLike[str]) -> None:
+        """Write the state and the position."""
+
 
 @dataclass(frozen=True)
 class Moment:

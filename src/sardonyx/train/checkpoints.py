@@ -43,10 +43,11 @@ class Position:
     waiting: int = 0
 
 
-def checkpoint_file(folder: str | os.PathLike[str]) -> Path:
-    """Return the file of the checkpoint in a folder, which is made if missing."""
+def checkpoint_file(folder: str | os.PathLike[str], *, make: bool = True) -> Path:
+    """Return the file of the checkpoint in a folder, which is made if missing unless ``make`` is False."""
     path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
+    if make:
+        path.mkdir(parents=True, exist_ok=True)
     return path / _NAME
 
 

@@ -207,6 +207,27 @@ class Trainer(Results):
         """The names and types of the state, which a checkpoint must have."""
         return ";".join(f"{one.name}{one.type}" for one in self._step.state)
 
+    def save_checkpoint(self, folder: str | os.PathLike[str]) -> None:
+        """Write the state and the position in the data; :meth:`fit` goes on from there with ``resume``.
+
+        Args:
+            folder: The folder of the checkpoint, which is made if missing.
+
+        Raises:
+            ExecutionError: The state is not finite.
+            ModelFileError: The file cannot be written.
+        """
+        self._write(checkpoint_file(folder))
+
+    def load_checkpoint(self, folder: str | os.PathLike[str]) -> None:
+        """Continue at the state and the position of a checkpoint.
+
+        Raises:
+            OptionError: The checkpoint is of another training.
+            ModelFileError: The checkpoint is missing or damaged.
+        """
+        self._restore(checkpoint_file(folder, make=False))
+
     def _write(self, file: Path) -> None:
         self._work.require_finite()  # A checkpoint that cannot continue must not replace one that can.
         sums = zip((f"sum {one.name}" for one in self._step.sums), self._work.sums, strict=True)
