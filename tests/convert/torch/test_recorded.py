@@ -49,6 +49,39 @@ def test_a_branch_on_data_is_recorded_and_proved(function: Any) -> None:
     assert any("branches of the examples" in note for note in result.report.notes)
 
 
+class Experts(torch.nn.Module):
+    """A mixture of experts; the experts with rows are chosen by a branch, or by iterating over their indices."""
+
+    def __init__(self, iterate: bool) -> None:
+        super().__init__()
+        self.gate, self.experts = torch.nn.Linear(8, 4), torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(4))
+        self.iterate = iterate
+
+    def forward(self, x: Any) -> Any:
+        chosen, out = self.gate(x).argmax(-1), torch.zeros_like(x)
+        if self.iterate:
+            hits = torch.nn.functional.one_hot(chosen, 4).transpose(0, 1)
+            for k in (hits.sum(-1) > 0).nonzero():
+                (rows,) = torch.where(hits[k[0]])
+                out.index_add_(0, rows, self.experts[int(k)](x[rows]))
+            return out
+        for k, expert in enumerate(self.experts):
+            if (chosen == k).any():
+                out[chosen == k] = expert(x[chosen == k])
+        return out
+
+
+@pytest.mark.parametrize("iterate", [False, True])
+def test_branches_that_depend_on_parameters_are_those_of_the_example(iterate: bool) -> None:
+    torch.manual_seed(0)
+    module = Experts(iterate).eval()
+    x = torch.randn(9, 8)
+    result = sardonyx.convert(module, (x,))
+    assert (result.report.way, result.report.verdict.status) == ("recorded", "proved")
+    (answer,) = sardonyx.Session(result.model).run(None, {"x": x.numpy()})
+    np.testing.assert_allclose(answer, module(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("simplify", [True, False])
 def test_inputs_of_other_branches_are_refused_with_the_line(simplify: bool, tmp_path: Path) -> None:
     result = sardonyx.convert(module_of(branch), (torch.rand(4, 6),), simplify=simplify)

@@ -7,13 +7,16 @@ assertions. The model is that of all inputs that take the same branches, and fai
 
 from __future__ import annotations
 
+import contextlib
 import linecache
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._logging.structured import INTERN_TABLE
+from torch._subclasses import fake_utils, meta_utils
 from torch.export._draft_export import FailureType, draft_export
 
 from sardonyx.convert.imported import Imported
@@ -42,7 +45,8 @@ def read(program: Program) -> Imported:
     notes = [*program.notes, NOTE]
     lines = [_line(failure.data) for failure in exported._report.failures]
     recorded = replace(program, exported=exported, notes=notes, guard_lines=[line for line in lines if line])
-    imported = translation.read(recorded)
+    with _followed_values():
+        imported = translation.read(recorded)
     run = _Guarded(recorded.runner, exported)
     return replace(imported, run=run, refused=lambda: run.refused)
 
@@ -52,7 +56,14 @@ def _recorded(program: Program, error: ConversionError) -> torch.export.Exported
     # Doubled examples may take other branches.
     for openness in (choice for choice in program.choices() if choice != "doubled"):
         try:
-            with quiet(), evaluating(program.subject), whole_layers(), equal_functions(), unchanged_transforms():
+            with (
+                quiet(),
+                evaluating(program.subject),
+                whole_layers(),
+                equal_functions(),
+                unchanged_transforms(),
+                _followed_values(),
+            ):
                 exported = draft_export(
                     program.subject,
                     program.args,
@@ -66,6 +77,37 @@ def _recorded(program: Program, error: ConversionError) -> torch.export.Exported
         _require_sound(exported)
         return exported
     raise failure if isinstance(failure, ConversionError) else refusal(failure)
+
+
+@contextlib.contextmanager
+def _followed_values() -> Iterator[None]:
+    """Complete the values that torch's draft export follows.
+
+    Parameters have their values: torch copies plain tensors alone, and branches would follow stray memory. The rows of
+    a tensor whose number depends on data can be iterated. Views that begin at an element chosen by data are accepted.
+    """
+    copy, clone, compare = meta_utils._safe_copy, meta_utils._safe_clone, fake_utils._check_fake_real_tensors
+    iterate = torch.Tensor.__iter__
+
+    def plain(source: Any) -> Any:
+        return source.data if type(source) is torch.nn.Parameter else source
+
+    def rows(tensor: Any) -> Any:
+        if tensor.ndim == 0 or isinstance(tensor.shape[0], int):
+            return iterate(tensor)
+        return iter([tensor[index] for index in range(int(tensor.shape[0]))])
+
+    def compare_known(real: Any, traced: Any, *rest: Any, **options: Any) -> None:
+        if isinstance(traced.storage_offset(), int):
+            compare(real, traced, *rest, **options)
+
+    with (
+        mock.patch.object(meta_utils, "_safe_copy", lambda target, source: copy(target, plain(source))),
+        mock.patch.object(meta_utils, "_safe_clone", lambda source: clone(plain(source))),
+        mock.patch.object(fake_utils, "_check_fake_real_tensors", compare_known),
+        mock.patch.object(torch.Tensor, "__iter__", rows),
+    ):
+        yield
 
 
 def _require_sound(exported: Any) -> None:
