@@ -177,11 +177,21 @@ def test_rules_that_undo_each_other_are_switched_off() -> None:
 
 def test_the_declared_interface_is_unchanged() -> None:
     nodes = [node("Identity", ["b"], ["p"]), node("Add", ["a", "p"], ["q"]), node("Identity", ["q"], ["r"])]
-    proto = model(nodes, [info("b", ["n", None]), info("a", [2, 3])], [info("r", None), info("p", [2, "k"])])
+    proto = model(nodes, [info("b", ["n", None]), info("a", [2, 3])], [info("r", [None, None]), info("p", [2, "k"])])
     result = sardonyx.optimize(proto)
     assert result.proto.graph.input == proto.graph.input
     assert [o.name for o in result.proto.graph.output] == ["r", "p"]
     assert list(result.proto.graph.output) == list(proto.graph.output)
+
+
+def test_an_output_without_a_shape_gets_the_inferred_one(tmp_path: Path) -> None:
+    original = chain("Neg", "Neg", "Relu")
+    original.graph.output[0].type.tensor_type.ClearField("shape")
+    result = sardonyx.optimize(original)
+    assert result.report.verdict.status == "proved"
+    result.save(tmp_path / "result.onnx")
+    sizes = onnx.load(tmp_path / "result.onnx").graph.output[0].type.tensor_type.shape.dim
+    assert [size.dim_param or size.dim_value for size in sizes] == ["n", 4]
 
 
 def test_the_original_is_unchanged() -> None:

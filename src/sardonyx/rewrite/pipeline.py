@@ -223,7 +223,8 @@ def open_negative_sizes(model: ir.Model) -> None:
 class _Interface:
     """Declared types and shapes of inputs and outputs, and the names of annotated intermediate values.
 
-    Inference must neither refine the declared shapes nor add annotations: a pass changes only its own matches.
+    Inference must neither refine the declared shapes nor add annotations: a pass changes only its own matches. Outputs
+    without a declared shape are the exception.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -242,6 +243,9 @@ class _Interface:
         for value, kind, shape in self._inputs:
             value.type, value.shape = kind, shape
         for value, (kind, shape) in zip(model.graph.outputs, self._outputs, strict=True):
+            # The standard requires a shape, which exporters leave out: an inferred one completes the declaration.
+            if shape is None and value.shape is not None and (kind is None or kind == value.type):
+                continue
             value.type, value.shape = kind, shape
         for body, value, kind, shape in self._of_bodies:
             if value.graph is body and value in body.outputs:
