@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from sardonyx import train
@@ -52,6 +54,8 @@ def test_a_field_of_another_type_or_out_of_range_is_refused(owner: Any, field: d
         lambda: train.DDM(warm_up=1.5), lambda: train.PageHinkley(threshold=math.nan),  # type: ignore[arg-type]
         lambda: train.PageHinkley(delta=-1), lambda: train.Guard(least=9, window=8),
         lambda: train.Steps(milestones=[-1]), lambda: train.CrossEntropy(class_weights=(1.0, math.nan)),
+        lambda: train.SGD(10**400), lambda: train.SGD(momentum=10**400), lambda: train.SGD(10**5000),
+        lambda: train.EWC(np.array([1.0, 2.0])), lambda: train.ModelLoss(5),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_numbers_out_of_range_are_refused(make: Any) -> None:
@@ -74,6 +78,65 @@ def test_a_watched_metric_that_the_history_will_not_have_is_refused(optimizer: A
     with pytest.raises(OptionError, match="the history has no metric"):
         trainer.fit(images(8, 0), callbacks=callbacks)
     assert all(np.array_equal(array, before[name]) for name, array in trainer.state().items())
+
+
+class AddsMetric:
+    """A callback that adds a metric to the row, and to the history too if asked."""
+
+    def __init__(self, *, to_history: bool = False) -> None:
+        self.to_history = to_history
+
+    def __call__(self, moment: Any) -> None:
+        moment.row["mine"] = 0.5
+        if self.to_history:
+            moment.trainer.history.rows[-1]["mine"] = 0.5
+
+
+def test_a_metric_that_a_callback_adds_is_watched() -> None:
+    data = images(8, 0)
+    trainer = train.Trainer(classifier(), "cross-entropy", "sgd")
+    early = train.EarlyStopping("mine", patience=1)
+    assert len(trainer.fit(data, epochs=9, callbacks=[AddsMetric(), early])["loss"]) == 2
+    plateau = train.SGD(train.Plateau(0.1, metric="mine", patience=0))
+    trainer = train.Trainer(classifier(), "cross-entropy", plateau)
+    assert trainer.fit(data, epochs=3, callbacks=[AddsMetric(to_history=True)])["rate"][-1] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("rate", "callbacks", "epochs"),
+    [
+        (0.1, [train.EarlyStopping("mine"), AddsMetric()], 0),
+        (0.1, [AddsMetric(), train.EarlyStopping("other")], 1),
+        (train.Plateau(0.1, metric="other"), [AddsMetric()], 1),
+    ],
+)
+def test_a_metric_that_no_callback_adds_is_refused_once_it_is_missing(rate: Any, callbacks: Any, epochs: int) -> None:
+    trainer = train.Trainer(classifier(), "cross-entropy", train.SGD(rate))
+    with pytest.raises(OptionError, match="the history has no metric"):
+        trainer.fit(images(8, 0), epochs=3, callbacks=callbacks)
+    assert len(trainer.history.rows) == epochs
+
+
+@pytest.mark.parametrize("callbacks", [None, train.EarlyStopping("loss"), [5]])
+def test_callbacks_that_are_no_list_of_functions_are_refused(callbacks: Any) -> None:
+    with pytest.raises(OptionError, match="expected a list of functions"):
+        train.Trainer(classifier(), "cross-entropy", "sgd").fit(images(8, 0), callbacks=callbacks)
+
+
+def test_a_loss_is_a_model_of_any_source(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        squares (float[N, 2] y, float[N, 2] labels) => (float[N, 2] l) { d = Sub(y, labels) l = Mul(d, d) }"""
+    )
+    onnx.save(model, tmp_path / "loss.onnx")
+    data = (np.ones((2, 4), np.float32), np.zeros((2, 2), np.float32))
+    for source in (model, model.SerializeToString(), tmp_path / "loss.onnx", str(tmp_path / "loss.onnx")):
+        assert train.Trainer(regression(), train.ModelLoss(model=source), "sgd").fit(data)["loss"]
+
+
+def test_targets_in_a_list_have_a_hash() -> None:
+    targets: Any = ["w"]
+    assert hash(train.LoRA(targets=targets)) == hash(train.LoRA(targets=("w",)))
 
 
 @pytest.mark.parametrize("loss", ["bce", "kl", "dice", train.CrossEntropy(soft=True)])

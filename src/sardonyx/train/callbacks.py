@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from sardonyx.errors import MissingDependencyError, OptionError
+from sardonyx.train.schedules import Plateau
 
 
 class Training(Protocol):
@@ -48,6 +49,40 @@ class Moment:
 
 Callback = Callable[[Moment], Literal["stop"] | None]
 """Called after each epoch; ``"stop"`` ends the training."""
+
+
+def checked_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
+    """Return the callbacks of a training.
+
+    Raises:
+        OptionError: The value is no list of functions.
+    """
+    functions = tuple(callbacks) if isinstance(callbacks, Iterable) else ()
+    if not isinstance(callbacks, Iterable) or not all(callable(one) for one in functions):
+        raise OptionError(f"expected a list of functions, got {callbacks!r}.", where="callbacks")
+    return functions
+
+
+def require_watched(callbacks: Iterable[Callback], schedule: object, names: Collection[str]) -> None:
+    """Check that the rows of a history will have the metrics that callbacks and a schedule watch.
+
+    A callback of users may add a metric to the row: those that run after it, and the schedule, check each row.
+
+    Args:
+        callbacks: The callbacks, in order.
+        schedule: The learning rate.
+        names: The metrics that the training itself measures.
+
+    Raises:
+        OptionError: A metric is unknown.
+    """
+    for one in callbacks:
+        if type(one) not in (EarlyStopping, SaveBest, TensorBoard, MLflow):
+            return
+        if isinstance(one, (EarlyStopping, SaveBest)):
+            require_metric(one.metric, names)
+    if isinstance(schedule, Plateau):
+        require_metric(schedule.metric, names)
 
 
 def require_metric(metric: str, names: Collection[str]) -> None:

@@ -46,6 +46,8 @@ class LoRA:
         targets = (self.targets,) if isinstance(self.targets, str) else self.targets
         if not isinstance(targets, Sequence) or not all(isinstance(target, str) for target in targets):
             raise OptionError(f"expected patterns of names, got {self.targets!r}.", where="targets")
+        if not isinstance(self.targets, str):  # A list has no hash.
+            object.__setattr__(self, "targets", tuple(targets))
 
     @property
     def scale(self) -> float:

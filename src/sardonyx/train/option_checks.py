@@ -27,7 +27,7 @@ def require_count(value: Any, where: str, *, least: float = 1, limit: int | None
     if not is_count or value < least or (limit is not None and value >= limit):
         most = "" if limit is None else f" and below {limit:,}"
         lowest = f" of at least {least}" if math.isfinite(least) else ""
-        raise OptionError(f"expected an integer{lowest}{most}, got {value!r}.", where=where)
+        raise OptionError(f"expected an integer{lowest}{most}, got {_shown(value)}.", where=where)
 
 
 def require_number(
@@ -52,7 +52,7 @@ def require_number(
     Raises:
         OptionError: The option is of another type, or out of range.
     """
-    number = math.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
+    number = _as_float(value)
     if (
         math.isfinite(number)
         and (above is None or number > above)
@@ -63,7 +63,25 @@ def require_number(
         return
     limits = {"above": above, "of at least": least, "of at most": most, "below": below}
     bounds = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
-    raise OptionError(f"expected a number{bounds and ' ' + bounds}, got {value!r}.", where=where)
+    raise OptionError(f"expected a number{bounds and ' ' + bounds}, got {_shown(value)}.", where=where)
+
+
+def _as_float(value: Any) -> float:
+    """Return a number as a float; infinity if it is too large, NaN for values of other types."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _shown(value: Any) -> str:
+    """Return the text of a value in a message; Python writes no integer of thousands of digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "an integer of too many digits"
 
 
 def option(default: Any, *, kind: type | None = None, **limits: float) -> Any:
@@ -99,6 +117,6 @@ def require_options(options: Any, besides: Collection[str] = ()) -> None:
         elif kind is int:
             require_count(value, one.name, **({"least": -math.inf} | limits))
         elif kind is bool and not isinstance(value, bool):
-            raise OptionError(f"expected True or False, got {value!r}.", where=one.name)
+            raise OptionError(f"expected True or False, got {_shown(value)}.", where=one.name)
         elif kind is str and not isinstance(value, str):
-            raise OptionError(f"expected a text, got {value!r}.", where=one.name)
+            raise OptionError(f"expected a text, got {_shown(value)}.", where=one.name)

@@ -14,7 +14,7 @@ import numpy as np
 from sardonyx.base.signals import interrupted_after
 from sardonyx.errors import OptionError
 from sardonyx.train.batches import Batches, Data
-from sardonyx.train.callbacks import Callback, EarlyStopping, Moment, SaveBest, require_metric
+from sardonyx.train.callbacks import Callback, Moment, checked_callbacks, require_metric, require_watched
 from sardonyx.train.checkpoints import checkpoint_file, read_checkpoint, write_checkpoint
 from sardonyx.train.forward import LOSS
 from sardonyx.train.history import History
@@ -123,7 +123,8 @@ class Trainer(Results):
         batches = Batches(data, self.batch_types, batch_size=batch_size, shuffle=shuffle, seed=self._seed)
         if batches.is_endless and steps is None:
             raise OptionError("the dataset has no end.", where="data", remedy="Give `steps=`, the batches of an epoch.")
-        self._require_watched(callbacks, validation is not None)
+        functions, rate = checked_callbacks(callbacks), self.base_optimizer.rate
+        require_watched(functions, rate, self._measured(validation is not None))
         file = None if checkpoint is None else checkpoint_file(checkpoint)
         if resume and file is None:
             raise OptionError("expected the folder of a checkpoint.", where="resume", remedy="Give `checkpoint=`.")
@@ -143,7 +144,9 @@ class Trainer(Results):
                 self.history.add(row)
                 done = self._position.epoch + 1
                 self._position = replace(self._position, epoch=done, batch=0, loss_total=0.0)
-                stop = [callback(Moment(done, self._position.step, row, self)) for callback in callbacks]
+                stop = [callback(Moment(done, self._position.step, row, self)) for callback in functions]
+                if isinstance(rate, Plateau):
+                    require_metric(rate.metric, self.history)
                 if file is not None:
                     self._write(file)
                 if "stop" in stop:
@@ -176,20 +179,10 @@ class Trainer(Results):
         if not self._position.batch:
             raise OptionError("expected at least one batch.", where="data")
 
-    def _require_watched(self, callbacks: Sequence[Callback], is_evaluated: bool) -> None:
-        """Check that the history will have the metrics that the schedule and the callbacks watch.
-
-        Raises:
-            OptionError: A metric is unknown.
-        """
-        rate = self.base_optimizer.rate
-        watched = [rate.metric] if isinstance(rate, Plateau) else []
-        watched += [one.metric for one in callbacks if isinstance(one, (EarlyStopping, SaveBest))]
-        names = ["epoch", LOSS, "rate", "seconds"]
-        if is_evaluated:
-            names += [f"validation_{name}" for name in (LOSS, *(metric.name for metric in self._metrics))]
-        for metric in watched:
-            require_metric(metric, names)
+    def _measured(self, is_evaluated: bool) -> list[str]:
+        """Return the names of the numbers of a row."""
+        evaluated = (LOSS, *(metric.name for metric in self._metrics)) if is_evaluated else ()
+        return ["epoch", LOSS, "rate", "seconds", *(f"validation_{name}" for name in evaluated)]
 
     def _row(self, began: float, total: int | None) -> dict[str, float]:
         position = self._position

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import onnx
+import onnx_ir as ir
 
 from sardonyx.core import language as L
 from sardonyx.core.eval.trace import inline, trace
@@ -68,7 +72,12 @@ class ModelLoss(Loss):
         model: A path or a model.
     """
 
-    model: Loadable = ""
+    model: Loadable = field(default="", metadata={"kind": object})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.model, (str, os.PathLike, bytes, onnx.ModelProto, ir.Model)):
+            raise OptionError(f"expected a path or a model, got {type(self.model).__name__}.", where="model")
 
     def labels(self, outputs: OutputTypes) -> dict[str, TensorType]:
         return {name: type for name, type in self._inputs().items() if name not in outputs}

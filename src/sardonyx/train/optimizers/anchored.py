@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -35,7 +36,7 @@ class EWC(Optimizer):
     def __post_init__(self) -> None:
         if not isinstance(self.base, Optimizer):
             raise OptionError(f"expected an optimizer, got {self.base!r}.", where="base")
-        if self.rate == -1.0:
+        if isinstance(self.rate, numbers.Real) and self.rate == -1.0:
             object.__setattr__(self, "rate", self.base.rate)
         super().__post_init__()
 
