@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 from onnx import numpy_helper, parser
 
 import sardonyx
@@ -84,3 +87,17 @@ def test_the_mean_error_of_a_convolution_counts_the_zeros_of_borders() -> None:
     error = (before - sardonyx.run(proto, {"x": x})["y"]).mean((0, 2, 3))
     np.testing.assert_allclose(mean_error(site, weight, seen.row_means), error, atol=1e-6)
     assert np.abs(error).max() > 1e-4
+
+
+@pytest.mark.parametrize("options", [{"calibration": "minmax"}, {"mode": "weights", "weights": "int4"}])
+def test_a_column_that_a_product_adds_to_rows_is_no_bias_of_channels(options: dict[str, Any]) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> m (float[16, 32] x) => (float[16, 16] y) { y = Gemm(x, w, c) }"""
+    proto = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape, factor in (("w", (32, 16), 0.1), ("c", (16, 1), 5.0)):
+        array = (factor * rng.standard_normal(shape)).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    samples = [{"x": rng.standard_normal((16, 32)).astype(np.float32)} for _ in range(8)]
+    result = quantize(proto, samples, method="gptq", **options)
+    expected, y = (sardonyx.run(model, samples[0])["y"] for model in (proto, result.model))
+    assert np.abs(y - expected).max() < 0.2 and np.abs(expected).max() > 5

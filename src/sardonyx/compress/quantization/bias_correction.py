@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -22,6 +24,15 @@ def has_corrected_mean(site: WeightSite) -> bool:
         return _addend(site) is not None
     value = site.node.inputs[2] if len(site.node.inputs) > 2 else None
     return value is None or _is_per_channel(value, site)
+
+
+def is_per_channel(shape: tuple[int, ...], channels: int) -> bool:
+    """Return True if an array of a shape is one number, or one along its last axis for each channel.
+
+    A column of ``Gemm`` has a number for each row, which is no bias of channels though both may be equally many.
+    """
+    size = math.prod(shape)
+    return size == 1 or (size == channels and shape[-1:] == (channels,))
 
 
 def mean_error(
@@ -112,7 +123,7 @@ def _integer_bias(
 
 def _is_per_channel(bias: ir.Value, site: WeightSite) -> bool:
     """Return True if a bias is a constant number, or one for each channel."""
-    return bias.const_value is not None and bias.const_value.size in (1, site.channels)
+    return bias.const_value is not None and is_per_channel(bias.const_value.numpy().shape, site.channels)
 
 
 def _addend(site: WeightSite) -> tuple[ir.Node, int, np.ndarray] | None:

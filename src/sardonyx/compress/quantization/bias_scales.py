@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compress.quantization.bias_correction import is_per_channel
 from sardonyx.compress.quantization.placement import Placement, WeightSite
 from sardonyx.compress.quantization.scheme import Affine
 from sardonyx.compress.quantization.weights import QuantizedWeight
@@ -76,5 +77,7 @@ def _bias(site: WeightSite) -> np.ndarray | None:
     value = node.inputs[2] if node.op_type != "MatMul" and len(node.inputs) > 2 else None
     if value is None or value.const_value is None:
         return None
-    bias = value.const_value.numpy().reshape(-1).astype(np.float64)
-    return np.broadcast_to(bias, (site.channels,)) if bias.size in (1, site.channels) else None
+    bias = value.const_value.numpy()
+    if not is_per_channel(bias.shape, site.channels):
+        return None
+    return np.broadcast_to(bias.reshape(-1).astype(np.float64), (site.channels,))

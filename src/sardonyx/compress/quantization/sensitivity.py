@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.evidence.outputs import is_float
+from sardonyx.compress.quantization.bias_correction import is_per_channel
 from sardonyx.compress.quantization.placement import Placement, WeightSite, find_placement
 from sardonyx.compress.quantization.scheme import Affine
 from sardonyx.compress.quantization.writer import Writer
@@ -414,7 +415,7 @@ class _Switches:
             correction = corrections.get(site.label)
             value = site.node.inputs[2] if len(site.node.inputs) > 2 else None
             old = np.zeros(1, np.float32) if value is None else facts.constant(value)
-            is_vector = old is not None and old.size in (1, site.channels)
+            is_vector = old is not None and is_per_channel(old.shape, site.channels)
             if correction is None or old is None or not is_vector or site.node.op_type not in ("Conv", "Gemm"):
                 continue
             floats = np.array(np.broadcast_to(old.reshape(-1), (site.channels,)), np.float32)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compress.quantization.bias_correction import is_per_channel
 from sardonyx.compress.quantization.placement import WeightSite, find_placement
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.model.copying import copy_model
@@ -155,7 +156,10 @@ class _Refit:
         target = _products(source, original.matrix(original.weight.astype(np.float32)))
         is_transposed = site.node.op_type == "ConvTranspose"  # Its rows of products overlap: the bias stays.
         if not is_transposed:
-            target += _bias(original, target.shape[2] * target.shape[0]).reshape(target.shape[0], 1, -1)
+            constant = _bias(original)
+            if constant is None:
+                return False
+            target += constant.reshape(target.shape[0], 1, -1)
         stays = self._remaining.get(original.label)
         if stays is not None:
             if is_transposed:
@@ -228,12 +232,15 @@ def _add_biases(model: ir.Model, sites: Sequence[WeightSite]) -> dict[str, str]:
     return added
 
 
-def _bias(site: WeightSite, count: int) -> np.ndarray:
+def _bias(site: WeightSite) -> np.ndarray | None:
+    """Return the constant that a layer adds to each channel; None if it adds others to rows."""
     value = site.node.inputs[2] if len(site.node.inputs) > 2 else None
     array = None if value is None else facts.constant(value)
     if array is None:
-        return np.zeros(count, np.float32)
-    return np.broadcast_to(np.asarray(array, np.float32).reshape(-1), (count,))
+        return np.zeros(site.channels, np.float32)
+    if not is_per_channel(array.shape, site.channels):
+        return None
+    return np.broadcast_to(np.asarray(array, np.float32).reshape(-1), (site.channels,))
 
 
 def _products(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:

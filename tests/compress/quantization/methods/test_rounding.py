@@ -161,3 +161,12 @@ def test_bad_options_are_refused() -> None:
         fit_scales(weights, INT4, symmetric=True, importance=-np.ones_like(weights))
     with pytest.raises(OptionError, match="finite weights"):
         fit_scales(weights * np.inf, INT4, symmetric=True)
+
+
+def test_hessians_without_a_positive_trace_or_factor_leave_the_nearest_integers() -> None:
+    weights, _ = layer(3)
+    grid, k = grid_of(weights), weights.shape[1]
+    noise = np.diag(np.where(np.arange(k) % 2, 1e-7, -2e-7))
+    indefinite = np.eye(k) + 1e14 * (np.eye(k, k, 1) + np.eye(k, k, -1))
+    for hessian in (noise, indefinite, np.zeros((k, k)), -np.eye(k)):
+        assert np.array_equal(gptq(weights, hessian, grid), grid.nearest(weights))

@@ -17,6 +17,9 @@ _PANEL = 128
 _DAMPING = 0.01
 """Share of the mean diagonal that is added to the diagonal."""
 
+_MOST_DAMPINGS = 12
+"""Dampings, each ten times the one before, after which a matrix has no factor."""
+
 
 def gptq(rows: np.ndarray, hessian: np.ndarray, grid: Grid, *, by_activation: bool = True) -> np.ndarray:
     """Return the integers of weights, [rows, k] as float32; the error of each row is at most that of the nearest.
@@ -36,10 +39,12 @@ def gptq(rows: np.ndarray, hessian: np.ndarray, grid: Grid, *, by_activation: bo
     nearest = grid.nearest(rows)
     k = rows.shape[1]
     diagonal = np.diag(hessian)
-    if not k or not len(rows) or not diagonal.max(initial=0.0) > 0:
+    if not k or not len(rows) or not np.trace(hessian) > 0:
         return nearest
     order = np.argsort(-diagonal, kind="stable") if by_activation else np.arange(k)
     factor = _inverse_factor(np.asarray(hessian, np.float64)[np.ix_(order, order)])
+    if factor is None:
+        return nearest
     integers = np.empty_like(nearest)
     integers[:, order] = _compensated(rows[:, order], factor, grid.columns(order))
     wide = hessian.astype(np.float32, copy=False)
@@ -47,19 +52,19 @@ def gptq(rows: np.ndarray, hessian: np.ndarray, grid: Grid, *, by_activation: bo
     return np.where(better[:, None], integers, nearest)
 
 
-def _inverse_factor(hessian: np.ndarray) -> np.ndarray:
-    """Return the upper Cholesky factor of the inverse of a damped Hessian, in float32."""
+def _inverse_factor(hessian: np.ndarray) -> np.ndarray | None:
+    """Return the upper Cholesky factor of the inverse of a damped Hessian, in float32; None if no damping helps."""
     k = len(hessian)
     mean = float(np.trace(hessian)) / k
-    damping = _DAMPING
-    while True:
-        damped = hessian + damping * mean * np.eye(k)
+    for number in range(_MOST_DAMPINGS):
+        damped = hessian + _DAMPING * 10.0**number * mean * np.eye(k)
         try:
             # With reversed order, the factor of the inverse is the inverse of a factor: one triangular solve.
             lower = np.linalg.cholesky(damped[::-1, ::-1])
-            return np.ascontiguousarray(_inverse_of_lower(lower)[::-1, ::-1], np.float32)
         except np.linalg.LinAlgError:
-            damping *= 10  # Ends: a multiple of the identity is positive definite.
+            continue
+        return np.ascontiguousarray(_inverse_of_lower(lower)[::-1, ::-1], np.float32)
+    return None
 
 
 def _inverse_of_lower(lower: np.ndarray) -> np.ndarray:
