@@ -16,11 +16,11 @@ from sardonyx.base.extras import require
 from sardonyx.errors import FeedError, ModelFileError
 from sardonyx.model import load, to_proto
 from sardonyx.model.load import Loadable
+from sardonyx.runtime.foreign_values import numpy_type, read_rows, read_values
+from sardonyx.runtime.model_info import ValueInfo
 from sardonyx.runtime.session import Session
 
 FLAVOR_NAME = "sardonyx"
-_TYPES = {name: np.dtype(name) for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "float16")}
-_TYPES |= {"float": np.dtype("f4"), "double": np.dtype("f8"), "string": np.dtype(str)}
 
 
 def signature_of(session: Session) -> Any:
@@ -37,9 +37,10 @@ def signature_of(session: Session) -> Any:
     for infos in (session.get_inputs(), session.get_outputs()):
         specs = []
         for info in infos:
-            dtype = _TYPES.get(info.type.removeprefix("tensor(").removesuffix(")"))
+            dtype = numpy_type(info.type)
             if dtype is None or info.shape is None:
                 return None
+            dtype = np.dtype(str) if dtype.kind == "O" else dtype
             specs.append(TensorSpec(dtype, [size if isinstance(size, int) else -1 for size in info.shape], info.name))
         schemas.append(Schema(specs))
     return ModelSignature(inputs=schemas[0], outputs=schemas[1])
@@ -134,7 +135,7 @@ def _open(folder: Path, options: Mapping[str, Any]) -> Session:
     return Session(data, **{"threads": flavor.get("threads"), **options})
 
 
-class _PyFunc:
+class PyFunc:
     """The object that MLflow calls: a session over data frames, dictionaries and arrays."""
 
     def __init__(self, session: Session) -> None:
@@ -148,42 +149,72 @@ class _PyFunc:
         """Return the outputs by name; a data frame for a data frame.
 
         Args:
-            data: A dictionary of arrays, a data frame, or one array for the only input. A data frame has a column for
-                each input, or columns of numbers, which are the columns of the only input.
+            data: A dictionary of arrays, a data frame, or one array or series for the only input. A data frame has a
+                column for each input, or columns of numbers, which are the columns of the only input. Missing numbers
+                are NaN.
             params: Not used.
 
         Raises:
-            FeedError: An input is missing.
+            FeedError: An input is missing, or cannot be read.
+            SardonyxError: The values have no result.
         """
-        inputs = self._session.get_inputs()
-        if isinstance(data, np.ndarray) and len(inputs) == 1:
-            data = {inputs[0].name: data}
-        is_frame = hasattr(data, "dtypes")
-        if is_frame and len(inputs) == 1 and inputs[0].name not in data and all(d.kind in "biuf" for d in data.dtypes):
-            feeds = {inputs[0].name: data.to_numpy()}
+        infos = self._session.get_inputs()
+        is_only = len(infos) == 1
+        if is_only and isinstance(data, np.ndarray):
+            data = {infos[0].name: data}
+        elif is_only and hasattr(data, "to_frame") and hasattr(data, "dtypes"):  # A series.
+            data = data.to_frame(infos[0].name)
+        is_frame = hasattr(data, "dtypes") and hasattr(data, "columns")
+        if not is_frame and not isinstance(data, Mapping):
+            shown = type(data).__name__
+            raise FeedError(f"expected a data frame, or a dictionary of arrays, got {shown}.", where="predict")
+        if is_frame and is_only and infos[0].name not in data and all(d.kind in "biuf" for d in data.dtypes):
+            feeds = {infos[0].name: read_values(data.to_numpy(), numpy_type(infos[0].type), infos[0].name)}
         else:
-            feeds = {info.name: _rows(data, info.name) for info in inputs}
-        for info in inputs:
-            dtype = _TYPES.get(info.type.removeprefix("tensor(").removesuffix(")"))
-            feeds[info.name] = feeds[info.name].astype(dtype or feeds[info.name].dtype)
+            feeds = {info.name: _rows(data, info) for info in infos}
         names = [info.name for info in self._session.get_outputs()]
         outputs = dict(zip(names, self._session.run(names, feeds), strict=True))
         if not is_frame:
             return outputs
-        columns = {name: array if np.ndim(array) == 1 else list(array) for name, array in outputs.items()}
+        columns = {name: _column(output, len(data), name) for name, output in outputs.items()}
         return type(data)(columns, index=data.index)
 
 
-def _rows(data: Any, name: str) -> np.ndarray:
-    """Return the rows of a column as one array."""
-    if isinstance(data, np.ndarray) or name not in data:
+def _rows(data: Any, info: ValueInfo) -> np.ndarray:
+    """Return the rows of a column as one array; the value of an input without axes.
+
+    Raises:
+        FeedError: The column is missing, or cannot be read.
+    """
+    name, dtype = info.name, numpy_type(info.type)
+    if name not in data:
         raise FeedError(f"the data have no column '{name}'.", where="predict")
     values = data[name]
-    if isinstance(values, np.ndarray) and values.dtype != object:
-        return values
-    return np.stack([np.asarray(row) for row in values])
+    if info.shape == [] or (isinstance(values, np.ndarray) and values.ndim == 0):
+        return read_values(values, dtype, name)
+    sizes = [size if isinstance(size, int) else 1 for size in (info.shape or [])[1:]]
+    rows = read_rows(values, dtype, name, sizes)
+    if isinstance(rows, list):
+        raise FeedError("expected rows of one shape.", where=name, remedy="Predict the rows of each shape apart.")
+    return rows
 
 
-def _load_pyfunc(path: str) -> _PyFunc:
+def _column(output: Any, rows: int, name: str) -> Any:
+    """Return an output as a column of a data frame; an output without axes is repeated.
+
+    Raises:
+        FeedError: The output has another number of rows.
+    """
+    if isinstance(output, (np.ndarray, np.generic)) and output.ndim == 0:
+        return np.full(rows, output)
+    if len(output) != rows:
+        raise FeedError(
+            f"the output has {len(output)} rows, the data frame {rows}.", where=name,
+            remedy="Pass a dictionary of arrays, whose answer is one.",
+        )  # fmt: skip
+    return output if isinstance(output, np.ndarray) and output.ndim == 1 else list(output)
+
+
+def _load_pyfunc(path: str) -> PyFunc:
     """Return the pyfunc of a saved model: MLflow passes the path of the model file."""
-    return _PyFunc(Session(path, compile="wait"))
+    return PyFunc(Session(path, compile="wait"))

@@ -100,7 +100,7 @@ def test_columns_of_objects_and_empty_batches_are_read(image: Image) -> None:
     np.testing.assert_allclose(Predictor(image)({"x": column})["y"], expected(), rtol=1e-5, atol=1e-6)
     assert Predictor(image)({"x": column[:0]})["y"].shape == (0, 64)
     for values in (["a"] * 40, np.array(["a"] * 40, object)):
-        with pytest.raises(FeedError, match="x: the column cannot be read as float32"):
+        with pytest.raises(FeedError, match="x: the values cannot be read as float32"):
             Predictor(image)({"x": values})
 
 

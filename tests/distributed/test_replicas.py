@@ -59,7 +59,8 @@ def test_a_configuration_edits_the_replica() -> None:
 @pytest.mark.parametrize(
     ("config", "error"),
     [({"weights": {"none": [1.0]}}, EditError), ({"weights": [1]}, OptionError), ({"weight": {}}, OptionError),
-     ({"weights": {"w0": [[1], [1, 2]]}}, OptionError), ({"weights": {"w0": "text"}}, OptionError)],
+     ({"weights": {"w0": [[1], [1, 2]]}}, OptionError), ({"weights": {"w0": "text"}}, OptionError),
+     ({"weights": {"w0": None}}, OptionError), ([1], OptionError), ("abc", OptionError), (5, OptionError)],
 )  # fmt: skip
 def test_a_wrong_configuration_changes_nothing(replica: Replica, config: Any, error: type[Exception]) -> None:
     with pytest.raises(error):

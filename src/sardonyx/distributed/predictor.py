@@ -9,13 +9,8 @@ import numpy as np
 
 from sardonyx.distributed.image import Image
 from sardonyx.errors import FeedError
+from sardonyx.runtime.foreign_values import numpy_type, read_rows
 from sardonyx.runtime.session import Session
-
-_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16"
-_TYPES = {name: np.dtype(name) for name in _NAMES.split()} | {"float": np.dtype("f4"), "double": np.dtype("f8")}
-
-_SHOWN = 200
-"""Characters of another library's message that are repeated."""
 
 
 class Predictor:
@@ -54,13 +49,15 @@ class Predictor:
     @property
     def numeric_columns(self) -> list[str]:
         """The columns of inputs whose elements are numbers."""
-        return [column for name, column in self._columns.items() if self._types[name] is not None]
+        return [column for name, column in self._columns.items() if self._types[name] not in (None, np.dtype(object))]
 
     def column_types(self) -> dict[str, np.dtype[Any] | None]:
-        """Return the element type of each output of shape ``[rows]``, and None for outputs of other ranks."""
+        """Return the element type of each output that is a number for each row or for all, and None for others."""
         infos = {info.name: info for info in self._session.get_outputs()}
+        shapes = {name: infos[name].shape for name in self._outputs}
         return {
-            name: numpy_type(infos[name].type) if len(infos[name].shape or ()) == 1 else None for name in self._outputs
+            name: None if shape is None or len(shape) > 1 else numpy_type(infos[name].type)
+            for name, shape in shapes.items()
         }
 
     def require_columns(self, present: Iterable[str]) -> None:
@@ -85,38 +82,33 @@ class Predictor:
         columns = {name: batch[column] for name, column in self._columns.items()}
         return {**batch, **self.predict(columns)}
 
-    def _stacked(self, name: str, values: Any) -> np.ndarray:
-        """Return the rows of a column as one array; the rows of a column of objects are arrays or lists."""
-        if len(values) == 0:
-            return np.zeros((0, *self._sizes[name]), self._types[name])
-        is_of_objects = getattr(getattr(values, "dtype", None), "kind", "") == "O"
-        try:
-            rows = [np.asarray(row, self._types[name]) for row in values] if is_of_objects else values
-            return np.asarray(rows, self._types[name])
-        except (TypeError, ValueError) as error:
-            shown = str(error)[:_SHOWN]
-            raise FeedError(f"the column cannot be read as {self._types[name]}: {shown}.", where=name) from error
-
     def predict(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs for the inputs, by input name; arrays, or lists of rows of several sizes."""
-        if not any(_is_ragged(values) for values in columns.values()):
-            feeds = {name: self._stacked(name, values) for name, values in columns.items()}
-            return dict(zip(self._outputs, self._session.run(self._outputs, feeds), strict=True))
-        rows = len(next(iter(columns.values())))
+        """Return the outputs for the inputs, by input name; arrays, or lists of rows of several sizes.
+
+        An output without axes is repeated for each row.
+
+        Raises:
+            FeedError: A column cannot be read, or the columns differ in length.
+            SardonyxError: A row has no result.
+        """
+        read = {name: read_rows(values, self._types[name], name, self._sizes[name]) for name, values in columns.items()}
+        rows = len(next(iter(read.values())))
+        for name, values in read.items():
+            if len(values) != rows:
+                raise FeedError(f"expected a column of {rows} rows, got {len(values)}.", where=name)
+        if all(isinstance(values, np.ndarray) for values in read.values()):
+            results = zip(self._outputs, self._session.run(self._outputs, read), strict=True)
+            return {name: _each_row(result, rows) for name, result in results}
         groups: dict[tuple[Any, ...], list[int]] = {}
         for row in range(rows):
-            key = tuple(np.shape(values[row]) for values in columns.values())
-            groups.setdefault(key, []).append(row)
-        results: dict[str, list[Any]] = {name: [None] * rows for name in self._outputs}
+            groups.setdefault(tuple(values[row].shape for values in read.values()), []).append(row)
+        outputs: dict[str, list[Any]] = {name: [None] * rows for name in self._outputs}
         for members in groups.values():
-            feeds = {
-                name: np.stack([np.asarray(values[row], self._types[name]) for row in members])
-                for name, values in columns.items()
-            }
+            feeds = {name: np.stack([values[row] for row in members]) for name, values in read.items()}
             for name, result in zip(self._outputs, self._session.run(self._outputs, feeds), strict=True):
-                for row, value in zip(members, result, strict=True):
-                    results[name][row] = value
-        return {name: _column(values) for name, values in results.items()}
+                for row, value in zip(members, _each_row(result, len(members)), strict=True):
+                    outputs[name][row] = value
+        return {name: _column(values) for name, values in outputs.items()}
 
 
 def input_types(session: Session) -> dict[str, np.dtype[Any] | None]:
@@ -124,16 +116,9 @@ def input_types(session: Session) -> dict[str, np.dtype[Any] | None]:
     return {info.name: numpy_type(info.type) for info in session.get_inputs()}
 
 
-def numpy_type(name: str) -> np.dtype[Any] | None:
-    """Return the numpy type of a type as sessions name it, e.g. ``tensor(float)``; None if numpy lacks the type."""
-    return _TYPES.get(name.removeprefix("tensor(").removesuffix(")"))
-
-
-def _is_ragged(values: Any) -> bool:
-    """Return True if the rows of a column differ in shape."""
-    if isinstance(values, np.ndarray) and values.dtype != object:
-        return False
-    return len({np.shape(row) for row in values}) > 1
+def _each_row(result: Any, rows: int) -> Any:
+    """Return a result of all rows together once for each row; other results as they are."""
+    return np.full(rows, result) if isinstance(result, (np.ndarray, np.generic)) and result.ndim == 0 else result
 
 
 def _column(rows: Sequence[Any]) -> Any:

@@ -12,6 +12,7 @@ from sardonyx.distributed.image import Image
 from sardonyx.distributed.predictor import Predictor, input_types
 from sardonyx.errors import FeedError, OptionError, SardonyxError
 from sardonyx.model.load import Loadable
+from sardonyx.runtime.foreign_values import read_values
 
 
 def map_batches(
@@ -102,9 +103,9 @@ class Replica:
         """
         import numpy as np
 
-        entries = dict(config or {})
-        weights = entries.pop("weights", None) or {}
-        if entries or not isinstance(weights, Mapping):
+        entries = {} if config is None else config
+        weights = (entries.get("weights") or {}) if isinstance(entries, Mapping) else None
+        if not isinstance(weights, Mapping) or set(entries) - {"weights"}:
             raise OptionError("expected {'weights': {name: nested lists}}.", where="user_config")
         initializers = self._session.model.graph.initializers
         arrays = {}
@@ -112,9 +113,9 @@ class Replica:
             known = initializers.get(name)
             dtype = known.dtype.numpy() if known is not None and known.dtype is not None else np.float32
             try:
-                arrays[name] = np.asarray(values, dtype)
-            except (TypeError, ValueError) as error:
-                raise OptionError(f"the weight cannot be read: {error}.", where=name) from error
+                arrays[name] = read_values(values, np.dtype(dtype), str(name))
+            except FeedError as error:
+                raise OptionError(error.problem, where=error.where) from error
         if arrays:
             self._session.update_weights(arrays)
 
@@ -150,10 +151,7 @@ class Replica:
         types = input_types(self._session)
         feeds = {}
         for name, values in inputs.items():
-            try:
-                feeds[name] = np.asarray(values, types.get(name))
-            except (TypeError, ValueError, OverflowError) as error:
-                raise FeedError(f"the input cannot be read: {error}.", where=str(name)) from error
+            feeds[name] = read_values(values, types.get(name), str(name))
         # One snapshot: the revision is that of the run.
         snapshot = self._session.snapshot()
         names = [info.name for info in snapshot.outputs]
