@@ -25,6 +25,20 @@ def test_a_failing_definition_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> N
     assert any("IndexError" in problem for seed in range(20) for problem in problems("Softmax-13", seed))
 
 
+FOUND = (
+    ("Cast-28", 11),
+    ("DepthToSpace-28", 400017),
+    ("RandomNormal-22", 400014),
+    ("ai.onnx.ml.TreeEnsembleRegressor-3", 400011),
+)
+"""Nodes that led to exceptions of other libraries: types that do not exist, sizes beyond 64 bits, texts for numbers."""
+
+
+@pytest.mark.parametrize(("label", "seed"), FOUND)
+def test_nodes_with_earlier_findings_are_answered_or_refused(label: str, seed: int) -> None:
+    assert list(problems(label, seed)) == []
+
+
 @pytest.mark.parametrize("part", range(2))
 def test_hostile_attributes_are_answered_or_refused(part: int) -> None:
     names = list(sources())[part::16]

@@ -25,6 +25,9 @@ from sardonyx.core.rules.size_rules import SIZE_RULES, Sized
 from sardonyx.core.rules.type_rules import TYPE_RULES
 from sardonyx.errors import ResourceError, ShapeError, SizeLimitError
 
+_MOST_EXTENT = 1 << 48
+"""Greatest product of the sizes other than 0 of a folded value: numpy refuses it in 64 bits even for an empty array."""
+
 FOLDED_ELEMENTS = 1 << 12
 """Maximum number of elements of a value that is computed while tracing."""
 REPEATED_ELEMENTS = 64
@@ -216,12 +219,13 @@ def _is_folded(op: str, type: Type, operands: Sequence[Value]) -> bool:
 def _is_small(type: Type, most: int = FOLDED_ELEMENTS) -> bool:
     if not isinstance(type, TensorType) or type.shape is None:
         return False
-    count = 1
+    count = extent = 1
     for size in type.shape:
         if not isinstance(size, int):
             return False
         count *= size
-    return count <= most
+        extent *= size or 1
+    return count <= most and extent <= _MOST_EXTENT
 
 
 # Known values.

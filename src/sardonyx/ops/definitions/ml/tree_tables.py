@@ -266,8 +266,15 @@ def require_one_length(**attributes: Sequence[object] | np.ndarray) -> None:
 
 
 def numbers(floats: Sequence[float], tensor: Tensor | None) -> np.ndarray:
-    """Return the attribute that is set, as float64: the tensor, or else the list."""
-    return np.array(floats if tensor is None else tensor.known.ravel(), np.float64)
+    """Return the attribute that is set, as float64: the tensor, or else the list.
+
+    Raises:
+        InvalidModelError: The tensor holds no numbers.
+    """
+    values = np.asarray(floats, np.float64) if tensor is None else tensor.known.ravel()
+    if values.dtype.kind not in "fiub":
+        raise InvalidModelError(f"expected a tensor of numbers as an attribute of trees, got {values.dtype}.")
+    return values.astype(np.float64)
 
 
 def require_targets(indices: np.ndarray, targets: int) -> None:
