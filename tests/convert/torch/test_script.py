@@ -11,6 +11,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import sardonyx  # noqa: E402
+from sardonyx.convert.torch.script import mirror_of  # noqa: E402
+from sardonyx.convert.torch.script_functions import FUNCTIONS  # noqa: E402
+from sardonyx.errors import ConversionError  # noqa: E402
 
 if TYPE_CHECKING:
     Tensor = Any
@@ -128,3 +131,35 @@ def test_numbers_among_the_inputs_are_constants() -> None:
 
     proved(Numbers(), torch.randn(3, 4), 0)
     proved(Numbers(), torch.randn(3, 4), 2, True)
+
+
+def test_an_operator_that_writes_files_is_not_executed(tmp_path: Path) -> None:
+    class Saved(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self.path = path
+
+        def forward(self, x: Any) -> Any:
+            torch.save(x, self.path)
+            return x
+
+    mirror = mirror_of(scripted(Saved(str(tmp_path / "victim"))))
+    with pytest.raises(ConversionError, match="accesses files"):
+        mirror(torch.zeros(2))
+    assert not (tmp_path / "victim").exists()
+
+
+def test_formats_are_those_of_script() -> None:
+    def counted(x: Tensor) -> Tensor:
+        n = len("{0.__class__}".format(3)) + len("%d%%" % 3)  # noqa: UP030, UP031, UP032
+        return x * n * len("a{}b{{}}".format(1, 2))  # noqa: F523, UP032
+
+    script = torch.jit.script(counted)
+    assert sardonyx.convert(script, (torch.ones(3),)).report.verdict.status == "proved"
+    assert (
+        FUNCTIONS["aten::format"]("{}|{}", 0.1, [(1, 2.0), {"a": None}]) == "0.10000000000000001|[(1, 2.), {a: None}]"
+    )
+    assert FUNCTIONS["aten::format"]("{0.__class__}{:9}{{}}", 3) == "{0.__class__}{:9}{3}"
+    for kind, text in (("aten::format", "{}{}"), ("aten::percentFormat", "%999999999d")):
+        with pytest.raises(ConversionError):
+            FUNCTIONS[kind](text, 3)

@@ -8,23 +8,18 @@ tensors is refused, unless the caller trusts it.
 from __future__ import annotations
 
 import ast
-import contextlib
 import io
 import json
 import operator
 import re
 import tokenize
-import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-import torch
-
+from sardonyx.convert.torch.members import Members, opened
 from sardonyx.errors import ModelFileError
 
-_FORBIDDEN = frozenset(("save", "from_file", "load_tensor", "rpc_sync", "rpc_async", "rpc_remote"))
+FORBIDDEN = frozenset(("save", "from_file", "load_tensor", "rpc_sync", "rpc_async", "rpc_remote"))
 """Operators that access files or other machines."""
 
 _OPERATOR = re.compile(r"torch\.ops\.(?!__)\w+\.((?:(?!__)\w+)|__(?:i?(?:and|or|xor|lshift|rshift))__)(?:\.\w+)?")
@@ -54,6 +49,12 @@ _NODES = (
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
 """Characters that end a line, and so a comment, in the code that torch generates of a graph."""
 
+_TYPES = re.compile(r"#\s*type\s*:")
+"""Comments that TorchScript reads as code."""
+
+_NAME = re.compile(r"""(['"])([^'"\\]*)\1""")
+"""A string that is a name as it stands."""
+
 _TEXTS = frozenset(
     ("stack_trace", "nn_module_stack", "torch_fn", "source_fn_stack", "in_spec", "out_spec", "as_string")
 )
@@ -66,14 +67,16 @@ def require_harmless_program(path: Path) -> None:
     Raises:
         ModelFileError: The archive holds compiled code or pickled objects, or names functions other than operators.
     """
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            if "/aotinductor/" in f"/{name}":
+    with opened(path) as members:
+        members.require_unambiguous()
+        for name in members.names:
+            folded = name.lower()
+            if "/aotinductor/" in folded:
                 raise _refusal(path, "the archive holds compiled libraries")
-            if "/opaque_obj" in name or "/custom_obj" in name:
+            if "/opaque_obj" in folded or "/custom_obj" in folded:
                 raise _refusal(path, f"the archive holds a pickled object ({name.rpartition('/')[2]})")
-            if name.endswith(".json"):
-                _require_harmless(_read_json(archive, name, path), "", path)
+            if folded.endswith(".json"):
+                _require_harmless(_read_json(members, name, path), "", path)
 
 
 def require_harmless_script(path: Path) -> None:
@@ -82,45 +85,53 @@ def require_harmless_script(path: Path) -> None:
     Raises:
         ModelFileError: The code does, or cannot be read.
     """
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            if "/code/" in name and name.endswith(".py"):
-                for called in _attributes(archive.read(name), path):
-                    if called in _FORBIDDEN:
-                        raise _refusal(path, f"the code in the archive calls '{called}'")
+    with opened(path) as members:
+        members.require_unambiguous()
+        for name in members.names:
+            folded = name.lower()
+            if folded.endswith("/model.json"):
+                raise _refusal(path, "the archive has the format of torch before 1.4")
+            if folded.endswith(".py"):
+                _require_harmless_code(members.read(name), path)
 
 
-def _attributes(code: bytes, path: Path) -> Iterator[str]:
-    """Yield the names after dots in code."""
+def _require_harmless_code(data: bytes, path: Path) -> None:
+    """Check the names after dots, and those that ``getattr`` reads."""
     try:
+        code = data.decode("utf-8")
+        if _CONTROL.search(code) or _TYPES.search(code):
+            raise _refusal(path, "the code in the archive has characters or comments that torch does not write")
         last = ""
-        for token in tokenize.tokenize(io.BytesIO(code).readline):
+        opening: list[bool] = []  # True for the brackets of a call of `getattr`.
+        texts: list[str] = []
+        for token in tokenize.generate_tokens(io.StringIO(code).readline):
             if token.type in (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT):
                 continue
-            if last == "." and token.type == tokenize.NAME:
-                yield token.string
+            if token.type == tokenize.ERRORTOKEN and not token.string.isspace():
+                raise ModelFileError(f"the code in the archive is damaged: {token.string[:80]!r}", where=str(path))
+            if last == "getattr" and token.string != "(":
+                raise _refusal(path, "the code in the archive uses 'getattr' as a value")
+            if token.type == tokenize.NAME and last == ".":
+                _require_name(token.string, path)
+            elif token.type == tokenize.STRING and opening and opening[-1]:
+                texts.append(token.string)
+            elif token.string in ("(", "[", "{"):
+                opening.append(last == "getattr")
+            elif token.string in (")", "]", "}") and opening and opening.pop():
+                name = _NAME.fullmatch(texts.pop()) if len(texts) == 1 and last[:1] in ("'", '"') else None
+                if name is None:
+                    raise _refusal(path, "the code in the archive reads attributes by computed names")
+                _require_name(name[2], path)
+            if not (opening and opening[-1]) and token.type != tokenize.STRING:
+                texts.clear()
             last = token.string
-    except (tokenize.TokenError, SyntaxError) as error:
+    except (tokenize.TokenError, SyntaxError, UnicodeDecodeError, RecursionError, MemoryError) as error:
         raise ModelFileError(f"the code in the archive is damaged: {error}", where=str(path)) from error
 
 
-@contextlib.contextmanager
-def without_pickles() -> Iterator[None]:
-    """Refuse pickled objects inside of the ``with`` statement: torch reads tensors alone."""
-    package = torch.export.pt2_archive._package
-    own: Callable[..., Any] = torch.load
-
-    def load(*args: Any, **kwargs: Any) -> Any:
-        return own(*args, **{**kwargs, "weights_only": True})
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise ModelFileError("the archive holds a pickled object")
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(torch, "load", load))
-        if hasattr(package, "pickle"):
-            stack.enter_context(mock.patch.object(package, "pickle", mock.Mock(loads=refuse, load=refuse)))
-        yield
+def _require_name(name: str, path: Path) -> None:
+    if name in FORBIDDEN:
+        raise _refusal(path, f"the code in the archive calls '{name}'")
 
 
 def _refusal(path: Path, problem: str) -> ModelFileError:
@@ -131,10 +142,10 @@ def _refusal(path: Path, problem: str) -> ModelFileError:
     )
 
 
-def _read_json(archive: zipfile.ZipFile, name: str, path: Path) -> Any:
+def _read_json(members: Members, name: str, path: Path) -> Any:
     try:
-        return json.loads(archive.read(name))
-    except ValueError as error:
+        return json.loads(members.read(name))
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{name} is damaged: {error}", where=str(path)) from error
 
 
@@ -160,7 +171,7 @@ def _require_harmless(value: Any, key: str, path: Path) -> None:
 
 def _require_operator(target: str, path: Path) -> None:
     match = _OPERATOR.fullmatch(target)
-    if (match and match[1] not in _FORBIDDEN) or _FUNCTION.fullmatch(target) or target in _PYTHON:
+    if (match and match[1] not in FORBIDDEN) or _FUNCTION.fullmatch(target) or target in _PYTHON:
         return
     raise _refusal(path, f"the program calls '{target[:80]}'")
 
@@ -168,8 +179,9 @@ def _require_operator(target: str, path: Path) -> None:
 def _require_expression(text: str, path: Path) -> None:
     try:
         tree = ast.parse(text.strip(), mode="eval")
-    except SyntaxError as error:
-        raise ModelFileError(f"the size '{text[:80]}' is damaged: {error.msg}", where=str(path)) from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        problem = getattr(error, "msg", "") or type(error).__name__
+        raise ModelFileError(f"the size '{text[:80]}' is damaged: {problem}", where=str(path)) from error
     for node in ast.walk(tree):
         is_known = isinstance(node, _NODES)
         if isinstance(node, ast.Call):

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from sardonyx.convert.torch.archives import require_harmless_program, require_harmless_script, without_pickles
+from sardonyx.convert.torch.archives import require_harmless_program, require_harmless_script
+from sardonyx.convert.torch.members import opened
+from sardonyx.convert.torch.pickles import without_pickles
 from sardonyx.errors import ModelFileError
 
 PICKLED = "a pickle of a module or of weights, which may execute any code when loaded"
@@ -51,17 +53,25 @@ def load_file(path: str | os.PathLike[str], *, trust: bool = False) -> Any:
 def _kind_of(path: Path) -> str:
     """Return ``program``, ``script`` or ``pickle`` by the members of the archive."""
     if not zipfile.is_zipfile(path):
-        if path.read_bytes()[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+        if _first_bytes(path) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
             return "pickle"
         raise ModelFileError(
             "expected an archive of torch (.pt2, TorchScript).",
             where=str(path),
             remedy="Save it again with `torch.export.save`, or copy the whole file.",
         )
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
+    with opened(path) as members:
+        names = members.names
     if any(name.endswith("constants.pkl") for name in names) and any("/code/" in name for name in names):
         return "script"
     if any(name.endswith("data.pkl") for name in names) and not any("models/" in name for name in names):
         return "pickle"
     return "program"
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(2)
+    except OSError as error:
+        raise ModelFileError(f"cannot be read: {error.strerror}", where=str(path)) from error

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from sardonyx.convert.torch.archives import FORBIDDEN
 from sardonyx.convert.torch.script_functions import DTYPES, FORMATS, FUNCTIONS, LAYOUTS, is_number
 from sardonyx.errors import ConversionError
 
@@ -167,6 +168,8 @@ class _Interpreter:
         if operands and any(is_number(x) for x in operands):
             operands = [_as_operand(x, argument) for x, argument in zip(operands, schema.arguments, strict=True)]
         space, _, name = schema.name.partition("::")
+        if name in FORBIDDEN:
+            raise ConversionError(f"{node.kind()} accesses files or other machines", where=_location(node))
         packet = getattr(getattr(torch.ops, space), name, None)
         called = getattr(packet, schema.overload_name or "default", None)
         if called is None:

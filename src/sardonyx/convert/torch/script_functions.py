@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+
+from sardonyx.errors import ConversionError
 
 DTYPES: Mapping[int, torch.dtype] = {
     0: torch.uint8,
@@ -129,8 +132,35 @@ def _set_item(container: Any, key: Any, value: Any) -> Any:
     return container
 
 
+def _text(value: Any) -> str:
+    """Return the text of a value as TorchScript prints it; nothing for tensors."""
+    if isinstance(value, torch.Tensor):
+        return ""
+    if isinstance(value, float):
+        return f"{int(value)}." if value.is_integer() and abs(value) < 1 << 63 else f"{value:.17g}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_text, value))}{',' * (len(value) == 1)})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_text(key)}: {_text(entry)}' for key, entry in value.items())}}}"
+    return str(value)
+
+
 def _formatted(text: str, *values: Any) -> str:
-    return text.format(*["" if isinstance(value, torch.Tensor) else value for value in values])
+    """Put texts of values in the place of ``{}``, as TorchScript does: other braces are themselves."""
+    parts = text.split("{}")
+    if len(parts) - 1 > len(values):
+        raise ConversionError(f"expected {len(parts) - 1} values of the format '{text[:80]}', got {len(values)}")
+    shown = [_text(value) for value in values[: len(parts) - 1]]
+    return "".join(part + value for part, value in zip(parts, (*shown, ""), strict=True))
+
+
+def _percent_formatted(text: str, *values: Any) -> str:
+    """Format values by the conversions of TorchScript, which have neither widths nor precisions."""
+    if re.sub(r"%[%sdiuoxXeEfFgGc]", "", text).count("%"):
+        raise ConversionError(f"the format '{text[:80]}' has no translation")
+    return text % values
 
 
 def _length(value: Any) -> Any:
@@ -304,8 +334,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "aten::dim": lambda x: x.dim(),
     "aten::numel": lambda x: x.numel(),
     "aten::format": _formatted,
-    "aten::str": lambda value: "" if isinstance(value, torch.Tensor) else str(value),
-    "aten::percentFormat": lambda text, *values: text % values,
+    "aten::str": _text,
+    "aten::percentFormat": _percent_formatted,
     "aten::warn": _nothing,
     "aten::_print": _nothing,
     "prim::Print": _nothing,
