@@ -137,9 +137,14 @@ def test_a_repair_is_written_to_a_folder_that_can_be_written(monkeypatch: pytest
     assert Commands(str(path)).simplify().endswith("-o net.repaired.onnx")
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_closed_pipe_does_not_change_the_exit_code(options: list[str]) -> None:
-    line = [sys.executable, "-m", "sardonyx", "info", str(demo.path("digits_classifier")), *options]
+MODEL = str(demo.path("digits_classifier"))
+
+
+@pytest.mark.parametrize(
+    "words", [["info", MODEL], ["info", MODEL, "--json"], ["serve", "--new-token", "infer"], ["--version"]]
+)
+def test_a_closed_pipe_does_not_change_the_exit_code(words: list[str]) -> None:
+    line = [sys.executable, "-m", "sardonyx", *words]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()

@@ -68,6 +68,16 @@ def test_ray_data_predicts_with_two_actors(cluster: Any, image: Image) -> None:
     np.testing.assert_allclose(actual, expected()[order], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "options", [{"actors": {"nonsense": 1}}, {"actors": 5}, {"actors": [1]}, {"actors": [{}]}, {"most_requests": 0}]
+)
+def test_wrong_options_of_a_pipeline_are_refused_by_name(cluster: Any, options: dict[str, Any]) -> None:
+    from sardonyx.distributed.ray_pipeline import RayPipeline
+
+    with pytest.raises(OptionError, match=f"{next(iter(options))}: expected"):
+        RayPipeline(sardonyx.split(layers(4), 2), **options)
+
+
 def test_a_split_model_runs_on_a_compiled_graph(cluster: Any) -> None:
     from sardonyx.distributed.ray_pipeline import RayPipeline
 

@@ -133,6 +133,27 @@ def test_a_data_frame_of_scalars_gets_scalars() -> None:
     assert result.compute(scheduler="synchronous")["sum"].tolist() == [14, 16, 18]
 
 
+def test_an_output_without_axes_is_a_column_of_dask() -> None:
+    dask = pytest.importorskip("dask.dataframe", reason="dask.dataframe is not installed (extra: dask)")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> net (float[N] x) => (float y) { y = ReduceSum<keepdims = 0>(x) }'
+    )
+    frame = dask.from_pandas(pandas.DataFrame({"x": [1.0, 2.0, 3.0]}), npartitions=1)
+    result = map_partitions(frame, model)
+    assert result["y"].dtype == np.float32
+    assert result.compute(scheduler="synchronous")["y"].tolist() == [6, 6, 6]
+    with pytest.raises(OptionError, match="columns: expected a mapping"):
+        map_partitions(frame, model, columns=["x"])  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="frame: expected a data frame of Dask, got list"):
+        map_partitions([1], model)
+
+
+def test_columns_that_are_no_mapping_are_refused(image: Image) -> None:
+    with pytest.raises(OptionError, match="columns: expected a mapping"):
+        Predictor(image, ["x"])  # type: ignore[arg-type]
+
+
 def test_a_data_frame_of_texts_feeds_texts() -> None:
     dask = pytest.importorskip("dask.dataframe", reason="dask.dataframe is not installed (extra: dask)")
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")

@@ -125,8 +125,9 @@ def build(needed: Collection[str] = tuple(VERBS)) -> typer.Typer:
     def top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
         if version:
             from sardonyx import __version__
+            from sardonyx.cli.output import print_text
 
-            typer.echo(__version__)
+            print_text(__version__)
             raise typer.Exit
 
     return app

@@ -108,12 +108,17 @@ def report_error(error: SardonyxError) -> None:
     errors.print(str(error), markup=False)
 
 
-def print_json(data: Any) -> None:
-    """Print plain data as JSON; infinities and NaN, which JSON lacks, become strings."""
+def print_text(text: str) -> None:
+    """Print a text as it is; a reader that closes the pipe changes neither result nor exit code."""
     try:
-        typer.echo(json.dumps(_plain(data), indent=2, allow_nan=False))
+        typer.echo(text)
     except BrokenPipeError:
         discard_output()
+
+
+def print_json(data: Any) -> None:
+    """Print plain data as JSON; infinities and NaN, which JSON lacks, become strings."""
+    print_text(json.dumps(_plain(data), indent=2, allow_nan=False))
 
 
 def _plain(data: Any) -> Any:

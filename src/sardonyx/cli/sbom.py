@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli.output import AsJson, ModelPath, report_written
+from sardonyx.cli.output import AsJson, ModelPath, print_text, report_written
 
 EXAMPLE = "sardonyx sbom model.onnx -o model.cdx.json"
 
@@ -24,7 +24,7 @@ def command(
 
     text = sbom(model)
     if output is None:
-        typer.echo(text)
+        print_text(text)
         return
     output.write_text(text + "\n", encoding="utf-8")
     report_written(output, as_json=as_json)

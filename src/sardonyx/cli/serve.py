@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from sardonyx.cli.byte_counts import parse_bytes
-from sardonyx.cli.output import AsJson, print_json
+from sardonyx.cli.output import AsJson, print_json, print_text
 from sardonyx.errors import OptionError
 
 EXAMPLE = "sardonyx serve model.onnx --http 127.0.0.1:8000"
@@ -96,7 +96,7 @@ def command(
         if as_json:
             print_json({"token": token, "line": line})
         else:
-            typer.echo(f"Token for clients: {token}\nLine for --token-file: {line}")
+            print_text(f"Token for clients: {token}\nLine for --token-file: {line}")
         return
     if models is None:
         raise OptionError("expected a folder of models, or a model file.", where="models")
@@ -167,7 +167,7 @@ def _announce(server: Any, as_json: bool) -> None:
         print_json({"http": server.url_or_path, "grpc": server.grpc_port or None, "models": models})
         sys.stdout.flush()
         return
-    typer.echo(f"Serving {', '.join(models) or 'no model'} at {server.url_or_path}")
+    print_text(f"Serving {', '.join(models) or 'no model'} at {server.url_or_path}")
 
 
 def _supervise(http: str, grpc: str | None, workers: int, control: str, drain: float, as_json: bool) -> int:

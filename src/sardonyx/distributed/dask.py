@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx.base.extras import require
 from sardonyx.distributed.image import Image
-from sardonyx.distributed.predictor import Predictor
+from sardonyx.distributed.predictor import Predictor, checked_columns
 from sardonyx.errors import FeedError, OptionError
 from sardonyx.model.load import Loadable
 
@@ -57,13 +57,17 @@ def map_partitions(frame: Any, model: Loadable | Image, *, columns: Mapping[str,
 
     Raises:
         MissingDependencyError: Dask's data frames are not installed.
+        OptionError: The frame is none of Dask, or the columns are no mapping.
         FeedError: A column is missing, or holds texts.
     """
     require("dask.dataframe", "dask", "Dask")
     import pandas as pd
 
+    if not hasattr(frame, "map_partitions") or not hasattr(frame, "columns"):
+        raise OptionError(f"expected a data frame of Dask, got {type(frame).__name__}.", where="frame")
+    items = _items(columns)
     image = model if isinstance(model, Image) else Image.compile(model)
-    predictor = _predictor(image, _items(columns))
+    predictor = _predictor(image, items)
     predictor.require_columns(frame.columns)
     for column in predictor.numeric_columns:
         if isinstance(frame.dtypes[column], pd.StringDtype):
@@ -72,11 +76,11 @@ def map_partitions(frame: Any, model: Loadable | Image, *, columns: Mapping[str,
                 remedy='Dask turns arrays into texts: set its option "dataframe.convert-string" to False.',
             )  # fmt: skip
     added = {name: pd.Series([], dtype=dtype or object) for name, dtype in predictor.column_types().items()}
-    return frame.map_partitions(_apply_to_frame, image, _items(columns), meta=frame._meta.assign(**added))
+    return frame.map_partitions(_apply_to_frame, image, items, meta=frame._meta.assign(**added))
 
 
 def _items(columns: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    return tuple((columns or {}).items())
+    return tuple(checked_columns(columns).items())
 
 
 def _apply_to_frame(part: Any, image: Image, columns: tuple[tuple[str, str], ...]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.distributed.image import Image
-from sardonyx.errors import FeedError
+from sardonyx.errors import FeedError, OptionError
 from sardonyx.runtime.foreign_values import numpy_type, read_rows
 from sardonyx.runtime.session import Session
 
@@ -22,14 +22,18 @@ class Predictor:
         image: The compiled model, see :meth:`.Image.compile`.
         columns: The column of each input whose name differs: column by input.
         outputs: Names of the outputs to add; None for all.
+
+    Raises:
+        OptionError: The columns are no mapping.
     """
 
     def __init__(
         self, image: Image, columns: Mapping[str, str] | None = None, outputs: Sequence[str] | None = None
     ) -> None:
+        named = checked_columns(columns)
         self._session = image.open()
         inputs = self._session.get_inputs()
-        self._columns = {info.name: (columns or {}).get(info.name, info.name) for info in inputs}
+        self._columns = {info.name: named.get(info.name, info.name) for info in inputs}
         self._types = input_types(self._session)
         self._sizes = {
             info.name: tuple(size if isinstance(size, int) else 1 for size in (info.shape or [])[1:]) for info in inputs
@@ -109,6 +113,17 @@ class Predictor:
                 for row, value in zip(members, _each_row(result, len(members)), strict=True):
                     outputs[name][row] = value
         return {name: _column(values) for name, values in outputs.items()}
+
+
+def checked_columns(columns: Any) -> Mapping[str, str]:
+    """Return the column of each input whose name differs.
+
+    Raises:
+        OptionError: The value is no mapping.
+    """
+    if not isinstance(columns, (Mapping, type(None))):
+        raise OptionError(f"expected a mapping of inputs to columns, got {columns!r}.", where="columns")
+    return columns or {}
 
 
 def input_types(session: Session) -> dict[str, np.dtype[Any] | None]:

@@ -14,6 +14,7 @@ from sardonyx.distributed.image import Image
 from sardonyx.distributed.split import Pipeline
 from sardonyx.errors import ExecutionError, FeedError, OptionError
 from sardonyx.runtime.session import Session
+from sardonyx.train.option_checks import require_count
 
 
 class RayPipeline:
@@ -31,7 +32,8 @@ class RayPipeline:
 
     Raises:
         MissingDependencyError: Ray is not installed.
-        OptionError: The number of mappings differs from that of the parts.
+        OptionError: An option is unknown to Ray, the number of mappings differs from that of the parts, or no request
+            may be computed.
         UnsupportedError: A part is not compiled as a whole.
 
     Example:
@@ -53,18 +55,20 @@ class RayPipeline:
         from ray.dag import InputNode
 
         count = len(pipeline.parts)
-        options = [actors] * count if isinstance(actors, Mapping) else list(actors) or [{}] * count
-        if len(options) != count:
-            raise OptionError(f"expected options of {count} actors, got {len(options)}.", where="actors")
+        require_count(most_requests, "most_requests")
+        options = _actor_options(actors, count)
         images = [Image.compile(part, threads) for part in pipeline.parts]
         self.outputs = pipeline.outputs
         self._inputs = _needed([_inputs(part) for part in pipeline.parts], pipeline)
         self._actors = []
-        stage = ray.remote(_Stage)
+        try:
+            stages = [ray.remote(_Stage).options(**one) for one in options]
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"expected options of Ray's actors: {error}", where="actors") from error
         with InputNode() as node:
             step: Any = node
-            for image, names, extra in zip(images, self._inputs[1:], options, strict=True):
-                actor = stage.options(**extra).remote(ray.put(image), sorted(names))
+            for image, names, stage in zip(images, self._inputs[1:], stages, strict=True):
+                actor = stage.remote(ray.put(image), sorted(names))
                 self._actors.append(actor)
                 step = actor.run.bind(step)
         # A stage is ready before the graph starts its endless loop.
@@ -177,16 +181,37 @@ class _Stage:
 @contextmanager
 def _errors() -> Iterator[None]:
     """Raise the error of a part as it is, and errors of Ray's channels and actors by a name of ours."""
-    from ray.exceptions import RayActorError, RayChannelError, RayTaskError
+    from ray.exceptions import RayActorError, RayChannelError, RayChannelTimeoutError, RayTaskError
 
     try:
         yield
     except RayTaskError as error:
         raise getattr(error, "cause", error) from None
+    except RayChannelTimeoutError as error:
+        raise ExecutionError(
+            "the pipeline gave no result in the time that Ray allows.", where="pipeline",
+            remedy="Set RAY_CGRAPH_get_timeout and RAY_CGRAPH_submit_timeout (seconds) before Ray is imported.",
+        ) from error  # fmt: skip
     except (RayActorError, RayChannelError) as error:
         raise ExecutionError(
             "a part of the pipeline has ended.", where="pipeline", remedy="Start the pipeline again."
         ) from error
+
+
+def _actor_options(actors: Any, count: int) -> list[Mapping[str, Any]]:
+    """Return the options of each actor.
+
+    Raises:
+        OptionError: The options are no mappings, or their number differs from that of the parts.
+    """
+    if isinstance(actors, Mapping):
+        return [actors] * count
+    if not isinstance(actors, Sequence) or not all(isinstance(one, Mapping) for one in actors):
+        raise OptionError(f"expected a mapping, or one for each part, got {actors!r}.", where="actors")
+    options = list(actors) or [{}] * count
+    if len(options) != count:
+        raise OptionError(f"expected options of {count} actors, got {len(options)}.", where="actors")
+    return options
 
 
 def _names(session: Session) -> list[str]:
