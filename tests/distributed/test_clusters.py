@@ -68,6 +68,18 @@ def test_ray_data_predicts_with_two_actors(cluster: Any, image: Image) -> None:
     np.testing.assert_allclose(actual, expected()[order], rtol=1e-5, atol=1e-6)
 
 
+def test_a_late_result_is_named_as_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    exceptions = pytest.importorskip("ray.exceptions", reason="ray is not installed (extra: ray)")
+    from sardonyx.distributed.ray_pipeline import PipelineAnswer
+
+    def late(reference: object) -> None:
+        raise exceptions.RayChannelTimeoutError("System error")
+
+    monkeypatch.setattr("ray.get", late)
+    with pytest.raises(ExecutionError, match="no result in the time that Ray allows"):
+        PipelineAnswer(object(), ["y"]).result()
+
+
 @pytest.mark.parametrize(
     "options", [{"actors": {"nonsense": 1}}, {"actors": 5}, {"actors": [1]}, {"actors": [{}]}, {"most_requests": 0}]
 )
