@@ -163,3 +163,26 @@ def test_formats_are_those_of_script() -> None:
     for kind, text in (("aten::format", "{}{}"), ("aten::percentFormat", "%999999999d")):
         with pytest.raises(ConversionError):
             FUNCTIONS[kind](text, 3)
+
+
+class Named(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Attributes with names of methods of modules; copies that are written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.type = 2
+        self.script = torch.nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tuple[Tensor, Tensor]:  # noqa: UP006
+        y = x.to(torch.float32, copy=True)
+        y.add_(self.type)
+        same = x.to(dtype=None, layout=torch.strided, device=torch.device("cpu"))
+        return self.script(x) + y + same, torch.tensor(x.shape[0] ** 2)
+
+
+def test_names_copies_and_powers_are_those_of_script() -> None:
+    source = scripted(Named())
+    x = torch.randn(2, 3)
+    for expected, actual in zip(source(x), mirror_of(source)(x), strict=True):
+        assert expected.dtype == actual.dtype
+        torch.testing.assert_close(actual, expected)

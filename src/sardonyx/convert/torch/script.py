@@ -21,6 +21,9 @@ from sardonyx.errors import ConversionError
 _MOST_TURNS = 1 << 16
 """Maximum number of turns of a loop whose count is not limited."""
 
+_SCRIPT = "<script>"
+"""Attribute of a mirror, whose name no program has."""
+
 
 def is_script(source: Any) -> bool:
     """Return True for modules and functions of TorchScript."""
@@ -88,13 +91,17 @@ class Mirror(torch.nn.Module):  # type: ignore[misc]
         for name, buffer in torch._C.BufferDict(script).items():
             self.register_buffer(name, buffer)
         # Registration requires that the names are free, so other attributes come after it.
-        object.__setattr__(self, "script", script)
+        self.__dict__[_SCRIPT] = script
+
+    def read(self, name: str) -> Any:
+        """Return an attribute of the scripted module, not a method of torch with its name."""
+        return self.__dict__[name] if name in self.__dict__ else self.__getattr__(name)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            script = self.__dict__.get("script")
+            script = self.__dict__.get(_SCRIPT)
             if script is None or name.startswith("__") or not script.hasattr(name):
                 raise
             value = script.getattr(name)
@@ -155,7 +162,8 @@ class _Interpreter:
         if function is not None:
             result = function(*operands)
             if result is not NotImplemented:
-                return result
+                is_float = node.outputsSize() == 1 and node.output().type().kind() == "FloatType"
+                return torch.sym_float(result) if is_float and isinstance(result, (int, torch.SymInt)) else result
         if kind.startswith("prim::") or not node.schema() or "(no schema)" in node.schema():
             raise ConversionError(f"{kind} of TorchScript has no translation", where=_location(node))
         return self._operator(node, operands)
@@ -198,7 +206,8 @@ class _Interpreter:
 
     def _prim_GetAttr(self, node: Any, operands: Sequence[Any], _: Any) -> Any:
         name = node.s("name")
-        return getattr(operands[0], name)
+        owner = operands[0]
+        return owner.read(name) if isinstance(owner, Mirror) else getattr(owner, name)
 
     def _prim_SetAttr(self, node: Any, operands: Sequence[Any], _: Any) -> None:
         setattr(operands[0], node.s("name"), operands[1])

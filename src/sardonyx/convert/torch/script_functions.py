@@ -201,15 +201,18 @@ def _negated(value: Any) -> Any:
 
 
 def _to(x: Any, *rest: Any) -> Any:
-    """Convert an element type; devices and copies change no value."""
-    for value in rest:
+    """Convert an element type; devices change no value, but a copy may be written to."""
+    flags = [value for value in rest if isinstance(value, bool)]
+    copy = len(flags) > 1 and flags[-1]
+    # The overload of seven operands has a layout, which is a number too, after the element type.
+    for value in rest[:1] if len(rest) == 7 else rest:
         if isinstance(value, torch.Tensor):
-            return x.to(value.dtype)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return x.to(DTYPES[value])
+            return x.to(value.dtype, copy=copy)
         if isinstance(value, bool):
             break
-    return x
+        if isinstance(value, int):
+            return x.to(DTYPES[value], copy=copy)
+    return x.clone() if copy else x
 
 
 def _interpolate(x: Any, size: Any, scale: Any, mode: str, corners: Any, recompute: Any = None, *smooth: Any) -> Any:
