@@ -186,3 +186,17 @@ def test_names_copies_and_powers_are_those_of_script() -> None:
     for expected, actual in zip(source(x), mirror_of(source)(x), strict=True):
         assert expected.dtype == actual.dtype
         torch.testing.assert_close(actual, expected)
+
+
+def test_a_frozen_constant_of_one_element_keeps_its_type() -> None:
+    class Scaled(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.scale + x.size(0)
+
+    source = scripted(Scaled(), freeze=True)
+    actual = mirror_of(source)(torch.zeros(3, 2))
+    assert (actual.tolist(), actual.dtype) == ([5.0], torch.float64)

@@ -40,10 +40,10 @@ def is_number(value: Any) -> bool:
 
 
 def as_number(value: Any) -> Any:
-    """Return a value as a number: a constant tensor of one element as the element; None for other tensors."""
+    """Return a value as a number: a constant tensor without axes as its element; None for other tensors."""
     if not isinstance(value, torch.Tensor):
         return value if is_number(value) else None
-    if type(value) is torch.Tensor and value.numel() == 1 and not torch._is_functional_tensor(value):
+    if type(value) is torch.Tensor and value.dim() == 0 and not torch._is_functional_tensor(value):
         return value.item()
     return None
 
