@@ -389,6 +389,12 @@ REFUSED = {
         2,
         "expected an integer exponent",
     ),
+    "exponent beyond 64 bits": (
+        1,
+        "(float[1, 2, 8, 8] x) => (float[1, 2, 1, 1] y) { [named] y = GlobalLpPool<p = 1000000000000000000000.0>(x) }",
+        2,
+        "expected an integer exponent",
+    ),
     "running product of a number": (
         26,
         "(float x) => (float y) <int64 a = {8}> { [named] y = CumProd(x, a) }",

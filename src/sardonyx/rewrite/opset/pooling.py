@@ -16,7 +16,7 @@ from sardonyx.rewrite.opset.table import down, up
 def exponent_as_integer(site: Site) -> None:
     """Turn the exponent into an integer."""
     exponent = site.real("p", 2.0)
-    if not exponent.is_integer():
+    if not exponent.is_integer() or abs(exponent) >= 1 << 63:
         site.refuse(f"expected an integer exponent, got p={exponent}")
     site.become(attributes=site.attributes(p=int(exponent)))
 
