@@ -154,3 +154,20 @@ def test_large_models_stream(tmp_path: Path, mode: str, share: float) -> None:
     before, after = json.loads(outcome.stdout)
     # The compiler and the rules are imported after the first measurement; pages of the file are released every 64 MiB.
     assert after - before <= share * path.stat().st_size + (128 << 20)
+
+
+@pytest.mark.parametrize("method", ["gptq", "auto"])
+@pytest.mark.parametrize("number", [-1e30, np.inf])
+def test_weights_are_rounded_by_the_rows_without_elements_for_infinity(method: str, number: float) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> m (float[N, 32] x, float[N, 32] u) => (float[N, 8] y,
+        float[N, 8] z) { y = Gemm(x, w, b) z = Gemm(u, w, b) }"""
+    rng = np.random.default_rng(0)
+    proto = parsed(text, w=0.1 * weight(32, 8), b=weight(8))
+    feeds = [{name: (5 + rng.standard_normal((64, 32))).astype(np.float32) for name in "xu"} for _ in range(6)]
+    sample = feeds[0] | {}
+    for one in feeds[1:]:
+        one["x"][7, 3] = number
+    for options in ({}, {"mode": "weights", "weights": "int4"}):
+        result = quantize(proto, feeds[1:], method=method, **options)
+        (y, z), (expected, other) = (list(sardonyx.run(model, sample).values()) for model in (result.model, proto))
+        assert np.abs(y - expected).max() < 0.3 and np.abs(z - other).max() < 0.3

@@ -101,3 +101,21 @@ def test_a_column_that_a_product_adds_to_rows_is_no_bias_of_channels(options: di
     result = quantize(proto, samples, method="gptq", **options)
     expected, y = (sardonyx.run(model, samples[0])["y"] for model in (proto, result.model))
     assert np.abs(y - expected).max() < 0.2 and np.abs(expected).max() > 5
+
+
+def test_second_order_rounding_holds_beside_large_means_and_equal_samples() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> m (float[N, 64] x) => (float[N, 32] y) { y = Gemm(x, w, b) }"""
+    proto = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape, factor in (("w", (64, 32), 0.1), ("b", (32,), 1.0)):
+        array = (factor * rng.standard_normal(shape)).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    common = 100 * np.abs(rng.normal(1, 0.3, 64))
+    x = (common * rng.normal(1, 0.01, (4, 3000, 1)) + rng.standard_normal((4, 3000, 64))).astype(np.float32)
+    result = quantize(proto, [{"x": one} for one in x[:3]], mode="weights", weights="int4", method="gptq")
+    expected, y = (sardonyx.run(model, {"x": x[3]})["y"] for model in (proto, result.model))
+    assert expected.std(0).mean() > 12 * (y - expected).std()
+    equal = [{"x": x[0, :1]}] * 8
+    result = quantize(proto, equal, mode="weights", weights="int4", method="gptq")
+    expected, y = (sardonyx.run(model, equal[0])["y"] for model in (proto, result.model))
+    np.testing.assert_allclose(y, expected, atol=1e-3 * np.abs(expected).max())

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 import sardonyx
 from sardonyx.compress.quantization.calibration import Observation
 from sardonyx.compress.quantization.placement import find_placement
-from sardonyx.compress.quantization.site_inputs import Needs
+from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 
 CASES = {
     "convolution": ("Conv", [6, 4, 3, 2], {"pads": [1, 0, 2, 1], "strides": [2, 1]}, [2, 4, 9, 8]),
@@ -89,3 +89,46 @@ def test_equal_inputs_share_statistics() -> None:
     sites = find_placement(model).sites
     inputs = Observation(model, (), [{"x": np.ones((4, 8), np.float32)}], sites, Needs(rows=2)).inputs
     assert len(inputs) == 2 and len({id(one) for one in inputs.values()}) == 1
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0, 1000.0])
+def test_covariances_of_drawn_rows_are_positive_and_exact_beside_large_means(offset: float) -> None:
+    (site,) = find_placement(model_of("MatMul", [16, 3], {}, [500, 16])).sites
+    rng = np.random.default_rng(2)
+    common = offset * (1 + rng.random(16))
+    samples = [(common + rng.standard_normal((500, 16))).astype(np.float32) for _ in range(8)]
+    for one in samples:
+        one[:, 3] = common[3]
+    needs = Needs(row_means=True, second_moments=True, rows_per_sample=100, rows=100)
+    seen = SiteInput(site, needs, True, 0)
+    for one in samples:
+        seen.add(one)
+    assert seen.covariance is not None and seen.second_moment is not None and seen.squares is not None
+    (covariance,) = seen.covariance
+    assert np.linalg.eigvalsh(covariance.astype(np.float64)).min() > -1e-4
+    others = np.arange(16) != 3
+    np.testing.assert_allclose(np.diag(covariance)[others], 1, atol=0.25)
+    assert not covariance[3].any() and not covariance[:, 3].any()
+    expected = np.outer(common, common) + np.diag(others)
+    np.testing.assert_allclose(seen.second_moment[0], expected, atol=max(offset, 1) * 0.6)
+    np.testing.assert_allclose(seen.squares[0], np.diag(seen.second_moment[0]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["product", "convolution"])
+@pytest.mark.parametrize("number", [-1e9, 3e38, np.inf])
+def test_rows_with_elements_that_stand_for_infinity_are_left_out(case: str, number: float) -> None:
+    operator, weight, attributes, shape = CASES[case]
+    (site,) = find_placement(model_of(operator, weight, attributes, shape)).sites
+    ordinary, masked = (np.random.default_rng(0).standard_normal((4, *shape)).astype(np.float32) for _ in range(2))
+    masked[2].flat[1] = number
+    needs = Needs(maxima=True, row_means=True, second_moments=True)
+    plain, seen = SiteInput(site, needs, True, 0), SiteInput(site, needs, True, 0)
+    for one, other in zip(ordinary, masked, strict=True):
+        plain.add(one)
+        seen.add(other)
+    for attribute in ("maxima", "means", "squares", "row_means", "second_moment", "covariance"):
+        expected, result = getattr(plain, attribute), getattr(seen, attribute)
+        assert np.isfinite(result).all() and np.abs(result - expected).max() < 1.2, attribute
+    seen = SiteInput(site, needs, True, 0)
+    seen.add(np.full(shape, number, np.float32))
+    assert seen.squares is None and seen.second_moment is None and seen.row_means is None and seen.covariance is None

@@ -153,6 +153,12 @@ class Draft:
                 f"{', '.join(masks[:5])} have elements that stand for infinity, like masks, and stay in float."
             )
         self._unseen = frozenset([*empty, *masks])
+        mapped = statistics.keys() - self._unseen
+        for site in self.placement.sites if self.mode == "static" else ():
+            # Only biases beside maps are corrected, and rounding relies on the correction.
+            seen = self.observation.inputs.get(site.label)
+            if seen is not None and (site.input is None or site.input.name not in mapped):
+                seen.leave_means()
         if statistics and len(self._unseen) == len(statistics):
             raise OptionError("no activation of the samples has a range.", where="data")
 
@@ -389,11 +395,11 @@ class Draft:
         return None if self.observation is None else self.observation.inputs.get(label)
 
     def _means(self) -> dict[str, np.ndarray]:
-        """Return the mean rows of the inputs of sites, by label; infinite ones are left out."""
+        """Return the mean rows of the inputs of sites, by label, by which biases are corrected."""
         if self.observation is None or not self._corrects:
             return {}
         means = {label: seen.row_means for label, seen in self.observation.inputs.items()}
-        return {label: mean for label, mean in means.items() if mean is not None and np.isfinite(mean).all()}
+        return {label: mean for label, mean in means.items() if mean is not None}
 
     def _maps(self, placement: Placement, calibration: str) -> dict[ir.Value, Affine]:
         assert self.observation is not None

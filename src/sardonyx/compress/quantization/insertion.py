@@ -50,8 +50,7 @@ def write_static(
     opset = model.opset_imports.get("", 0)
     has_integer_bias = target.stores(ir.DataType.INT32, opset)
     for site in placement.all_sites:
-        weight = weights[site]
-        shared.write(site, weight)
+        weight = shared.write(site, weights[site])
         x = site.input
         if x is not None and x in maps and (site.node, 0) in placement.reads[x]:
             correction = mean_error(site, weight, means.get(site.label), (shifts or {}).get(site.label))
@@ -90,17 +89,18 @@ def write_without_ranges(
     packed = 0
     for site in placement.all_sites:
         weight = weights.get(site)
+        is_packed = weight is not None and target.vendor and _is_packed(site, weight)
+        if weight is not None and not is_packed:
+            weight = shared.write(site, weight)
         if weight is not None and site.label in means and has_corrected_mean(site):
             write_bias(writer, site, None, weight, mean_error(site, weight, means[site.label]))
         if weight is None:
             _write_dynamic(writer, site, scheme)
-        elif target.vendor and _is_packed(site, weight):
+        elif is_packed:
             old = site.node.inputs[site.index]
             assert old is not None and site.sum_axis is not None
             write_product(writer, site.node, weight, site.sum_axis, str(old.name))
             packed += 1
-        else:
-            shared.write(site, weight)
     if mode == "weights":
         opset = model.opset_imports.get("", 0)
         has_integer_tables = target.accepts("Gather", {0: "int8"}, opset, inputs=2)
@@ -179,17 +179,19 @@ class _SharedWeights:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._dequantized: dict[tuple[ir.Value, int, int | None], ir.Value] = {}
+        self._written: dict[tuple[ir.Value, int, int | None], tuple[ir.Value, QuantizedWeight]] = {}
 
-    def write(self, site: WeightSite, weight: QuantizedWeight) -> None:
-        """Let a node read its weight through DequantizeLinear."""
+    def write(self, site: WeightSite, weight: QuantizedWeight) -> QuantizedWeight:
+        """Let a node read its weight through DequantizeLinear; return the weight, which the first reader rounded."""
         value = site.node.inputs[site.index]
         assert value is not None
         key = value, site.channel_axis, site.sum_axis
-        if key not in self._dequantized:
-            self._dequantized[key] = self._dequantize(str(value.name), weight)
-        site.node.replace_input_with(site.index, self._dequantized[key])
+        if key not in self._written:
+            self._written[key] = self._dequantize(str(value.name), weight), weight
+        dequantized, written = self._written[key]
+        site.node.replace_input_with(site.index, dequantized)
         self._writer.drop(value)
+        return written
 
     def _dequantize(self, name: str, weight: QuantizedWeight) -> ir.Value:
         dtype = ir.DataType.from_numpy(weight.values.dtype)

@@ -92,11 +92,11 @@ class Patches:
             sums = values.sum(rest, dtype=np.float64).reshape(self.groups, self.depth)
             return sums, values.size // max(values.shape[axis], 1)
         widths, positions = self._extent(values.shape[2:])
-        part = values[0] if len(values) == 1 else values.sum(0)  # [channels, *spatial], then *kernel axis by axis.
+        part = values.sum(0, dtype=np.float64)  # [channels, *spatial], then *kernel axis by axis.
         for axis, (size, step, dilation) in enumerate(zip(self.kernel, self.strides, self.dilations, strict=True), 1):
             starts = [tap * dilation - widths[axis - 1][0] for tap in range(size)]
             part = _sums_of_ranges(part, axis, starts, step, positions[axis - 1])
-        return part.reshape(self.groups, self.depth).astype(np.float64), len(values) * math.prod(positions)
+        return part.reshape(self.groups, self.depth), len(values) * math.prod(positions)
 
     def _extent(self, spatial: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
         """Return the widths of both borders, and the number of positions, of each spatial axis."""

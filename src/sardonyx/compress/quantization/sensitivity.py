@@ -257,9 +257,9 @@ def _powers(expected: np.ndarray, actual: np.ndarray) -> tuple[float, float]:
     if expected.shape != actual.shape:
         return 0.0, math.inf
     if expected.dtype == actual.dtype == np.float32:
-        with np.errstate(invalid="ignore"):  # Infinite elements are left out below.
+        with np.errstate(over="ignore", invalid="ignore"):  # Infinite elements are left out below.
             signal, difference = expected.reshape(-1), (expected - actual).reshape(-1)
-        powers = float(np.dot(signal, signal)), float(np.dot(difference, difference))
+            powers = float(np.dot(signal, signal)), float(np.dot(difference, difference))
         if math.isfinite(powers[0]) and math.isfinite(powers[1]):
             return powers
     wide, finite = expected.astype(np.float64), np.isfinite(expected)

@@ -14,6 +14,7 @@ import numpy as np
 
 from sardonyx.compress.quantization.patches import Patches
 from sardonyx.compress.quantization.placement import WeightSite
+from sardonyx.compress.quantization.ranges import SENTINEL
 
 _EVEN_SAMPLES = 8
 _LEAST_ROWS = 128
@@ -24,6 +25,13 @@ _DRAWN_SAMPLES = 16
 
 _PENDING = 1 << 18
 """Elements of the rows of several samples from which these enter the second moments, which bounds temporary memory."""
+
+_PART = 1024
+"""Rows of a matrix that are computed in float64 at once, which bounds temporary memory."""
+
+_LEAST_VARIANCE = 1e-10
+_LEAST_SHARE = 1e-6
+"""Variances that are rounding errors of float32: shares of the mean square, and of that about the origin of sums."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,8 @@ NOTHING = Needs()
 class SiteInput:
     """Statistics of the input of one site.
 
+    Elements that stand for infinity are not counted: channels leave out their samples, sums and moments their rows.
+
     Attributes:
         groups: The number of groups of a convolution; 1 otherwise.
         depth: The number of elements of a row.
@@ -97,6 +107,7 @@ class SiteInput:
         magnitudes: The mean magnitude of each channel, of shape [channels]; None if not needed.
         squares: The mean square of each element of rows, of shape [groups, depth]; None if not needed.
         second_moment: The mean of x xᵀ, float32 of shape [groups, depth, depth]; None if not needed or too large.
+        covariance: The same of rows minus their mean; None if the mean of all rows is not needed.
         draws: Rows, float32 of shape [groups, at most needs.draws, depth]; None if not needed.
         rows: Rows, float32 of shape [groups, at most needs.rows, depth]; None if not needed.
     """
@@ -116,7 +127,9 @@ class SiteInput:
         self._sums: np.ndarray | None = None
         self._elements = 0
         self._row_sums: np.ndarray | None = None
-        self._row_count = 0
+        self._row_count = 0.0
+        self._origin: np.ndarray | None = None
+        self._origin_sums = np.zeros(0)
         self._magnitudes: np.ndarray | None = None
         self.lows: np.ndarray | None = None
         self.highs: np.ndarray | None = None
@@ -137,10 +150,11 @@ class SiteInput:
             self._add(values)
 
     def _add(self, values: np.ndarray) -> None:
-        if self._needs.means or self._needs.maxima or self._needs.magnitudes:
+        is_bounded = max(-float(values.min()), float(values.max())) < SENTINEL
+        if is_bounded and (self._needs.means or self._needs.maxima or self._needs.magnitudes):
             self._add_channels(values)
         if self._needs.row_means:
-            sums, count = self._patches.sums(values)
+            sums, count = self._patches.sums(values) if is_bounded else self._bounded_sums(values)
             self._row_sums = sums if self._row_sums is None else self._row_sums + sums
             self._row_count += count
         if not (self._needs.second_moments or self._needs.rows):
@@ -149,7 +163,7 @@ class SiteInput:
         rows, total = self._patches.rows(values, limit, self._generator)
         self.count += total
         if self._needs.second_moments and total:
-            self._add_moments(rows, total / rows.shape[1])
+            self._add_moments(rows if is_bounded else _bounded(rows), total / rows.shape[1])
         if self._needs.rows:
             self._add_rows(rows, total)
 
@@ -177,13 +191,54 @@ class SiteInput:
     def squares(self) -> np.ndarray | None:
         """The mean square of each element of rows."""
         self._add_pending()
-        return None if self._squares is None or not self._weight else self._squares / self._weight
+        if self._squares is None or not self._weight:
+            return None
+        squares = self._squares / self._weight
+        if self._origin is None:
+            return squares
+        return np.asarray(np.maximum(squares + self._origin * (2 * self._offset + self._origin), 0.0))
 
     @property
     def second_moment(self) -> np.ndarray | None:
         """The mean of x xᵀ over the rows x."""
         self._add_pending()
-        return None if self._moment is None or not self._weight else self._moment / np.float32(self._weight)
+        if self._moment is None or not self._weight:
+            return None
+        moment = self._moment / np.float32(self._weight)
+        if self._origin is None:
+            return moment
+        origin, offset = self._origin[:, None], self._offset[:, None]
+        for part in self._parts():
+            own, shift = self._origin[:, part, None], self._offset[:, part, None]
+            moment[:, part] = moment[:, part] + (own * offset + shift * origin) + own * origin
+        return moment
+
+    @property
+    def covariance(self) -> np.ndarray | None:
+        """The mean of (x - m)(x - m)ᵀ over the rows x with the mean m; 0 for elements that do not vary."""
+        squares = self.squares
+        if self.row_means is None or self._moment is None or squares is None or self._squares is None:
+            return None
+        result, offset = self._moment / np.float32(self._weight), self._offset
+        for part in self._parts():
+            result[:, part] = result[:, part] - offset[:, part, None] * offset[:, None]
+        least = _LEAST_VARIANCE * squares + _LEAST_SHARE * self._squares / self._weight
+        varies = np.diagonal(result, axis1=1, axis2=2) > least
+        result *= varies[:, :, None]
+        result *= varies[:, None]
+        return result
+
+    def leave_means(self) -> None:
+        """Forget the mean of all rows, which no bias is corrected by."""
+        self._row_sums, self._row_count = None, 0.0
+
+    @property
+    def _offset(self) -> np.ndarray:
+        """The mean of the drawn rows minus the origin."""
+        return self._origin_sums / self._weight
+
+    def _parts(self) -> list[slice]:
+        return [slice(first, first + _PART) for first in range(0, self.depth, _PART)]
 
     def rescale(self, factors: np.ndarray) -> None:
         """Multiply the channels by positive factors, of shape [channels]."""
@@ -196,12 +251,21 @@ class SiteInput:
             self._row_sums = self._row_sums * own
         if self._squares is not None:
             self._squares = self._squares * np.square(own)
+        if self._origin is not None:
+            self._origin, self._origin_sums = self._origin * own, self._origin_sums * own
         if self._moment is not None:
             self._moment *= (own[:, :, None] * own[:, None]).astype(np.float32)
         if self.rows is not None:
             self.rows = self.rows * own[:, None].astype(np.float32)
         if self.draws is not None:
             self.draws = self.draws * own[:, None].astype(np.float32)
+
+    def _bounded_sums(self, values: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return the sum and the number of the rows of a sample without elements that stand for infinity."""
+        rows, total = self._patches.rows(values, self._needs.rows_per_sample, self._generator)
+        weight = total / max(rows.shape[1], 1)
+        rows = _bounded(rows)
+        return rows.sum(1, dtype=np.float64) * weight, rows.shape[1] * weight
 
     def _add_channels(self, values: np.ndarray) -> None:
         axis = self._patches.channel_axis % values.ndim
@@ -232,8 +296,17 @@ class SiteInput:
 
     def _add_moments(self, rows: np.ndarray, weight: float) -> None:
         """Add the squares of drawn rows, each of which stands for `weight` rows of its sample."""
+        if not rows.shape[1]:
+            return
         self._weight += rows.shape[1] * weight
         self._keep_draws(rows)
+        if self._has_moment and self._needs.row_means:
+            # Sums about a row near the mean: those about 0 would lose variances beside large means.
+            if self._origin is None:
+                self._origin = rows.mean(1, dtype=np.float64).astype(np.float32).astype(np.float64)
+                self._origin_sums = np.zeros_like(self._origin)
+            rows = rows - self._origin[:, None].astype(np.float32)
+            self._origin_sums += rows.sum(1, dtype=np.float64) * weight
         self._pending.append(rows * np.float32(weight**0.5))
         if sum(rows.size for rows in self._pending) >= _PENDING:
             self._add_pending()
@@ -272,6 +345,11 @@ class SiteInput:
         keys = np.concatenate([self._keys, keys])
         chosen = np.sort(np.argsort(keys, kind="stable")[: self._needs.rows])
         self.rows, self._keys = np.ascontiguousarray(joined[:, chosen]), keys[chosen]
+
+
+def _bounded(rows: np.ndarray) -> np.ndarray:
+    """Return the rows, [groups, rows, depth], without an element that stands for infinity."""
+    return rows[:, (np.abs(rows) < SENTINEL).all((0, 2))]
 
 
 def moments_within(sites: Sequence[WeightSite], needs: Needs) -> set[str]:

@@ -87,12 +87,16 @@ def _chosen(site: WeightSite, scheme: Scheme, inputs: SiteInput | None, choose: 
 
 
 def _hessians(site: WeightSite, inputs: SiteInput) -> np.ndarray | None:
-    """Return the second moments of the rows about their mean, which a corrected bias serves, if there is a bias."""
-    moments, means = inputs.second_moment, inputs.row_means
-    if moments is None or means is None or not has_corrected_mean(site):
-        return moments
-    row = means.astype(np.float32)
-    return np.asarray(moments - row[:, :, None] * row[:, None])
+    """Return the second moments of the rows: about their mean, where they vary, if a bias corrects the mean error."""
+    covariances = inputs.covariance if has_corrected_mean(site) else None
+    if covariances is None:
+        return inputs.second_moment
+    varies = np.diagonal(covariances, axis1=1, axis2=2).any(1)
+    if not varies.all():
+        moments = inputs.second_moment
+        assert moments is not None
+        covariances[~varies] = moments[~varies]
+    return covariances
 
 
 def _joined(grids: list[Grid]) -> Grid:

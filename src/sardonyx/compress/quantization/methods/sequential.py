@@ -16,6 +16,7 @@ from sardonyx.compress.quantization.methods.gptq import descend, gptq, refit_sca
 from sardonyx.compress.quantization.methods.grids import Grid
 from sardonyx.compress.quantization.methods.rounding import replace_integers, rows_of, scale_width, scales_of
 from sardonyx.compress.quantization.placement import WeightSite
+from sardonyx.compress.quantization.ranges import SENTINEL
 from sardonyx.compress.quantization.scheme import Scheme
 from sardonyx.compress.quantization.sensitivity import Probe
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
@@ -84,7 +85,15 @@ def _rows(
         for label, (before, after) in pairs.items():
             before.add(floats[label])
             after.add(integers[label])
-    return {label: (before.rows, after.rows) for label, (before, after) in pairs.items()}
+    return {label: _bounded(before.rows, after.rows) for label, (before, after) in pairs.items()}
+
+
+def _bounded(x: np.ndarray | None, changed: np.ndarray | None) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return the pairs of rows without elements that stand for infinity; None if there is no pair."""
+    if x is None or changed is None:
+        return x, changed
+    is_bounded = (np.maximum(np.abs(x), np.abs(changed)) < SENTINEL).all((0, 2))
+    return (x[:, is_bounded], changed[:, is_bounded]) if is_bounded.any() else (None, None)
 
 
 def _rounded(
