@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import sardonyx  # noqa: E402
-from sardonyx.convert.torch.script import mirror_of  # noqa: E402
+from sardonyx.convert.torch.script import FunctionModule, mirror_of  # noqa: E402
 from sardonyx.convert.torch.script_functions import FUNCTIONS  # noqa: E402
 from sardonyx.errors import ConversionError  # noqa: E402
 
@@ -200,3 +200,8 @@ def test_a_frozen_constant_of_one_element_keeps_its_type() -> None:
     source = scripted(Scaled(), freeze=True)
     actual = mirror_of(source)(torch.zeros(3, 2))
     assert (actual.tolist(), actual.dtype) == ([5.0], torch.float64)
+
+
+def test_an_argument_may_have_the_name_of_a_keyword_of_python() -> None:
+    unit = torch.jit.CompilationUnit("def f(async, x):\n    return async + x\n")
+    assert mirror_of(FunctionModule(unit.f))(torch.ones(2), torch.ones(2)).tolist() == [2, 2]

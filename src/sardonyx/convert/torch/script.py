@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from keyword import iskeyword
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,7 +65,7 @@ def _function(schema: Any, run: Callable[..., Any], skipped: int) -> Callable[..
     arguments = schema.arguments[skipped:]
     parameters = [
         inspect.Parameter(
-            argument.name if argument.name.isidentifier() else f"input_{i}",
+            argument.name if argument.name.isidentifier() and not iskeyword(argument.name) else f"input_{i}",
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
             default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
         )
