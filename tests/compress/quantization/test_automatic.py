@@ -40,7 +40,7 @@ def network(outlier: float, *, row: bool = False) -> bytes:
             nodes.append(helper.make_node("Tanh", [result], [last]))
     nodes.insert(4, helper.make_node("Mul", ["u2", "spread"], ["v2"]))
     nodes.insert(5, helper.make_node("Erf", ["v2"], ["e2"]))
-    nodes.insert(6, helper.make_node("Sum", ["v2", "e2"], ["t2"]))
+    nodes.insert(6, helper.make_node("Sum", ["v2", "e2", "e2"], ["t2"]))
     nodes.insert(8, helper.make_node("Div", ["h3", "rows"], ["d3"]))
     nodes[9].input[0] = "d3"
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [16, 32])
