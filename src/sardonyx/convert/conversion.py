@@ -221,6 +221,8 @@ def _tried(way: Way, framework: str, attempts: list[Attempt], *, simplify: bool,
                 proof = witness.judge(model)
                 if proof.verdict.status != "proved":
                     model, proof, simplified = imported.model, plain, "left out: it changes an output"
+        if proof.verdict.status == "different" and imported.differs is not None:
+            imported.differs([sample.feeds for sample in witness.disagreements(imported.model)])
     seconds["proof"] = time.perf_counter() - began
     attempts.append(Attempt(way.name, proof.verdict.status, proof.verdict.reason, proof.guilty))
     report = ConversionReport(

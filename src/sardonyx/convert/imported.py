@@ -92,6 +92,9 @@ class Imported:
         notes: Remarks for the reader of the report.
         beside: Files that belong to the model and are copied to its folder: tokenizers, vocabularies.
         refused: Returns feeds that the source answers and the model has to refuse: guards of recorded branches fail.
+        outside: Values of the open sizes at which a condition does not hold under which the source was captured; the
+            source need not run there.
+        differs: Receives the feeds at which the model differed from the source in the proof.
         code_bits: Width of the integers with which a quantized source computes; 0 for a source in floating point.
     """
 
@@ -105,6 +108,8 @@ class Imported:
     notes: Sequence[str] = ()
     beside: Sequence[Path] = ()
     refused: Callable[[], Sequence[Feeds]] | None = None
+    outside: Sequence[Mapping[str, int]] = ()
+    differs: Callable[[Sequence[Feeds]], None] | None = None
     code_bits: int = 0
 
 

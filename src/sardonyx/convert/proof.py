@@ -19,12 +19,15 @@ import onnx_ir as ir
 from sardonyx import model as model_io
 from sardonyx.convert import drawing
 from sardonyx.convert.imported import Answers, Feeds, Imported, Size
+from sardonyx.core.eval.interpreter import match_type
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import EvaluationError, SardonyxError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import evaluate, inference
 from sardonyx.rewrite.verify import Verdict, parts
 from sardonyx.rewrite.verify.compare import difference, is_informative, tolerance, varies
-from sardonyx.rewrite.verify.inputs import open_sizes
+from sardonyx.rewrite.verify.inputs import declared_sizes, open_sizes, required_inputs
 
 SAMPLES = 4
 """Number of samples to compare: the example's, others of its sizes, batch 1, other sizes."""
@@ -80,6 +83,7 @@ class Witness:
         self._worst = 0.0
         self._noises: dict[int, dict[str, float]] = {}
         self._roundings: dict[int, float] = {}
+        self._refused = ""
         self.reasons: dict[str, None] = {}
         self.samples: list[Sample] = [] if imported.run is None else self._find_samples()
 
@@ -90,8 +94,9 @@ class Witness:
         sizes = {name: self._imported.sizes.get(name, Size()) for name in leading}
         samples: list[Sample] = []
         began = time.monotonic()
-        for feeds in self._imported.examples:
-            self._try(samples, _sizes_in(model, feeds), feeds)
+        for number, feeds in enumerate(self._imported.examples):
+            if not self._try(samples, _sizes_in(model, feeds), feeds) and number == 0:
+                self._refused = next(reversed(self.reasons))
         example = self._imported.examples[0] if self._imported.examples else None
         unseen = set(sizes)
         target = SAMPLES + len(samples)
@@ -103,6 +108,11 @@ class Witness:
                 continue
             if self._draw(samples, model, assignment, example, self._seed + number):
                 unseen -= changed
+        for number, outside in enumerate(self._imported.outside):
+            if time.monotonic() - began > SECONDS:
+                break
+            if sizes.keys() <= outside.keys():
+                self._draw(samples, model, outside, example, self._seed + 2 * MOST_ATTEMPTS + number)
         base = {name: size.example or 2 for name, size in sizes.items()}
         for number in range(SAMPLES):
             if len(samples) >= max(2, target - 2):
@@ -136,6 +146,10 @@ class Witness:
         """Compare a model with the source."""
         if (reason := self.missing_evidence()) is not None:
             return Proof(Verdict("not proved", reason=reason))
+        for sample in self.samples:
+            if refusal := _misfit(model, sample.feeds):
+                reason = f"the model refuses inputs of the source: {refusal}"
+                return Proof(Verdict("different", reason=reason, worst=float("inf"), exact=False))
         with tempfile.TemporaryDirectory(prefix="sardonyx-proof-") as folder:
             path = Path(folder) / "model.onnx"
             model_io.save(model, path)
@@ -147,12 +161,30 @@ class Witness:
             second = None if runner.name == "reference" else lambda: evaluate.ReferenceRunner(path)
             return self.judge_runner(runner, second=second, locate=self._guilty)
 
+    def disagreements(self, model: ir.Model) -> list[Sample]:
+        """Return the samples at which a model does not answer as the source does."""
+        with tempfile.TemporaryDirectory(prefix="sardonyx-proof-") as folder:
+            path = Path(folder) / "model.onnx"
+            model_io.save(model, path)
+            try:
+                runner = evaluate.runner(path)
+            except EvaluationError:
+                return list(self.samples)
+            return [
+                sample
+                for number, sample in enumerate(self.samples)
+                if _misfit(model, sample.feeds)
+                or ((fault := self._fault(runner, sample)) is not None and fault[1] > self._noise(number))
+            ]
+
     def missing_evidence(self) -> str | None:
         """Return the reason why the source's answers decide nothing about any model; None if they do."""
         if self._imported.run is None:
             return self._imported.reason or "the source cannot be run here"
         if not self.samples:
             return f"the source ran on no sample: {'; '.join(self.reasons) or 'no inputs could be drawn'}"
+        if self._refused:
+            return f"the source does not run on the example: {self._refused}"
         if not _decide(self.samples):
             return "every output is empty, NaN or one repeated number"
         return None
@@ -334,6 +366,20 @@ def perturbed(feeds: Feeds, seed: int, bits: int = 0) -> dict[str, Any]:
             factors = 1 + step * generator.integers(-2, 3, array.shape)
             result[name] = (array * factors).astype(array.dtype)
     return result
+
+
+def _misfit(model: ir.Model, feeds: Feeds) -> str:
+    """Return the reason why feeds do not have the sizes that a model declares; empty if they have."""
+    sizes: dict[str, int] = {}
+    for value in required_inputs(model):
+        array, declared = feeds.get(str(value.name)), declared_sizes(value)
+        if not isinstance(array, np.ndarray) or declared is None:
+            continue
+        try:
+            match_type(TensorType(t.FLOAT, declared), TensorType(t.FLOAT, array.shape), sizes, str(value.name))
+        except SardonyxError as error:
+            return str(error)
+    return ""
 
 
 def _sizes_in(model: ir.Model, feeds: Feeds) -> dict[str, int]:

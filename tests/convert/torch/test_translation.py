@@ -72,6 +72,41 @@ def test_a_program_of_one_example_alone_is_converted() -> None:
     assert result.report.verdict.status == "proved" and list(result.model.graph.inputs[0].shape) == [1, 4]
 
 
+def test_an_example_with_several_first_sizes_is_admitted() -> None:
+    result = converted(lambda x, y: x + y, drawn(2, 4), drawn(1, 4, seed=1))
+    first, second = result.model.graph.inputs
+    assert result.report.verdict.status == "proved" and str(first.shape[0]) == "batch" and second.shape[0] == 1
+    name = str(first.name), str(second.name)
+    sardonyx.Session(result.model).run(None, {name[0]: drawn(3, 4).numpy(), name[1]: drawn(1, 4).numpy()})
+
+
+@pytest.mark.parametrize(
+    ("function", "refused", "admitted"),
+    [
+        (lambda x: x * 2 if x.shape[0] > 3 else x, (5, 4), (3, 4)),
+        (lambda x: x * 2 if x.shape[0] % 2 == 0 else x, (3, 4), (6, 4)),
+        (lambda x: x.squeeze() * 2, (2, 1), (5, 4)),
+    ],
+    ids=("bound", "remainder", "one"),
+)
+def test_sizes_of_other_branches_are_refused(
+    function: Any, refused: tuple[int, int], admitted: tuple[int, int]
+) -> None:
+    result = converted(function, drawn(2, 4))
+    assert result.report.verdict.status == "proved" and len(result.report.sizes["batch"]) > 1
+    session, name = sardonyx.Session(result.model), str(result.model.graph.inputs[0].name)
+    x = drawn(*admitted)
+    np.testing.assert_allclose(session.run(None, {name: x.numpy()})[0], function(x).numpy())
+    with pytest.raises(SardonyxError):
+        session.run(None, {name: drawn(*refused).numpy()})
+
+
+def test_a_condition_without_effect_on_results_refuses_nothing() -> None:
+    result = converted(lambda x: x[:, :3] * 2, drawn(2, 4))
+    name = str(result.model.graph.inputs[0].name)
+    assert sardonyx.Session(result.model).run(None, {name: drawn(2, 1).numpy()})[0].shape == (2, 1)
+
+
 def test_a_shape_computed_from_sizes_stays_symbolic() -> None:
     result = converted(lambda x: x.reshape(x.shape[0], -1, 2).sum(-1)[:, : x.shape[1] // 4], torch.randn(3, 8))
     assert result.report.verdict.status == "proved" and len(result.report.sizes) == 2

@@ -33,7 +33,7 @@ def ways(source: Any, options: Options) -> Sequence[Way]:
     program = program_of(source, options)
     known = (
         Way("sardonyx", lambda: translation.read(program)),
-        *(Way("sardonyx", lambda: translation.read_narrower(program)) for _ in range(3)),
+        *(Way("sardonyx", lambda: translation.read_narrower(program)) for _ in range(6)),
         Way("recorded", lambda: recorded.read(program)),
         Way("torch.onnx", lambda: torch_onnx.read(program)),
     )

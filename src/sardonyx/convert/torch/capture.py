@@ -27,6 +27,7 @@ from sardonyx.convert.imported import Options, Size
 from sardonyx.convert.torch import script
 from sardonyx.convert.torch.equal_functions import equal_functions
 from sardonyx.convert.torch.loading import load_file
+from sardonyx.convert.torch.size_guards import SizeGuard, sizes_of
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.whole_layers import whole_layers
 from sardonyx.errors import ConversionError, EvaluationError, OptionError
@@ -61,6 +62,8 @@ class Program:
         notes: Remarks for the report.
         guard_lines: The user's lines of recorded branches.
         was_read: True if the program became a model.
+        differing: Feeds at which the model differed from the source.
+        size_guards: The conditions on sizes that guard the model.
         mirror: The module that torch captures in place of `module`, if that is TorchScript.
         open_axes: The axes that every positional example declares as open; None if the program declares none.
     """
@@ -75,6 +78,8 @@ class Program:
     mirror: torch.nn.Module | None = None
     guard_lines: Sequence[str] = ()
     was_read: bool = False
+    differing: Sequence[Mapping[str, Any]] = ()
+    size_guards: Sequence[SizeGuard] = ()
     _refusal: ConversionError | None = None
     _is_lowered: bool = False
 
@@ -96,6 +101,10 @@ class Program:
             raise self._refusal
         return self._captured(self.choices())
 
+    def differ(self, feeds: Sequence[Mapping[str, Any]]) -> None:
+        """Remember the feeds at which the model differed from the source."""
+        self.differing = feeds
+
     def narrow(self) -> bool:
         """Capture the program again with fewer open axes; return False if there is no such choice.
 
@@ -107,6 +116,7 @@ class Program:
         rest = choices[choices.index(current) + 1 :] if current in choices else ()
         if not rest or not self.captured.sizes:
             return False
+        self.size_guards = ()
         self.captured = self._captured(rest)
         return True
 
@@ -169,6 +179,8 @@ class Program:
                 exported = torch.export.export(self.subject, args, kwargs, dynamic_shapes=shapes, strict=False)
         if openness == "doubled" and not self._is_open(exported):
             raise ConversionError("the program fixes the first size of an example")
+        if openness == "doubled" and self.example_sizes(exported) is None:
+            raise ConversionError("the program ties the first size of an example to a size that differs in another")
         return exported
 
     @cached_property
@@ -190,6 +202,11 @@ class Program:
         values = {node.name: node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"}
         names = input_names(exported)
         return all(isinstance(values[names[i]].shape[0], torch.SymInt) for i in self._single)
+
+    def example_sizes(self, exported: torch.export.ExportedProgram) -> dict[str, int] | None:
+        """Return the open sizes by torch's symbol in the caller's examples; None if these contradict each other."""
+        names = input_names(exported)
+        return sizes_of(exported, names, dict(zip(names, pytree.tree_leaves((self.args, self.kwargs)), strict=True)))
 
     def sizes_of(self, exported: torch.export.ExportedProgram) -> dict[str, Size]:
         """Return the open sizes of a program, with those of the caller's examples."""

@@ -21,8 +21,17 @@ from torch.export._draft_export import FailureType, draft_export
 
 from sardonyx.convert.imported import Imported
 from sardonyx.convert.torch import translation
-from sardonyx.convert.torch.capture import Program, Runner, evaluating, quiet, refusal, unchanged_transforms
+from sardonyx.convert.torch.capture import (
+    Program,
+    Runner,
+    evaluating,
+    input_names,
+    quiet,
+    refusal,
+    unchanged_transforms,
+)
 from sardonyx.convert.torch.equal_functions import equal_functions
+from sardonyx.convert.torch.size_guards import size_guards
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.whole_layers import whole_layers
 from sardonyx.errors import ConversionError, EvaluationError
@@ -43,12 +52,20 @@ def read(program: Program) -> Imported:
     else:
         raise ConversionError(f"not needed: torch.export captures the program with open sizes: {openness}")
     notes = [*program.notes, NOTE]
-    lines = [_line(failure.data) for failure in exported._report.failures]
-    recorded = replace(program, exported=exported, notes=notes, guard_lines=[line for line in lines if line])
+    lines = [line for failure in exported._report.failures if (line := _line(failure.data))]
+    branches = [guard for guard in size_guards(exported, input_names(exported)) if guard.is_branch]
+    recorded = replace(
+        program,
+        exported=exported,
+        notes=notes,
+        guard_lines=[*lines, *(guard.label for guard in branches)] if lines else (),
+        size_guards=branches,
+    )
     with _followed_values():
         imported = translation.read(recorded)
-    run = _Guarded(recorded.runner, exported)
-    return replace(imported, run=run, refused=lambda: run.refused)
+    run = _Guarded(recorded.runner, exported, imported.run)
+    sizes = imported.refused
+    return replace(imported, run=run, refused=lambda: [*run.refused, *(sizes() if sizes is not None else ())])
 
 
 def _recorded(program: Program, error: ConversionError) -> torch.export.ExportedProgram:
@@ -142,25 +159,23 @@ def _line(data: Mapping[str, Any]) -> str:
     return ""
 
 
-MOST_REFUSED = 3
-"""Number of inputs outside the guards on which the model has to fail in the proof."""
-
-
 class _Guarded:
     """The source in PyTorch, for inputs that take the recorded branches."""
 
-    def __init__(self, runner: Runner, exported: torch.export.ExportedProgram) -> None:
+    def __init__(self, runner: Runner, exported: torch.export.ExportedProgram, run: Any) -> None:
         self._runner = runner
+        self._run = run
         self._checked = exported.module()
         self.refused: list[Mapping[str, Any]] = []
 
     def __call__(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        answers: Mapping[str, Any] = self._run(feeds)
         args, kwargs = self._runner.arguments(feeds)
         try:
             with torch.no_grad(), quiet():
                 self._checked(*args, **kwargs)
         except Exception as error:  # Assertions raise any exception.
-            if len(self.refused) < MOST_REFUSED and "Runtime assertion failed" in str(error):
+            if len(self.refused) < translation.MOST_REFUSED and "Runtime assertion failed" in str(error):
                 self.refused.append(dict(feeds))
             raise EvaluationError(f"the inputs take other branches: {str(error)[:200]}", where="the source") from error
-        return self._runner(feeds)
+        return answers

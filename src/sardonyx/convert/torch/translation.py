@@ -25,6 +25,7 @@ from sardonyx.convert.torch.operators.promotion import core_dtype, torch_dtype
 from sardonyx.convert.torch.operators.registry import IGNORED, Site, site, translation_of
 from sardonyx.convert.torch.operators.sizes import learn, symbols
 from sardonyx.convert.torch.operators.spectral import REAL, complex_of, is_complex, pairs
+from sardonyx.convert.torch.size_guards import SizeGuard, size_guards, sizes_of, sizes_outside
 from sardonyx.convert.torch.sources import line_of, module_of, place_of
 from sardonyx.core.dim import Dim, Size, as_dim
 from sardonyx.core.eval.tensor import Tensor, constant
@@ -41,6 +42,9 @@ OPSET = 20
 
 BFLOAT16_OPSET = 22
 """The version written for programs with bfloat16, the first whose convolutions accept the type."""
+
+MOST_REFUSED = 3
+"""Number of inputs outside the guards on which the model has to fail in the proof."""
 
 MOST_KNOWN = 64
 """Integer buffers of at most this many elements are constants, whose values decide shapes."""
@@ -71,7 +75,7 @@ def read(program: Program) -> Imported:
                 continue
             problem = f"torch cannot decompose the program: {type(error).__name__}: {str(error)[:200]}"
             raise ConversionError(problem, remedy="Leave gradients and transforms out of the module.") from error
-        translation = _Translation(exported, runner, program.options, program.guard_lines)
+        translation = _Translation(exported, runner, program.options, program.guard_lines, program.size_guards)
         try:
             model = translation.model()
             break
@@ -79,7 +83,6 @@ def read(program: Program) -> Imported:
             # An axis that a translation needs as a number, e.g. the channels of a convolution.
             if not program.narrow():
                 raise
-    program.was_read = True
     names = {str(value.name) for value in model.graph.inputs}
     feeds = {
         name: as_array(leaf)
@@ -89,34 +92,90 @@ def read(program: Program) -> Imported:
     sizes = {
         str(translation.symbols[name]): size for name, size in captured.sizes.items() if name in translation.symbols
     }
+    guards = size_guards(captured.exported, runner.names)
+    examples = program.example_sizes(captured.exported) or {}
+    outside = [
+        {str(translation.symbols[name]): size for name, size in one.items()}
+        for one in (sizes_outside(guards, examples) if examples.keys() <= translation.symbols.keys() else ())
+    ]
     notes = [*program.notes]
+    if program.size_guards:
+        conditions = "; ".join(guard.text(translation.symbols) for guard in program.size_guards)
+        notes.append(f"the model refuses sizes at which the program takes other branches; admitted are: {conditions}")
     if captured.openness == "first":
         notes.append("only first sizes are open: torch.export captures the program with no others")
     if any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in runner.leaves) or translation.has_pairs:
         notes.append("complex inputs and outputs are pairs of real numbers on a last axis")
+    program.differing = ()
+    program.was_read = True
+    run = _WithinSizes(program) if program.size_guards else runner
     return Imported(
         model,
-        runner,
+        run,
         sizes=sizes,
         examples=(feeds,),
         calls=translation.calls,
         inner=lambda feeds: _inner_values(exported, runner, feeds),
         notes=tuple(notes),
+        refused=(lambda: run.refused) if isinstance(run, _WithinSizes) else None,
+        outside=outside,
+        differs=program.differ,
     )
 
 
 def read_narrower(program: Program) -> Imported:
-    """Return a program that differs at other sizes as a model with fewer open sizes.
+    """Return a program that differs at other sizes as a model that refuses these, or that has fewer open sizes.
 
-    torch captures some operators for the sizes of the examples alone.
+    torch captures branches on sizes and some operators for the sizes of the examples alone.
 
     Raises:
         ConversionError: No size is open, or torch refuses the program.
     """
+    if program.was_read and not program.size_guards and program.exported is None:
+        program.size_guards = _needed_guards(program)
+        if program.size_guards:
+            return read(program)
     if not program.was_read or not program.narrow():
         raise ConversionError("not needed: no other choice of open sizes leads to another model")
     program.notes.append("fewer sizes are open: with all of them the model was not proved")
     return read(program)
+
+
+def _needed_guards(program: Program) -> list[SizeGuard]:
+    """Return the conditions on sizes without which a model differs from its source; none if they are not the cause."""
+    exported, names = program.captured.exported, program.runner.names
+    known = size_guards(exported, names)
+    violated: list[list[SizeGuard]] = []
+    for feeds in program.differing:
+        sizes = sizes_of(exported, names, feeds)
+        violated.append([guard for guard in known if sizes is not None and not guard.holds(sizes)])
+    needed: list[SizeGuard] = []
+    for guards in sorted(violated, key=len):
+        if not any(guard in needed for guard in guards):
+            needed += [guard for guard in guards if guard.is_branch] or guards
+    examples = program.example_sizes(exported)
+    if not all(violated) or examples is None or not all(guard.holds(examples) for guard in needed):
+        return []
+    return needed
+
+
+class _WithinSizes:
+    """The source in PyTorch, for sizes that the guards of its model admit."""
+
+    def __init__(self, program: Program) -> None:
+        self._runner = program.runner
+        self._exported = program.captured.exported
+        self._guards = program.size_guards
+        self.refused: list[Mapping[str, Any]] = []
+
+    def __call__(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        sizes = sizes_of(self._exported, self._runner.names, feeds) or {}
+        failed = next((guard.label for guard in self._guards if not guard.holds(sizes)), None)
+        if failed is not None:
+            if len(self.refused) < MOST_REFUSED:
+                self.refused.append(dict(feeds))
+            raise EvaluationError(f"the sizes take other branches: {failed}", where="the source")
+        return self._runner(feeds)
 
 
 @dataclass(frozen=True)
@@ -129,7 +188,15 @@ class _Input:
 class _Translation:
     """The translation of one program."""
 
-    def __init__(self, exported: Any, runner: Runner, options: Options, guard_lines: Sequence[str]) -> None:
+    def __init__(
+        self,
+        exported: Any,
+        runner: Runner,
+        options: Options,
+        guard_lines: Sequence[str],
+        size_guards: Sequence[SizeGuard],
+    ) -> None:
+        self._size_guards = size_guards
         self._exported = exported
         self._labels = options.dynamic if isinstance(options.dynamic, Mapping) else {}
         self._runner = runner
@@ -248,7 +315,8 @@ class _Translation:
 
     def _body(self, *inputs: Any) -> Sequence[Value]:
         values: dict[Any, Any] = {}
-        self._guards = []
+        needed = (guard.guard(self.symbols) for guard in self._size_guards)
+        self._guards = [guard for guard in needed if guard is not None]
         for node, source in self._placeholders:
             if not isinstance(source, _Input):
                 values[node] = source

@@ -38,7 +38,7 @@ def predicted(value: Any) -> Size | None:
         return value
     table = symbols.get({})
     try:
-        return _of_expression(value.node.expr, table) if isinstance(value, torch.SymInt) else None
+        return of_expression(value.node.expr, table) if isinstance(value, torch.SymInt) else None
     except ShapeError:
         return None
 
@@ -68,12 +68,13 @@ def learn(own: Any, other: Any) -> None:
             learn(mine, theirs)
 
 
-def _of_expression(expression: Any, table: dict[str, Size]) -> Size | None:
+def of_expression(expression: Any, table: dict[str, Size]) -> Size | None:
+    """Return an expression of torch over known symbols as a size; None if it has no such form."""
     if expression.is_Integer:
         return int(expression)
     if expression.is_Symbol:
         return table.get(str(expression))
-    parts = [_of_expression(part, table) for part in expression.args]
+    parts = [of_expression(part, table) for part in expression.args]
     if any(part is None for part in parts):
         return None
     sizes: list[Size] = parts  # type: ignore[assignment]
