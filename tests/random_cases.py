@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 LONG_FORM = "SARDONYX_TESTS_LONG"
 """The environment variable that is 1 while pytest selects the tests marked ``long``."""
 
-SHARE = 12
+SHARE = 10
 """The default run has one case of so many. Seeds are consecutive, so the long form draws these and further ones."""
 
 
