@@ -123,7 +123,8 @@ def test_results_over_inputs_are_those_of_other_memory(
             known.append(results[-1])
         return results
 
-    if len(set(terms)) == 3:
+    # Terms that are equal, or equal in the end, are one value: a call binds one array to a value.
+    if len(set(trace("f", body, [TensorType(t.FLOAT, shape)] * 4).results)) == 3:
         arrays = list(np.random.default_rng(0).random((4, *shape), np.float32))
         actual, expected, _ = in_place_and_apart(body, arrays, [(i, order[i]) for i in range(3)])
         for one, other in zip(actual, expected, strict=True):
