@@ -35,8 +35,9 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import rich.console
 import rich.table
@@ -51,8 +52,20 @@ PROTOCOLS = {"fastapi": ("json",), "floor": ("json",), "mlserver": ("json", "grp
 """Protocols of a peer; all for others."""
 
 
-def measure(arguments: argparse.Namespace, console: rich.console.Console) -> list[dict[str, Any]]:
-    rows = []
+class Served(NamedTuple):
+    """A running server with a load for its model, in one round; ``group`` is its process group."""
+
+    number: int
+    server: str
+    model: Path
+    load: Load
+    http: int
+    grpc: int
+    group: int
+
+
+def served(arguments: argparse.Namespace, console: rich.console.Console) -> Iterator[Served]:
+    """Start every installed server in turn, in each round; it ends when the next one is asked for."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         model = folder / "model.onnx"
@@ -67,54 +80,47 @@ def measure(arguments: argparse.Namespace, console: rich.console.Console) -> lis
                         console.print(f"{server} is not installed: left out")
                     continue
                 with running(words, http) as started:
-                    group = started.group
-                    for proto in arguments.proto:
-                        if proto not in PROTOCOLS.get(server, ("json", "binary", "grpc")):
-                            continue
-                        if arguments.session and server == "sardonyx":
-                            rate = session_rate(model, arguments.seconds)
-                            rows += [{"round": number, "server": "session.run", "proto": proto, "clients": clients,
-                                      "requests_per_second": rate, "p50_ms": 1e3 / rate, "cpu_us": 1e6 / rate}
-                                     for clients in arguments.clients]  # fmt: skip
-                        port = grpc if proto == "grpc" else http
-                        if proto == "grpc":
-                            load.check_grpc(port)
-                        for clients in arguments.clients:
-                            load.run(proto, "model", port, clients, 1)
-                            before = processor_seconds(group)
-                            good, rate, latency = load.run(proto, "model", port, clients, arguments.seconds)
-                            cpu = (processor_seconds(group) - before) / max(good, 1) * 1e6
-                            rows.append({"round": number, "server": server, "proto": proto, "clients": clients,
-                                         "requests_per_second": rate, "p50_ms": latency, "cpu_us": cpu})  # fmt: skip
+                    yield Served(number, server, model, load, http, grpc, started.group)
+
+
+def measure(arguments: argparse.Namespace, console: rich.console.Console) -> list[dict[str, Any]]:
+    rows = []
+    for number, server, model, load, http, grpc, group in served(arguments, console):
+        for proto in arguments.proto:
+            if proto not in PROTOCOLS.get(server, ("json", "binary", "grpc")):
+                continue
+            if arguments.session and server == "sardonyx":
+                rate = session_rate(model, arguments.seconds)
+                rows += [{"round": number, "server": "session.run", "proto": proto, "clients": clients,
+                          "requests_per_second": rate, "p50_ms": 1e3 / rate, "cpu_us": 1e6 / rate}
+                         for clients in arguments.clients]  # fmt: skip
+            port = grpc if proto == "grpc" else http
+            if proto == "grpc":
+                load.check_grpc(port)
+            for clients in arguments.clients:
+                load.run(proto, "model", port, clients, 1)
+                before = processor_seconds(group)
+                good, rate, latency = load.run(proto, "model", port, clients, arguments.seconds)
+                cpu = (processor_seconds(group) - before) / max(good, 1) * 1e6
+                rows.append({"round": number, "server": server, "proto": proto, "clients": clients,
+                             "requests_per_second": rate, "p50_ms": latency, "cpu_us": cpu})  # fmt: skip
     return rows
 
 
-def latencies(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def latencies(arguments: argparse.Namespace, console: rich.console.Console) -> list[dict[str, Any]]:
     """Measure latency at a fraction of the rate that each server answers to 64 clients."""
     rows = []
-    with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
-        model = folder / "model.onnx"
-        shutil.copy(arguments.model, model) if arguments.model else small_model(model)
-        load = Load(model, folder)
-        for number in range(arguments.rounds):
-            for server in ("sardonyx", *arguments.peers):
-                http, grpc = free_port(), free_port()
-                words = command(server, model, folder, http, grpc)
-                if words is None:
-                    print(f"{server} is not installed: left out")
-                    continue
-                with running(words, http):
-                    for proto in arguments.proto:
-                        if proto == "grpc" or proto not in PROTOCOLS.get(server, ("json", "binary")):
-                            continue
-                        load.run(proto, "model", http, 64, 1)
-                        capacity = load.run(proto, "model", http, 64, arguments.seconds)[1]
-                        rate = capacity * arguments.rate
-                        point = serve_open_loop.measure(http, load.request(proto), rate, arguments.seconds)
-                        rows.append({"round": number, "server": server, "proto": proto, "capacity": capacity,
-                                     "rate": rate, "p50 ms": point["p50_ms"], "p99 ms": point["p99_ms"],
-                                     "p99 / p50": point["p99_ms"] / point["p50_ms"]})  # fmt: skip
+    for one in served(arguments, console):
+        for proto in arguments.proto:
+            if proto == "grpc" or proto not in PROTOCOLS.get(one.server, ("json", "binary")):
+                continue
+            one.load.run(proto, "model", one.http, 64, 1)
+            capacity = one.load.run(proto, "model", one.http, 64, arguments.seconds)[1]
+            rate = capacity * arguments.rate
+            point = serve_open_loop.measure(one.http, one.load.request(proto), rate, arguments.seconds)
+            rows.append({"round": one.number, "server": one.server, "proto": proto, "capacity": capacity,
+                         "rate": rate, "p50 ms": point["p50_ms"], "p99 ms": point["p99_ms"],
+                         "p99 / p50": point["p99_ms"] / point["p50_ms"]})  # fmt: skip
     return rows
 
 
@@ -202,7 +208,7 @@ def main() -> int:
         if shutil.which(program) is None:
             parser.error(f"{program} is not installed")
     if arguments.rate is not None:
-        return report(latencies(arguments), arguments, console)
+        return report(latencies(arguments, console), arguments, console)
     rows = measure(arguments, console)
     summary = summarize(rows)
     console.print(table_of(summary))

@@ -74,7 +74,8 @@ def graphs() -> Iterator[tuple[str, onnx.ModelProto]]:
 def _values(text: str) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the constants of a text `name = value, …`.
 
-    Values are numbers, lists of int64, or `normal(sizes)`, `codes(sizes)`, `full(value, sizes)` and `uint8(value)`.
+    Values are numbers, lists of int64, or calls: `normal(sizes)`, `codes(sizes)` of int8, `bytes(sizes)`,
+    `full(value, sizes)`, and the name of a numpy type with its elements, as in `uint8(128)`.
     """
     random = np.random.default_rng(0)
     call = ast.parse(f"constants({text})", mode="eval").body

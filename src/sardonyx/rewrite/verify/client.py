@@ -166,16 +166,23 @@ class Verifier:
 
 
 def _interface(model: ir.Model, overridable: bool) -> list[tuple[str, ...]]:
-    """Describe inputs and outputs in order: declared names, types, shapes and overridable weights."""
-    inputs = [v for v in model.graph.inputs if overridable or not v.is_initializer()]
-    described = [("input", str(v.name), str(v.type), str(v.shape), str(v.is_initializer())) for v in inputs]
-    return described + [("output", str(v.name), str(v.type), str(v.shape)) for v in model.graph.outputs]
+    """Describe inputs and outputs in order: declared names, types, shapes and overridable weights.
+
+    A type or shape that an output does not declare is empty.
+    """
+    described: list[tuple[str, ...]] = [
+        ("input", str(v.name), str(v.type), str(v.shape), str(v.is_initializer()))
+        for v in model.graph.inputs
+        if overridable or not v.is_initializer()
+    ]
+    for v in model.graph.outputs:
+        described.append(("output", str(v.name), str(v.type or ""), "" if v.shape is None else str(v.shape)))
+    return described
 
 
 def _keeps(before: list[tuple[str, ...]], after: list[tuple[str, ...]]) -> bool:
-    """Return True if interfaces are equal but for types and shapes of outputs that the original does not declare."""
+    """Return True if interfaces are equal but for what the original does not declare."""
     return len(before) == len(after) and all(
-        len(old) == len(new)
-        and all(a == b or (old[0] == "output" and a == str(None)) for a, b in zip(old, new, strict=True))
+        len(old) == len(new) and all(a in ("", b) for a, b in zip(old, new, strict=True))
         for old, new in zip(before, after, strict=True)
     )
