@@ -127,3 +127,13 @@ def test_a_sequence_of_unknown_content_is_refused_by_name() -> None:
     }""")
     with pytest.raises(SardonyxError, match="all"):
         sardonyx.gradient(model, wrt=["x"])
+
+
+@pytest.mark.parametrize("attributes", ["strides = [2, 2]", "strides = [2, 2], pads = [1, 1, 1, 1]"])
+def test_the_gradient_of_a_convolution_of_unnamed_sizes_is_compiled(attributes: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        net (float[?, ?, ?, ?] x, float[?, ?, ?, ?] w) => (float[?, ?, ?, ?] y) {{ y = Conv <{attributes}> (x, w) }}"""
+    )
+    session = sardonyx.Session(sardonyx.gradient(model, of="y", wrt=["w"]), compile="wait")
+    assert [note.name for note in session.answerers if note.answers] == ["native"]

@@ -349,6 +349,13 @@ def test_equal_expressions_are_one_object() -> None:
     assert dim_max(a, dim_max(b, 0)) is dim_max(b, a) and dim_min(a, a + 1) is a and dim_min(a, dim_max(a, b)) is a
 
 
+def test_parts_above_and_below_zero_add_up_to_the_size() -> None:
+    for size in (a - b, b - a, a - 2 * b + 3, 2 - a):
+        assert dim_max(0, size) + dim_min(size, 0) is size
+        assert dim_max(0, size) is size + dim_max(0, -size) or dim_max(0, -size) is dim_max(0, size) - size
+    assert str(dim_max(0, a - b)) == "max(0, a - b)" and str(dim_min(0, b - a)) == "-max(0, a - b)"
+
+
 def test_a_possibly_zero_divisor_is_not_cancelled() -> None:
     for size in (a * b // b, b // b, (a + b * c) // b, (b - 1) // b):
         assert isinstance(size, Dim)
