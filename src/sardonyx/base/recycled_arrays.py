@@ -1,17 +1,26 @@
 """Memory of large arrays that is used again when the arrays are freed.
 
-New memory of many megabytes costs more than the copy into it, because the system maps and clears each page.
+New memory of many megabytes costs several times the copy into it, because the system maps and clears each page. A free
+array is therefore prepared in the background whenever the last one is lent.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
 
+from sardonyx.base import background_threads
+from sardonyx.base.thread_priority import lower_priority
+
 _MOST_FREE = 2
 """Free arrays that stay in memory: one more than a steady series of replacements needs."""
+
+_LEAST_PREPARED = 1 << 16
+"""Bytes of an array from which a free one is prepared; to map fewer pages takes less time than to request it."""
 
 
 class RecycledArrays:
@@ -24,6 +33,8 @@ class RecycledArrays:
     def __init__(self, allocate: Callable[[], np.ndarray]) -> None:
         self._allocate = allocate
         self._free: list[np.ndarray] = []
+        with _lock:
+            _all.add(self)
 
     def lend(self) -> np.ndarray:
         """Return an array with any elements; the memory stays reserved as long as a view of the array is in use."""
@@ -31,11 +42,61 @@ class RecycledArrays:
             memory = self._free.pop()
         except IndexError:
             memory = self._allocate()
+        if not self._free and memory.nbytes >= _LEAST_PREPARED:
+            _request(self)
         # A view of a view refers to the owner of the memory alone; a view of an array over a memoryview, to that array.
         lent = np.asarray(memory.data)
         weakref.finalize(lent, self._return, memory).atexit = False
         return lent
 
+    def prepare(self) -> None:
+        """Allocate a free array, and let the system map its pages."""
+        if not self._free:
+            memory = self._allocate()
+            memory[...] = 0
+            self._return(memory)
+
+    def release(self) -> None:
+        """Give free arrays back."""
+        self._free.clear()
+
     def _return(self, memory: np.ndarray) -> None:
         if len(self._free) < _MOST_FREE:
             self._free.append(memory)
+
+
+_lock = threading.Lock()
+_all: weakref.WeakSet[RecycledArrays] = weakref.WeakSet()
+_requests: deque[weakref.ref[RecycledArrays]] = deque()
+_preparing: list[threading.Thread] = []
+
+
+def release_all() -> None:
+    """Give the free memory of all arrays back."""
+    with _lock:
+        _requests.clear()
+        arrays = list(_all)
+    for one in arrays:
+        one.release()
+
+
+def _request(arrays: RecycledArrays) -> None:
+    """Let a thread of low priority prepare a free array."""
+    with _lock:
+        _requests.append(weakref.ref(arrays))
+        if not _preparing or not _preparing[0].is_alive():
+            _preparing[:] = [background_threads.start("sardonyx-memory", _prepare)]
+
+
+def _prepare() -> None:
+    lower_priority()
+    while True:
+        with _lock:
+            if not _requests:
+                _preparing.clear()
+                return
+            arrays = _requests.popleft()()
+        if arrays is not None:
+            arrays.prepare()
+        del arrays
+        background_threads.pause(0)

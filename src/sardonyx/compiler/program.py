@@ -24,6 +24,7 @@ from sardonyx.compiler.call.stepwise import Call, remembered
 from sardonyx.compiler.executor.tape_player import player
 from sardonyx.compiler.executor.thread_pool import Pool, pool
 from sardonyx.compiler.lower.launch import Launch, Prepared
+from sardonyx.compiler.plan.array_copies import copy_arrays
 from sardonyx.compiler.plan.compiled_function import CompiledFunction
 from sardonyx.compiler.plan.overwriting import overwritable
 from sardonyx.compiler.plan.segments import Segment, describe_interpreted, find_last_readers
@@ -164,6 +165,14 @@ class Program:
         """
         compiled = plan.apply(self._compiled, weights, self.pool)
         return None if compiled is None else self._over(compiled)
+
+    def copy_arrays(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Copy the second array of each pair to the first, by the threads of the program.
+
+        Args:
+            pairs: Arrays of equal types and shapes; the first ones are contiguous.
+        """
+        copy_arrays(pairs, self.pool, self.target)
 
     def _over(self, compiled: CompiledFunction) -> Program:
         """Return the program of a record with other constants alone; plans are shared."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,17 +39,73 @@ _CHUNK = 1 << 14
 class Run:
     """Adjacent blocks of a packed weight with the same order of elements.
 
+    Distances count from the start of a block in the weight; vectors of a block are numbered in packed order, and listed
+    in the order in which the weight is read.
+
     Attributes:
         first: Index of the first element.
+        size: Elements of a block.
         starts: The element of the weight from which distances count, of each block, int64.
-        distances: The distance of each element of a block; -1 for a zero, int32.
-        order: Vectors of a block in the order in which the weight is read, int32.
+        squares: Vectors that are columns of contiguous rows, int32 [squares, 2 * lanes]: the numbers of the vectors,
+            then the distances of the rows.
+        copies: Contiguous vectors, int32 [copies, 2]: the number of the vector, and its distance.
+        others: The numbers of all other vectors, int32.
+        distances: The distance of each element of ``others``; -1 for a zero, int32 [others, lanes].
     """
 
     first: int
+    size: int
     starts: np.ndarray
+    squares: np.ndarray
+    copies: np.ndarray
+    others: np.ndarray
     distances: np.ndarray
-    order: np.ndarray
+
+    @classmethod
+    def of(cls, first: int, starts: np.ndarray, distances: np.ndarray) -> Run:
+        """Return a run by the distances of the elements of a block, int32 [vectors, lanes]."""
+        lanes = distances.shape[1]
+        reads = np.where(distances < 0, np.iinfo(np.int32).max, distances).min(axis=1)
+        turns = np.argsort(reads, kind="stable")
+        numbers = {row.tobytes(): number for number, row in enumerate(distances)}
+        squares, copies, others, listed = list[list[int]](), list[tuple[int, int]](), list[int](), set[int]()
+        for number in turns.tolist():
+            row = distances[number]
+            if number in listed:
+                continue
+            if row[0] >= 0 and (np.diff(row) == 1).all():
+                copies.append((number, int(row[0])))
+                continue
+            # Later columns of a square are later in the order of reads, so that they are not listed yet.
+            columns = [numbers.get((row + np.int32(step)).tobytes(), number) for step in range(1, lanes)]
+            if (row >= 0).all() and len({number, *columns} - listed) == lanes:
+                squares.append([number, *columns, *row.tolist()])
+                listed.update(columns)
+            else:
+                others.append(number)
+        return cls(
+            first, distances.size, starts.astype(np.int64), np.array(squares, np.int32).reshape(-1, 2 * lanes),
+            np.array(copies, np.int32).reshape(-1, 2), np.array(others, np.int32), distances[others],
+        )  # fmt: skip
+
+
+class _Tables(NamedTuple):
+    """The tables of a run as a kernel reads them.
+
+    Attributes:
+        arrays: The tables.
+        addresses: Their addresses, int64.
+    """
+
+    arrays: tuple[np.ndarray, ...]
+    addresses: np.ndarray
+
+    @classmethod
+    def of(cls, run: Run) -> _Tables:
+        parts = run.squares, run.copies, run.others
+        numbers = np.array([run.size, run.first, *map(len, parts)], np.int64)
+        arrays = run.starts, *parts, np.ascontiguousarray(run.distances), numbers
+        return cls(arrays, np.array([array.ctypes.data for array in arrays], np.int64))
 
 
 class Packing:
@@ -60,7 +117,7 @@ class Packing:
     """
 
     def __init__(self, shape: tuple[int, ...], runs: Sequence[Run]) -> None:
-        self._runs = runs
+        self._runs = [(run, _Tables.of(run)) for run in runs]
         self._memory = RecycledArrays(lambda: aligned_zeros(shape, np.float32))
 
     @classmethod
@@ -90,13 +147,11 @@ class Packing:
             denormal: int32 [1]; set to 1 if the weight has a denormal number.
         """
         result = self._memory.lend()
-        for run in self._runs:
-            size = len(run.distances)
-            numbers = np.array([size, run.first], np.int64)
-            arrays = (result, source, run.starts, run.distances, run.order, numbers, denormal)
-            arguments = np.array([array.ctypes.data for array in arrays], np.int64)
-            grain = max(1, _CHUNK // size)
-            pool.parallel(_code(target).address("pack"), arguments.ctypes.data, len(run.starts), grain)
+        arguments, code = np.empty(9, np.int64), _code(target).address("pack")
+        arguments[[0, 1, 8]] = [array.ctypes.data for array in (result, source, denormal)]
+        for run, tables in self._runs:
+            arguments[2:8] = tables.addresses
+            pool.parallel(code, arguments.ctypes.data, len(run.starts), max(1, _CHUNK // run.size))
         return result
 
 
@@ -129,7 +184,7 @@ def _runs(order: np.ndarray, lanes: int) -> list[Run] | None:
         if run is None:
             return None
         runs.append(run)
-        first += len(run.starts) * len(run.distances)
+        first += len(run.starts) * run.size
     return runs
 
 
@@ -152,9 +207,7 @@ def _run(order: np.ndarray, first: int, lanes: int) -> Run | None:
         count = len(same) if same.all() else int(np.argmin(same))
         if 2 * count * size < rest.size:
             continue
-        vectors = distances.reshape(-1, lanes)
-        turns = np.argsort(np.where(vectors < 0, np.iinfo(np.int32).max, vectors).min(axis=1), kind="stable")
-        return Run(first, starts[:count].astype(np.int64), distances.astype(np.int32), turns.astype(np.int32))
+        return Run.of(first, starts[:count], distances.astype(np.int32).reshape(-1, lanes))
     return None
 
 
@@ -186,31 +239,53 @@ def _code(target: Target) -> MappedCode | LoadedCode:
     # Imported here: a program from the store packs only weights that change.
     from sardonyx.compiler.codegen.denormal_flags import DenormalFlag
     from sardonyx.compiler.codegen.kernel_builder import Kernel
+    from sardonyx.compiler.kernels.gemm.packing import transpose_square
 
     kernel, lanes = Kernel(target), target.lanes(32)
     e = kernel.emitter
-    packed, source, starts, distances, order, numbers, denormal = (kernel.buffer(shared=True) for _ in range(7))
+    packed, source, starts, squares, copies, others, distances, numbers, denormal = (
+        kernel.buffer(shared=True) for _ in range(9)
+    )
     ints, floats, mask = f"<{lanes} x i32>", f"<{lanes} x float>", f"<{lanes} x i1>"
-    size = e.load("i64", numbers, 8)
-    own = e.address(packed, "float", e.load("i64", e.address(numbers, "i64", 1), 8))
+    size, first, *counts = (e.load("i64", e.address(numbers, "i64", i), 8) for i in range(5))
+    own = e.address(packed, "float", first)
     flag = DenormalFlag(e, lanes)
     gather = f"llvm.masked.gather.v{lanes}f32.v{lanes}p0"
     e.declarations[f"declare {floats} @{gather}(<{lanes} x ptr>, i32, {mask}, {floats})"] = None
+
+    def number(table: str, index: str | int) -> str:
+        return e.let(f"zext i32 {e.load('i32', e.address(table, 'i32', index), 4)} to i64")
+
     with e.loop("%first", "%last") as block:
         start = e.address(source, "float", e.load("i64", e.address(starts, "i64", block), 8))
-        start_of_block = e.address(own, "float", e.mul(block, size))
-        with e.loop(0, e.div(size, lanes)) as i:
-            number = e.let(f"zext i32 {e.load('i32', e.address(order, 'i32', i), 4)} to i64")
-            offset = e.mul(number, lanes)
-            away = e.load(ints, e.address(distances, "i32", offset), 4)
+        target_block = e.address(own, "float", e.mul(block, size))
+
+        def put(vector: str, elements: str) -> None:
+            e.store(floats, elements, e.address(target_block, "float", e.mul(vector, lanes)), 4)
+
+        with e.loop(0, counts[0]) as i:
+            entry = e.mul(i, 2 * lanes)
+            offsets = [number(squares, e.add(entry, lanes + lane)) for lane in range(lanes)]
+            rows = [e.load(floats, e.address(start, "float", offset), 4) for offset in offsets]
+            for row in rows:
+                flag.add(row)
+            for step, column in enumerate(transpose_square(e, rows, "float")):
+                put(number(squares, e.add(entry, step)), column)
+        with e.loop(0, counts[1]) as i:
+            entry = e.mul(i, 2)
+            elements = e.load(floats, e.address(start, "float", number(copies, e.add(entry, 1))), 4)
+            flag.add(elements)
+            put(number(copies, entry), elements)
+        with e.loop(0, counts[2]) as i:
+            away = e.load(ints, e.address(distances, "i32", e.mul(i, lanes)), 4)
             is_element = e.let(f"icmp sge {ints} {away}, zeroinitializer")
             pointers = e.let(f"getelementptr float, ptr {start}, {ints} {away}")
             elements = e.let(
                 f"call {floats} @{gather}(<{lanes} x ptr> {pointers}, i32 4, {mask} {is_element},"
                 f" {floats} zeroinitializer)"
             )
-            e.store(floats, elements, e.address(start_of_block, "float", offset), 4)
             flag.add(elements)
+            put(number(others, i), elements)
     flag.store(denormal)
     text = module_text(target, [kernel.definition("pack")], e.declarations)
     return loaded(Code([compiled(text, target)]), target)

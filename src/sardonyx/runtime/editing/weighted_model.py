@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,9 @@ from sardonyx.runtime.editing.fingerprint import Structure
 
 _LEAST_RECYCLED = 1 << 16
 """Bytes of an array from which its memory is used again."""
+
+Copy = Callable[[Sequence[tuple[np.ndarray, np.ndarray]]], None]
+"""A function that copies the second array of each pair to the first."""
 
 _EMPTY: ir.TensorProtocol = ir.Tensor(np.zeros(0, np.float32))
 
@@ -54,17 +57,15 @@ class _Slot:
         memory = None if size < _LEAST_RECYCLED else RecycledArrays(functools.partial(aligned_zeros, (size,), np.uint8))
         return cls(index, dtype.numpy(), shape, memory)
 
-    def copied(self, array: Any, name: str) -> ir.TensorProtocol | None:
-        """Return a copy of an array as a tensor; None unless the array has the type and shape of the weight."""
-        if not isinstance(array, np.ndarray) or array.dtype != self.dtype or array.shape != self.shape:
-            return None
+    def accepts(self, array: Any) -> bool:
+        """Return True if an array has the type and shape of the weight."""
+        return isinstance(array, np.ndarray) and array.dtype == self.dtype and array.shape == self.shape
+
+    def lend(self) -> np.ndarray:
+        """Return memory for a copy, with any elements."""
         if self.memory is None:
-            copy = np.array(array, order="C")
-        else:
-            copy = self.memory.lend().view(self.dtype).reshape(self.shape)
-            np.copyto(copy, array)
-        copy.setflags(write=False)
-        return ir.Tensor(copy, name=name)
+            return np.empty(self.shape, self.dtype)
+        return self.memory.lend().view(self.dtype).reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -119,18 +120,24 @@ class WeightedModel:
                 _put(value, None)
         return cls(_Graph(twin, slots), {name: tensors[name] for name in slots}, structure)
 
-    def replaced(self, arrays: Mapping[str, Any]) -> WeightedModel | None:
+    def replaced(self, arrays: Mapping[str, Any], copy: Copy) -> WeightedModel | None:
         """Return the model with copies of arrays as weights.
 
         The result is None if an array is not of the type and shape of a weight of floats in the main graph.
+
+        Args:
+            arrays: The arrays by name.
+            copy: Copies arrays to others.
         """
         slots = self._graph.slots
+        if not all(name in slots and slots[name].accepts(array) for name, array in arrays.items()):
+            return None
+        copies = {name: slots[name].lend() for name in arrays}
+        copy(list(zip(copies.values(), arrays.values(), strict=True)))
         tensors = dict[str, ir.TensorProtocol]()
-        for name, array in arrays.items():
-            tensor = None if (slot := slots.get(name)) is None else slot.copied(array, name)
-            if tensor is None:
-                return None
-            tensors[name] = tensor
+        for name, array in copies.items():
+            array.setflags(write=False)
+            tensors[name] = ir.Tensor(array, name=name)
         weights = list(self.structure.weights)
         for name, tensor in tensors.items():
             if (index := slots[name].index) is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sardonyx.base import background_threads
 from sardonyx.base.gc_pause import collector_paused
+from sardonyx.base.recycled_arrays import release_all
 from sardonyx.base.thread_priority import run_after_calls
 from sardonyx.errors import EditError, UnsupportedError
 from sardonyx.runtime.editing.history import Commit, History
@@ -117,7 +118,7 @@ class LiveModel:
             from sardonyx.runtime.editing.weighted_model import WeightedModel
 
             weighted = before.weighted or WeightedModel.of(before.model, before.structure)
-            replaced = weighted.replaced(weights)
+            replaced = weighted.replaced(weights, before.native.program.copy_arrays)
             version = None if replaced is None else run_after_calls(lambda: before.reweighted(replaced))
             if version is None:
                 return False
@@ -181,6 +182,7 @@ class LiveModel:
 
         self._compiled = CompiledModelCache()
         self.version.shrink()
+        release_all()
         give_back()
 
     def _version_of(
