@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import training
-from sardonyx.cli.output import AsJson, ModelPath, Output
+from sardonyx.cli.output import AsJson, ModelPath, Output, names_in
 
 EXAMPLE = "sardonyx train model.onnx --data labeled.npz --loss cross-entropy --epochs 3 -o tuned.onnx"
 
@@ -41,6 +41,13 @@ def command(
     weight_decay: Annotated[float | None, typer.Option(help="Decay of weights.", show_default=False)] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of sgd.", show_default=False)] = None,
     clip_norm: Annotated[float | None, typer.Option(help="Largest length of the gradient.", show_default=False)] = None,
+    sparse: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Embeddings of which a step updates the rows that its batch reads: embeddings, or patterns of names.",
+            show_default=False,
+        ),
+    ] = None,
     accumulate: Annotated[int, typer.Option(help="Batches a step.")] = 1,
     ema: Annotated[
         float | None, typer.Option(help="Keep running means of the parameters, and write them.", show_default=False)
@@ -71,6 +78,7 @@ def command(
         metrics=metric or (),
         batch_norm=batch_norm,  # type: ignore[arg-type]
         clip_norm=clip_norm,
+        sparse=list(names_in(sparse)),
         accumulate=accumulate,
         ema=ema,
         precision=precision,  # type: ignore[arg-type]

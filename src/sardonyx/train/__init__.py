@@ -15,7 +15,9 @@ _NAMES = {
         "OutputLoss", "Triplet",
     ],
     "sardonyx.train.metrics": ["Metric"],
-    "sardonyx.train.online": ["DDM", "Answer", "Guard", "Learner", "LearnerReport", "PageHinkley", "Replay"],
+    "sardonyx.train.online": [
+        "DDM", "Answer", "Guard", "Learner", "LearnerReport", "PageHinkley", "Replay", "RiverModel",
+    ],
     "sardonyx.train.optimizers": [
         "EWC", "LAMB", "SAM", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Lion", "Muon", "Optimizer",
         "RMSprop",

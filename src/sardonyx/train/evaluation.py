@@ -138,14 +138,26 @@ class Evaluation(TrainingStep):
             batch: The inputs and labels, samples in axis 0.
             state: The state of the trainer, see :meth:`state`; the current one by default.
         """
+        return self.sample_results(batch, state)[0]
+
+    def sample_results(
+        self, batch: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the loss of each sample of a batch, float64 [samples], and the outputs that the loss reads.
+
+        Args:
+            batch: As of :meth:`sample_losses`.
+            state: As of :meth:`sample_losses`.
+        """
         inference = self._inference()
         weights = self._weights()
         if state is not None:
             weights = {name: state[f"parameter:{name}"] for name in self._forward.parameters}
             weights |= {name: state[f"statistic:{name}"] for name in self._forward.statistics}
         arrays = [np.asarray(batch[name], order="C") for name in self.batch_types]
-        losses = np.empty(len(arrays[0]))
+        losses, rows = np.empty(len(arrays[0])), []
         for i in range(len(losses)):
-            total, weight, _ = inference.run(weights, [array[i : i + 1] for array in arrays])
+            total, weight, outputs = inference.run(weights, [array[i : i + 1] for array in arrays])
             losses[i] = total / weight if weight else 0.0
-        return losses
+            rows.append(np.array(outputs[self.loss_output]))
+        return losses, np.concatenate(rows)

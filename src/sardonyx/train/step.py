@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal, cast, get_args
 
 from sardonyx.core import language as L
+from sardonyx.core.dim import Dim
 from sardonyx.core.eval.trace import inline, trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
@@ -24,6 +25,7 @@ from sardonyx.train.optimizers import SAM, Optimizer
 from sardonyx.train.optimizers.optimizer import Slot
 from sardonyx.train.option_checks import require_count, require_number
 from sardonyx.train.privacy import Privacy, private_gradients
+from sardonyx.train.row_gradients import RowGradient, row_gradient, rows_at, with_rows
 
 Precision = Literal["float32", "bf16"]
 """The type of products in a step."""
@@ -67,6 +69,7 @@ class StepOptions:
         masked: Positions of parameters whose zeros stay zero.
         privacy: Clipping and noise of the gradients of samples; None for none.
         precision: ``"bf16"`` computes products in bfloat16; the state and all else are float32.
+        sparse: Positions of parameters of which a step updates the rows that its batch reads.
     """
 
     clip_norm: float | None = None
@@ -77,6 +80,7 @@ class StepOptions:
     masked: tuple[int, ...] = ()
     privacy: Privacy | None = None
     precision: Precision = "float32"
+    sparse: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
@@ -96,6 +100,12 @@ class StepOptions:
         if self.privacy is not None and (self.rho or self.accumulate > 1):
             raise OptionError(
                 "private gradients are those of one batch: SAM and accumulation are not possible.", where="privacy"
+            )
+        if self.sparse and (self.rho or self.accumulate > 1 or self.privacy is not None or self.ema is not None):
+            raise OptionError(
+                "SAM, accumulation, privacy and running means of parameters change all rows.",
+                where="sparse",
+                remedy="Leave out `sparse`, or these options.",
             )
         if self.rho and self.accumulate > 1:
             raise OptionError("SAM computes two gradients of one batch; it accumulates none.", where="accumulate")
@@ -123,16 +133,19 @@ class Step:
     Attributes:
         state: The tensors of the state; statistics last.
         gradients: From parameters, statistics and a batch to the loss, the length of all gradients together, the
-            outputs, the gradients and the new statistics; None with accumulation.
+            outputs, indices and rows of the gradient of each table of ``tables``, the gradients of other parameters,
+            and the new statistics; None with accumulation.
         accumulate: From the sums, parameters, statistics and a batch to the loss, the outputs, the new sums and the new
             statistics; None without accumulation.
         means: From the sums to the loss, the length of all gradients together, and the gradients; None without
             accumulation.
-        update: From the state without statistics, the scalars of the groups, the gradients, and their length if it is
-            limited, to the new state.
+        update: From the state without statistics, the scalars of the groups, the gradients, their length if it is
+            limited, and indices and rows of each table, to the new rows of ``tables``, and the new state of others.
         sums: The tensors of accumulation: gradients, total and weight of the loss.
         statistics: Positions of statistics in the state.
         groups: The groups of parameters.
+        tables: For each parameter of which rows alone are updated, the positions in the state of the parameter and of
+            its slots.
     """
 
     state: tuple[StateTensor, ...]
@@ -143,6 +156,7 @@ class Step:
     sums: tuple[StateTensor, ...]
     statistics: tuple[int, ...]
     groups: tuple[Group, ...]
+    tables: tuple[tuple[int, ...], ...] = ()
 
 
 def build_step(
@@ -222,6 +236,20 @@ class _Builder:
         if options.privacy is not None and not forward.has_key:
             self.batch_types.append(TensorType(t.INT64, ()))
         self.statistics = tuple(range(len(self.state) - len(forward.statistics), len(self.state)))
+        self.tables = tuple(self._table(i) for i in options.sparse)
+        self.in_tables = {position for table in self.tables for position in table}
+
+    def _table(self, parameter: int) -> tuple[int, ...]:
+        """Return the positions in the state of a parameter and of its slots, after a check of its optimizer."""
+        optimizer = next(group.optimizer for group in self.groups if parameter in group.parameters)
+        if not optimizer.can_update_rows:
+            raise OptionError(
+                "the optimizer changes rows whose gradient is zero.",
+                where=f"sparse, {self.forward.parameters[parameter]}",
+                remedy="Use SGD without momentum, Adagrad, Adam or AdamW, with weight_decay=0 (`groups`).",
+            )
+        first = self.count + sum(len(slots) for slots in self.slots[:parameter])
+        return parameter, *range(first, first + len(self.slots[parameter]))
 
     def build(self) -> Step:
         scalar_types = [TensorType(t.FLOAT, (len(group.scalar_names()),)) for group in self.groups]
@@ -229,10 +257,14 @@ class _Builder:
         read = [*own[: self.count], *(own[i] for i in self.statistics)]
         length = [TensorType(t.FLOAT, ())] * (self.options.clip_norm is not None)
         changed = own[: len(own) - len(self.statistics)]
-        update = trace("update", self._update, [*changed, *scalar_types, *own[: self.count], *length])
+        dense = [own[i] for i in range(self.count) if i not in self.in_tables]
+        rows = [type for number, (i, *_) in enumerate(self.tables) for type in _row_types(own[i], number)]
+        update = trace("update", self._update, [*changed, *scalar_types, *dense, *length, *rows])
         if self.options.accumulate == 1:
             gradients = simplify(trace("gradients", self._gradients, [*read, *self.batch_types]))
-            return Step(self.state, gradients, None, None, simplify(update), (), self.statistics, self.groups)
+            return Step(
+                self.state, gradients, None, None, simplify(update), (), self.statistics, self.groups, self.tables
+            )
         sums = self._sums()
         sum_types = [one.type for one in sums]
         accumulate = simplify(trace("accumulation", self._accumulation, [*sum_types, *read, *self.batch_types]))
@@ -296,8 +328,12 @@ class _Builder:
             scale = self.options.rho / (_length(gradients) + 1e-12)
             moved = [p + L.cast(scale, p.dtype) * g for p, g in zip(_tensors(parameters), gradients, strict=True)]
             gradients = self._parts(inline(derived, [*moved, *statistics, *batch]))[3]
-        gradients = self._limited(gradients)
-        return [loss, _length(gradients), *outputs, *gradients, *new_statistics]
+        rows = [row_gradient(gradients[i], self.forward.parameters[i]) for i in self.options.sparse]
+        dense = self._limited([gradient for i, gradient in enumerate(gradients) if i not in self.options.sparse])
+        rows = [RowGradient(one.indices, *self._limited([one.rows, one.sums])) for one in rows]
+        length = _length([*dense, *(one.sums for one in rows)])
+        parts = [part for one in rows for part in (one.indices, one.rows)]
+        return [loss, length, *outputs, *parts, *dense, *new_statistics]
 
     def _whole_step(self, *values: Value) -> list[Value]:
         first, second = len(self.state), len(self.state) + len(self.groups)
@@ -305,11 +341,20 @@ class _Builder:
         statistics = [state[i] for i in self.statistics]
         results = self._gradients(*state[: self.count], *statistics, *batch)
         outputs = 2 + len(self.forward.outputs)
-        gradients, new_statistics = results[outputs : outputs + self.count], results[outputs + self.count :]
+        end = len(results) - len(statistics)
+        rows, gradients = (
+            results[outputs : outputs + 2 * len(self.tables)],
+            results[outputs + 2 * len(self.tables) : end],
+        )
         length = results[1:2] * (self.options.clip_norm is not None)
         changed = state[: first - len(statistics)]
-        new_state = self._update(*changed, *scalars, *gradients, *length)
-        return [*results[:outputs], *new_state, *new_statistics]
+        updated = iter(self._update(*changed, *scalars, *gradients, *length, *rows))
+        new: dict[int, Value] = {}
+        for table, indices in zip(self.tables, _tensors(rows[::2]), strict=True):
+            for i, old in zip(table, _tensors([state[i] for i in table]), strict=True):
+                new[i] = with_rows(old, indices, _tensors([next(updated)])[0])
+        new_state = [new[i] if i in new else next(updated) for i in range(len(changed))]
+        return [*results[:outputs], *new_state, *results[end:]]
 
     def _accumulation(self, *values: Value) -> list[Value]:
         count = self.count + 2
@@ -338,18 +383,25 @@ class _Builder:
     # The update.
 
     def _update(self, *values: Value) -> list[Value]:
-        ends = [len(self.state) - len(self.statistics), len(self.groups), self.count]
+        sparse = self.options.sparse
+        ends = [len(self.state) - len(self.statistics), len(self.groups), self.count - len(sparse)]
         first, second, third = (sum(ends[: i + 1]) for i in range(3))
-        state, scalars, gradients = values[:first], values[first:second], _tensors(values[second:third])
-        if self.options.clip_norm is not None:
-            (length,) = _tensors(values[third:])
-            scale = L.minimum(self.options.clip_norm / (length + 1e-6), 1.0)
+        state, scalars, dense = _tensors(values[:first]), values[first:second], _tensors(values[second:third])
+        rest = _tensors(values[third:])
+        length, rows = rest[: len(rest) - 2 * len(sparse)], rest[len(rest) - 2 * len(sparse) :]
+        for table, indices in zip(self.tables, rows[::2], strict=True):
+            for i in table:
+                state[i] = rows_at(state[i], indices)
+        others, of_rows = iter(dense), dict(zip(sparse, rows[1::2], strict=True))
+        gradients = [of_rows[i] if i in of_rows else next(others) for i in range(self.count)]
+        if length:
+            scale = L.minimum(self.options.clip_norm / (length[0] + 1e-6), 1.0)  # type: ignore[operator]
             gradients = [g * L.cast(scale, g.dtype) for g in gradients]
-        parameters = _tensors(state[: self.count])
+        parameters = state[: self.count]
         slots: list[list[Tensor]] = []
         at = self.count
         for own in self.slots:
-            slots.append(_tensors(state[at : at + len(own)]))
+            slots.append(state[at : at + len(own)])
             at += len(own)
         for group, vector in zip(self.groups, _tensors(scalars), strict=True):
             for i in group.parameters:
@@ -362,9 +414,18 @@ class _Builder:
                 slots[i] = [new[slot.name] for slot in self.slots[i]]
         averages: list[Tensor] = []
         if (share := self.options.ema) is not None:
-            old = _tensors(state[at : at + self.count])
+            old = state[at : at + self.count]
             averages = [share * a + (1 - share) * p for a, p in zip(old, parameters, strict=True)]
-        return [*parameters, *(value for own in slots for value in own), *averages]
+        new_state = [*parameters, *(value for own in slots for value in own), *averages]
+        changed_rows = [new_state[i] for table in self.tables for i in table]
+        return [*changed_rows, *(value for i, value in enumerate(new_state) if i not in self.in_tables)]
+
+
+def _row_types(table: TensorType, number: int) -> list[TensorType]:
+    """Return the types of indices and rows of the gradient of a table."""
+    assert table.shape is not None
+    count = Dim.symbol(f"rows_{number}")
+    return [TensorType(t.INT64, (count,)), TensorType(table.dtype, (count, *table.shape[1:]))]
 
 
 def loss_gradients(forward: Forward) -> Function:

@@ -46,7 +46,10 @@ class StepPrograms:
         count = sum(one.name.startswith("parameter:") for one in step.state)
         changed = self.state[: len(self.state) - len(step.statistics)]
         self._threads, self._bind_at_once, self._reduce = threads, bind_at_once, reduce
-        self._gradients = gradients = [np.empty_like(array) for array in self.state[:count]]
+        self._tables = step.tables
+        in_tables = {i for table in step.tables for i in table}
+        self._gradients = gradients = [np.empty_like(x) for i, x in enumerate(self.state[:count]) if i not in in_tables]
+        self._rows: list[np.ndarray] = []
         self._statistics = [self.state[i] for i in step.statistics]
         self._new_statistics = [np.empty_like(array) for array in self._statistics]
         self._clips = options.clip_norm is not None
@@ -57,7 +60,8 @@ class StepPrograms:
         self._scalars = [np.empty(len(group.scalar_names()), np.float32) for group in step.groups]
         self._length = [np.empty((), np.float32)] * self._clips
         arguments = [*changed, *self._scalars, *gradients, *self._length]
-        self._update = StateProgram(step.update, arguments, changed, threads)
+        whole = [array for i, array in enumerate(changed) if i not in in_tables]
+        self._update = StateProgram(step.update, arguments, whole, threads)
         self._names = [one.name for one in step.state]
         self._updates = 0
 
@@ -113,7 +117,9 @@ class StepPrograms:
             loss, length = self._reduced(loss)
         if self._clips:
             self._length[0][...] = length
-        return loss, length, results[2:]
+        end = len(results) - 2 * len(self._tables)
+        self._rows = results[end:]
+        return loss, length, results[2:end]
 
     def _reduced(self, loss: float) -> tuple[float, float]:
         """Replace gradients and new statistics by means over processes; return the mean loss, and the new length.
@@ -146,7 +152,10 @@ class StepPrograms:
         """
         for own, numbers in zip(self._scalars, scalars, strict=True):
             own[...] = numbers
-        self._update.run([])
+        rows = iter(self._update.run(self._rows))
+        for table, indices in zip(self._tables, self._rows[::2], strict=True):
+            for i in table:
+                self.state[i][indices] = next(rows)
         if self._means is None:
             self._take_statistics()
         for array in self.sums:

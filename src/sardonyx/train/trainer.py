@@ -45,6 +45,10 @@ class Trainer(Results):
         lora: Adapters that are trained instead of weights; ``trainable`` names further parameters then.
         weights: Weights that are inputs of the model, by name; in the trained model the inputs have default values.
         keep_zeros: If True, weights that are zero stay zero: the masks of a pruned model are preserved.
+        sparse: Embeddings of which a step updates the rows that its batch reads: ``"embeddings"``, or patterns of
+            names. A table must be read by ``Gather`` alone, along axis 0. Steps of SGD without momentum and of Adagrad
+            are those over all rows; Adam is lazy: means of rows that no batch reads stay, as in
+            ``torch.optim.SparseAdam``. Weight decay must be 0.
         privacy: Clipping of the gradients of samples, and noise; see :meth:`Privacy.epsilon` for the guarantee.
         reduce: For training by several processes: a function that replaces each array of a list by its mean over the
             processes, in place, equal to the bit in all. Each process trains on a part of each batch, of equal size.

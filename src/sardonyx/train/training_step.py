@@ -32,6 +32,7 @@ from sardonyx.train.parameters import find_parameters, select_parameters, select
 from sardonyx.train.privacy import Privacy
 from sardonyx.train.quantized import simulated_form
 from sardonyx.train.reachability import unreached_parameters
+from sardonyx.train.row_gradients import select_tables
 from sardonyx.train.schedules import Plateau, Schedule
 from sardonyx.train.step import Precision, Step, StepOptions, build_step, build_whole_step, loss_function, make_groups
 from sardonyx.train.step_programs import Reduce, StepPrograms
@@ -60,6 +61,7 @@ class TrainingStep:
         lora: LoRA | None = None,
         weights: Mapping[str, Any] | None = None,
         keep_zeros: bool = False,
+        sparse: str | Sequence[str] = (),
         privacy: Privacy | None = None,
         reduce: Reduce | None = None,
         precision: Precision = "float32",
@@ -90,10 +92,11 @@ class TrainingStep:
         self._forward = build_forward(
             self._model, selected, self._loss, training=True, batch_norm=batch_norm, dropout=dropout
         )
-        self._metrics = metrics_of(metrics, of_probabilities=self._reads_probabilities())
+        self._metrics = metrics_of(metrics, of_probabilities=self.reads_probabilities)
         rho = self._optimizer.rho if isinstance(self._optimizer, SAM) else 0.0
         masked = positions_with_zeros(self._model, selected) if keep_zeros else ()
-        options = StepOptions(clip_norm, clip_value, ema, rho, accumulate, masked, privacy, precision)
+        tables = tuple(select_tables(parameters, selected, sparse))
+        options = StepOptions(clip_norm, clip_value, ema, rho, accumulate, masked, privacy, precision, tables)
         if privacy is not None and self._forward.statistics:
             raise OptionError(
                 "statistics of a batch mix its samples.", where="privacy", remedy="Use batch_norm='frozen'."
@@ -101,8 +104,10 @@ class TrainingStep:
         self._groups = make_groups(self._optimizer, selected, groups)
         self._step = build_step(self._forward, self._groups, options)
         self._options = options
-        if reduce is not None and (accumulate > 1 or privacy is not None):
-            raise OptionError("means over processes are those of one batch, without noise.", where="reduce")
+        if reduce is not None and (accumulate > 1 or privacy is not None or tables):
+            raise OptionError(
+                "means over processes are those of one batch, of all rows, without noise.", where="reduce"
+            )
         self._work = StepPrograms(
             self._step, initial_state(self._step, self._model), options, threads,
             bind_at_once=max_memory is not None, reduce=reduce,
@@ -118,14 +123,23 @@ class TrainingStep:
         self.notes = (*self._forward.notes, *selection_notes(parameters, selected))
         if unreached := unreached_parameters(self._forward):
             self.notes += (f"No gradient reaches {', '.join(unreached)}.",)
+        if tables:
+            names = ", ".join(selected[i] for i in tables)
+            self.notes += (f"Of {names} a step updates the rows that its batch reads; all others stay as they are.",)
         if self._quantized is not None:
             self.notes += ("The model is quantized: weights and activations are rounded in training.",)
         self.history = History()
         self._types = self.batch_types
 
-    def _reads_probabilities(self) -> bool:
-        """Return True if the output of the loss is the result of a ``Sigmoid``, which the loss does not compute."""
-        producer = output_producer(self._model, self._loss.output_name(self._forward.outputs))
+    @property
+    def loss_output(self) -> str:
+        """The name of the output that the loss reads."""
+        return self._loss.output_name(self._forward.outputs)
+
+    @property
+    def reads_probabilities(self) -> bool:
+        """True if the output of the loss is the result of a ``Sigmoid``, which the loss does not compute."""
+        producer = output_producer(self._model, self.loss_output)
         return producer is not None and producer.op_type == "Sigmoid" != self._loss.undone
 
     def _memory_budget(self, limit: int) -> MemoryBudget:
@@ -334,7 +348,11 @@ class TrainingStep:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return copies of all tensors of the state by name."""
-        return {one.name: array.copy() for one, array in zip(self._step.state, self._work.state, strict=True)}
+        return {name: array.copy() for name, array in self.state_views().items()}
+
+    def state_views(self) -> dict[str, np.ndarray]:
+        """Return all tensors of the state by name, which later steps change; callers must not write to the arrays."""
+        return {one.name: array for one, array in zip(self._step.state, self._work.state, strict=True)}
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Set the state to tensors of the same names and shapes.

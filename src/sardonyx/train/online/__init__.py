@@ -6,5 +6,6 @@ from sardonyx.train.online.drift import DDM, PageHinkley
 from sardonyx.train.online.guard import Guard
 from sardonyx.train.online.learner import Answer, Learner, LearnerReport
 from sardonyx.train.online.replay import Replay
+from sardonyx.train.online.river_model import RiverModel
 
-__all__ = ["DDM", "Answer", "Guard", "Learner", "LearnerReport", "PageHinkley", "Replay"]
+__all__ = ["DDM", "Answer", "Guard", "Learner", "LearnerReport", "PageHinkley", "Replay", "RiverModel"]

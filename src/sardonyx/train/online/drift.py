@@ -100,7 +100,9 @@ def detector_of(detector: Detector | str | None) -> Detector | None:
         try:
             from river.drift import ADWIN
         except ImportError as error:
-            raise MissingDependencyError("ADWIN requires river.", remedy="Install it: pip install river.") from error
+            raise MissingDependencyError(
+                "ADWIN requires river.", remedy='Install it: pip install "sardonyx[online]".'
+            ) from error
         adwin: Detector = ADWIN()
         return adwin
     raise OptionError(f"expected 'adwin', 'ddm' or 'page-hinkley', got {detector!r}.", where="drift")

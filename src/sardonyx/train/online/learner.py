@@ -9,7 +9,7 @@ import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,9 +21,12 @@ from sardonyx.errors import ExecutionError, OptionError, ResourceError, Sardonyx
 from sardonyx.runtime.session import Session
 from sardonyx.train.batches import Batches, Data
 from sardonyx.train.checkpoints import Position, read_checkpoint, write_checkpoint
-from sardonyx.train.losses import Loss
+from sardonyx.train.forward import output_producer
+from sardonyx.train.losses import BinaryCrossEntropy, Loss
+from sardonyx.train.metrics import Metric
 from sardonyx.train.online.drift import Detector, detector_of
 from sardonyx.train.online.guard import Guard, GuardState
+from sardonyx.train.online.prequential import Prequential, RiverMetric
 from sardonyx.train.online.replay import Replay, Sample, split_rows, stacked
 from sardonyx.train.optimizers import SAM, SGD, Optimizer
 from sardonyx.train.trainer import Trainer
@@ -56,6 +59,7 @@ class LearnerReport:
         drifts: Drifts detected.
         dropped: Samples dropped because the queue was full.
         prequential_loss: Mean loss of samples before they were learned from.
+        metrics: The prequential metrics by name.
         revision: The revision of the latest publication; 0 for none.
         error: The error that stopped the learner; empty for none.
     """
@@ -70,6 +74,7 @@ class LearnerReport:
     prequential_loss: float
     revision: int
     error: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Learner:
@@ -88,6 +93,7 @@ class Learner:
         mix: Samples of the past for each new sample of a step.
         guard: The test before publications; None publishes after every ``publish_every`` steps.
         publish_every: Steps between publications.
+        metrics: Prequential metrics: names as of :class:`Trainer`, or metrics of River; see :attr:`report`.
         drift: A detector over prequential losses: ``"page-hinkley"``, ``"ddm"``, ``"adwin"``, an object of River, None.
         on_drift: Called at a drift; by default the memory of the past is cleared.
         queue_size: Most batches that wait.
@@ -120,6 +126,7 @@ class Learner:
         mix: float = 1.0,
         guard: Guard | None = None,
         publish_every: int = 1,
+        metrics: Sequence[str | Metric | RiverMetric] = (),
         drift: Detector | str | None = None,
         on_drift: Callable[[Learner], None] | None = None,
         queue_size: int = 256,
@@ -148,6 +155,11 @@ class Learner:
                 where="learner",
                 remedy="Open the session on `sardonyx.train.trainable_form(sardonyx.load(model))`.",
             )
+        self._prequential = Prequential(
+            metrics,
+            is_binary=isinstance(self._trainer.loss, BinaryCrossEntropy),
+            of_probabilities=self._trainer.reads_probabilities,
+        )
         self._batch, self._mix, self._replay = batch, mix, replay
         self._guard = None if guard is None else GuardState(guard)
         self._publish_every, self._detector, self._on_drift = publish_every, detector_of(drift), on_drift
@@ -326,6 +338,17 @@ class Learner:
             self._trainer.consolidate(data, samples=samples)
 
     @property
+    def trainer(self) -> Trainer:
+        """The trainer; its weights are those of the next publication."""
+        return self._trainer
+
+    @property
+    def answers_logits(self) -> bool:
+        """True if the output that the loss reads is no probability in answers of the session."""
+        producer = output_producer(self._session.model, self._trainer.loss_output)
+        return producer is None or producer.op_type not in ("Sigmoid", "Softmax")
+
+    @property
     def closed(self) -> bool:
         """True after :meth:`close`."""
         return self._closed.is_set()
@@ -337,7 +360,10 @@ class Learner:
             seen = self._counts["samples"] + self._counts["held_back"]
             mean = self._loss_total / seen if seen else math.nan
             error = "" if self._error is None else str(self._error)
-            return LearnerReport(**self._counts, prequential_loss=mean, revision=self._revision, error=error)
+            return LearnerReport(
+                **self._counts, prequential_loss=mean, revision=self._revision, error=error,
+                metrics=self._prequential.values,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Stop the learner; queued samples are dropped."""
@@ -385,8 +411,10 @@ class Learner:
                 self._finish.set()
 
     def _observe(self, batch: dict[str, np.ndarray]) -> None:
-        losses = self._trainer.sample_losses(batch)
+        losses, outputs = self._trainer.sample_results(batch)
         self._loss_total += float(losses.sum())
+        if self._prequential:
+            self._prequential.update(outputs, batch[self._trainer.loss.label])
         for sample, loss in zip(split_rows(batch), losses, strict=True):
             self._watch(float(loss))
             if self._guard is not None and self._guard.holds_back():
@@ -451,12 +479,13 @@ class Learner:
         self._publish()
 
     def _publish(self) -> None:
-        state = self._trainer.state()
         if self._store is not None:
             position = Position(step=self._counts["steps"], form=self._trainer.form)
-            write_checkpoint(self._store / _STORE, state, position)
+            write_checkpoint(self._store / _STORE, self._trainer.state_views(), position)
         self._session.update_weights(self._trainer.file_weights())
-        self._published, self._steps_since = state, 0
+        for name, array in self._trainer.state_views().items():  # New memory would cost more than the copies.
+            np.copyto(self._published[name], array)
+        self._steps_since = 0
         self._revision = self._session_revision()
         self._counts["published"] += 1
 

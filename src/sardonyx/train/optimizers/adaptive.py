@@ -34,6 +34,10 @@ class Adam(Optimizer):
         slots = (Slot("mean", shape), Slot("square", shape))
         return (*slots, Slot("largest", shape)) if self.amsgrad else slots
 
+    @property
+    def can_update_rows(self) -> bool:
+        return not self.weight_decay
+
     def scalars(self, step: int, rate: float) -> dict[str, float]:
         return {
             "step_size": rate / (1 - self.beta1**step),
@@ -82,6 +86,10 @@ class Adagrad(Optimizer):
 
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         return (Slot("sum", shape, self.initial),)
+
+    @property
+    def can_update_rows(self) -> bool:
+        return not self.weight_decay
 
     def scalars(self, step: int, rate: float) -> dict[str, float]:
         return {"rate": rate / (1 + (step - 1) * self.rate_decay)}

@@ -37,6 +37,10 @@ class SGD(Optimizer):
     def slots(self, shape: tuple[Size, ...]) -> tuple[Slot, ...]:
         return (Slot("momentum", shape),) if self.momentum else ()
 
+    @property
+    def can_update_rows(self) -> bool:
+        return not self.momentum and not self.weight_decay
+
     def scalars(self, step: int, rate: float) -> dict[str, float]:
         return {"rate": rate, "share": 1.0 if step == 1 else 1.0 - self.dampening}
 

@@ -51,6 +51,11 @@ class Optimizer(ABC):
         """Return the state of a parameter of this shape."""
         return ()
 
+    @property
+    def can_update_rows(self) -> bool:
+        """True if a step may leave rows of zero gradient as they are, as ``sparse`` of :class:`.Trainer` states."""
+        return False
+
     def scalars(self, step: int, rate: float) -> dict[str, float]:
         """Return the numbers of a step, computed in double precision.
 

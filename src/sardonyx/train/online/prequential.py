@@ -1,0 +1,95 @@
+"""Prequential metrics: of each sample of a stream, predicted before a step learns from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from sardonyx.errors import OptionError
+from sardonyx.train.metrics import Mean, Metric, metrics_of
+
+
+class RiverMetric(Protocol):
+    """A metric of River."""
+
+    def update(self, y_true: Any, y_pred: Any) -> Any:
+        """Observe one prediction."""
+
+    def get(self) -> float:
+        """Return the value so far."""
+
+
+class Prequential:
+    """Metrics of a stream.
+
+    Args:
+        metrics: Names and metrics as of :class:`.Trainer`, or metrics of River.
+        is_binary: True if the output is one logit, or one probability, of a label that is 0 or 1.
+        of_probabilities: True if the output holds probabilities.
+
+    Raises:
+        OptionError: A metric has another form.
+    """
+
+    def __init__(
+        self, metrics: Sequence[str | Metric | RiverMetric], *, is_binary: bool, of_probabilities: bool
+    ) -> None:
+        self._is_binary, self._of_probabilities = is_binary, of_probabilities
+        self._means: list[tuple[Metric, Mean]] = []
+        self._river: list[tuple[str, Any]] = []
+        for metric in metrics:
+            if isinstance(metric, str | Metric):
+                self._means += [(one, Mean()) for one in metrics_of([metric], of_probabilities=of_probabilities)]
+            elif callable(getattr(metric, "update", None)) and callable(getattr(metric, "get", None)):
+                self._river.append((type(metric).__name__, metric))
+            else:
+                raise OptionError(
+                    f"expected the name of a metric, a Metric or a metric of River, got {metric!r}.", where="metrics"
+                )
+
+    def __bool__(self) -> bool:
+        return bool(self._means or self._river)
+
+    def update(self, outputs: np.ndarray, labels: np.ndarray) -> None:
+        """Observe predictions of samples.
+
+        Args:
+            outputs: The outputs of the samples, in axis 0.
+            labels: Their labels.
+        """
+        for metric, mean in self._means:
+            mean.add(metric.part(outputs, labels))
+        for _, metric in self._river:
+            for output, label in zip(outputs, labels, strict=True):
+                self._observe(metric, output, label)
+
+    def _observe(self, metric: Any, output: np.ndarray, label: np.ndarray) -> None:
+        of_labels = bool(getattr(metric, "requires_labels", True))
+        if self._is_binary:
+            for score, truth in zip(output.ravel().tolist(), label.ravel().tolist(), strict=True):
+                chance = score if self._of_probabilities else float(1 / (1 + np.exp(-score)))
+                metric.update(truth > 0.5, chance > 0.5 if of_labels else {False: 1 - chance, True: chance})
+        elif np.issubdtype(label.dtype, np.integer):
+            # Classes are in axis 1 of images, and in the last axis of rows and sequences, as for other metrics.
+            rows = np.moveaxis(output, 0, -1) if output.ndim > 2 else output
+            rows = rows.reshape(-1, rows.shape[-1])
+            for scores, truth in zip(rows, label.ravel().tolist(), strict=True):
+                if truth >= 0:
+                    metric.update(truth, int(scores.argmax()) if of_labels else dict(enumerate(_shares(scores))))
+        else:
+            for value, truth in zip(output.ravel().tolist(), label.ravel().tolist(), strict=True):
+                metric.update(truth, value)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The values so far by name."""
+        own = {metric.name: metric.finish(mean.value) for metric, mean in self._means}
+        return own | {name: float(metric.get()) for name, metric in self._river}
+
+
+def _shares(scores: np.ndarray) -> list[float]:
+    """Return the softmax of scores."""
+    powers = np.exp(scores.astype(np.float64) - scores.max())
+    return (powers / powers.sum()).tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,133 @@
+"""Learners in the form of River's models: rows of named features, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sardonyx.errors import FeedError, MissingDependencyError, OptionError
+
+if TYPE_CHECKING:
+    from sardonyx.train.online.learner import Learner
+
+
+class RiverModel:
+    """A learner with the methods of River's models: rows are mappings of features to numbers.
+
+    Args:
+        learner: The learner of a model with one input, whose last axis is the features.
+        features: The features, in the order of the input.
+        classes: The labels in the order of the classes; None for a regression.
+
+    Raises:
+        OptionError: The model has another form.
+    """
+
+    def __init__(
+        self, learner: Learner, features: Sequence[Any], classes: Sequence[Any] | None = (False, True)
+    ) -> None:
+        self._learner, self._trainer, self._features = learner, learner.trainer, list(features)
+        self._classes = None if classes is None else list(classes)
+        self._label = self._trainer.loss.label
+        inputs = {name: type for name, type in self._trainer.batch_types.items() if name != self._label}
+        if len(inputs) != 1 or self._label not in self._trainer.batch_types:
+            raise OptionError(
+                f"expected a model with one input, and one label, got {', '.join(inputs)}.", where="learner"
+            )
+        ((self._input, self._type),) = inputs.items()
+        shape = self._type.shape
+        if shape is None or len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != len(self._features)):
+            raise OptionError(
+                f"expected an input [samples, {len(self._features)}], got {self._type}.", where="features"
+            )
+        if not self._features or len(set(self._features)) < len(self._features):
+            raise OptionError("expected different features, at least one.", where="features")
+        self._has_logits = learner.answers_logits
+
+    def estimator(self) -> Any:
+        """Return the model as a classifier or regressor of River, for ``river.evaluate`` and pipelines.
+
+        Raises:
+            MissingDependencyError: River is not installed.
+        """
+        try:
+            from river import base
+        except ImportError as error:
+            raise MissingDependencyError(
+                "estimators of River require river.", remedy='Install it: pip install "sardonyx[online]".'
+            ) from error
+        kind: Any = base.Regressor if self._classes is None else base.Classifier
+
+        class Estimator(kind):  # type: ignore[misc]
+            _multiclass = True
+
+            def __init__(self, model: RiverModel) -> None:
+                self.model = model
+                self.predict_one, self.learn_one = model.predict_one, model.learn_one
+                if model._classes is not None:
+                    self.predict_proba_one = model.predict_proba_one
+
+        # The methods of an instance implement the abstract ones.
+        Estimator.__abstractmethods__ = frozenset()
+        return Estimator(self)
+
+    def predict_one(self, x: Mapping[Any, Any]) -> Any:
+        """Return the label of a row, or the number of a regression."""
+        scores = self._scores(x)
+        if self._classes is None:
+            return float(scores[0])
+        return self._classes[self._best(scores)]
+
+    def predict_proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
+        """Return the probability of each label of a row.
+
+        Raises:
+            OptionError: The model computes a regression.
+        """
+        if self._classes is None:
+            raise OptionError("a regression has no classes.", where="classes", remedy="Give `classes=`.")
+        scores = self._scores(x).astype(np.float64)
+        if self._has_logits:
+            if len(scores) == 1:
+                scores = 1 / (1 + np.exp(-scores))
+            else:
+                scores = np.exp(scores - scores.max())
+                scores /= scores.sum()
+        shares = [1 - scores[0], scores[0]] if len(scores) == 1 else list(scores)
+        return dict(zip(self._classes, map(float, shares), strict=True))
+
+    def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
+        """Queue a row with its label.
+
+        Raises:
+            FeedError: The label is none of the classes, or a feature is missing.
+        """
+        if self._classes is not None:
+            if y not in self._classes:
+                raise FeedError(f"expected one of {', '.join(map(repr, self._classes))}, got {y!r}.", where="label")
+            y = self._classes.index(y)
+        declared = self._trainer.batch_types[self._label]
+        label = np.asarray(y, declared.dtype.numpy())
+        rank = len(declared.shape or ())
+        self._learner.learn({self._input: self._row(x)}, label.reshape((1,) * max(rank, 1)))
+
+    def _row(self, x: Mapping[Any, Any]) -> np.ndarray:
+        missing = [feature for feature in self._features if feature not in x]
+        if missing:
+            raise FeedError(f"the feature {missing[0]!r} is missing.", where="row")
+        return np.array([[x[feature] for feature in self._features]], self._type.dtype.numpy())
+
+    def _scores(self, x: Mapping[Any, Any]) -> np.ndarray:
+        answer = self._learner.predict({self._input: self._row(x)})
+        scores = np.ravel(answer.outputs[self._trainer.loss_output])
+        expected = 1 if self._classes is None else len(self._classes)
+        if len(scores) != expected and not (expected == 2 and len(scores) == 1):
+            raise OptionError(f"expected {expected} numbers of a row, got {len(scores)}.", where="classes")
+        return scores
+
+    def _best(self, scores: np.ndarray) -> int:
+        if len(scores) > 1:
+            return int(scores.argmax())
+        return int(scores[0] > (0.0 if self._has_logits else 0.5))

@@ -1,0 +1,141 @@
+"""Streams in the form of River: metrics, detectors and models of one row at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, parser
+
+import sardonyx
+from sardonyx import train
+from sardonyx.errors import FeedError, OptionError
+from sardonyx.train import Learner, RiverModel
+
+
+class Recorded:
+    """A metric in the form of River's that keeps its observations."""
+
+    def __init__(self, requires_labels: bool = True) -> None:
+        self.requires_labels = requires_labels
+        self.pairs: list[tuple[Any, Any]] = []
+
+    def update(self, y_true: Any, y_pred: Any) -> None:
+        self.pairs.append((y_true, y_pred))
+
+    def get(self) -> float:
+        return float(len(self.pairs))
+
+
+def perceptron(end: str = "", outputs: int = 2) -> bytes:
+    """A linear classifier of two features, with a function of the logits."""
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+        net (float[N, 2] x) => (float[N, {outputs}] y) <float[2, {outputs}] w, float[{outputs}] b>
+        {{ {"y" if not end else "z"} = Gemm(x, w, b) {end} }}"""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (2, outputs)), ("b", (outputs,))):
+        array = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(helper.make_tensor(name, 1, shape, array.ravel()))
+    return model.SerializeToString()
+
+
+def session_of(model: bytes) -> sardonyx.Session:
+    return sardonyx.Session(model, compile="wait", threads=1)
+
+
+def rows(count: int) -> list[tuple[dict[str, float], bool]]:
+    """Rows of named features, with labels that a line separates."""
+    points = np.random.default_rng(1).standard_normal((count, 2))
+    return [({"b": float(b), "a": float(a), "other": 9.0}, bool(a + b > 0)) for a, b in points]
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        (perceptron(), "cross-entropy"),
+        (perceptron("y = Softmax(z)"), "cross-entropy"),
+        (perceptron(outputs=1), "bce"),
+        (perceptron("y = Sigmoid(z)", outputs=1), "bce"),
+    ],
+    ids=["logits", "softmax", "logit", "sigmoid"],
+)
+def test_a_learner_is_a_model_of_river(model: bytes, loss: str) -> None:
+    with Learner(
+        session_of(model), loss, train.SGD(0.5), batch=4, metrics=["top1"] if loss != "bce" else []
+    ) as learner:
+        river = RiverModel(learner, ["a", "b"])
+        for x, y in rows(200):
+            river.learn_one(x, y)
+        learner.flush()
+        right = 0
+        for x, y in rows(50):
+            chances = river.predict_proba_one(x)
+            assert set(chances) == {False, True} and sum(chances.values()) == pytest.approx(1)
+            assert river.predict_one(x) is (chances[True] > 0.5)
+            right += river.predict_one(x) is y
+        assert right > 45
+        if loss != "bce":
+            assert 0.5 < learner.report.metrics["top1"] <= 1
+
+
+def test_prequential_metrics_of_river_see_each_sample_before_it_is_learned_from() -> None:
+    hits, chances = Recorded(), Recorded(requires_labels=False)
+    session = session_of(perceptron())
+    x = np.array([[1, 2], [-1, 0.5], [0.3, -2]], np.float32)
+    logits = session.run(None, {"x": x})[0]
+    with Learner(session, "cross-entropy", batch=3, metrics=[hits, chances]) as learner:
+        learner.learn({"x": x}, np.array([0, 1, 1]))
+        learner.flush()
+        assert learner.report.metrics == {"Recorded": 3.0}
+    assert [truth for truth, _ in hits.pairs] == [0, 1, 1]
+    assert [guess for _, guess in hits.pairs] == logits.argmax(1).tolist()
+    powers = np.exp(logits.astype(np.float64))
+    expected = powers / powers.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose([[share[0], share[1]] for _, share in chances.pairs], expected, rtol=1e-5)
+
+
+def test_prequential_metrics_of_binary_labels_and_of_numbers() -> None:
+    binary, numbers = Recorded(), Recorded()
+    with Learner(session_of(perceptron(outputs=1)), "bce", metrics=[binary]) as learner:
+        learner.learn({"x": np.ones((2, 2), np.float32)}, np.array([[1.0], [0.0]], np.float32))
+        learner.flush()
+    assert [truth for truth, _ in binary.pairs] == [True, False] and isinstance(binary.pairs[0][1], bool)
+    with Learner(session_of(perceptron()), "mse", metrics=[numbers, "mae"]) as learner:
+        learner.learn({"x": np.ones((1, 2), np.float32)}, np.array([[1.0, 2.0]], np.float32))
+        learner.flush()
+        error = np.mean([abs(truth - guess) for truth, guess in numbers.pairs])
+        assert learner.report.metrics["mae"] == pytest.approx(error, rel=1e-6)
+
+
+def test_rows_and_options_that_do_not_fit_are_refused() -> None:
+    with Learner(session_of(perceptron()), "cross-entropy") as learner:
+        with pytest.raises(OptionError, match="expected an input"):
+            RiverModel(learner, ["a"])
+        with pytest.raises(OptionError, match="different features"):
+            RiverModel(learner, ["a", "a"])
+        river = RiverModel(learner, ["a", "b"], classes=["down", "up"])
+        with pytest.raises(FeedError, match="'b' is missing"):
+            river.predict_one({"a": 1})
+        with pytest.raises(FeedError, match="expected one of 'down', 'up', got 'left'"):
+            river.learn_one({"a": 1, "b": 2}, "left")
+        with pytest.raises(OptionError, match="expected 3 numbers"):
+            RiverModel(learner, ["a", "b"], classes=[1, 2, 3]).predict_one({"a": 1, "b": 2})
+    with pytest.raises(OptionError, match="the name of a metric"):
+        Learner(session_of(perceptron()), "cross-entropy", metrics=[3])
+
+
+def test_river_evaluates_a_learner() -> None:
+    evaluate = pytest.importorskip("river.evaluate", reason="river is not installed (extra: online)")
+    metrics = pytest.importorskip("river.metrics")
+    accuracy, loss = metrics.Accuracy(), metrics.LogLoss()
+    with Learner(
+        session_of(perceptron()), "cross-entropy", train.SGD(0.5), batch=1, drift="adwin", metrics=[accuracy, loss]
+    ) as learner:
+        model = RiverModel(learner, ["a", "b"]).estimator()
+        for metric in (metrics.Accuracy(), metrics.LogLoss()):
+            assert evaluate.progressive_val_score(rows(200), model, metric).get() > 0
+        learner.flush()
+        report = learner.report
+        assert report.metrics["Accuracy"] > 0.8 and 0 < report.metrics["LogLoss"] < 1
