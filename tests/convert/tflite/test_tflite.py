@@ -208,3 +208,99 @@ def test_damaged_files_end_in_named_errors(damage: list[tuple[int, int]]) -> Non
     except SardonyxError:
         return
     assert isinstance(model, ir.Model)
+
+
+def recurrent_parameters(main: Any, rng: np.random.Generator, units: int, features: int, outputs: int) -> list[int]:
+    """Add an LSTM's parameters of one direction: no peepholes, a projection if `outputs` differ from `units`."""
+
+    def drawn(*shape: int) -> int:
+        return int(main.constant((rng.standard_normal(shape) / 2).astype(np.float32)))
+
+    inner, recurrent = [drawn(units, features) for _ in range(4)], [drawn(units, outputs) for _ in range(4)]
+    projection = [drawn(outputs, units), drawn(outputs)] if outputs != units else [-1, -1]
+    return [*inner, *recurrent, -1, -1, -1, *(drawn(units) for _ in range(4)), *projection]
+
+
+def steps_of(x: Any, arrays: Any, norms: Any = None, clip: float = np.inf) -> Any:
+    """Return an LSTM's outputs [batch, time, outputs] by its definition."""
+    w, r, b, (p, q) = arrays[0:4], arrays[4:8], arrays[11:15], arrays[15:17]
+    h, cell, results = np.zeros((len(x), r[0].shape[1])), np.zeros((len(x), len(b[0]))), []
+    for t in range(x.shape[1]):
+        gates = [x[:, t] @ w[i].T + h @ r[i].T for i in range(4)]
+        if norms is not None:
+            gates = [
+                (g - g.mean(-1, keepdims=True)) / np.sqrt(g.var(-1, keepdims=True) + 1e-8) * n
+                for g, n in zip(gates, norms, strict=True)
+            ]
+        write, forget, update, show = (g + summand for g, summand in zip(gates, b, strict=True))
+        sigmoid = [1 / (1 + np.exp(-g)) for g in (write, forget, show)]
+        cell = np.clip(sigmoid[1] * cell + sigmoid[0] * np.tanh(update), -clip, clip)
+        h = sigmoid[2] * np.tanh(cell)
+        h = h if p is None else h @ p.T + q
+        results.append(h)
+    return np.stack(results, 1)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.25])
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_an_lstm_with_a_projection_runs_step_by_step(is_normalized: bool, clip: float, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    file = File()
+    main = file.subgraph()
+    x = main.tensor([2, 4, 3])
+    parameters = recurrent_parameters(main, rng, 5, 3, 2)
+    norms = [rng.standard_normal(5).astype(np.float32) for _ in range(4)] if is_normalized else []
+    states = [main.tensor([2, 2], is_variable=True), main.tensor([2, 5], is_variable=True)]
+    coefficients = [main.constant(norm) for norm in norms]
+    y = main.tensor([2, 4, 2])
+    options = ("UnidirectionalSequenceLSTMOptions", {"fused_activation_function": 4, "cell_clip": clip})
+    main.operator("UNIDIRECTIONAL_SEQUENCE_LSTM", [x, *parameters, *states, *coefficients], [y], options)
+    main.inputs, main.outputs = [x], [y]
+    sequence = rng.standard_normal((2, 4, 3)).astype(np.float32)
+    expected = steps_of(sequence, stored_arrays(file, parameters), norms or None, clip or np.inf)
+    np.testing.assert_allclose(answers(file.data(), tmp_path, sequence)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def stored_arrays(file: File, indices: Any) -> list[Any]:
+    """Return the constants of a file by their tensors; None for absent ones."""
+    arrays: list[Any] = []
+    for index in indices:
+        tensor = file.subgraphs[0].tensors[index]
+        data = None if index < 0 else file.buffers[tensor["buffer"]]["data"]
+        arrays.append(None if data is None else data.view(np.float32).reshape(tensor["shape"]))
+    return arrays
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_a_bidirectional_lstm_reads_the_sequence_from_both_ends(is_merged: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    file = File()
+    main = file.subgraph()
+    x = main.tensor([2, 4, 3])
+    forward, backward = (recurrent_parameters(main, rng, 5, 3, 5) for _ in range(2))
+    states = [main.tensor([2, 5], is_variable=True) for _ in range(4)]
+    outputs = [main.tensor([2, 4, 10])] if is_merged else [main.tensor([2, 4, 5]) for _ in range(2)]
+    fields = {"fused_activation_function": 4, "time_major": False, "merge_outputs": is_merged}
+    options = ("BidirectionalSequenceLSTMOptions", fields)
+    inputs = [x, *forward, *backward, *states, *[-1] * 9]
+    main.operator("BIDIRECTIONAL_SEQUENCE_LSTM", inputs, outputs, options)
+    main.inputs, main.outputs = [x], outputs
+    sequence = rng.standard_normal((2, 4, 3)).astype(np.float32)
+    first = steps_of(sequence, stored_arrays(file, forward))
+    last = steps_of(sequence[:, ::-1], stored_arrays(file, backward))[:, ::-1]
+    result = np.concatenate(answers(file.data(), tmp_path, sequence), -1)
+    np.testing.assert_allclose(result, np.concatenate([first, last], -1), rtol=1e-4, atol=1e-5)
+
+
+def test_filters_over_time_begin_with_an_empty_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    features, times = (rng.standard_normal(shape).astype(np.float32) for shape in ((8, 3), (8, 6)))
+    file = File()
+    main = file.subgraph()
+    x, y, memory = main.tensor([2, 3]), main.tensor([2, 4]), main.tensor([2, 48], is_variable=True)
+    inputs = [x, main.constant(features), main.constant(times), -1, memory]
+    main.operator("SVDF", inputs, [y], ("SVDFOptions", {"rank": 2}))
+    main.inputs, main.outputs = [x], [y]
+    rows = rng.standard_normal((2, 3)).astype(np.float32)
+    expected = (rows @ features.T * times[:, -1]).reshape(2, 4, 2).sum(-1)
+    np.testing.assert_allclose(answers(file.data(), tmp_path, rows)[0], expected, rtol=1e-5, atol=1e-6)

@@ -78,3 +78,16 @@ def test_bags_of_rows(mode: str) -> None:
     tokens = torch.tensor([[1, 2, 4, 5], [4, 3, 2, 9]])
     report = converted(bag, tokens).report
     assert report.verdict.status == "proved", report
+
+
+def test_flexible_attention_without_a_compiler_is_captured() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    bias = drawn(2, seed=4)
+
+    def causal(score: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return torch.where(query >= key, score + bias[head], -float("inf"))
+
+    inputs = [drawn(2, 2, 6, 8, seed=seed) for seed in range(3)]
+    result = converted(lambda q, k, v: flex_attention(q, k, v, score_mod=causal), *inputs)
+    assert result.report.verdict.status == "proved" and len(result.report.sizes["batch"]) > 1

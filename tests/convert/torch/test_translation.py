@@ -101,6 +101,17 @@ def test_sizes_of_other_branches_are_refused(
         session.run(None, {name: drawn(*refused).numpy()})
 
 
+def test_first_sizes_that_must_be_equal_are_one_size() -> None:
+    def program(x: Any, mask: Any) -> Any:
+        # Only the captured program reads the rows of the mask.
+        return x * mask[torch.arange(x.shape[0])] if torch.compiler.is_exporting() or bool((mask != 1).any()) else x
+
+    result = converted(program, drawn(2, 4), torch.ones(2, 4, dtype=torch.int64))
+    sizes = [str(value.shape[0]) for value in result.model.graph.inputs]
+    assert result.report.verdict.status == "proved" and sizes == ["batch", "batch"]
+    assert 1 in result.report.sizes["batch"] and "one size of the model: batch" in str(result.report.notes)
+
+
 def test_a_condition_without_effect_on_results_refuses_nothing() -> None:
     result = converted(lambda x: x[:, :3] * 2, drawn(2, 4))
     name = str(result.model.graph.inputs[0].name)

@@ -64,6 +64,7 @@ class Program:
         was_read: True if the program became a model.
         differing: Feeds at which the model differed from the source.
         size_guards: The conditions on sizes that guard the model.
+        ties: Symbols of sizes that the model takes for equal to another, by that other.
         mirror: The module that torch captures in place of `module`, if that is TorchScript.
         open_axes: The axes that every positional example declares as open; None if the program declares none.
     """
@@ -80,6 +81,7 @@ class Program:
     was_read: bool = False
     differing: Sequence[Mapping[str, Any]] = ()
     size_guards: Sequence[SizeGuard] = ()
+    ties: Mapping[str, str] = field(default_factory=dict)
     _refusal: ConversionError | None = None
     _is_lowered: bool = False
 
@@ -116,7 +118,7 @@ class Program:
         rest = choices[choices.index(current) + 1 :] if current in choices else ()
         if not rest or not self.captured.sizes:
             return False
-        self.size_guards = ()
+        self.size_guards, self.ties = (), {}
         self.captured = self._captured(rest)
         return True
 

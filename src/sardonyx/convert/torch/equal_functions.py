@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._higher_order_ops.flex_attention import math_attention
 
 from sardonyx.convert.torch.connectionist import connectionist_loss
 
@@ -33,6 +34,11 @@ def equal_functions() -> Iterator[None]:
             (torch.nn.functional, "ctc_loss", connectionist_loss),
         ):
             stack.enter_context(mock.patch.object(owner, name, function))
+        attention = sys.modules.get("torch.nn.attention.flex_attention")
+        if attention is not None:
+            # Without a compiler, which captures nothing inside of another capture.
+            stack.enter_context(mock.patch.object(attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True))
+            stack.enter_context(mock.patch.object(attention, "flex_attention_hop", math_attention))
         for module in ("torchvision.ops.boxes", "torchvision.ops"):
             if module in sys.modules:
                 stack.enter_context(mock.patch.object(sys.modules[module], "batched_nms", _batched_suppression))

@@ -150,6 +150,45 @@ def _near(guard: SizeGuard, base: Mapping[str, int]) -> Iterator[dict[str, int]]
             yield {**base, name: value}
 
 
+def needed_ties(
+    exported: torch.export.ExportedProgram,
+    names: Sequence[str],
+    examples: Mapping[str, int],
+    differing: Sequence[Mapping[str, Any]],
+) -> dict[str, str]:
+    """Return sizes to take for equal, without which a model differs: symbols by the symbol of the first input's size.
+
+    Only first sizes that are equal in the examples are tied; none if inputs with equal ones differ too.
+
+    Args:
+        exported: The program.
+        names: The names of the inputs.
+        examples: The open sizes of the examples by symbol.
+        differing: The inputs at which the model differs from the source.
+    """
+    leading = [str(size.node.expr) for _, axis, size in _input_sizes(exported, names) if axis == 0]
+    first = [symbol for symbol in dict.fromkeys(leading) if symbol in examples]
+    ties: dict[str, str] = {}
+    for feeds in differing:
+        sizes = sizes_of(exported, names, feeds)
+        if sizes is None:
+            return {}
+        pairs = itertools.combinations(first, 2)
+        broken = {b: a for a, b in pairs if examples[a] == examples[b] and sizes.get(a) != sizes.get(b)}
+        if not broken:
+            return {}
+        if not any(sizes[a] != sizes[b] for b, a in ties.items()):
+            ties |= broken
+    return {symbol: _root(symbol, ties) for symbol in ties}
+
+
+def _root(symbol: str, ties: Mapping[str, str]) -> str:
+    """Return the symbol that a tied one stands for at last."""
+    while symbol in ties:
+        symbol = ties[symbol]
+    return symbol
+
+
 def sizes_of(
     exported: torch.export.ExportedProgram, names: Sequence[str], inputs: Mapping[str, Any]
 ) -> dict[str, int] | None:

@@ -17,7 +17,7 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from sardonyx.convert.imported import Call, Imported, Options
+from sardonyx.convert.imported import Call, Imported
 from sardonyx.convert.torch.capture import Program, Runner, as_array, input_names, quiet
 from sardonyx.convert.torch.decomposition import decomposed, name_of
 from sardonyx.convert.torch.guards import ASSERTIONS, Guard, guard_of, guarded, name_guards
@@ -25,7 +25,7 @@ from sardonyx.convert.torch.operators.promotion import core_dtype, torch_dtype
 from sardonyx.convert.torch.operators.registry import IGNORED, Site, site, translation_of
 from sardonyx.convert.torch.operators.sizes import learn, symbols
 from sardonyx.convert.torch.operators.spectral import REAL, complex_of, is_complex, pairs
-from sardonyx.convert.torch.size_guards import SizeGuard, size_guards, sizes_of, sizes_outside
+from sardonyx.convert.torch.size_guards import SizeGuard, needed_ties, size_guards, sizes_of, sizes_outside
 from sardonyx.convert.torch.sources import line_of, module_of, place_of
 from sardonyx.core.dim import Dim, Size, as_dim
 from sardonyx.core.eval.tensor import Tensor, constant
@@ -75,7 +75,7 @@ def read(program: Program) -> Imported:
                 continue
             problem = f"torch cannot decompose the program: {type(error).__name__}: {str(error)[:200]}"
             raise ConversionError(problem, remedy="Leave gradients and transforms out of the module.") from error
-        translation = _Translation(exported, runner, program.options, program.guard_lines, program.size_guards)
+        translation = _Translation(exported, program)
         try:
             model = translation.model()
             break
@@ -89,19 +89,22 @@ def read(program: Program) -> Imported:
         for name, leaf in zip(runner.names, runner.leaves, strict=True)
         if name in names and isinstance(leaf, torch.Tensor)
     }
-    sizes = {
-        str(translation.symbols[name]): size for name, size in captured.sizes.items() if name in translation.symbols
-    }
+    free = {name: str(label) for name, label in translation.symbols.items() if name not in program.ties}
+    sizes = {free[name]: size for name, size in captured.sizes.items() if name in free}
     guards = size_guards(captured.exported, runner.names)
     examples = program.example_sizes(captured.exported) or {}
     outside = [
-        {str(translation.symbols[name]): size for name, size in one.items()}
+        {free[name]: size for name, size in one.items() if name in free}
         for one in (sizes_outside(guards, examples) if examples.keys() <= translation.symbols.keys() else ())
+        if all(one[name] == examples[name] for name in program.ties)
     ]
     notes = [*program.notes]
     if program.size_guards:
         conditions = "; ".join(guard.text(translation.symbols) for guard in program.size_guards)
         notes.append(f"the model refuses sizes at which the program takes other branches; admitted are: {conditions}")
+    if program.ties:
+        tied = ", ".join(dict.fromkeys(free[name] for name in program.ties.values() if name in free))
+        notes.append(f"first sizes of inputs that are equal in the examples are one size of the model: {tied}")
     if captured.openness == "first":
         notes.append("only first sizes are open: torch.export captures the program with no others")
     if any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in runner.leaves) or translation.has_pairs:
@@ -126,11 +129,18 @@ def read(program: Program) -> Imported:
 def read_narrower(program: Program) -> Imported:
     """Return a program that differs at other sizes as a model that refuses these, or that has fewer open sizes.
 
-    torch captures branches on sizes and some operators for the sizes of the examples alone.
+    torch captures branches on sizes and some operators for the sizes of the examples alone. Sizes that are equal in the
+    examples, the batch of ids and that of their mask, become one if the model differs only where they are not.
 
     Raises:
         ConversionError: No size is open, or torch refuses the program.
     """
+    if program.was_read and not program.ties and not program.size_guards and program.exported is None:
+        exported = program.captured.exported
+        examples = program.example_sizes(exported) or {}
+        program.ties = needed_ties(exported, program.runner.names, examples, program.differing)
+        if program.ties:
+            return read(program)
     if program.was_read and not program.size_guards and program.exported is None:
         program.size_guards = _needed_guards(program)
         if program.size_guards:
@@ -188,18 +198,13 @@ class _Input:
 class _Translation:
     """The translation of one program."""
 
-    def __init__(
-        self,
-        exported: Any,
-        runner: Runner,
-        options: Options,
-        guard_lines: Sequence[str],
-        size_guards: Sequence[SizeGuard],
-    ) -> None:
-        self._size_guards = size_guards
+    def __init__(self, exported: Any, program: Program) -> None:
+        options = program.options
+        self._size_guards = program.size_guards
+        self._ties = program.ties
         self._exported = exported
         self._labels = options.dynamic if isinstance(options.dynamic, Mapping) else {}
-        self._runner = runner
+        self._runner = program.runner
         self.calls: list[Call] = []
         self.symbols: dict[str, Size] = {}
         self._types: list[TensorType] = []
@@ -207,7 +212,7 @@ class _Translation:
         self._weights: dict[int, ir.TensorProtocol] = {}
         self._pairs: set[int] = set()
         self._guards: list[Guard] = []
-        self._guard_lines = guard_lines
+        self._guard_lines = program.guard_lines
         self._placeholders: list[tuple[Any, Any]] = []
         self._opset = options.opset or (BFLOAT16_OPSET if _uses_bfloat16(exported) else OPSET)
 
@@ -304,6 +309,9 @@ class _Translation:
             return size
         expression = size.node.expr
         for symbol in sorted(expression.free_symbols, key=str):
+            tied = self._ties.get(str(symbol))
+            if tied in self.symbols:
+                self.symbols[str(symbol)] = self.symbols[tied]
             if str(symbol) not in self.symbols:
                 chosen = self._labels.get(name, {}).get(axis)
                 label = chosen or ("batch" if axis == 0 and not self.symbols else f"{name}_{axis}")
