@@ -46,7 +46,8 @@ from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling import gemm as gemm_schedules
 from sardonyx.compiler.tiling.attention import AttentionProblem, AttentionSchedule, choose_attention
-from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, Layout, choose_gemm
+from sardonyx.compiler.tiling.gemm import choose_gemm
+from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule, Layout
 from sardonyx.core import language as L
 from sardonyx.core.dim import Size, evaluate
 from sardonyx.core.ir.types import FLOAT

@@ -12,7 +12,8 @@ from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.kernels.gemm.gemm import LowBitPanels, Matrix, gemm
 from sardonyx.compiler.target.description import NAMED
-from sardonyx.compiler.tiling.gemm import GemmProblem, choose_gemm
+from sardonyx.compiler.tiling.gemm import choose_gemm
+from sardonyx.compiler.tiling.gemm_schedule import GemmProblem
 from sardonyx.core.ir.types import FLOAT
 
 pytestmark = pytest.mark.performance_guard

@@ -20,7 +20,8 @@ from sardonyx.compiler.tiling import overrides
 from sardonyx.compiler.tiling.attention import AttentionProblem, AttentionSchedule, choose_attention
 from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.compiler.tiling.convolution import ConvolutionProblem, ConvolutionSchedule, choose_convolution
-from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, Layout, choose_gemm
+from sardonyx.compiler.tiling.gemm import choose_gemm
+from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule, Layout
 from sardonyx.compiler.tiling.pooling import PoolingProblem, PoolingSchedule, choose_pooling
 from sardonyx.compiler.tiling.rows import RowProblem, RowSchedule, choose_rows
 from sardonyx.compiler.tiling.trees import TreeProblem, TreeSchedule, choose_trees

@@ -26,7 +26,7 @@ from sardonyx.compiler.llvm.ir_builder import Variable, float_literal, splat
 from sardonyx.compiler.llvm.vector_value import Vector, polynomial
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.attention import AttentionSchedule
-from sardonyx.compiler.tiling.gemm import DOT_ROWS
+from sardonyx.compiler.tiling.gemm_schedule import DOT_ROWS
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import FLOAT, DType
 

@@ -31,13 +31,8 @@ from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Prepared, Scratch
 from sardonyx.compiler.lower.weight_packing import LowBitPacking, PanelPacking
 from sardonyx.compiler.schedule.groups import operations
-from sardonyx.compiler.tiling.gemm import (
-    GemmProblem,
-    GemmSchedule,
-    bfloat16_width,
-    choose_gemm,
-    gated_columns,
-)
+from sardonyx.compiler.tiling.gemm import bfloat16_width, choose_gemm
+from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule, gated_columns
 from sardonyx.compiler.tiling.int8_forms import form_of
 from sardonyx.core.dim import Size, equal, floor_div
 from sardonyx.core.ir import types as t

@@ -24,7 +24,7 @@ from sardonyx.compiler.lower.launch import Read
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import winograd
 from sardonyx.compiler.tiling.convolution_tiles import Tile
-from sardonyx.compiler.tiling.gemm import GemmSchedule
+from sardonyx.compiler.tiling.gemm_schedule import GemmSchedule
 from sardonyx.compiler.tiling.matrix_convolution import MatrixConvolution
 from sardonyx.core.ir.graph import Value
 

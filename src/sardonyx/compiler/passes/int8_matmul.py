@@ -24,7 +24,8 @@ from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.integer_dot import overflowing
 from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.tiling.gemm import GemmProblem, choose_gemm
+from sardonyx.compiler.tiling.gemm import choose_gemm
+from sardonyx.compiler.tiling.gemm_schedule import GemmProblem
 from sardonyx.compiler.tiling.int8_forms import Form, forms
 from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t

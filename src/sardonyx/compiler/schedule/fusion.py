@@ -36,7 +36,8 @@ from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.compiler.tiling.convolution import ConvolutionSchedule
-from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, choose_gemm, gated_columns
+from sardonyx.compiler.tiling.gemm import choose_gemm
+from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule, gated_columns
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
 from sardonyx.errors import UnsupportedError

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.choice import Candidate, Choice, apply_override, require, take_fields
-from sardonyx.compiler.tiling.gemm import Tile, default_tile
+from sardonyx.compiler.tiling.gemm_schedule import Tile, default_tile
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import FLOAT
 

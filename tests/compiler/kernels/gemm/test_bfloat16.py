@@ -9,7 +9,8 @@ from tests.compiler.elementwise import TARGETS
 
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED, host
-from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, bfloat16_width, choose_gemm
+from sardonyx.compiler.tiling.gemm import bfloat16_width, choose_gemm
+from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.eval.tensor import Tensor, constant
 from sardonyx.core.eval.trace import trace

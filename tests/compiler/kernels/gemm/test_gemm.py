@@ -18,7 +18,8 @@ from sardonyx.compiler.kernels.gemm.operands import b_layout
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.compiler.tiling import costs
-from sardonyx.compiler.tiling.gemm import GemmProblem, GemmSchedule, accumulator, choose_gemm, default_tile
+from sardonyx.compiler.tiling.gemm import choose_gemm
+from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule, accumulator, default_tile
 from sardonyx.core.dim import Dim, Size, evaluate
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import (  # fmt: skip

@@ -12,7 +12,7 @@ from tests.core.programs import computed
 
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED, host
-from sardonyx.compiler.tiling.gemm import GemmSchedule
+from sardonyx.compiler.tiling.gemm_schedule import GemmSchedule
 from sardonyx.core.eval.tensor import constant
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t

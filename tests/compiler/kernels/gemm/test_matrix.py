@@ -10,7 +10,8 @@ from tests.core.programs import computed
 
 from sardonyx.compiler.program import Program
 from sardonyx.compiler.target.description import NAMED, host
-from sardonyx.compiler.tiling.gemm import GemmProblem, choose_gemm
+from sardonyx.compiler.tiling.gemm import choose_gemm
+from sardonyx.compiler.tiling.gemm_schedule import GemmProblem
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.tensor import constant

@@ -22,7 +22,7 @@ from sardonyx.compiler.kernels.gemm.operands import Matrix
 from sardonyx.compiler.kernels.gemm.packing import fill
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.target.description import Target
-from sardonyx.compiler.tiling.gemm import Tile, default_tile
+from sardonyx.compiler.tiling.gemm_schedule import Tile, default_tile
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 

@@ -25,7 +25,7 @@ from sardonyx.compiler.kernels.gemm.operands import LowBitPanels, Matrix, Operan
 from sardonyx.compiler.kernels.gemm.packing import fill, pack
 from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.tiling import costs
-from sardonyx.compiler.tiling.gemm import GemmSchedule
+from sardonyx.compiler.tiling.gemm_schedule import GemmSchedule
 from sardonyx.compiler.tiling.low_bits import FEW_ROWS, MOST_ROWS, ROW_COUNTS
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import FLOAT, DType, numpy_dtype

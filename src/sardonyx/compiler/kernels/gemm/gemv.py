@@ -13,7 +13,7 @@ from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.gemm.microkernel import multiply_add, read
 from sardonyx.compiler.kernels.gemm.operands import LowBitPanels, Matrix, Packed, Product
 from sardonyx.compiler.llvm.ir_builder import Emitter
-from sardonyx.compiler.tiling.gemm import DOT_ROWS, Tile
+from sardonyx.compiler.tiling.gemm_schedule import DOT_ROWS, Tile
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import DType, is_float
 

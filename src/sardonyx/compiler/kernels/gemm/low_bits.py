@@ -28,7 +28,7 @@ from sardonyx.compiler.kernels.gemm.operands import LowBitPanels, Matrix
 from sardonyx.compiler.llvm.ir_builder import Emitter, Variable, float_literal, splat, vector
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling import costs
-from sardonyx.compiler.tiling.gemm import Tile
+from sardonyx.compiler.tiling.gemm_schedule import Tile
 from sardonyx.compiler.tiling.low_bits import looks_up
 from sardonyx.core.ir.types import FLOAT
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sardonyx.compiler.codegen.kernel_builder import Gated, Index, Kernel
 from sardonyx.compiler.kernels.gemm.operands import Product
 from sardonyx.compiler.kernels.matrix_tiles import COLUMNS, DEPTH, ROWS, WORDS, MatrixUnit
-from sardonyx.compiler.tiling.gemm import GemmSchedule
+from sardonyx.compiler.tiling.gemm_schedule import GemmSchedule
 from sardonyx.core.dim import Size, ceil_div
 from sardonyx.core.ir.types import is_float
 

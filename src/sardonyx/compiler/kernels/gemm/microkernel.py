@@ -14,7 +14,7 @@ from sardonyx.compiler.codegen.elementwise import emit
 from sardonyx.compiler.codegen.integer_dot import bfloat16_dot_add, dot_add
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.llvm.ir_builder import Emitter
-from sardonyx.compiler.tiling.gemm import Tile
+from sardonyx.compiler.tiling.gemm_schedule import Tile
 from sardonyx.core.ir.types import DType, is_float
 
 

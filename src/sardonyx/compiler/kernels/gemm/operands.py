@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sardonyx.compiler.analysis.low_bit_weights import LowBits
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Gated, Index
 from sardonyx.compiler.llvm.ir_builder import Emitter
-from sardonyx.compiler.tiling.gemm import Layout, accumulator
+from sardonyx.compiler.tiling.gemm_schedule import Layout, accumulator
 from sardonyx.core.dim import Size
 from sardonyx.core.ir.types import FLOAT, DType
 

@@ -9,7 +9,7 @@ from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.gemm.microkernel import read
 from sardonyx.compiler.kernels.gemm.operands import Matrix
 from sardonyx.compiler.llvm.ir_builder import Emitter
-from sardonyx.compiler.tiling.gemm import PackedLayout, Tile
+from sardonyx.compiler.tiling.gemm_schedule import PackedLayout, Tile
 
 
 def pack(array: np.ndarray, layout: PackedLayout) -> np.ndarray:
@@ -20,7 +20,7 @@ def pack(array: np.ndarray, layout: PackedLayout) -> np.ndarray:
 
     Args:
         array: The matrix, or a batch of matrices.
-        layout: The order of packed weights, :attr:`~sardonyx.compiler.tiling.gemm.GemmSchedule.packed_layout`.
+        layout: The order of packed weights, :attr:`~sardonyx.compiler.tiling.gemm_schedule.GemmSchedule.packed_layout`.
     """
     if layout.gates > 1:
         array = _interleave_gates(array, layout)
