@@ -25,6 +25,8 @@ MOVEMENTS: dict[str, Callable[[L.Tensor], L.Tensor]] = {
     "slice": lambda x: L.slice_(x, 2, 1, 4),
     "concat": lambda x: L.concat([x, L.slice_(x, 1, 0, 2)], 1),
     "maxima": lambda x: L.reduce_window("max", x, [3, 3], strides=[2, 2], padding=[(1, 1)] * 2),
+    "repeat": lambda x: L.repeat(L.repeat(x, 2, 2), 3, 3),
+    "pick": lambda x: L.take(x, constant(np.array([0, 0, 1, 2, 2, 4, 4])), 2),
     "minima": lambda x: L.reduce_window("min", x, [2, 2], strides=[1, 1], padding=[(0, 0)] * 2),
 }
 
@@ -52,7 +54,7 @@ def test_moved_codes_are_those_of_moved_floats(
     codes = np.random.default_rng(seed).integers(low, high + 1, (2, 4, 5, 7)).astype(t.numpy_dtype(dtype))
     np.testing.assert_array_equal(computed(moved, [codes])[0], computed(function, [codes])[0])
     floats = {value.op for value in moved.values if value.type.dtype == t.FLOAT}  # type: ignore[union-attr]
-    assert not floats & {"pad", "slice", "concat", "reduce_window"}
+    assert not floats & {"pad", "slice", "concat", "reduce_window", "gather"}
     if same:
         assert "round" not in floats
 

@@ -182,6 +182,26 @@ def test_products_of_dequantized_values_are_exact_but_for_three_roundings(window
     np.testing.assert_allclose(reference.astype(np.float64), exact, rtol=0, atol=depth * depth * terms * 2.0**-24)
 
 
+@pytest.mark.parametrize("window", [0, 1], ids=["product", "convolution"])
+@pytest.mark.parametrize(("of_weights", "of_image"), [(np.inf, 0.1), (0.1, np.inf), (3e38, 0.1), (1e30, 1e30)])
+def test_infinite_scales_give_the_infinities_of_the_reference(window: int, of_weights: float, of_image: float) -> None:
+    rng = np.random.default_rng(3)
+    shape = (4, 8, 1, 1) if window else (8, 4)
+    weights = rng.integers(-3, 4, shape).astype(np.int8)
+    weights.reshape(-1)[::5] = 0
+    scales = np.array([0.1, of_weights, 0.2, 0.3], np.float32).reshape(-1, *[1] * (len(shape) - 1) if window else ())
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        real = L.cast(x, t.FLOAT) * constant(np.float32(of_image), t.FLOAT)
+        w = L.cast(constant(weights, t.INT8), t.FLOAT) * constant(scales, t.FLOAT)
+        return [L.convolve(real, w, strides=[1, 1], padding=[(0, 0)] * 2) if window else L.matmul(real, w)]
+
+    function = trace("f", body, [TensorType(t.UINT8, (1, 8, 3, 3) if window else (5, 8))])
+    x = rng.integers(0, 3, (1, 8, 3, 3) if window else (5, 8)).astype(np.uint8)
+    x[..., :1] = 0
+    np.testing.assert_allclose(Program.compile(function).run([x])[0], computed(function, [x])[0], rtol=1e-5, atol=1e-6)
+
+
 def test_scales_along_the_sum_stay_where_they_are() -> None:
     rng = np.random.default_rng(2)
     weights, scales = codes(rng, t.INT8, (8, 5)), rng.uniform(0.01, 0.1, (8, 1)).astype(np.float32)

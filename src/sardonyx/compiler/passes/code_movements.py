@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.compiler.analysis.constant_values import is_closed
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.requantize import Codes, quantization
 from sardonyx.compiler.passes.affine_codes import affine_source
@@ -40,6 +41,13 @@ def moved_codes(m: Match, x: Tensor, **params: Any) -> Value | None:
     """A part of dequantized values is the dequantized part of the codes."""
     source = _dequantized(x)
     return None if source is None else _dequantize(source, apply(m.op, source.codes, **params))
+
+
+@CODE_MOVEMENTS.rule("gather")
+def picked_codes(m: Match, x: Tensor, indices: Tensor, **params: Any) -> Value | None:
+    """Picked dequantized values, as those of a resized image, are dequantized picked codes."""
+    source = None if is_closed(x) else _dequantized(x)
+    return None if source is None else _dequantize(source, apply("gather", source.codes, indices, **params))
 
 
 @CODE_MOVEMENTS.rule("pad")
@@ -78,6 +86,28 @@ def same_codes(m: Match, x: Tensor, *, dtype: t.DType, **params: Any) -> Value |
     """Codes that are dequantized and quantized again with the same scale and zero point are unchanged."""
     goal = quantization(x, dtype)
     return None if goal is None else _unchanged(goal)
+
+
+@CODE_MOVEMENTS.rule("convert")
+def repeated_codes(m: Match, x: Tensor, *, dtype: t.DType, **params: Any) -> Value | None:
+    """Repeated dequantized values, as those of a resized image, have repeated codes, if the scale is the same."""
+    goal = quantization(x, dtype)
+    if goal is None or goal.source.op not in ("mul", "div"):
+        return None
+    inner, factor = goal.source.operands
+    number, movements = _number(factor), []
+    while inner.op in ("broadcast", "reshape", "permute", "stop_gradient") and not is_closed(inner):
+        movements.append(inner)
+        inner = inner.operands[0]
+    if number is None or all(movement.op != "broadcast" for movement in movements):
+        return None
+    units = apply(goal.source.op, inner, _repeated(number, shape_of(inner)))
+    codes = _unchanged(replace(goal, source=units))
+    if codes is None:
+        return None
+    for movement in reversed(movements):
+        codes = codes if movement.op == "stop_gradient" else apply(movement.op, codes, **movement.params)
+    return codes
 
 
 @CODE_MOVEMENTS.rule("convert")

@@ -164,6 +164,21 @@ def _constant_weights(value: Value, summed: tuple[int, ...]) -> _Weights | None:
     return _Weights(integers, scale) if np.array_equal(integers, numbers) else None
 
 
+def _stays_finite(source: Quantized, weights: _Weights, depth: int) -> bool:
+    """Return True unless known scales permit an operand, a weight or a sum that is infinite or NaN.
+
+    Sums of codes are finite: times an infinite scale, they are not the reference's sums of infinities.
+    """
+    known = None if source.scale is None or not source.scale.is_constant else source.scale.known
+    bound, limit = float(depth), float(np.finfo(np.float32).max)
+    for scale in (known, weights.scale):
+        largest = 1.0 if scale is None else float(np.abs(scale).max(initial=0)) * _WIDEST
+        bound *= largest
+        if not largest <= limit:
+            return False
+    return bound <= limit
+
+
 _CORRECTED_CONVOLUTION, _CORRECTED_MATMUL = 1 / 4, 1 / 8
 """Largest share of weight vectors with an overflow correction; with more, 16-bit products are as fast."""
 
@@ -240,6 +255,8 @@ def multiply_codes(params: Mapping[str, Any], x: Value, y: Value, target: Target
     depth = math.prod(int(size) for size in sizes)
     weights = None if params["batch"] else _constant_weights(y, right)
     form = None
+    if weights is not None and not _stays_finite(source, weights, depth):
+        return None
     if weights is not None:
         numbers = weights.numbers
         columns = [axis for axis in range(numbers.ndim) if axis not in right]
@@ -306,6 +323,8 @@ def image_operands(
     source, params = _without_pad(source, params)
     groups, filters, channels, *_ = constant_weights.numbers.shape
     depth = math.prod(constant_weights.numbers.shape[2:])
+    if not _stays_finite(source, constant_weights, depth):
+        return None
     corrected = _CORRECTED_CONVOLUTION if groups == 1 and set(params["base_dilation"]) == {1} else 0.0
     terms = constant_weights.numbers.reshape(groups * filters, channels, -1).swapaxes(1, 2)
     form = _choose_form(terms, params["dtype"], groups, corrected, target)
