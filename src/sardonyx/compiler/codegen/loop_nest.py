@@ -71,6 +71,14 @@ def masked(reader: Reader, mask: str | None) -> Iterator[None]:
     reader.mask = around
 
 
+def channel_mask(reader: Reader, channels: Size, first: str | int) -> str | None:
+    """Return the mask of the channels of a block that exist; None if all blocks are full."""
+    block, e = reader.lanes, reader.kernel.emitter
+    if isinstance(channels, int) and channels % block == 0:
+        return None
+    return e.lanes_below(e.least(e.sub(reader.kernel.size(channels), first), block), block)
+
+
 def over_vectors(
     reader: Reader, start: str | int, end: str | int, known: Size | None, body: Callable[[Index], None],
     again: bool = False,
@@ -259,12 +267,17 @@ def merge_row_axes(rows: Rows, together: Callable[[int, int], bool], channels: i
     Args:
         rows: The common shape and axes of the reductions.
         together: Returns True if all operands index two neighbouring axes of the shape alike.
-        channels: Channels of a block if lanes are channels of a blocked image; else 0.
+        channels: Channels of a block if lanes are channels of a blocked image, which may be reduced; else 0.
     """
     outer_axes = [axis for axis in range(len(rows.shape)) if axis not in rows.axes]
     inner = nest_axes(rows.shape, rows.axes, together)
     if not channels:
         return nest_axes(rows.shape, outer_axes, together), inner
+    if 1 in rows.axes:
+        blocks = Axis((1,), ceil_div(rows.shape[1], channels), channels)
+        spatial = nest_axes(rows.shape, [axis for axis in rows.axes if axis > 1], together)
+        batch = nest_axes(rows.shape, [axis for axis in rows.axes if axis < 1], together)
+        return nest_axes(rows.shape, outer_axes, together), [*batch, blocks, *spatial]
     outer = [
         Axis((1,), ceil_div(rows.shape[1], channels), channels) if axis == 1 else Axis((axis,), rows.shape[axis])
         for axis in outer_axes
@@ -282,7 +295,7 @@ class RowNest:
         rows: The common shape and axes of the reductions.
         outer: The loops over the rows.
         inner: The loops over the elements of a row.
-        lane_is_reduced: True if lanes are elements of a row.
+        lane_is_reduced: True if lanes are elements of a row: along its last axis, or channels of a blocked image.
         lane_is_kept: True if lanes are adjacent rows.
         chains: Vectors of independent partial results of a reduction.
         additions: Steps after which partial results are added to the total.
@@ -342,10 +355,19 @@ class RowNest:
     ) -> None:
         if depth == len(self.inner):
             body(position, 0)
+            if gather is not None:
+                gather()
             return
         axis = self.inner[depth]
         e = self.reader.kernel.emitter
         size = self.reader.kernel.size(axis.size)
+        if axis.block:
+            with e.loop(0, size) as i, masked(self.reader, None):
+                here = list(position)
+                _step(i, axis, here, self.reader)
+                with masked(self.reader, channel_mask(self.reader, self.rows.shape[1], here[1].base)):
+                    self._inner(here, depth + 1, body, gather)
+            return
 
         def at(index: Index, slot: int) -> None:
             here = list(position)
@@ -359,7 +381,8 @@ class RowNest:
             with e.loop(0, size) as i, self.reader.inside():
                 at(Index(i), 0)
             return
-        lanes = self.reader.lanes if self.lane_is_reduced else 1
+        in_blocks = any(loop.block for loop in self.inner)
+        lanes = self.reader.lanes if self.lane_is_reduced and not in_blocks else 1
         if gather is None:
             self._steps(0, size, axis.size, lanes, 1, at)
             return

@@ -11,7 +11,7 @@ from sardonyx.compiler.analysis.strided_views import Memory, shape_of
 from sardonyx.compiler.codegen.channel_blocks import channel_items, reads_rows
 from sardonyx.compiler.codegen.element_reader import Position, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
-from sardonyx.compiler.codegen.loop_nest import Axis, masked, nest_axes, put, stored, work_items
+from sardonyx.compiler.codegen.loop_nest import Axis, channel_mask, masked, nest_axes, put, stored, work_items
 from sardonyx.compiler.codegen.tiled_transpose import block_items, blocks_of
 from sardonyx.compiler.lower.code_tables import is_dense_table, lower_table
 from sardonyx.compiler.lower.context import FunctionContext, KernelWriter
@@ -136,14 +136,11 @@ def _load_row_indices(reader: Reader, loops: Sequence[Axis], body: Body, positio
 
 def mask_channels(w: KernelWriter, channels: Size, body: Body) -> Body:
     """Return the body for a block of channels, with lanes after the last channel masked."""
-    block = w.reader.lanes
-    if isinstance(channels, int) and channels % block == 0:
+    if isinstance(channels, int) and channels % w.reader.lanes == 0:
         return body
 
     def masked_body(position: list[Index]) -> None:
-        e = w.kernel.emitter
-        remaining = e.sub(w.kernel.size(channels), position[1].base)
-        with masked(w.reader, e.lanes_below(e.least(remaining, block), block)):
+        with masked(w.reader, channel_mask(w.reader, channels, position[1].base)):
             body(position)
 
     return masked_body

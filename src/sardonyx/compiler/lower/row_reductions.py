@@ -14,7 +14,7 @@ from sardonyx.compiler.lower.launch import Launch
 from sardonyx.compiler.lower.maps import mask_channels
 from sardonyx.compiler.lower.row_passes import RowPasses, shared_values
 from sardonyx.compiler.schedule.groups import Group, operations
-from sardonyx.compiler.schedule.layout_assignment import row_channels
+from sardonyx.compiler.schedule.layout_assignment import reduced_channels, row_channels
 from sardonyx.compiler.tiling.rows import RowProblem, choose_rows
 from sardonyx.core.ir.graph import Value
 
@@ -29,6 +29,8 @@ def lower_rows(context: FunctionContext, group: Group) -> Launch:
     order = context.grouping.order
     reductions = [value for value in order if value in group.members and value.op == "reduce"]
     channels = row_channels(group, context.blocks)
+    reduced = 0 if _gives_indices(reductions) else reduced_channels(group, context.blocks)
+    channels = channels or reduced
     w = KernelWriter(context, group)
     reader, root = w.reader, group.root
     memory = w.located(root)
@@ -59,7 +61,7 @@ def lower_rows(context: FunctionContext, group: Group) -> Launch:
     schedule = choice.schedule
     reader.lanes = schedule.lanes
     nest = RowNest(
-        reader, rows, outer, inner, lane_is_reduced=schedule.lane_axis == "row",
+        reader, rows, outer, inner, lane_is_reduced=schedule.lane_axis == "row" or reduced > 0,
         lane_is_kept=schedule.lane_axis == "rows", chains=schedule.chains, additions=schedule.additions,
         chunk=schedule.item_elements,
     )  # fmt: skip
@@ -75,8 +77,12 @@ def lower_rows(context: FunctionContext, group: Group) -> Launch:
             passes.begin(len(levels), position)
             nest.elements(position, lambda here: stored(reader, root, memory, tuple(here)))
         else:
-            at = reader.reshaped(nest.result_position(position), rows.result_shape, shape_of(root))
-            stored(reader, root, memory, at)
+            here = nest.result_position(position)
+            at = {value: reader.reshaped(here, rows.result_shape, shape_of(value)) for value in group.roots}
+            # All elements are read before one is written: a result may be in the memory of an operand.
+            elements = {value: reader.element(value, there) for value, there in at.items()}
+            for value, element in elements.items():
+                reader.store(w.located(value), at[value], element)
 
     body = mask_channels(w, rows.shape[1], row) if channels and 1 not in rows.axes else row
     return w.launch(nest.items(body), "rows")
@@ -87,7 +93,11 @@ def _has_contiguous_rows(context: FunctionContext, group: Group, reductions: Seq
     read = {operand for member in group.members for operand in (member, *member.operands)}
     if any(value.op in _REORDERING or value in context.blocks for value in read):
         return False
-    return not any(value.params["kind"] in EXTREMA for value in reductions)
+    return not _gives_indices(reductions)
+
+
+def _gives_indices(reductions: Sequence[Value]) -> bool:
+    return any(value.params["kind"] in EXTREMA for value in reductions)
 
 
 def _levels(order: Sequence[Value], reductions: Sequence[Value]) -> list[list[Value]]:

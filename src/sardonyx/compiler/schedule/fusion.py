@@ -106,6 +106,9 @@ class Grouping:
         self._match_patterns()
         for value in reversed(self.order):
             self._assign(value)
+        for group in {*self._by_value.values()}:
+            if all(member.op != "reduce" for member in group.members):
+                group.rows = None  # Values of rows joined, their reductions did not.
         self.groups, self.computed = sort_groups(self.order, self._by_value, function.level)
 
     def choose_convolution(self, match: Convolution) -> Choice[ConvolutionSchedule]:
@@ -364,7 +367,7 @@ class Grouping:
             if reason is None:
                 self._join(value, only)
                 return
-        elif (shared := self._map_with(value, consumers)) is not None:
+        elif (shared := self._map_with(value, consumers) or self._rows_with(value, consumers)) is not None:
             self._join(value, shared)
             shared.others = (value, *shared.others)
             return
@@ -401,6 +404,27 @@ class Grouping:
                 return None
         elif self.convolutions and len(shape_of(value)) > 2:
             return None  # The value may be an image in blocked layout, which the kernel's other values are not.
+        last = max(self._position[member] for member in group.members)
+        others = [root for one in groups if one is not group for root in one.roots]
+        return group if all(self._position[root] > last for root in others) else None
+
+    def _rows_with(self, value: Value, consumers: Sequence[Group | str]) -> Group | None:
+        """Return the group that reduces the same rows to its root and can write a value of each row too, or None.
+
+        The scale and zero point of a dynamic quantization are such values: one kernel reads the tensor once. Other
+        readers must follow the kernel.
+        """
+        rows = self._rows_of.get(value)
+        if rows is None or not has_same_count(shape_of(value), rows.result_shape):
+            return None
+        groups = [consumer for consumer in consumers if isinstance(consumer, Group)]
+        if len(groups) < len(consumers):
+            return None
+        group = min(groups, key=lambda one: self._position[one.root])
+        if self._rows_of.get(group.root) != rows or group.rows not in (None, rows) or group.anchor is not None:
+            return None
+        if group.root.op in REGIONS or not has_same_count(shape_of(group.root), rows.result_shape):
+            return None
         last = max(self._position[member] for member in group.members)
         others = [root for one in groups if one is not group for root in one.roots]
         return group if all(self._position[root] > last for root in others) else None
@@ -480,7 +504,7 @@ class Grouping:
                 return "the reader has another shape"
             return None
         rows = self._rows_of.get(value)
-        if rows is not None and group.others:
+        if rows is not None and group.others and group.rows is None:
             return "several results are computed in the order of memory"
         if rows is not None and (value.op == "reduce" or not has_same_count(shape_of(value), domain)):
             if group.anchor is not None:

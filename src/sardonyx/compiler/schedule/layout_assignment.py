@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
+from sardonyx.compiler.analysis.patterns import skip_broadcasts
 from sardonyx.compiler.analysis.primitive_traits import WHOLE, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import MOVEMENTS, factor_groups, shape_of
 from sardonyx.compiler.schedule.fusion import Grouping
@@ -180,6 +182,23 @@ def row_channels(group: Group, blocks: Mapping[Value, int]) -> int:
         return blocks[group.root]
     images = {_whole_image(operand) for member in group.members for operand in member.operands} - {*group.members}
     sizes = {blocks[image] for image in images if image in blocks and _has_positions(image, rows.shape)}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def reduced_channels(group: Group, blocks: Mapping[Value, int]) -> int:
+    """Return the channels of a block if channels and positions of blocked images are reduced to one number, else 0.
+
+    Lanes are then channels, and images are read in the order of memory.
+    """
+    rows = group.rows
+    assert rows is not None
+    if 1 not in rows.axes or shape_of(group.root) == rows.shape or len(rows.shape) < 3:
+        return 0
+    if any(size != 1 for axis, size in enumerate(rows.shape[2:], 2) if axis not in rows.axes):
+        return 0
+    read = {operand for member in group.members for operand in member.operands} - {*group.members}
+    images = {image for image in read if math.prod(shape_of(skip_broadcasts(image))) != 1}
+    sizes = {blocks.get(image, 0) if shape_of(image) == rows.shape else 0 for image in images}
     return sizes.pop() if len(sizes) == 1 else 0
 
 

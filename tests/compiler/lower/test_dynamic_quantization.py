@@ -1,0 +1,79 @@
+"""Dynamic quantizations of images between integer convolutions equal the interpreter's, and read an image twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.compiler.executor.unused_memory import poison
+from tests.core.programs import computed
+
+from sardonyx.compiler.executor.arena import BLOCKS
+from sardonyx.compiler.program import Program
+from sardonyx.core import language as L
+from sardonyx.core.dim import Dim
+from sardonyx.core.eval.tensor import constant
+from sardonyx.core.eval.trace import trace
+from sardonyx.core.ir import types as t
+from sardonyx.core.ir.types import TensorType
+from sardonyx.ops.definitions.quantization import dynamic_quantize_linear
+
+N, H, W = map(Dim.symbol, "NHW")
+
+
+def layer(x: L.Tensor, filters: int, groups: int = 1) -> L.Tensor:
+    """Return a convolution of a dynamically quantized image, as floats."""
+    rng = np.random.default_rng(filters)
+    channels = x.shape[1]
+    assert isinstance(channels, int)
+    weights = rng.integers(-127, 128, (filters, channels // groups, 3, 3)).astype(np.int8)
+    codes, scale, zero = dynamic_quantize_linear(x)
+    units = L.cast(codes, t.INT32) - L.cast(zero, t.INT32)
+    padded = L.convolve(
+        units, L.cast(constant(weights), t.INT32), strides=[1, 1], padding=[(1, 1), (1, 1)], groups=groups
+    )
+    return L.cast(padded, t.FLOAT) * (scale * np.float32(1 / 1024)) + np.float32(0.25)
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(16, 1), (20, 1), (20, 20), (3, 1)])
+def test_images_are_quantized_by_their_range(channels: int, groups: int) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        image = L.clip(layer(x, channels), -2, 6)
+        return [layer(image, channels, groups)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, 8, H, W))])
+    program = Program.compile(function)
+    rng = np.random.default_rng(1)
+    for sizes in ((1, 9, 11), (2, 4, 40), (1, 1, 1)):
+        for shift in (-2.0, 0.0, 2.0):
+            x = (rng.standard_normal((sizes[0], 8, *sizes[1:])) + shift).astype(np.float32)
+            poison(BLOCKS)
+            (actual,) = program.run([x])
+            np.testing.assert_array_equal(actual, computed(function, [x])[0])
+
+
+@pytest.mark.parametrize("kind", ["min", "max", "add"])
+@pytest.mark.parametrize("channels", [16, 20])
+def test_a_whole_image_is_reduced_in_the_order_of_memory(kind: str, channels: int) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        image = layer(x, channels)
+        reduced = {"min": L.reduce_min, "max": L.reduce_max, "add": L.reduce_sum}[kind](image, [1, 2, 3])
+        return [reduced, layer(image, channels)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, 8, H, W))])
+    program = Program.compile(function)
+    for sizes in ((1, 9, 11), (2, 4, 40), (3, 1, 1)):
+        x = np.random.default_rng(2).standard_normal((sizes[0], 8, *sizes[1:])).astype(np.float32)
+        poison(BLOCKS)
+        actual, expected = program.run([x]), computed(function, [x])
+        np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5 if kind == "add" else 0)
+        np.testing.assert_array_equal(actual[1], expected[1])
+
+
+def test_scale_and_zero_point_are_results_of_one_kernel() -> None:
+    function = trace("f", lambda x: list(dynamic_quantize_linear(x)), [TensorType(t.FLOAT, (H, W))])
+    inner = trace("f", lambda x: [layer(x, 8)], [TensorType(t.FLOAT, (1, 8, H, W))])
+    rows = [launch for launch in Program.compile(inner).launches if launch.title == "rows"]
+    assert len(rows) == 1
+    x = np.random.default_rng(3).standard_normal((5, 37)).astype(np.float32)
+    for mine, reference in zip(Program.compile(function).run([x]), computed(function, [x]), strict=True):
+        np.testing.assert_array_equal(mine, reference)
