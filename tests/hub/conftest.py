@@ -49,6 +49,9 @@ class Hub:
                 begin = 0
                 if match := re.match(r"bytes=(\d+)-", self.headers.get("Range") or ""):
                     begin = int(match[1])
+                    if begin >= len(content):
+                        self.send_error(416)
+                        return
                     self.send_response(206)
                     self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
                 else:
@@ -63,7 +66,7 @@ class Hub:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answerer)
         self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def repository(self, files: dict[str, bytes], *, large: bool = True) -> None:

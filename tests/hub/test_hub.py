@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import http.server
 import io
 import json
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from sardonyx import Session
 from sardonyx.compat import onnx_hub
 from sardonyx.errors import DownloadError, ModelFileError, OptionError
 from sardonyx.hub import get, search, sources, stored
+from sardonyx.hub.download import Digest, download
 from tests.hub.conftest import Hub, model_files
 
 FEED = {"x": np.ones((1, 64), np.float32)}
@@ -314,6 +318,7 @@ def test_a_status_of_an_error_is_reported(status: int, hub: Hub) -> None:
         b"", b"text", b"[]", b"{}", b'{"sha": 1, "siblings": []}', b'{"sha": "main", "siblings": []}', b"[" * 100_000,
         b'{"sha": "' + b"a" * 40 + b'", "siblings": [1, {"rfilename": "net.onnx", "size": -1, "blobId": "x"}]}',
         b'{"sha": "' + b"a" * 40 + b'", "siblings": [{"rfilename": "net.onnx", "size": "9", "lfs": {"sha256": "no"}}]}',
+        b'{"sha": "' + b"a" * 40 + b'", "siblings": [{"rfilename": ["net.onnx"]}, {"rfilename": null}]}',
     ],
 )  # fmt: skip
 def test_malformed_answers_are_refused(answer: bytes, hub: Hub) -> None:
@@ -351,6 +356,108 @@ def test_a_file_that_is_not_a_model_is_refused(hub: Hub) -> None:
     hub.repository({"net.onnx": b"text"})
     with pytest.raises(ModelFileError):
         get(HF)
+
+
+@pytest.mark.parametrize("annotations", [["org.opencontainers.image.title"], "org.opencontainers.image.title", 1, None])
+def test_malformed_layers_are_refused(annotations: object, hub: Hub) -> None:
+    layer = {"digest": "sha256:" + "0" * 64, "size": 1, "annotations": annotations}
+    hub.files["/v2/net/manifests/latest"] = json.dumps({"layers": [layer]}).encode()
+    with pytest.raises(DownloadError, match="expected one model, got 0"):
+        get(f"oci:{hub.url.removeprefix('http://')}/net")
+
+
+def test_a_complete_part_of_unknown_size_is_adopted(hub: Hub, tmp_path: Path) -> None:
+    content = model_files()["net.onnx"]
+    hub.files["/net.onnx"] = content
+    part = tmp_path / "a.part"
+    part.write_bytes(content)
+    digest = Digest("sha256", hashlib.sha256(content).hexdigest())
+    assert download(f"{hub.url}/net.onnx", part, digest, None, 1 << 20) == (digest.value, len(content))
+
+
+def test_a_cut_download_of_unknown_size_resumes(hub: Hub, tmp_path: Path) -> None:
+    content = model_files()["net.onnx"]
+    hub.files["/net.onnx"], hub.cut["/net.onnx"] = content, 5000
+    digest = Digest("sha256", hashlib.sha256(content).hexdigest())
+    with pytest.raises(DownloadError, match=r"ended .* bytes early"):
+        download(f"{hub.url}/net.onnx", tmp_path / "a.part", digest, None, 1 << 20)
+    download(f"{hub.url}/net.onnx", tmp_path / "a.part", digest, None, 1 << 20)
+    assert [request[1] for request in hub.requests] == [None, "bytes=5000-"]
+
+
+def test_a_server_that_sends_byte_by_byte_is_left(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dripping(handler: http.server.BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "100000")
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                handler.wfile.write(b"x")
+                time.sleep(0.02)
+
+    monkeypatch.setattr("sardonyx.hub.download.PATIENCE", 0.1)
+    hub.hostile["/slow"] = dripping
+    with pytest.raises(DownloadError, match="bytes in"):
+        download(f"{hub.url}/slow", tmp_path / "a.part", None, None, 1 << 20)
+
+
+def renamed_data(content: bytes, location: str) -> bytes:
+    """Return a model whose weight is in another data file."""
+    model = onnx.load_model_from_string(content)
+    for entry in model.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = location
+    renamed: bytes = model.SerializeToString()
+    return renamed
+
+
+@pytest.mark.parametrize("name", ["model.json", "net.json", "a/b.bin"])
+def test_data_files_have_any_name(name: str, hub: Hub) -> None:
+    files = model_files(external=True)
+    model = renamed_data(files["net.onnx"], name)
+    hub.repository({"net.onnx": model, name: files["w.bin"]})
+    obtained = get(HF)
+    assert (obtained.path.parent / name).read_bytes() == files["w.bin"]
+    assert Session(obtained.path).run(None, {"x": np.ones((1, 64), np.float32)})[0].shape == (1, 256)
+    hub.requests.clear()
+    (obtained.path.parent / name).unlink()
+    assert (get(HF).path.parent / name).is_file(), "a missing link is made again"
+    assert not [request for request in hub.requests if "resolve" in request[0]], "without a download"
+
+
+def test_a_file_below_the_name_of_another_is_refused(hub: Hub) -> None:
+    files = model_files(external=True)
+    model = renamed_data(files["net.onnx"], "net.onnx/w.bin")
+    hub.repository({"net.onnx": model, "net.onnx/w.bin": files["w.bin"]})
+    with pytest.raises(DownloadError, match="cannot be written"):
+        get(HF)
+
+
+@pytest.mark.parametrize("location", ["https://[::1", "https://[x]/"])
+def test_malformed_addresses_are_refused(location: str, hub: Hub) -> None:
+    with pytest.raises(DownloadError):
+        get(f"{location}#sha256={'0' * 64}")
+    hub.hostile["/x.onnx"] = redirect(location)
+    with pytest.raises(DownloadError):
+        get(f"{hub.url}/x.onnx#sha256={'0' * 64}")
+
+
+def test_two_processes_lock_models_in_one_file(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repository(model_files())
+    lock, other = tmp_path / "sardonyx.lock", tmp_path / "other.onnx"
+    other.write_bytes(model_files()["net.onnx"])
+
+    def meanwhile(handler: http.server.BaseHTTPRequestHandler) -> None:
+        get(f"file:{other}", lock=lock)
+        hub.hostile.clear()
+        handler.send_error(503)
+
+    path = "/api/models/org/net/revision/main?blobs=true"
+    hub.hostile[path] = meanwhile
+    with pytest.raises(DownloadError, match="503"):
+        get(HF, lock=lock)
+    get(HF, lock=lock)
+    assert len(json.loads(lock.read_bytes())["models"]) == 2
 
 
 @pytest.mark.parametrize("name", ["ftp://x/y", "hf:net.onnx", "s3:bucket", "oci:x", NOWHERE])

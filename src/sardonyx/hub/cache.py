@@ -21,7 +21,8 @@ QUOTA = "SARDONYX_HUB_QUOTA"
 """Environment variable with the most bytes of all blobs."""
 
 _DEFAULT_QUOTA = 100 << 30
-_NOTE = "model.json"
+_NOTE_SUFFIX = ".json"
+"""Of the note about a model, beside its folder: files of a source have any name inside of the folder."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,16 @@ class Cache:
         """
         room = self.quota - self.used()
         if room <= 0:
-            raise DownloadError(
-                f"the cache holds {self.used():,} bytes, its quota is {self.quota:,}.",
-                where=str(self.folder),
-                remedy=f"Delete models there, or raise {QUOTA}.",
-            )
+            raise self.excess()
         return room
+
+    def excess(self) -> DownloadError:
+        """Return the error of a full cache."""
+        return DownloadError(
+            f"the cache holds {self.used():,} bytes, its quota is {self.quota:,}.",
+            where=str(self.folder),
+            remedy=f"Delete models there, or raise {QUOTA}.",
+        )
 
     def blob(self, sha256: str) -> Path:
         """Return the path of a blob."""
@@ -109,42 +114,52 @@ class Cache:
         part.replace(self.blob(sha256))
 
     def link_files(self, name: str, revision: str, model: str, files: dict[str, tuple[str, int]]) -> Stored:
-        """Make the folder of a model: links to blobs, and a note about the model.
+        """Make the folder of a model, which has links to blobs, and a note about the model beside the folder.
 
         Args:
             name: The name of the model.
             revision: Its revision.
             model: Name of the model file among the files.
             files: SHA-256 digest and size by file name; the blobs exist.
+
+        Raises:
+            DownloadError: A file cannot be written, e.g. because one file has the name of the folder of another.
         """
         folder = self._folder(name, revision)
-        for file, (sum, _) in files.items():
-            link = folder / file
-            link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if link.is_symlink() or link.exists():
-                link.unlink()
-            try:
-                link.symlink_to(self.blob(sum).absolute())
-            except OSError:  # Windows without the privilege.
-                shutil.copy(self.blob(sum), link)
         note = {"name": name, "revision": revision, "model": model, "files": {f: list(row) for f, row in files.items()}}
-        write_whole(folder / _NOTE, json.dumps(note).encode())
+        try:
+            for file, (sum, _) in files.items():
+                self._link(folder / file, self.blob(sum))
+            write_whole(_note_of(folder), json.dumps(note).encode())
+        except OSError as error:
+            raise DownloadError(f"cannot be written: {error.strerror}.", where=str(error.filename or folder)) from error
         return Stored(name, revision, folder / model, files)
+
+    def _link(self, link: Path, blob: Path) -> None:
+        link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        try:
+            link.symlink_to(blob.absolute())
+        except OSError:  # Windows without the privilege.
+            shutil.copy(blob, link)
 
     def find(self, name: str, revision: str) -> Stored | None:
         """Return a model of which all files are here, with their digests verified; None otherwise."""
-        stored = _read_note(self._folder(name, revision) / _NOTE)
+        folder = self._folder(name, revision)
+        stored = _read_note(_note_of(folder))
         if stored is None or (stored.name, stored.revision) != (name, revision):
             return None
-        for sum, size in stored.files.values():
+        for file, (sum, size) in stored.files.items():
             blob = self.blob(sum)
             if not blob.is_file() or blob.stat().st_size != size or _sha256(blob) != sum:
+                return None
+            if not _is_copy(folder / file, blob, sum):
                 return None
         return stored
 
     def models(self) -> list[Stored]:
         """Return all models of the cache, sorted by name."""
-        notes = (self.folder / "models").glob(f"*/{_NOTE}")
+        notes = (self.folder / "models").glob(f"*{_NOTE_SUFFIX}")
         stored = [entry for note in notes if (entry := _read_note(note)) is not None]
         return sorted(stored, key=lambda entry: (entry.name, entry.revision))
 
@@ -152,11 +167,23 @@ class Cache:
         return self.folder / "models" / hashlib.sha256(f"{name}\0{revision}".encode()).hexdigest()[:40]
 
 
+def _note_of(folder: Path) -> Path:
+    return folder.with_name(folder.name + _NOTE_SUFFIX)
+
+
+def _is_copy(path: Path, blob: Path, sha256: str) -> bool:
+    """Return True if a file of a model's folder is a blob, or a copy of one."""
+    try:
+        return path.samefile(blob) or _sha256(path) == sha256
+    except OSError:
+        return False
+
+
 def _read_note(path: Path) -> Stored | None:
     try:
         note = json.loads(path.read_bytes())
         files = {str(name): (str(sum), int(size)) for name, (sum, size) in note["files"].items()}
-        return Stored(str(note["name"]), str(note["revision"]), path.parent / note["model"], files)
+        return Stored(str(note["name"]), str(note["revision"]), path.with_suffix("") / note["model"], files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -27,9 +27,10 @@ _CHUNK = 1 << 18
 _SOCKET_SECONDS = 30.0
 _SLOWEST = 1 << 10
 """Least bytes a second, after the first minute."""
-_PATIENCE = 60.0
+PATIENCE = 60.0
 _MOST_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
+_NO_SUCH_RANGE = 416
 _PLAIN_TEXT_BYTES = 32 << 20
 _LONGEST_URL = 8192
 
@@ -123,7 +124,13 @@ def download(
     if digest is None or (size is not None and present > size):
         present = 0  # Without a digest, nothing tells whether the part is of the same file.
     if size is None or present < size or not part.exists():
-        _transfer(url, part, present, size, limit, dict(headers or {}))
+        try:
+            _transfer(url, part, present, size, limit, dict(headers or {}))
+        except DownloadError as error:
+            if error.status != _NO_SUCH_RANGE or not present:
+                raise
+            # The part is complete, or of another file: without a size, nothing else tells.
+            _transfer(url, part, 0, size, limit, dict(headers or {}))
     actual = part.stat().st_size
     if size is not None and actual != size:
         raise DownloadError(f"expected {size:,} bytes, got {actual:,}: the connection ended.", where=_shown(url))
@@ -166,11 +173,14 @@ def _transfer(url: str, part: Path, present: int, size: int | None, limit: int, 
                 except OSError as error:
                     raise DownloadError(f"cannot be written: {error.strerror}.", where=str(part)) from error
                 _require_progress(begin, total - present, url)
+        if answer.length:
+            raise DownloadError(f"the connection ended {answer.length:,} bytes early.", where=_shown(url))
 
 
 def _read(answer: http.client.HTTPResponse, url: str) -> bytes:
     try:
-        return answer.read(_CHUNK)
+        # One read of the socket: a server that sends byte by byte is seen between two bytes.
+        return answer.read1(_CHUNK)
     except http.client.IncompleteRead as error:
         return error.partial
     except (OSError, http.client.HTTPException) as error:
@@ -179,7 +189,7 @@ def _read(answer: http.client.HTTPResponse, url: str) -> bytes:
 
 def _require_progress(begin: float, count: int, url: str) -> None:
     seconds = time.monotonic() - begin
-    if seconds > _PATIENCE and count < seconds * _SLOWEST:
+    if seconds > PATIENCE and count < seconds * _SLOWEST:
         raise DownloadError(f"the server sent {count:,} bytes in {seconds:.0f} s.", where=_shown(url))
 
 
@@ -204,11 +214,10 @@ def _opened(url: str, headers: dict[str, str], partial: bool = False) -> _Answer
         if response.status not in _REDIRECTS:
             return _checked(connection, response, current.geturl(), partial)
         connection.close()
-        target = _parsed(urljoin(current.geturl(), response.getheader("Location") or ""))
+        target = _parsed(_joined(current.geturl(), response.getheader("Location") or ""))
         if origin.scheme == "https" and target.scheme != "https":
             raise DownloadError("the server redirects from https to http.", where=_shown(url))
-        if not _is_local(origin) and _is_local(target):
-            raise DownloadError("the server redirects to an address of this network.", where=_shown(url))
+        require_elsewhere(origin.geturl(), target.geturl())
         if target.netloc != current.netloc:
             headers = {name: value for name, value in headers.items() if name != "Authorization"}
         current = target
@@ -235,14 +244,31 @@ def _checked(
     raise error
 
 
-def _parsed(url: str) -> SplitResult:
-    parts = urlsplit(url) if len(url) <= _LONGEST_URL else urlsplit("")
-    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or not url.isprintable():
-        raise DownloadError("expected an https address.", where=_shown(url))
+def require_elsewhere(origin: str, target: str) -> None:
+    """Refuse an address in the network of this machine that a server elsewhere names.
+
+    Raises:
+        DownloadError: The target is such an address, or one of the addresses is malformed.
+    """
+    if not _is_local(_parsed(origin)) and _is_local(_parsed(target)):
+        raise DownloadError("the server names an address of this network.", where=_shown(origin))
+
+
+def _joined(base: str, location: str) -> str:
     try:
+        return urljoin(base, location)
+    except ValueError as error:
+        raise DownloadError("the server redirects to a malformed address.", where=_shown(base)) from error
+
+
+def _parsed(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url if len(url) <= _LONGEST_URL else "")
         _ = parts.port
     except ValueError as error:
         raise DownloadError("expected an https address.", where=_shown(url)) from error
+    if parts.scheme not in ("https", "http") or not parts.hostname or parts.username or not url.isprintable():
+        raise DownloadError("expected an https address.", where=_shown(url))
     if parts.scheme == "http" and not _is_loopback(parts.hostname):
         raise DownloadError("expected https; http is for this machine alone.", where=_shown(url))
     return parts

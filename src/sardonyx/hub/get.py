@@ -76,9 +76,13 @@ def get(
         obtained = _remote(name, cache, locked, unverified)
     if locked is not None and dict(obtained.files) != locked.files:
         raise DownloadError("the files are not those of the lock file.", where=name, remedy="Do not use them.")
-    if locked_file is not None and locked is None:
-        locked_file.models[name] = LockedModel(obtained.revision, dict(obtained.files))
-        locked_file.write()
+    if lock is not None and locked is None:
+        # Another process may have written to the file during the download.
+        current = Lock.read(lock)
+        added = LockedModel(obtained.revision, dict(obtained.files))
+        if current.models.setdefault(name, added) != added:
+            raise DownloadError("another process locks other files of the model.", where=name, remedy="Try again.")
+        current.write()
     return obtained
 
 
@@ -162,6 +166,10 @@ def _fetched(remote: RemoteFile, resolved: Resolved, cache: Cache, expected: tup
             raise DownloadError(
                 f"expected the locked digest {expected[0]}, got {sum}.", where=remote.url.split("?")[0][:200]
             )
+        if cache.used() > cache.quota:  # Other processes download at the same time.
+            error = cache.excess()
+            part.unlink()
+            raise error
         cache.adopt(part, sum)
     return sum, count
 

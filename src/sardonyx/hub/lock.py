@@ -6,7 +6,6 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sardonyx.base.artifact_store import write_whole
 from sardonyx.errors import DownloadError
@@ -83,8 +82,3 @@ class Lock:
             write_whole(self.path, (json.dumps({"version": 1, "models": models}, indent=2) + "\n").encode())
         except OSError as error:
             raise DownloadError(f"cannot be written: {error.strerror}.", where=str(self.path)) from error
-
-
-def _locked(row: Any) -> LockedModel:
-    files = {str(file): (str(sum), int(size)) for file, (sum, size) in row["files"].items()}
-    return LockedModel(str(row["revision"]), files)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from sardonyx.errors import DownloadError, OptionError
-from sardonyx.hub.download import Digest, read_bytes, read_json
+from sardonyx.hub.download import Digest, read_bytes, read_json, require_elsewhere
 
 HF_ENDPOINT = "HF_ENDPOINT"
 ONNX_COMMIT = "b1eeaa1ac722dcc1cd1a8284bde34393dab61c3d"
@@ -171,7 +171,8 @@ def _hugging_face(rest: str, revision: str | None) -> Resolved:
         raise DownloadError("the answer names no commit and files.", where=f"hf:{repository}")
     if revision is not None and commit != revision:
         raise DownloadError(f"expected the commit {revision}, got {commit}.", where=f"hf:{repository}")
-    rows = {row["rfilename"]: row for row in siblings[:_MAX_FILES] if isinstance(row, dict) and "rfilename" in row}
+    named_rows = [row for row in siblings[:_MAX_FILES] if isinstance(row, dict)]
+    rows = {row["rfilename"]: row for row in named_rows if isinstance(row.get("rfilename"), str)}
 
     def find(name: str) -> RemoteFile:
         row = rows.get(safe_name(name))
@@ -283,7 +284,8 @@ def _oci(rest: str, revision: str | None) -> Resolved:
 def _oci_layers(content: bytes, where: str) -> list[dict[str, Any]]:
     try:
         layers = json.loads(content)["layers"]
-        return [layer for layer in layers[:_MAX_FILES] if _OCI_TITLE in (layer.get("annotations") or {})]
+        named = [layer for layer in layers[:_MAX_FILES] if isinstance(layer.get("annotations"), dict)]
+        return [layer for layer in named if _OCI_TITLE in layer["annotations"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DownloadError("expected an image manifest with layers.", where=where) from error
 
@@ -294,8 +296,10 @@ def _oci_token(challenge: str, url: str, where: str) -> str:
     realm = fields.get("realm", "")
     if not challenge.startswith("Bearer ") or not realm:
         raise DownloadError("the registry requires a login.", where=where)
-    if urlsplit(realm).scheme != "https" and urlsplit(realm).hostname != urlsplit(url).hostname:
+    service = _split(realm, where)
+    if service.scheme != "https" and service.hostname != _split(url, where).hostname:
         raise DownloadError("the registry names a service without https.", where=where)
+    require_elsewhere(url, realm)
     query = "&".join(f"{name}={quote(fields[name])}" for name in ("service", "scope") if name in fields)
     answer = read_json(f"{realm}?{query}")
     token = answer.get("token") or answer.get("access_token") if isinstance(answer, dict) else None
@@ -308,7 +312,7 @@ def _oci_token(challenge: str, url: str, where: str) -> str:
 
 
 def _address(name: str) -> Resolved:
-    parts = urlsplit(name)
+    parts = _split(name, name)
     fields = dict(field.partition("=")[::2] for field in parts.fragment.split("&") if field)
     digest = Digest("sha256", fields["sha256"]) if "sha256" in fields else None
     base = parts._replace(fragment="").geturl()
@@ -322,6 +326,13 @@ def _address(name: str) -> Resolved:
         return RemoteFile(urljoin(base, quote(name)), data, None)
 
     return Resolved(fields.get("sha256", base), file, find)
+
+
+def _split(address: str, where: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError as error:
+        raise DownloadError(f"malformed address: {error}.", where=where[:200]) from error
 
 
 def _finder(files: Mapping[str, RemoteFile], where: str) -> Callable[[str], RemoteFile]:

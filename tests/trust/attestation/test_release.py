@@ -69,7 +69,7 @@ KEY = generate_key("x25519")
 def url(processor: Ed25519PrivateKey) -> Iterator[str]:
     service = ReleaseService(KEY, Policy(frozenset({GOOD}), Verifier(processor)))
     server = serve_keys(service)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
@@ -109,7 +109,7 @@ def test_the_words_of_a_verifier_reach_the_log_alone(
             raise OSError("https://user:password@collateral.internal")
 
     server = serve_keys(ReleaseService(KEY, Policy(frozenset({GOOD}), Failing())))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         client = provider(f"http://127.0.0.1:{server.server_address[1]}", Machine(processor))
