@@ -15,7 +15,7 @@ import numpy as np
 from sardonyx.base.extras import require
 from sardonyx.errors import FeedError, ModelFileError
 from sardonyx.model import load, to_proto
-from sardonyx.model.load import Loadable
+from sardonyx.model.load import Loadable, require_plain
 from sardonyx.runtime.foreign_values import numpy_type, read_rows, read_values
 from sardonyx.runtime.model_info import ValueInfo
 from sardonyx.runtime.session import Session
@@ -78,6 +78,7 @@ def save_model(
     from mlflow.models import Model
 
     loaded = load(model)
+    require_plain(loaded)
     record = Model() if mlflow_model is None else mlflow_model
     inferred = signature or signature_of(Session(loaded, compile="off"))
     mlflow.onnx.save_model(

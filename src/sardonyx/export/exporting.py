@@ -21,7 +21,7 @@ from sardonyx.errors import EvaluationError, ModelFileError, OptionError, Sardon
 from sardonyx.export.artifact import Answers, Artifact, Feeds, Options
 from sardonyx.export.targets import Target, exporter_of, target_of
 from sardonyx.model.copying import copy_model
-from sardonyx.model.load import Loadable
+from sardonyx.model.load import Loadable, require_plain
 from sardonyx.ops.inference import require_runnable
 from sardonyx.rewrite import evaluate, inference
 from sardonyx.rewrite.optimize import optimize
@@ -151,6 +151,7 @@ def convert_to(
     row = target_of(target)
     exporter = exporter_of(row)
     source = loaded(model, row, sizes or {})
+    require_plain(source)
     if inputs is not None:
         require_fit(source, inputs)
     began = time.perf_counter()

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import InvalidModelError, ModelFileError, SardonyxError, TextFormatError, UnsupportedError
 from sardonyx.model.carry import KEY, Head
-from sardonyx.model.external import Folder, MappedFile, open_file, read_reference
+from sardonyx.model.external import Folder, MappedFile, open_file, plain_text_refusal, read_reference
 from sardonyx.model.reader import Reader
 from sardonyx.model.tensors import (
     DetachedTensor,
@@ -102,6 +102,16 @@ def load(source: Loadable, *, skip_external: SkipExternal | None = None) -> ir.M
     if (decrypted := folder.decrypted) is not None:
         model.meta[DECRYPTED] = decrypted
     return model
+
+
+def require_plain(model: ir.Model, where: str = "the model") -> None:
+    """Refuse to write a Model from an encrypted file: the written file would be plain text.
+
+    Raises:
+        EncryptionError: The Model was loaded from an encrypted file.
+    """
+    if DECRYPTED in model.meta:
+        raise plain_text_refusal(where)
 
 
 def from_proto(proto: onnx.ModelProto) -> ir.Model:

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import InvalidModelError, ModelFileError, ModelTooLargeError, OptionError
-from sardonyx.model.external import plain_text_refusal, write_all
-from sardonyx.model.load import DECRYPTED
+from sardonyx.model.external import write_all
+from sardonyx.model.load import require_plain
 from sardonyx.model.tensors import MAX_PROTO_BYTES, MappedTensor, contents_of
 from sardonyx.model.wire import RAW_DATA, Payload, insert_payloads
 from sardonyx.model.writer import Placement, Writer, write_contents
@@ -112,8 +112,7 @@ def save(
         OptionError: The format is unknown, the threshold is negative, or the name of the data file has a folder.
         EncryptionError: The Model was loaded from an encrypted file.
     """
-    if DECRYPTED in model.meta:
-        raise plain_text_refusal("the model")
+    require_plain(model)
     target = Path(path)
     data = target.with_name(f"{target.name}.data") if external_file is None else target.parent / external_file
     if data.parent != target.parent or data == target:

@@ -309,3 +309,20 @@ def test_hostile_work_factors_and_counts_are_refused(model: Path, tmp_path: Path
         (tmp_path / "hostile.onnxe").write_bytes(raw + contents[head.size :])
         with add_key(Passphrase("x")), pytest.raises(EncryptionError, match=message):
             sardonyx.load(tmp_path / "hostile.onnxe")
+
+
+def test_verbs_that_join_or_convert_models_write_no_plain_text(model: Path, tmp_path: Path) -> None:
+    encrypt(model, tmp_path / "m.onnxe", to=[KEY])
+    with add_key(KEY):
+        secret = sardonyx.load(tmp_path / "m.onnxe")
+        (name,) = [value.name for value in secret.graph.inputs]
+        head = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 64] a)'
+        relu = f"{head} => (float[N, 64] {name}) {{ {name} = Relu(a) }}"
+        merged = sardonyx.merge([onnx.parser.parse_model(relu), secret])
+        for write in (
+            lambda: sardonyx.save(merged, tmp_path / "merged.onnx"),
+            lambda: sardonyx.convert_to(tmp_path / "m.onnxe", "stablehlo", verify=False),
+            lambda: sardonyx.convert_to(secret, "tflite", verify=False),
+        ):
+            with pytest.raises(EncryptionError, match="not written in plain text"):
+                write()

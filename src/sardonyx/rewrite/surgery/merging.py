@@ -52,6 +52,9 @@ def merge(models: Sequence[Loadable], links: Mapping[str, str] | None = None) ->
     result = copies[0]
     for following in copies[1:]:
         result = _join(result, following, _links(result, following, unused))
+    for model in copies[1:]:  # The mark of an encrypted file stays with its weights.
+        for entry, value in model.meta.items():
+            result.meta.setdefault(entry, value)
     if unused:
         raise OptionError(
             f"expected links from a model to the next one, got {shown(f'{a}={b}' for a, b in unused.items())}",
