@@ -16,7 +16,7 @@ import pytest
 import sardonyx
 from sardonyx import Session
 from sardonyx.distributed import Image, make_predict_fn, map_blocks, map_partitions
-from sardonyx.errors import ExecutionError, FeedError, OptionError, ShapeError
+from sardonyx.errors import ExecutionError, FeedError, OptionError, RequestError, ShapeError
 from tests.distributed.networks import layers
 
 ROWS = np.random.default_rng(0).standard_normal((40, 64), np.float32)
@@ -215,4 +215,27 @@ def test_a_ray_deployment_answers_over_http(cluster: Any) -> None:
     with urllib.request.urlopen(urllib.request.Request("http://127.0.0.1:18765/net", body), timeout=60) as reply:
         answer = json.load(reply)
     np.testing.assert_allclose(answer["outputs"]["y"], expected(ROWS[:2]), rtol=1e-4, atol=1e-5)
+    serve.shutdown()
+
+
+@pytest.mark.long
+def test_a_ray_deployment_speaks_the_open_inference_protocol(cluster: Any) -> None:
+    from ray import serve
+
+    from sardonyx.distributed.ray import server_deployment
+    from sardonyx.serve.client import Client
+
+    serve.start(http_options={"host": "127.0.0.1", "port": 18766})
+    models = {"net": layers(2).SerializeToString(), "other": layers(1).SerializeToString()}
+    client = Client("http://127.0.0.1:18766/oip")
+    for revision, config in enumerate([None, {"weights": {"net": {"w0": np.zeros((64, 64)).tolist()}}}]):
+        serve.run(server_deployment(models, user_config=config), route_prefix="/oip")
+        answer = client.infer("net", {"x": ROWS[:3]})
+        outputs = expected(ROWS[:3]) if not revision else np.zeros((3, 64))
+        np.testing.assert_allclose(answer.outputs["y"], outputs, rtol=1e-4, atol=1e-5)
+        assert answer.revision == revision, "one replica, edited while it runs"
+    assert client.get("/v2/models/net")["parameters"]["sardonyx_batching"] == "sound"
+    assert client.get("/v2/health/ready") is None
+    with pytest.raises(RequestError, match="unknown model"):
+        client.infer("none", {"x": ROWS})
     serve.shutdown()

@@ -48,7 +48,10 @@ def command(
     if not inputs:
         print_json(metadata)
         return
-    declared = {part["name"]: part["datatype"] for part in metadata["inputs"]}
+    try:
+        declared = {part["name"]: part["datatype"] for part in metadata["inputs"]}
+    except (KeyError, TypeError) as error:
+        raise RequestError("the answer of the server describes no model.", kind="internal", where=url) from error
     feeds = dict(_input(text, declared) for text in inputs)
     result = client.infer(model, feeds, outputs or (), version)
     if output is not None:
@@ -90,7 +93,7 @@ def _input(text: str, declared: dict[str, str]) -> tuple[str, Any]:
             array = np.load(value, allow_pickle=False)
         else:
             array = np.array(json.loads(value), dtype)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, EOFError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise OptionError(f"the input cannot be read: {error}", where=name) from error
     if array.dtype != dtype:
         raise RequestError(f"expected elements of type {dtype}, got {array.dtype}.", where=name)

@@ -37,6 +37,9 @@ def command(
         raise OptionError("expected a file to write", where="keygen", remedy="Give -o owner.key.")
     if kind not in ("x25519", "ed25519", "aes256", "ecdsa"):
         raise OptionError(f"expected x25519, ed25519, aes256 or ecdsa, got {kind}.", where="--kind")
+    public = output.with_name(f"{output.name}.pub")
+    if kind != "aes256" and public.exists():
+        raise OptionError("exists; a key is not overwritten.", where=str(public), remedy="Name another file.")
     if kind == "ecdsa":
         from sardonyx.trust.signing import generate_signing_key
 
@@ -46,7 +49,6 @@ def command(
     write_key(key, output)
     files = {"secret": str(output)}
     if kind != "aes256":
-        public = output.with_name(f"{output.name}.pub")
         write_key(key.public(), public)
         files |= {"public": str(public), "text": key.public().text()}
     _show(files, as_json)

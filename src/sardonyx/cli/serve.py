@@ -6,7 +6,7 @@ import contextlib
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -116,7 +116,7 @@ def command(
     with contextlib.ExitStack() as stack:
         log = None
         if access_log is not None:
-            log = AccessLogWriter(stack.enter_context(access_log.open("a", encoding="utf-8")))
+            log = AccessLogWriter(stack.enter_context(_opened(access_log)))
         options: dict[str, Any] = {
             "http": http, "grpc": grpc, "grpc_engine": grpc_engine, "limits": limits, "control": control,
             "insecure": insecure,
@@ -142,6 +142,13 @@ def command(
             announce,
             stop_with_supervisor if is_worker() else None,
         )
+
+
+def _opened(access_log: Path) -> TextIO:
+    try:
+        return access_log.open("a", encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"cannot be written: {error.strerror}.", where="--access-log") from error
 
 
 def _source(models: str, lock: Path | None) -> Path:

@@ -72,13 +72,122 @@ def deployment(model: Loadable, name: str = "model", **options: Any) -> Any:
     require("ray", "ray", "Ray Serve")
     from ray import serve
 
-    from sardonyx.model import load, to_proto
+    content = _content(model)
+    return _versioned(serve.deployment(name=name, **options)(Replica), content).bind(content)
 
-    content = model if isinstance(model, bytes) else to_proto(load(model)).SerializeToString()
-    # Ray restarts replicas whose version changed, and by default each deployment is a new version. The argument is that
-    # of Ray's own deployments of configuration files.
-    digest = hashlib.sha256(content + __version__.encode()).hexdigest()
-    return serve.deployment(name=name, **options)(Replica).options(version=digest, _internal=True).bind(content)
+
+def server_deployment(
+    models: Mapping[str, Loadable], name: str = "sardonyx", server: Mapping[str, Any] | None = None, **options: Any
+) -> Any:
+    """Return a Ray Serve deployment whose replicas answer the Open Inference Protocol, behind Ray's ingress.
+
+    Each replica is a :class:`sardonyx.serve.Server` without a port of its own: requests are merged where that is proved
+    sound, and clients of the protocol work with the address of the route. ``reconfigure`` is a live edit: a
+    ``user_config`` of ``{"weights": {model: {name: nested lists}}}`` updates weights in place.
+
+    Args:
+        models: The models by name: their bytes travel to the replicas.
+        name: The name of the deployment.
+        server: Options of :class:`sardonyx.serve.Server`, e.g. ``limits``.
+        options: Options of ``serve.deployment``, e.g. ``num_replicas``, ``user_config``.
+
+    Raises:
+        MissingDependencyError: Ray Serve, or the extra of the server, is not installed.
+
+    Example:
+        >>> serve.run(server_deployment({"net": "model.onnx"}, num_replicas=4), route_prefix="/")
+    """
+    require("ray", "ray", "Ray Serve")
+    require("httptools", "serve", "the server")
+    from ray import serve
+
+    contents = {model: _content(source) for model, source in models.items()}
+    replicas = serve.deployment(name=name, **options)(serve.ingress()(ServerReplica))
+    return _versioned(replicas, *contents.values()).bind(contents, dict(server or {}))
+
+
+def _content(model: Loadable) -> bytes:
+    from sardonyx.model import load, to_proto
+    from sardonyx.model.load import require_plain
+
+    if isinstance(model, bytes):
+        return model
+    loaded = load(model)
+    require_plain(loaded)  # Ray writes large objects to the disk.
+    return to_proto(loaded).SerializeToString()
+
+
+def _versioned(replicas: Any, *contents: bytes) -> Any:
+    """Return a deployment whose version is that of its models: another ``user_config`` restarts no replica.
+
+    Ray restarts replicas whose version changed, and by default each deployment is a new version. The argument is that
+    of Ray's own deployments of configuration files.
+    """
+    digest = hashlib.sha256(__version__.encode() + b"".join(hashlib.sha256(part).digest() for part in contents))
+    return replicas.options(version=digest.hexdigest(), _internal=True)
+
+
+class ServerReplica:
+    """One replica of a deployment of a server: its sessions, and the application that Ray's ingress calls.
+
+    Args:
+        contents: The models by name, as bytes.
+        server: Options of the server.
+    """
+
+    def __init__(self, contents: Mapping[str, bytes], server: Mapping[str, Any]) -> None:
+        from sardonyx.runtime import Session
+        from sardonyx.serve import Server
+
+        self._sessions = {name: Session(content, compile="wait") for name, content in contents.items()}
+        self._server = Server(dict(self._sessions), **server)
+
+    def __serve_build_asgi_app__(self) -> Any:
+        """Return the application of the replica; Ray calls this once."""
+        return self._server.asgi()
+
+    def reconfigure(self, config: Mapping[str, Any] | None) -> None:
+        """Apply a configuration: update weights of the running sessions.
+
+        Raises:
+            OptionError: The configuration has other entries, an unknown model, or elements that are no numbers.
+            EditError: A weight is unknown.
+            SardonyxError: A model cannot run with the weights; it is unchanged.
+        """
+        read = {}
+        for name, weights in _entries(config).items():
+            if name not in self._sessions:
+                raise OptionError(f"unknown model {name!r}.", where="user_config")
+            read[name] = _arrays(self._sessions[name], weights)
+        for name, arrays in read.items():
+            if arrays:
+                self._sessions[name].update_weights(arrays)
+
+
+def _entries(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    entries = {} if config is None else config
+    weights = (entries.get("weights") or {}) if isinstance(entries, Mapping) else None
+    if not isinstance(weights, Mapping) or set(entries) - {"weights"}:
+        raise OptionError("expected {'weights': {name: nested lists}}.", where="user_config")
+    return weights
+
+
+def _arrays(session: Any, weights: Any) -> dict[str, Any]:
+    """Return nested lists as arrays of the types of a session's weights."""
+    import numpy as np
+
+    if not isinstance(weights, Mapping):
+        raise OptionError("expected {'weights': {model: {name: nested lists}}}.", where="user_config")
+    initializers = session.model.graph.initializers
+    arrays = {}
+    for name, values in weights.items():
+        known = initializers.get(name)
+        dtype = known.dtype.numpy() if known is not None and known.dtype is not None else np.float32
+        try:
+            arrays[name] = read_values(values, np.dtype(dtype), str(name))
+        except FeedError as error:
+            raise OptionError(error.problem, where=error.where) from error
+    return arrays
 
 
 class Replica:
@@ -101,21 +210,7 @@ class Replica:
             EditError: A weight is unknown.
             SardonyxError: The model cannot run with the weights; it is unchanged.
         """
-        import numpy as np
-
-        entries = {} if config is None else config
-        weights = (entries.get("weights") or {}) if isinstance(entries, Mapping) else None
-        if not isinstance(weights, Mapping) or set(entries) - {"weights"}:
-            raise OptionError("expected {'weights': {name: nested lists}}.", where="user_config")
-        initializers = self._session.model.graph.initializers
-        arrays = {}
-        for name, values in weights.items():
-            known = initializers.get(name)
-            dtype = known.dtype.numpy() if known is not None and known.dtype is not None else np.float32
-            try:
-                arrays[name] = read_values(values, np.dtype(dtype), str(name))
-            except FeedError as error:
-                raise OptionError(error.problem, where=error.where) from error
+        arrays = _arrays(self._session, _entries(config))
         if arrays:
             self._session.update_weights(arrays)
 

@@ -77,8 +77,10 @@ def split(model: Loadable, parts: int | None = None, *, by_memory: int | None = 
     """
     if (parts is None) == (by_memory is None):
         raise OptionError("expected a number of parts, or a limit of memory.", where="split")
-    if parts is not None and not 1 <= parts <= _MOST_PARTS:
-        raise OptionError(f"expected 1 to {_MOST_PARTS} parts, got {parts}.", where="parts")
+    if parts is not None and not (isinstance(parts, int) and 1 <= parts <= _MOST_PARTS):
+        raise OptionError(f"expected 1 to {_MOST_PARTS} parts, got {parts!r}.", where="parts")
+    if by_memory is not None and not (isinstance(by_memory, int) and by_memory > 0):
+        raise OptionError(f"expected a number of bytes, got {by_memory!r}.", where="by_memory")
     whole = load_sorted(model)
     infer_shapes(whole, strict=False)
     nodes = list(whole.graph)
@@ -214,6 +216,7 @@ def _ends(origin: np.ndarray, parts: int, count: int) -> list[int]:
 
 def _parts(whole: ir.Model, nodes: Sequence[ir.Node], ends: Sequence[int]) -> tuple[ir.Model, ...]:
     results = list(whole.graph.outputs)
+    position: dict[ir.Node | None, int] = {node: index for index, node in enumerate(nodes)}
     models = []
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         own = set(nodes[start:end])
@@ -223,7 +226,7 @@ def _parts(whole: ir.Model, nodes: Sequence[ir.Node], ends: Sequence[int]) -> tu
             value
             for node in nodes[start:end]
             for value in _reads(node)
-            if (value.producer() is not None and value.producer() not in own and value.producer() in set(nodes[:start]))
+            if position.get(value.producer(), start) < start
             or (value.is_graph_input() and value.graph is whole.graph and not value.is_initializer())
         )
         models.append(extract(whole, outputs, inputs))

@@ -144,6 +144,10 @@ class Client:
             connection.request(method, self._path + path, body, dict(headers))
             response = connection.getresponse()
             data = response.read(_LARGEST_ANSWER)
+        except ValueError as error:
+            connection.close()
+            self._own.connection = None
+            return RequestError(f"the request cannot be sent: {error}", where=self._address), None
         except (OSError, http.client.HTTPException) as error:
             self._own.connection = None
             connection.close()
@@ -187,6 +191,18 @@ def _parsed(data: bytes) -> Any:
 
 
 def _result(body: bytes, head_length: str | None) -> Result:
+    """Return the answer of a server, which may be any server.
+
+    Raises:
+        RequestError: The answer is malformed.
+    """
+    try:
+        return _read_result(body, head_length)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise RequestError(f"the answer of the server is malformed: {error}.", kind="internal") from error
+
+
+def _read_result(body: bytes, head_length: str | None) -> Result:
     length = int(head_length) if head_length is not None and head_length.isdecimal() else len(body)
     head = _parsed(body[:length])
     if not isinstance(head, dict) or not isinstance(head.get("outputs"), list):
