@@ -215,7 +215,9 @@ def running(words: list[str], http: int, pause: float = 0.1) -> Iterator[Running
     """
     with tempfile.TemporaryFile() as log:
         begin = time.monotonic()
-        process = subprocess.Popen(["taskset", "-c", "0", *words], stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            ["taskset", "-c", "0", *words], stdout=log, stderr=log, env=installed(), start_new_session=True
+        )
         try:
             while True:
                 with (
@@ -233,6 +235,14 @@ def running(words: list[str], http: int, pause: float = 0.1) -> Iterator[Running
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def installed() -> dict[str, str]:
+    """Return the environment of a server: with compiled Python modules, which an installed package has."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    if "PYTHONDONTWRITEBYTECODE" in os.environ:
+        environment["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / f"sardonyx-benchmark-{os.getuid()}")
+    return environment
 
 
 def processor_seconds(group: int) -> float:
