@@ -80,7 +80,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 NEEDED = {
-    **dict.fromkeys(("encrypt", "decrypt", "keygen"), "cryptography"),
+    **dict.fromkeys(("encrypt", "decrypt", "keygen", "watermark"), "cryptography"),
     **dict.fromkeys(("sign", "verify"), "model_signing"),
     "sbom": "cyclonedx",
     "convert": "torch",
@@ -150,6 +150,7 @@ EARLIER = {
     "compare": "sardonyx fp16 model.onnx -o half.onnx",
     "encrypt": "sardonyx keygen -o owner.key",
     "sign": "sardonyx keygen -o author.pem --kind ecdsa",
+    "watermark": "sardonyx keygen -o mark.key --kind aes256",
     "verify": "sardonyx keygen -o author.pem --kind ecdsa\nsardonyx sign model.onnx --key author.pem",
     "decrypt": "sardonyx keygen -o owner.key\nsardonyx encrypt model.onnx -o model.onnxe --to owner.key.pub",
 }

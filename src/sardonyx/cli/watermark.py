@@ -10,7 +10,7 @@ import typer
 from sardonyx.cli.output import AsJson, ModelPath, OptionalOutput, console, print_json, progress, report_written
 from sardonyx.errors import OptionError
 
-EXAMPLE = "sardonyx watermark model.onnx -o marked.onnx --key mark.key"
+EXAMPLE = "sardonyx watermark digits_classifier.onnx -o marked.onnx --key mark.key"
 
 
 def command(
