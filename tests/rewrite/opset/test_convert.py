@@ -176,6 +176,13 @@ def test_decompose_removes_an_operator_at_the_same_operator_set(op_type: str) ->
     assert_same_answers(proto, model_io.to_proto(result), draw(proto))
 
 
+@pytest.mark.parametrize("op_type", ["Celu", "Gelu", "HardSwish", "Mish", "Swish", "ThresholdedRelu"])
+def test_a_scalar_stays_a_scalar(op_type: str) -> None:
+    proto = parse(f'<ir_version: 8, opset_import: ["": 24]> scalar (float x) => (float y) {{ y = {op_type} (x) }}')
+    feeds = {"x": np.array(-1.5, np.float32)}
+    assert_same_answers(proto, model_io.to_proto(decompose(model_io.from_proto(proto), {op_type})), feeds)
+
+
 def test_decompose_refuses_the_oldest_operators() -> None:
     proto = parse('<ir_version: 8, opset_import: ["" : 13]> agraph (float[2] x) => (float[2] y) { y = Exp(x) }')
     with pytest.raises(OpsetConversionError, match="Exp"):

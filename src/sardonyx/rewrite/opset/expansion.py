@@ -17,6 +17,7 @@ from sardonyx.rewrite.opset.scope import Scope, forget_new_symbols, is_read, sym
 from sardonyx.rewrite.opset.site import Site
 
 _DOMAIN = "decomposition"
+_ARITHMETIC = {"Add", "Sub", "Mul", "Div", "Pow"}
 
 
 def expand(site: Site) -> tuple[list[ir.Node], int] | None:
@@ -53,7 +54,20 @@ def _function(schema: OpSchema, site: Site) -> tuple[onnx.FunctionProto, int] | 
         content = bodies.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
     if not content:
         return None
-    return onnx.FunctionProto.FromString(content), version
+    function = onnx.FunctionProto.FromString(content)
+    if len(function.input) == len(function.output) == 1:
+        _make_factors_scalars(function)
+    return function, version
+
+
+def _make_factors_scalars(function: onnx.FunctionProto) -> None:
+    """Make constants ``[1]`` of arithmetic scalars: with them, the body of Celu answers a scalar by a vector."""
+    for node in function.node:
+        readers = {reader.op_type for reader in function.node if node.output[0] in reader.input}
+        if node.op_type == "Constant" and readers <= _ARITHMETIC:
+            for attribute in node.attribute:
+                if attribute.name == "value" and list(attribute.t.dims) == [1]:
+                    del attribute.t.dims[:]
 
 
 def _type(value: ir.Value) -> onnx.TypeProto:
