@@ -7,6 +7,7 @@ import pytest
 
 from sardonyx.compress.quantization.methods.gptq import descend, descend_groups
 from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
+from sardonyx.compress.quantization.methods.objective import Objective
 from sardonyx.errors import OptionError
 
 
@@ -22,7 +23,8 @@ def test_groups_are_rounded_as_single_matrices(outputs: int) -> None:
     for number in range(20):
         own = Grid(grid.scales[number], grid.zeros[number], -7, 7)
         nearest = own.nearest(rows[number])
-        single = descend(rows[number], hessians[number], own, nearest, sweeps=3)
+        objective = Objective(rows[number], hessians[number])
+        single = descend(objective, objective.rounded(own), sweeps=3).integers
         errors = [
             hessian_error(rows[number] - own.values(one), hessians[number]).sum()
             for one in (nearest, single, integers[number])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sardonyx.compress.quantization.methods.adaround import adaround
 from sardonyx.compress.quantization.methods.gptq import descend, gptq, refit_scales
 from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
+from sardonyx.compress.quantization.methods.objective import Objective, Rounded
 from sardonyx.compress.quantization.methods.scale_fitting import fit_half_quadratic, fit_scales
 from sardonyx.errors import OptionError
 
@@ -32,10 +33,20 @@ def grid_of(rows: np.ndarray) -> Grid:
     return fit_scales(rows, INT4, symmetric=True)
 
 
+def by_gptq(rows: np.ndarray, hessian: np.ndarray, grid: Grid, *, by_activation: bool = True) -> np.ndarray:
+    objective = Objective(rows, hessian)
+    return gptq(objective, objective.rounded(grid), by_activation=by_activation).integers
+
+
+def by_descent(rows: np.ndarray, hessian: np.ndarray, grid: Grid) -> np.ndarray:
+    objective = Objective(rows, hessian)
+    return descend(objective, objective.rounded(grid)).integers
+
+
 ROUNDINGS: dict[str, Callable[[np.ndarray, np.ndarray, Grid], np.ndarray]] = {
-    "gptq": gptq,
-    "gptq in the order of columns": lambda rows, hessian, grid: gptq(rows, hessian, grid, by_activation=False),
-    "descent": lambda rows, hessian, grid: descend(rows, hessian, grid, grid.nearest(rows)),
+    "gptq": by_gptq,
+    "gptq in the order of columns": lambda rows, hessian, grid: by_gptq(rows, hessian, grid, by_activation=False),
+    "descent": by_descent,
     "adaround": lambda rows, hessian, grid: adaround(rows, hessian, grid, steps=60),
 }
 
@@ -71,18 +82,42 @@ def test_descent_and_scales_lower_the_error_of_gptq(block: int) -> None:
     pieces = [fit_scales(weights[:, first : first + block], INT4, symmetric=True) for first in range(0, 64, block)]
     widths = [min(block, 64 - first) for first in range(0, 64, block)]
     scales = np.concatenate([np.repeat(p.scales, n, 1) for p, n in zip(pieces, widths, strict=True)], 1)
-    grid = Grid(scales, np.zeros_like(scales), *INT4)
-    integers = gptq(weights, hessian, grid)
-    errors = [hessian_error(weights - grid.values(integers), hessian).sum()]
+    objective = Objective(weights, hessian)
+    results = [gptq(objective, objective.rounded(Grid(scales, np.zeros_like(scales), *INT4)))]
     for _ in range(3):
-        integers = descend(weights, hessian, grid, integers)
-        errors.append(hessian_error(weights - grid.values(integers), hessian).sum())
-        grid = refit_scales(weights, hessian, grid, integers, block)
-        errors.append(hessian_error(weights - grid.values(integers), hessian).sum())
+        results.append(descend(objective, results[-1]))
+        results.append(refit_scales(objective, results[-1], block))
+    errors = [hessian_error(weights - result.values, hessian).sum() for result in results]
+    for result in results:
+        assert_consistent(objective, result, hessian, weights @ hessian)
     assert all(after <= before * (1 + 1e-5) for before, after in itertools.pairwise(errors))
     assert errors[-1] < 0.95 * errors[0]
     for first in range(0, 64, block):
-        assert np.ptp(grid.scales[:, first : first + block], axis=1).max() == 0
+        assert np.ptp(results[-1].grid.scales[:, first : first + block], axis=1).max() == 0
+
+
+def assert_consistent(objective: Objective, result: Rounded, hessian: np.ndarray, target: np.ndarray) -> None:
+    """Assert that the gradient that methods pass on is that of the integers and scales."""
+    gradient = target - result.values @ hessian
+    assert np.abs(result.gradient - gradient).max() < 1e-4 * np.abs(target).max()
+
+
+@pytest.mark.parametrize("rows, k", [(1, 1), (3, 16), (5, 17), (2, 33), (9, 100)])
+def test_gradients_follow_integers_of_any_sizes_and_targets(rows: int, k: int) -> None:
+    weights, hessian = layer(9, rows, k, 3 * k)
+    target = (weights + 0.1) @ hessian
+    objective = Objective(weights, hessian, target)
+    start = objective.rounded(grid_of(weights))
+    results = [start, gptq(objective, start), descend(objective, start, sweeps=1), refit_scales(objective, start, k)]
+
+    def loss(result: Rounded) -> np.ndarray:
+        values = result.values.astype(np.float64)
+        return np.asarray((values @ hessian * values - 2 * target * values).sum(1))
+
+    for result in results:
+        assert_consistent(objective, result, hessian, target)
+        assert (loss(result) <= loss(start) + 1e-4 * np.abs(loss(start))).all()
+        assert np.allclose(objective.errors(result), loss(result), rtol=1e-3, atol=1e-3 * np.abs(loss(start)).max())
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -169,4 +204,4 @@ def test_hessians_without_a_positive_trace_or_factor_leave_the_nearest_integers(
     noise = np.diag(np.where(np.arange(k) % 2, 1e-7, -2e-7))
     indefinite = np.eye(k) + 1e14 * (np.eye(k, k, 1) + np.eye(k, k, -1))
     for hessian in (noise, indefinite, np.zeros((k, k)), -np.eye(k)):
-        assert np.array_equal(gptq(weights, hessian, grid), grid.nearest(weights))
+        assert np.array_equal(by_gptq(weights, hessian, grid), grid.nearest(weights))

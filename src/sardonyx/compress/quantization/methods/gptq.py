@@ -1,18 +1,23 @@
 """Rounding by second-order information: errors of a column are compensated by the columns that follow.
 
-Source: Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers, 2023. The
-sweeps of :func:`descend` change single integers, and scales, while the error of the products decreases.
+Source: Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers, 2023; Chen
+et al., The Geometry of LLM Quantization: GPTQ as Babai's Nearest Plane Algorithm, 2025, whose form needs no inverse of
+the Hessian. The sweeps of :func:`descend` change single integers, and scales, while the error of the products
+decreases.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from sardonyx.compress.quantization.methods.grids import Grid, hessian_error, require_hessian
+from sardonyx.compress.quantization.methods.grids import Grid
+from sardonyx.compress.quantization.methods.objective import Objective, Rounded, halves, sweep
 from sardonyx.errors import OptionError
 
-_PANEL = 128
-"""Columns whose errors are compensated at once."""
+_LEAF = 16
+"""Columns that compensate each other one by one; others do by products of panels."""
 
 _DAMPING = 0.01
 """Share of the mean diagonal that is added to the diagonal."""
@@ -21,158 +26,132 @@ _MOST_DAMPINGS = 12
 """Dampings, each ten times the one before, after which a matrix has no factor."""
 
 
-def gptq(rows: np.ndarray, hessian: np.ndarray, grid: Grid, *, by_activation: bool = True) -> np.ndarray:
-    """Return the integers of weights, [rows, k] as float32; the error of each row is at most that of the nearest.
+def gptq(objective: Objective, start: Rounded, *, by_activation: bool = True) -> Rounded:
+    """Return integers whose error is, in each row, at most that of the ones to begin with.
 
     Args:
-        rows: The weights, [rows, k].
-        hessian: The sum or mean of ``x x^T`` over the inputs, [k, k].
-        grid: The scales and limits.
+        objective: The error.
+        start: Integers and their grid.
         by_activation: If True, columns with large inputs are rounded first.
-
-    Raises:
-        OptionError: The Hessian does not fit the weights, or an element is not finite.
     """
-    require_hessian(rows, hessian)
-    rows = rows.astype(np.float32, copy=False)
-    grid = grid.expanded(rows.shape)
-    nearest = grid.nearest(rows)
-    k = rows.shape[1]
+    rows, hessian = objective.rows, objective.hessian
     diagonal = np.diag(hessian)
-    if not k or not len(rows) or not np.trace(hessian) > 0:
-        return nearest
-    order = np.argsort(-diagonal, kind="stable") if by_activation else np.arange(k)
-    factor = _inverse_factor(np.asarray(hessian, np.float64)[np.ix_(order, order)])
+    if not rows.size or not np.trace(hessian) > 0:
+        return start
+    # The factor couples a column with those after it, and the last column is rounded first.
+    order = np.argsort(-diagonal, kind="stable")[::-1] if by_activation else np.arange(len(diagonal))[::-1]
+    factor = _factor(hessian.astype(np.float64)[np.ix_(order, order)])
     if factor is None:
-        return nearest
-    integers = np.empty_like(nearest)
-    integers[:, order] = _compensated(rows[:, order], factor, grid.columns(order))
-    wide = hessian.astype(np.float32, copy=False)
-    better = hessian_error(rows - grid.values(integers), wide) < hessian_error(rows - grid.values(nearest), wide)
-    return np.where(better[:, None], integers, nearest)
+        return start
+    integers = np.empty_like(start.integers)
+    integers[:, order] = _compensated(rows[:, order], factor, start.grid.columns(order))
+    return objective.best(start, objective.rounded(start.grid, integers))
 
 
-def _inverse_factor(hessian: np.ndarray) -> np.ndarray | None:
-    """Return the upper Cholesky factor of the inverse of a damped Hessian, in float32; None if no damping helps."""
-    k = len(hessian)
-    mean = float(np.trace(hessian)) / k
+def _factor(hessian: np.ndarray) -> np.ndarray | None:
+    """Return the lower Cholesky factor of a damped Hessian, in float32; None if no damping helps."""
+    mean = float(np.trace(hessian)) / len(hessian)
+    diagonal = np.diag(hessian).copy()
     for number in range(_MOST_DAMPINGS):
-        damped = hessian + _DAMPING * 10.0**number * mean * np.eye(k)
+        np.fill_diagonal(hessian, diagonal + _DAMPING * 10.0**number * mean)
         try:
-            # With reversed order, the factor of the inverse is the inverse of a factor: one triangular solve.
-            lower = np.linalg.cholesky(damped[::-1, ::-1])
+            return np.linalg.cholesky(hessian).astype(np.float32)
         except np.linalg.LinAlgError:
             continue
-        return np.ascontiguousarray(_inverse_of_lower(lower)[::-1, ::-1], np.float32)
     return None
 
 
-def _inverse_of_lower(lower: np.ndarray) -> np.ndarray:
-    """Return the inverse of a lower triangular matrix, by blocks."""
-    k = len(lower)
-    if k <= 64:
-        return np.tril(np.linalg.inv(lower))
-    half = k // 2
-    result = np.zeros_like(lower)
-    result[:half, :half] = _inverse_of_lower(lower[:half, :half])
-    result[half:, half:] = _inverse_of_lower(lower[half:, half:])
-    result[half:, :half] = -result[half:, half:] @ (lower[half:, :half] @ result[:half, :half])
-    return result
-
-
 def _compensated(rows: np.ndarray, factor: np.ndarray, grid: Grid) -> np.ndarray:
-    rest = np.ascontiguousarray(rows.T)
+    """Return integers from the last column to the first; each compensates the errors of those after it.
+
+    The error is the sum over columns j of ``(sum of factor[i, j] d[i] over i >= j) ** 2`` for the errors ``d``.
+    """
+    weights = np.ascontiguousarray(rows.T)
+    rest = weights.copy()
     scales, zeros = np.ascontiguousarray(grid.scales.T), np.ascontiguousarray(grid.zeros.T)
-    integers = np.empty_like(rest)
-    for first in range(0, len(rest), _PANEL):
-        last = min(first + _PANEL, len(rest))
-        errors = np.empty_like(rest[first:last])
-        for column in range(first, last):
-            weight = rest[column]
-            quantized = np.clip(np.rint(weight / scales[column]) + zeros[column], grid.lowest, grid.highest)
+    integers, errors = np.empty_like(rest), np.empty_like(rest)
+    coupling = factor / np.diag(factor)
+
+    def part(first: int, last: int) -> None:
+        if last - first > _LEAF:
+            middle = first + halves(last - first, _LEAF)
+            part(middle, last)
+            rest[first:middle] += coupling[middle:last, first:middle].T @ errors[middle:last]
+            part(first, middle)
+            return
+        for column in range(last - 1, first - 1, -1):
+            ideal, scale, zero = rest[column], scales[column], zeros[column]
+            quantized = np.minimum(np.maximum(np.rint(ideal / scale) + zero, grid.lowest), grid.highest)
             integers[column] = quantized
-            error = (weight - (quantized - zeros[column]) * scales[column]) / factor[column, column]
-            errors[column - first] = error
-            rest[column + 1 : last] -= factor[column, column + 1 : last, None] * error
-        rest[last:] -= factor[first:last, last:].T @ errors
+            errors[column] = weights[column] - (quantized - zero) * scale
+            if column > first:
+                rest[first:column] += coupling[column, first:column, None] * errors[column]
+
+    part(0, len(rest))
     return integers.T
 
 
-def descend(
-    rows: np.ndarray, hessian: np.ndarray, grid: Grid, integers: np.ndarray, *, sweeps: int = 2,
-    target: np.ndarray | None = None,
-) -> np.ndarray:  # fmt: skip
-    """Return integers whose products have at most the error of these: sweeps of coordinate descent, one column a step.
+def descend(objective: Objective, start: Rounded, *, sweeps: int = 2) -> Rounded:
+    """Return integers whose products have at most the error of these: sweeps of coordinate descent, column by column.
 
     Args:
-        rows: The weights, [rows, k].
-        hessian: The sum or mean of ``x x^T`` over the inputs, [k, k].
-        grid: The scales and limits.
-        integers: The integers to begin with, [rows, k].
+        objective: The error.
+        start: The integers to begin with.
         sweeps: The most sweeps over all columns; the descent ends when nothing changes.
-        target: The sum or mean of ``y x^T``, [rows, k], of the products ``y`` to reach, if they are not ``rows @ x``.
     """
-    require_hessian(rows, hessian)
-    grid = grid.expanded(rows.shape)
-    hessian = hessian.astype(np.float32, copy=False)
-    integers = integers.astype(np.float32)
-    gradient = (rows @ hessian if target is None else target.astype(np.float32)) - grid.values(integers) @ hessian
-    gradient, moved = np.ascontiguousarray(gradient.T), np.ascontiguousarray(integers.T)
-    scales = np.ascontiguousarray(grid.scales.T)
-    diagonal = np.diag(hessian)
-    k = len(hessian)
+    hessian, grid = objective.hessian, start.grid
+    gradient, moved = start.gradient.T.copy(), start.integers.T.copy()
+    scales, diagonal = grid.scales.T, np.diag(hessian)
+    changed = False
+
+    def change(first: int, last: int) -> np.ndarray:
+        nonlocal changed
+        steps = np.zeros((last - first, gradient.shape[1]), np.float32)
+        for column in np.flatnonzero(diagonal[first:last] > 0) + first:
+            scale, old = scales[column], moved[column]
+            ideal = old + gradient[column] / (diagonal[column] * scale)
+            rounded = np.minimum(np.maximum(np.rint(ideal), grid.lowest), grid.highest)
+            step = (rounded - old) * scale
+            if step.any():
+                changed = True
+                moved[column] = rounded
+                steps[column - first] = step
+                gradient[first:last] -= hessian[first:last, column, None] * step
+        return steps
+
     for _ in range(sweeps):
         changed = False
-        for first in range(0, k, _PANEL):
-            last = min(first + _PANEL, k)
-            steps = np.zeros((last - first, len(rows)), np.float32)
-            for column in np.flatnonzero(diagonal[first:last] > 0) + first:
-                scale = scales[column]
-                ideal = moved[column] + gradient[column] / (diagonal[column] * scale)
-                rounded = np.clip(np.rint(ideal), grid.lowest, grid.highest)
-                step = (rounded - moved[column]) * scale
-                if step.any():
-                    changed = True
-                    moved[column] = rounded
-                    steps[column - first] = step
-                    gradient[first:last] -= hessian[first:last, column, None] * step
-            outside = np.r_[0:first, last:k]
-            gradient[outside] -= hessian[outside, first:last] @ steps
+        sweep(gradient, hessian, change)
         if not changed:
             break
-    return np.ascontiguousarray(moved.T)
+    return Rounded(grid, moved.T, gradient.T)
 
 
-def refit_scales(
-    rows: np.ndarray, hessian: np.ndarray, grid: Grid, integers: np.ndarray, block: int, *,
-    target: np.ndarray | None = None,
-) -> Grid:  # fmt: skip
-    """Return the grid with the scales of the least error of the products, block by block, for fixed integers.
+def refit_scales(objective: Objective, start: Rounded, block: int) -> Rounded:
+    """Return the same integers with the scales of the least error of the products, block by block.
 
     Args:
-        rows: The weights, [rows, k].
-        hessian: The sum or mean of ``x x^T`` over the inputs, [k, k].
-        grid: The scales and limits; elements of a block have one scale.
-        integers: The integers, [rows, k].
+        objective: The error.
+        start: The integers and their grid; elements of a block have one scale.
         block: Elements of a row with one scale.
-        target: See :func:`descend`.
     """
-    require_hessian(rows, hessian)
-    hessian = hessian.astype(np.float32, copy=False)
-    scales = np.array(np.broadcast_to(grid.scales, rows.shape), np.float32)
-    centred = integers - np.broadcast_to(grid.zeros, rows.shape)
-    gradient = (rows @ hessian if target is None else target.astype(np.float32)) - (centred * scales) @ hessian
-    for first in range(0, rows.shape[1], block):
-        part = slice(first, min(first + block, rows.shape[1]))
-        levels = centred[:, part]
-        curvature = np.einsum("rk,rk->r", levels @ hessian[part, part], levels)
-        slope = np.einsum("rk,rk->r", gradient[:, part], levels)
-        old = scales[:, first]
+    hessian = objective.hessian
+    scales = start.grid.scales.T.copy()
+    levels, gradient = (start.integers - start.grid.zeros).T, start.gradient.T.copy()
+
+    def change(first: int, last: int) -> np.ndarray:
+        own, old = levels[first:last], scales[first].copy()
+        products = hessian[first:last, first:last] @ own
+        curvature = np.einsum("kr,kr->r", own, products)
+        slope = np.einsum("kr,kr->r", gradient[first:last], own)
         new = np.where(curvature > 0, old + slope / np.where(curvature > 0, curvature, 1), old)
         new = np.where((new > old * 0.5) & (new < old * 2), new, old).astype(np.float32)
-        scales[:, part] = new[:, None]
-        gradient -= (levels * (new - old)[:, None]) @ hessian[part]
-    return Grid(scales, np.broadcast_to(grid.zeros, rows.shape), grid.lowest, grid.highest)
+        gradient[first:last] -= products * (new - old)
+        scales[first:last] = new
+        return np.asarray(own * (new - old))
+
+    sweep(gradient, hessian, change, block)
+    return Rounded(replace(start.grid, scales=scales.T), start.integers, gradient.T)
 
 
 def descend_groups(

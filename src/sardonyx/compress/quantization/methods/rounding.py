@@ -10,7 +10,8 @@ import numpy as np
 from sardonyx.compress.quantization.bias_correction import has_corrected_mean
 from sardonyx.compress.quantization.methods.adaround import adaround
 from sardonyx.compress.quantization.methods.gptq import descend, descend_groups, gptq, refit_scales
-from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
+from sardonyx.compress.quantization.methods.grids import Grid
+from sardonyx.compress.quantization.methods.objective import Objective, Rounded
 from sardonyx.compress.quantization.methods.scale_fitting import fit_half_quadratic, fit_scales
 from sardonyx.compress.quantization.placement import WeightSite
 from sardonyx.compress.quantization.saturation import exact, without_saturation
@@ -28,8 +29,8 @@ _MOST_SINGLE_GROUPS = 8
 _LARGEST_SMALL_DEPTH = 64
 """Groups that are rounded one by one, and the length of rows up to which more groups are rounded at once."""
 
-Choose = Callable[[np.ndarray, np.ndarray, Grid, int], tuple[np.ndarray, Grid]]
-"""Returns integers and their grid from rows, the Hessian, a grid, and the elements with one scale (0: other)."""
+Choose = Callable[[Objective, Rounded, int], Rounded]
+"""Returns integers from the error, the nearest integers, and the elements of a row with one scale (0: other)."""
 
 
 def round_by_importance(site: WeightSite, scheme: Scheme, inputs: SiteInput | None) -> QuantizedWeight:
@@ -50,20 +51,24 @@ def round_by_second_order(site: WeightSite, scheme: Scheme, inputs: SiteInput | 
 
 def round_by_columns(site: WeightSite, scheme: Scheme, inputs: SiteInput | None) -> QuantizedWeight:
     """Return integers by GPTQ alone: with 8 bits, sweeps and refitted scales gain half a dB of small errors."""
-    return _chosen(site, scheme, inputs, lambda rows, hessian, grid, width: (gptq(rows, hessian, grid), grid))
+    return _chosen(site, scheme, inputs, lambda objective, nearest, width: gptq(objective, nearest))
 
 
 def round_by_gradient(site: WeightSite, scheme: Scheme, inputs: SiteInput | None) -> QuantizedWeight:
     """Return integers by AdaRound."""
-    return _chosen(site, scheme, inputs, lambda rows, hessian, grid, width: (adaround(rows, hessian, grid), grid))
+    return _chosen(site, scheme, inputs, _by_gradient)
 
 
-def _second_order(rows: np.ndarray, hessian: np.ndarray, grid: Grid, width: int) -> tuple[np.ndarray, Grid]:
-    integers = descend(rows, hessian, grid, gptq(rows, hessian, grid))
+def _by_gradient(objective: Objective, nearest: Rounded, width: int) -> Rounded:
+    del width
+    return objective.rounded(nearest.grid, adaround(objective.rows, objective.hessian, nearest.grid))
+
+
+def _second_order(objective: Objective, nearest: Rounded, width: int) -> Rounded:
+    result = descend(objective, gptq(objective, nearest))
     for _ in range(_ALTERNATIONS if width else 0):
-        grid = refit_scales(rows, hessian, grid, integers, width)
-        integers = descend(rows, hessian, grid, integers, sweeps=1)
-    return integers, grid
+        result = descend(objective, refit_scales(objective, result, width), sweeps=1)
+    return result
 
 
 def _chosen(site: WeightSite, scheme: Scheme, inputs: SiteInput | None, choose: Choose) -> QuantizedWeight:
@@ -79,10 +84,12 @@ def _chosen(site: WeightSite, scheme: Scheme, inputs: SiteInput | None, choose: 
     plain = site.matrix(start.values.astype(np.float32))
     integers, scales = np.empty(matrices.shape, np.float32), np.empty(matrices.shape, np.float32)
     for number, (rows, hessian, grid) in enumerate(zip(matrices, hessians, grids, strict=True)):
-        chosen, fitted = choose(rows, hessian, grid, width)
-        before = hessian_error(rows - grid.values(plain[number]), hessian).sum()
-        is_better = hessian_error(rows - fitted.values(chosen), hessian).sum() <= before
-        integers[number], scales[number] = (chosen, fitted.scales) if is_better else (plain[number], grid.scales)
+        objective = Objective(rows, hessian)
+        nearest = objective.rounded(grid, plain[number])
+        chosen = choose(objective, nearest, width)
+        if not objective.errors(chosen).sum() <= objective.errors(nearest).sum():
+            chosen = nearest
+        integers[number], scales[number] = chosen.integers, chosen.grid.scales
     return replace_integers(site, scheme, start, integers, scales_of(site, start, scales, width) if width else None)
 
 

@@ -46,21 +46,65 @@ def fit_scales(
     span = np.maximum((high if symmetric else high - low) / np.float32(max(steps, 1)), np.float32(1e-7))
     best, zeros = span, np.zeros(len(blocks), np.float32)
     least = np.full(len(blocks), np.inf, np.float32)
+    fit = _Fit(scaled, importance, lowest, highest)
     for share in _SHARES:
         scales = span * np.float32(share)
         offsets = (
             np.zeros_like(scales) if symmetric else np.clip(np.rint(lowest - low * share / scales), lowest, highest)
         )
-        for _ in range(refinements + 1):
-            grid = Grid(scales[:, None], offsets[:, None], lowest, highest)
-            centred = grid.nearest(scaled) - offsets[:, None]
-            errors = (importance * np.square(centred * scales[:, None] - scaled)).sum(1)
-            better = errors < least
-            best, zeros = np.where(better, scales, best), np.where(better, offsets, zeros)
-            least = np.where(better, errors, least)
-            scales = _least_squares_scales(scaled, centred, importance, scales)
+        _, fitted, errors = fit.fitted(scales, offsets)
+        better = errors < least
+        best, zeros = np.where(better, fitted, best), np.where(better, offsets, zeros)
+        least = np.where(better, errors, least)
+    scales = best
+    for _ in range(refinements):
+        errors, fitted, _ = fit.fitted(scales, zeros)
+        better = errors <= least
+        best, least = np.where(better, scales, best), np.where(better, errors, least)
+        scales = fitted
     scales = np.maximum(best * unit, _TINY).astype(np.float32)
     return Grid(scales[:, None], zeros[:, None], lowest, highest)
+
+
+class _Fit:
+    """The errors of blocks at some scales, in memory that all scales share.
+
+    Args:
+        blocks: Weights with a common scale, [blocks, elements].
+        importance: Weights of squared errors, of a shape that broadcasts to the blocks'.
+        lowest: The least integer.
+        highest: The greatest integer.
+    """
+
+    def __init__(self, blocks: np.ndarray, importance: np.ndarray, lowest: int, highest: int) -> None:
+        self._blocks, self._limits = blocks, (np.float32(lowest), np.float32(highest))
+        self._importance = importance if importance.size > 1 else None
+        self._centred, self._errors, self._weighted = (np.empty_like(blocks) for _ in range(3))
+
+    def fitted(self, scales: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the weighted squared error of each block with the nearest integers, the scale of the least error
+        with these integers, and its error.
+        """
+        centred, errors = self._centred, self._errors
+        np.divide(self._blocks, scales[:, None], out=centred)
+        np.rint(centred, out=centred)
+        np.maximum(centred, (self._limits[0] - offsets)[:, None], out=centred)
+        np.minimum(centred, (self._limits[1] - offsets)[:, None], out=centred)
+        np.multiply(centred, scales[:, None], out=errors)
+        np.subtract(errors, self._blocks, out=errors)
+        squares, slope = self._sums(errors, errors), self._sums(errors, centred)
+        curvature = self._sums(centred, centred)
+        step = slope / np.where(curvature > 0, curvature, 1)
+        # The square of the step loses no digits, where the difference of two sums would.
+        step = np.clip(step, scales * np.float32(-1), scales * np.float32(0.5))
+        return squares, (scales - step).astype(np.float32), squares - step * (2 * slope - step * curvature)
+
+    def _sums(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Return the weighted sums of products of each block."""
+        if self._importance is None:
+            return np.asarray(np.einsum("bk,bk->b", first, second))
+        np.multiply(first, self._importance, out=self._weighted)
+        return np.asarray(np.einsum("bk,bk->b", self._weighted, second))
 
 
 def fit_half_quadratic(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compress.quantization.methods.gptq import descend, gptq, refit_scales
-from sardonyx.compress.quantization.methods.grids import Grid
+from sardonyx.compress.quantization.methods.objective import Objective
 from sardonyx.compress.quantization.methods.rounding import replace_integers, rows_of, scale_width, scales_of
 from sardonyx.compress.quantization.placement import WeightSite
 from sardonyx.compress.quantization.ranges import SENTINEL
@@ -106,15 +106,15 @@ def _rounded(
     for number, (rows, grid) in enumerate(zip(matrices, grids, strict=True)):
         hessian = changed[number].T @ changed[number]
         target = rows @ (x[number].T @ changed[number])
-        ideal = _solution(target, hessian, rows)
+        objective, ideal = Objective(rows, hessian, target), Objective(_solution(target, hessian, rows), hessian)
         candidates = [
-            descend(rows, hessian, grid, first, target=target) for first in (plain[number], gptq(ideal, hessian, grid))
+            descend(objective, objective.rounded(grid, first))
+            for first in (plain[number], gptq(ideal, ideal.rounded(grid)).integers)
         ]
-        chosen = _best(candidates, grid, hessian, target)
+        chosen = objective.best(*candidates)
         for _ in range(_ALTERNATIONS if width else 0):
-            grid = refit_scales(rows, hessian, grid, chosen, width, target=target)
-            chosen = descend(rows, hessian, grid, chosen, sweeps=1, target=target)
-        integers[number], scales[number] = chosen, grid.scales
+            chosen = descend(objective, refit_scales(objective, chosen, width), sweeps=1)
+        integers[number], scales[number] = chosen.integers, chosen.grid.scales
     return replace_integers(site, scheme, start, integers, scales_of(site, start, scales, width) if width else None)
 
 
@@ -124,13 +124,3 @@ def _solution(target: np.ndarray, hessian: np.ndarray, rows: np.ndarray) -> np.n
     damping = _DAMPING * float(np.trace(hessian)) / max(k, 1) + 1e-12
     wide = hessian.astype(np.float64) + damping * np.eye(k)
     return np.asarray(np.linalg.solve(wide, (target + damping * rows).T.astype(np.float64)).T, np.float32)
-
-
-def _best(candidates: Sequence[np.ndarray], grid: Grid, hessian: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return, row by row, the integers of the least ``q H q - 2 q t``: the error up to a constant."""
-    losses = []
-    for integers in candidates:
-        values = grid.values(integers)
-        losses.append(np.einsum("rk,rk->r", values @ hessian - 2 * target, values))
-    choice = np.argmin(losses, 0)
-    return np.asarray(np.choose(choice[:, None], candidates))
