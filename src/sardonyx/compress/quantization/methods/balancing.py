@@ -76,7 +76,7 @@ def find_balances(model: ir.Model, placement: Placement, inputs: Mapping[str, Si
     balances = []
     groups = find_channel_groups(model)
     for value, sites in readers.items():
-        axis = _channel_axis(value, sites)
+        axis = common_channel_axis(value, sites)
         seen = [inputs.get(site.label) for site in sites]
         if axis is None or _is_sum_of_integers(value) or any(one is None for one in seen):
             continue
@@ -124,7 +124,7 @@ def _foldable(groups: Sequence[ChannelGroup], value: ir.Value, sites: list[Weigh
     return None
 
 
-def _channel_axis(value: ir.Value, sites: list[WeightSite]) -> int | None:
+def common_channel_axis(value: ir.Value, sites: list[WeightSite]) -> int | None:
     """Return the axis of channels that all readers have; None if they differ, or a weight has other readers."""
     if value.shape is None or value.type is None or value.dtype != ir.DataType.FLOAT:
         return None
@@ -156,7 +156,7 @@ def _best_factors(sites: list[WeightSite], inputs: list[SiteInput], gain: float)
         if seen.maxima is None or seen.means is None or seen.squares is None:
             return None
         maxima.append(seen.maxima)
-        readers.append(_Reader.of(site, seen.squares, seen.means, seen.second_moment))
+        readers.append(ProductNoise.of(site, seen.squares, seen.means, seen.second_moment))
     largest = np.max(maxima, axis=0)
     before = max(reader.noise(np.ones(len(largest)), largest) for reader in readers)
     if not before > _LEAST_NOISE:
@@ -175,8 +175,8 @@ def _powers_of_two(largest: np.ndarray, weights: np.ndarray) -> Iterator[np.ndar
 
 
 @dataclass
-class _Reader:
-    """The estimated noise of the outputs of one site.
+class ProductNoise:
+    """The estimated noise of the outputs of one site whose input and weight have 8 bits.
 
     Attributes:
         magnitudes: The largest magnitude of each output's weights per channel, of shape [groups, outputs, channels].
@@ -193,7 +193,8 @@ class _Reader:
     power: np.ndarray
 
     @classmethod
-    def of(cls, site: WeightSite, squares: np.ndarray, means: np.ndarray, moments: np.ndarray | None) -> _Reader:
+    def of(cls, site: WeightSite, squares: np.ndarray, means: np.ndarray, moments: np.ndarray | None) -> ProductNoise:
+        """Return the estimate for a site, from the statistics of its input."""
         matrix, index = present_matrix(site).astype(np.float64), input_channels(site)
         taps = index.shape[1] // max(len(np.unique(index[0])), 1)
         split = matrix.reshape(*matrix.shape[:2], -1, taps)
@@ -213,11 +214,19 @@ class _Reader:
         """The largest magnitude of the weights of each channel, in the order of columns."""
         return np.asarray(self.magnitudes.max(1, initial=0).reshape(-1))
 
-    def noise(self, factors: np.ndarray, largest: np.ndarray) -> float:
-        """Return the mean noise of outputs over their variance, at most 1 for each output."""
+    def noise(self, factors: np.ndarray, largest: np.ndarray, *, are_copies: bool = False) -> float:
+        """Return the mean noise of outputs over their variance, at most 1 for each output.
+
+        Args:
+            factors: The factors of the channels of the input.
+            largest: The largest magnitude of each channel.
+            are_copies: If True, weights stay: channels are read as often as makes up for their factors.
+        """
         own = factors[self.index][:, None]
         step = float((largest * factors).max(initial=0)) / _LEVELS
         activations = step * step / 12 * (self.energies / np.square(own)).sum(2)
+        if are_copies:
+            own = np.ones_like(own)
         steps = np.square((self.magnitudes / own).max(2, initial=0) / _WEIGHT_LEVELS) / 12
         noise = activations + steps * (self.squares[:, None] * np.square(own)).sum(2)
         varies = self.power > 1e-12 * noise

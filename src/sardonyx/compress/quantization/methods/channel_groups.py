@@ -117,6 +117,13 @@ def rescale(model: ir.Model, group: ChannelGroup, factors: np.ndarray) -> None:
         _write(model, names, site.node, site.index, site.from_matrix(matrix))
 
 
+def repeat_input_channels(model: ir.Model, site: WeightSite, index: np.ndarray) -> None:
+    """Let a site, of one group, read the input channels of an index; its weight repeats those that are read again."""
+    axis = 1 if site.node.op_type == "Conv" else site.sum_axis or 0
+    array = np.take(_constant(site.node, site.index), index, axis)
+    _write(model, Names(value_names(model)), site.node, site.index, array)
+
+
 def _constant(node: ir.Node, index: int) -> np.ndarray:
     array = facts.constant(node.inputs[index])
     assert array is not None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from sardonyx.compress.quantization.methods import rounding
 from sardonyx.compress.quantization.methods.awq import scale_by_activation
 from sardonyx.compress.quantization.methods.equalization import equalize
+from sardonyx.compress.quantization.methods.outlier_splitting import split_outliers
 from sardonyx.compress.quantization.methods.smoothing import smooth
 from sardonyx.compress.quantization.site_inputs import Needs
 from sardonyx.compress.quantization.steps import Method
@@ -24,6 +25,7 @@ METHODS: Mapping[str, Method] = {
                round=rounding.round_half_quadratically),
         Method("equalization", "weights of neighbours get equal ranges per channel, without data", rescale=equalize),
         Method("smoothquant", "large channels of activations move into the weights that read them", rescale=smooth),
+        Method("outlier-split", "large channels of activations become several smaller ones", rescale=split_outliers),
         Method("gptq", "errors of a column of weights are compensated by the other columns", _MOMENTS,
                round=rounding.round_by_second_order),
         Method("adaround", "integers below or above, learned by gradients", _MOMENTS,
