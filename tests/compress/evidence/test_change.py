@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import sardonyx
@@ -177,3 +178,28 @@ def test_layers_that_hurt_are_those_with_few_bits() -> None:
     assert 1 <= len(layers) <= 2
     assert all(layer.error >= layer.growth > 0 for layer in layers)
     assert {layer.node for layer in layers} <= {node.name for node in model.graph}
+
+
+@pytest.mark.parametrize(
+    "element, expression, decibels",
+    [
+        ("int64", "ArgMax <axis = 1, keepdims = 0> (z)", 10.0),
+        ("uint8", "Cast <to = 2> (z)", 35.0),
+        ("bool", "Less(z, x)", float("inf")),
+    ],
+)
+def test_outputs_without_floats_are_judged_as_labels_or_numbers(element: str, expression: str, decibels: float) -> None:
+    def model(change: bool) -> ir.Model:
+        rank = "[N]" if "ArgMax" in expression else "[N, 3]"
+        terms = np.zeros((10, 3), np.float32)
+        terms[0] = [0, 2.0, 0] if change else 0
+        text = f"""<ir_version: 8, opset_import: ["": 17]> main (float[N, 3] x) => ({element}{rank} y) <float[10, 3] t>
+        {{ z = Add(x, t)  y = {expression} }}"""
+        proto = onnx.parser.parse_model(text)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(terms, "t"))
+        return sardonyx.load(proto)
+
+    feeds = [{"x": np.tile(np.array([[100, 99, 30]], np.float32), (10, 1))}]
+    (error,) = output_errors(model(False), model(True), feeds)
+    assert error.sqnr == pytest.approx(decibels, abs=15 if element == "uint8" else 0.01)
+    assert output_errors(model(False), model(False), feeds)[0].sqnr == float("inf")

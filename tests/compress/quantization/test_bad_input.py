@@ -171,3 +171,47 @@ def test_weights_are_rounded_by_the_rows_without_elements_for_infinity(method: s
         result = quantize(proto, feeds[1:], method=method, **options)
         (y, z), (expected, other) = (list(sardonyx.run(model, sample).values()) for model in (result.model, proto))
         assert np.abs(y - expected).max() < 0.3 and np.abs(z - other).max() < 0.3
+
+
+def test_a_recurrent_weight_that_hurts_returns_to_float() -> None:
+    rng = np.random.default_rng(0)
+    w, r = (rng.standard_normal((1, 32, 8)).astype(np.float32) * 0.2 for _ in range(2))
+    w[0, :, 0] *= 2000  # Input 0 is small: the integers of the others would be 0.
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]> main (float[T, 1, 8] x) => (float[T, 1, 1, 8] y)
+        { y = LSTM <hidden_size = 8> (x, w, r) }""",
+        w=w, r=r,
+    )  # fmt: skip
+    samples = []
+    for seed in range(12):
+        x = np.random.default_rng(seed).standard_normal((6, 1, 8)).astype(np.float32)
+        x[:, :, 0] *= 1e-3
+        samples.append({"x": x})
+    report = sardonyx.quantize(model, samples).report
+    assert any("stay in float" in note and "[W]" in note for note in report.notes), report.notes
+    assert min(error.sqnr for error in report.evidence.outputs) > 25
+
+
+def test_useless_results_are_not_kept() -> None:
+    large = weight(64, 8)
+    large[0] = 1000  # Input 0 is always 0.
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 21]> main (float[N, 64] x) => (float[N, 8] y) { y = MatMul(x, w) }""",
+        w=large,
+    )  # fmt: skip
+    samples = [{"x": weight(4, 64, seed=seed) * (np.arange(64) > 0)} for seed in range(8)]
+    report = sardonyx.quantize(model, samples, weights="int2", granularity="tensor", method="nearest").report
+    assert report.evidence.verdict == "not kept" and "the budget is 10 dB" in report.evidence.reason
+    assert sardonyx.quantize(model, samples).report.evidence.verdict == "not judged"
+
+
+def test_labels_are_judged_by_the_scores_that_decide_on_them() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]> main (float[N, 16] x) => (int64[N] label)
+        { h = MatMul(x, w)  s = Softmax(h)  label = ArgMax <axis = 1, keepdims = 0> (s) }""",
+        w=weight(16, 5),
+    )  # fmt: skip
+    report = sardonyx.quantize(model, [{"x": weight(50, 16, seed=seed)} for seed in range(8)]).report
+    (error,) = report.evidence.outputs
+    assert error.name == "label" and error.sqnr > 15
+    assert not any("inf dB" in note for note in report.notes)

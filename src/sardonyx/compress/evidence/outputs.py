@@ -13,6 +13,9 @@ import onnx_ir as ir
 from sardonyx.report.accuracy import convert_feeds
 from sardonyx.runtime.session import Session
 
+_NUMERIC_BYTES = 2
+"""Bytes of integers that are numbers, such as the pixels of images; wider ones are labels, indices or counts."""
+
 
 @dataclass(frozen=True)
 class OutputError:
@@ -57,7 +60,9 @@ def output_errors(
     """Return the error of each float output over some samples, in the order of the outputs.
 
     Elements that are equally infinite or NaN in both models count as equal; an element that is finite in one model
-    alone, and another shape, are errors of infinite size.
+    alone, and another shape, are errors of infinite size. Without a float output, the others are judged: maps and
+    sequences by their numbers, integers of up to 16 bits as numbers, and labels (other integers, texts) by the share
+    that differs, as noise over signal.
 
     Args:
         before: The original, as a model, a session, or its outputs on the samples.
@@ -72,15 +77,48 @@ def output_errors(
     second = after if isinstance(after, Session) else Session(after, compile="wait")
     signal: dict[str, float] = {}
     noise: dict[str, float] = {}
+    floats: set[str] = set()
     for feeds, results in zip(judged, recorded.results, strict=True):
         converted = feeds if isinstance(after, Session) else convert_feeds(after, feeds)
         for name, expected, actual in zip(recorded.names, results, second.run(None, converted), strict=True):
-            if not is_float(expected):
+            if is_float(expected):
+                floats.add(name)
+            elif floats:
                 continue
-            power, distance = _powers(expected, np.asarray(actual))
+            power, distance = _powers(*_numbers(expected, actual))
             signal[name] = signal.get(name, 0.0) + power
             noise[name] = noise.get(name, 0.0) + distance
-    return tuple(OutputError(name, _decibels(signal[name], noise[name])) for name in signal)
+    judged_names = [name for name in signal if name in floats or not floats]
+    return tuple(OutputError(name, _decibels(signal[name], noise[name])) for name in judged_names)
+
+
+def _numbers(expected: Any, actual: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return two results as numbers, whose squared differences are the noise."""
+    if is_float(expected):
+        return expected, np.asarray(actual)
+    if isinstance(expected, Mapping):
+        if not isinstance(actual, Mapping) or set(expected) != set(actual):
+            return np.ones(1), np.full(1, np.nan)
+        return _joined([_numbers(value, actual[key]) for key, value in expected.items()])
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(actual, (list, tuple)) or len(expected) != len(actual):
+            return np.ones(1), np.full(1, np.nan)
+        return _joined([_numbers(*pair) for pair in zip(expected, actual, strict=True)])
+    if isinstance(expected, float):
+        return np.array([expected]), np.array([actual], np.float64)
+    labels, others = np.asarray(expected), np.asarray(actual)
+    if labels.dtype.kind in "iu" and labels.dtype.itemsize <= _NUMERIC_BYTES:
+        return labels.astype(np.float64), others.astype(np.float64)
+    if labels.shape != others.shape:
+        return np.ones(1), np.zeros(1)
+    return np.ones(labels.shape), np.asarray(labels == others, np.float64)
+
+
+def _joined(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    if any(first.shape != second.shape for first, second in pairs):
+        return np.ones(1), np.full(1, np.nan)
+    first, second = (np.concatenate([np.zeros(0), *(pair[index].ravel() for pair in pairs)]) for index in (0, 1))
+    return first, second
 
 
 def is_float(value: object) -> bool:

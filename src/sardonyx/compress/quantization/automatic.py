@@ -156,11 +156,11 @@ class Selection:
         corrections: Mapping[str, np.ndarray] | None = None,
     ) -> None:  # fmt: skip
         self._probe = Probe(model, next(iter(candidates.values())), weights, exclude, corrections)
-        runs = min(_MOST_WORK_OF_RANGES / max(multiplications(placement.sites), 1.0), _MOST_RUNS_OF_RANGES)
+        runs = min(_MOST_WORK_OF_RANGES / max(multiplications(placement.all_sites), 1.0), _MOST_RUNS_OF_RANGES)
         many = samples[: int(min(max(runs / 8, 2), _MOST_SAMPLES_OF_RANGES))]
         references = self._probe.references(many)
         self.ranges = choose_ranges(self._probe, many, references, candidates, runs / 2)
-        count = samples_to_probe(placement.sites, len(self._probe.nodes), len(many))
+        count = samples_to_probe(placement.all_sites, len(self._probe.nodes), len(many))
         self._samples, self._references = many[:count], references[:count]
 
     @property

@@ -220,7 +220,7 @@ class Draft:
 
     def selection(self, calibration: str) -> Selection | None:
         """Return the search for nodes that return to float; None, and a note, if probing them is too much work."""
-        sites = self.placement.sites
+        sites = self.placement.all_sites
         if self.scheme.activation_type.is_float or not self._preview:
             return None
         if not is_measurable(sites):
@@ -287,7 +287,7 @@ class Draft:
             OptionError: There are no samples, or ranges of each call.
             UnsupportedError: The model is too large for a copy with switches.
         """
-        sites = self.placement.sites
+        sites = self.placement.all_sites
         if self.mode == "dynamic" or not self._preview:
             raise OptionError(
                 "the error of single nodes needs samples, and ranges or weights alone.", where="sensitivity",
@@ -334,10 +334,11 @@ class Draft:
         means = self._means()
         shifts = self._shifts(self._named_maps(self.placement, calibration))
         weights, corrections = {}, {}
-        for site in self.placement.sites:
+        for site in self.placement.all_sites:
             weight = self._round(site, self._scheme_of(site, self.scheme))
             weights[site.label] = weight.dequantized()
-            corrections[site.label] = mean_error(site, weight, means.get(site.label), shifts.get(site.label))
+            if site in self.placement.sites:
+                corrections[site.label] = mean_error(site, weight, means.get(site.label), shifts.get(site.label))
         return weights, corrections
 
     def _scheme_of(self, site: WeightSite, scheme: Scheme) -> Scheme:

@@ -45,6 +45,9 @@ from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.runtime.session import Session
 
+USELESS = 10.0
+"""dB of the worst output below which a result without a metric is not kept: the noise is a tenth of the signal."""
+
 _INTERPRETED_WORK = 1e8
 """Multiplications of all judged runs up to which the interpreter, about 5e8 a second, is faster than a compilation."""
 
@@ -139,7 +142,10 @@ def quantize(
         best, result, outputs = _best(draft, calibration)
         change = None if evaluate is None else compare_metrics(draft.source, result, evaluate, drop)
     judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
-    evidence = Evidence(0 if split is None else split.count, judged, outputs, change)
+    worst = min((error.sqnr for error in outputs), default=math.inf)
+    # Without a metric, an error of this size is all that is known, and enough to reject the result.
+    least = USELESS if change is None and worst < USELESS else None
+    evidence = Evidence(0 if split is None else split.count, judged, outputs, change, least)
     nodes = draft.node_errors(best, evaluate) if sensitivity else ()
     report = replace(draft.report(result, best, evidence), nodes=nodes)
     store(result, "quantization", report)

@@ -93,6 +93,7 @@ class Probe:
         writer.write(maps, weights, self._fixed, self._switches, self._weights)
         self._map_inputs = writer.map_inputs
         self._biases = writer.write_biases(corrections or {})
+        _measure_sources(switched)
         _measure_logits(switched)
         self._parts = measure_parts(switched)
         self._kinds = list(self._parts)
@@ -271,7 +272,7 @@ def _costs(placement: Placement) -> tuple[dict[str, float], dict[str, str]]:
     """Return each node's share of the work, and its operator; unknown sizes count as 1."""
     work: dict[str, float] = {}
     types: dict[str, str] = {}
-    for site in placement.sites:
+    for site in placement.all_sites:
         work[site.label] = multiplications([site])
         types[site.label] = site.node.op_type
     for readers in placement.reads.values():
@@ -290,15 +291,16 @@ def multiplications(sites: Sequence[WeightSite]) -> float:
 
 
 def _unambiguous(placement: Placement, model: ir.Model) -> Placement:
-    """Return the placement without nodes of bodies, and without nodes that share a name."""
-    labels = Counter(node_label(node) for node in model.graph)
+    """Return the placement without nodes that share a name."""
+    labels = Counter(node_label(node) for node in facts.nodes_of(model.graph))
     sites = [site for site in placement.sites if site.node.graph is model.graph and labels[site.label] == 1]
+    inner = [site for site in placement.inner if labels[node_label(site.node)] == 1]
     reads = {
         value: own
         for value, readers in placement.reads.items()
         if (own := [(node, index) for node, index in readers if labels[node_label(node)] == 1])
     }
-    return Placement(sites=sites, reads=reads)
+    return Placement(sites=sites, inner=inner, reads=reads)
 
 
 def _elements(value: ir.Value) -> float:
@@ -309,6 +311,31 @@ def _elements(value: ir.Value) -> float:
 def _numbers(affine: Affine) -> tuple[float, float, float]:
     """Return the scale, and the least and greatest integer relative to the zero point."""
     return affine.scale, float(affine.kind.low) - affine.zero_point, float(affine.kind.high) - affine.zero_point
+
+
+def _measure_sources(model: ir.Model) -> None:
+    """Let outputs that are no tensors of floats be the floats that decide on these: labels hide most of the noise."""
+    outputs: list[ir.Value] = []
+    for value in model.graph.outputs:
+        outputs += [source for source in _float_sources(value) if source not in outputs]
+    model.graph.outputs[:] = outputs
+
+
+def _float_sources(value: ir.Value) -> list[ir.Value]:
+    """Return the value if it is a tensor of floats, else the nearest ones that it is computed from, or itself."""
+    pending, seen, sources = [value], {value}, []
+    while pending:
+        current = pending.pop(0)
+        node = current.producer()
+        if isinstance(current.type, ir.TensorType) and current.dtype == ir.DataType.FLOAT:
+            if current is value or not (node is None or facts.is_constant(current)):
+                sources.append(current)
+            continue
+        for source in node.inputs if node is not None else ():
+            if source is not None and source not in seen and not facts.is_constant(source):
+                seen.add(source)
+                pending.append(source)
+    return sources or [value]
 
 
 def _measure_logits(model: ir.Model) -> None:
@@ -396,7 +423,7 @@ class _Switches:
                 nodes.append(chosen)
                 node.replace_input_with(index, chosen.outputs[0])
             self._writer.insert_after(value, nodes)
-        for site in self._placement.sites:
+        for site in self._placement.all_sites:
             if site.label in weights:
                 weight = self._writer.input(f"{site.label}_weight", site.shape, ir.DataType.FLOAT)
                 site.node.replace_input_with(site.index, weight)
