@@ -52,3 +52,25 @@ def test_the_command_line_makes_tokens_and_refuses_contradictions(run: Run, tmp_
     refused = run("serve", tmp_path / "text.onnx", "--http", "127.0.0.1:0")
     assert refused.code == 2 and "is a text file" in refused.err
     assert signal.getsignal(signal.SIGINT) is before, "Ctrl-C after a server is that of the caller"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--poll", "-1"], "--poll: expected 0 seconds or more"),
+        (["--drain", "nan"], "--drain: expected 0 seconds or more"),
+        (["--batch", "maybe"], "--batch: expected one of"),
+        (["--max-run", "0"], "--max-run: expected a limit above 0"),
+        (["--access-log", "/nowhere/log"], "--access-log: cannot be written"),
+    ],
+)
+def test_wrong_options_are_named_as_written(run: Run, tmp_path: Path, words: list[str], message: str) -> None:
+    save("net", tmp_path / "net.onnx")
+    outcome = run("serve", tmp_path / "net.onnx", *words)
+    assert outcome.code == 2 and message in outcome.err
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:99999", "ftp://x", ""])
+def test_malformed_addresses_and_times_of_a_client_are_refused(run: Run, url: str) -> None:
+    assert run("call", url, "net").code == 2
+    assert "--timeout: expected" in run("call", "http://127.0.0.1:1", "net", "--timeout", "-1").err

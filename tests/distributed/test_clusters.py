@@ -226,7 +226,7 @@ def test_a_ray_deployment_speaks_the_open_inference_protocol(cluster: Any) -> No
     from sardonyx.serve.client import Client
 
     serve.start(http_options={"host": "127.0.0.1", "port": 18766})
-    models = {"net": layers(2).SerializeToString(), "other": layers(1).SerializeToString()}
+    models = {"net": layers(2).SerializeToString(), "other": layers(3).SerializeToString()}
     client = Client("http://127.0.0.1:18766/oip")
     for revision, config in enumerate([None, {"weights": {"net": {"w0": np.zeros((64, 64)).tolist()}}}]):
         serve.run(server_deployment(models, user_config=config), route_prefix="/oip")

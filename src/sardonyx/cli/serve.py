@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -109,11 +110,12 @@ def command(
     from sardonyx.serve.server import Server
     from sardonyx.serve.workers import is_worker, let_others_start, stop_with_supervisor
 
-    limits = Limits(
-        body_bytes=parse_bytes(max_body, "--max-body"), queue_requests=max_queue, run_seconds=max_run,
-        run_bytes=parse_bytes(max_memory, "--max-memory"),
-    )  # fmt: skip
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_spelled())
+        limits = Limits(
+            body_bytes=parse_bytes(max_body, "--max-body"), queue_requests=max_queue, run_seconds=max_run,
+            run_bytes=parse_bytes(max_memory, "--max-memory"),
+        )  # fmt: skip
         log = None
         if access_log is not None:
             log = AccessLogWriter(stack.enter_context(_opened(access_log)))
@@ -142,6 +144,24 @@ def command(
             announce,
             stop_with_supervisor if is_worker() else None,
         )
+
+
+_SPELLINGS = {
+    "batching.mode": "--batch", "drain_seconds": "--drain", "limits.queue_requests": "--max-queue",
+    "limits.run_seconds": "--max-run", "poll_seconds": "--poll",
+}  # fmt: skip
+"""Options of the command line by the names of Python."""
+
+
+@contextlib.contextmanager
+def _spelled() -> Iterator[None]:
+    """Let errors name options as the command line spells them."""
+    try:
+        yield
+    except OptionError as error:
+        if error.where not in _SPELLINGS:
+            raise
+        raise type(error)(error.problem, where=_SPELLINGS[error.where], remedy=error.remedy) from error
 
 
 def _opened(access_log: Path) -> TextIO:

@@ -56,10 +56,16 @@ class Client:
     def __init__(
         self, url: str, token: str = "", timeout: float = 60.0, tls: ssl.SSLContext | None = None, retries: int = 3
     ) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            self._port = parts.port
+        except ValueError as error:
+            raise OptionError(f"expected http://host:port, got {url!r}.", where="url") from error
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise OptionError(f"expected http://host:port, got {url!r}.", where="url")
-        self._host, self._port, self._is_tls = parts.hostname, parts.port, parts.scheme == "https"
+        if not 0 < timeout < threading.TIMEOUT_MAX:
+            raise OptionError(f"expected a number of seconds above 0, got {timeout}.", where="timeout")
+        self._host, self._is_tls = parts.hostname, parts.scheme == "https"
         self._address = parts.netloc.rpartition("@")[2]
         self._path = parts.path.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}

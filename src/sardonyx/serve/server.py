@@ -7,6 +7,7 @@ import contextlib
 import functools
 import gc
 import logging
+import math
 import os
 import signal
 import socket
@@ -118,6 +119,9 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if self.grpc_engine not in ("own", "grpcio"):
             raise OptionError(f"expected 'own' or 'grpcio', got {self.grpc_engine!r}.", where="grpc_engine")
+        for name in ("poll_seconds", "drain_seconds"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise OptionError(f"expected 0 seconds or more, got {getattr(self, name)}.", where=name)
         protected = self.tokens.is_required or (self.tls is not None and self.tls.client_ca is not None)
         for text in (self.http, self.grpc):
             if text is not None and (address := Address.parse(text)).host:
