@@ -202,7 +202,19 @@ def examples(estimator: Any, columns: Columns) -> Sequence[Mapping[str, Any]]:
         if number == 0 and _allows_missing(estimator):
             table[0, [i for i, kind in enumerate(columns.kinds) if kind == NUMBER][:1]] = np.nan
         result.append(columns.feeds(table[:, 0] if columns.is_vector else table))
-    return result
+    return [*result, *_others(estimator, result)]
+
+
+def _others(estimator: Any, feeds: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield feeds that more estimators accept: numbers without signs, whole, none missing, and rows of the fit."""
+    for changed in (np.abs, lambda x: np.floor(np.abs(x)), np.nan_to_num):
+        for one in feeds:
+            yield {name: changed(value) if value.dtype.kind == "f" else value for name, value in one.items()}
+    fitted: Any = next((part._fit_X for part in parts_of(estimator) if hasattr(part, "_fit_X")), None)
+    for one in feeds if isinstance(fitted, np.ndarray) else ():
+        name, value = next(iter(one.items()))
+        if len(one) == 1 and value.ndim == 2 and fitted.shape[1:] == value.shape[1:] and len(fitted) >= len(value):
+            yield {name: np.asarray(fitted[: len(value)] * (1 + 1e-3), value.dtype)}
 
 
 def _category(estimator: Any, index: int, generator: Any, rows: int, fallback: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Pipelines, columns, unions, searches and transformed targets; topics and factorizations."""
+"""Pipelines, columns, unions, searches and transformed targets."""
 
 from __future__ import annotations
 
@@ -118,12 +118,6 @@ def transformed_target(estimator: Any, x: Any) -> Array:
 def members_predictions(estimator: Any, x: Any) -> Any:
     """Refuse member predictions as features: a predictor's model has its predictions alone."""
     raise UnsupportedError("member predictions as features", where=type(estimator).__name__)
-
-
-@method("transform", "LatentDirichletAllocation")
-def topics(estimator: Any, x: Any) -> Array:
-    """Refuse topics: the estimator iterates until its own tolerance for every row."""
-    raise UnsupportedError("an iteration until convergence", where="LatentDirichletAllocation.transform")
 
 
 @method("transform", "object")

@@ -18,6 +18,7 @@ from sardonyx.convert.tabular import (
     clusters,
     composition,
     ensembles,
+    iterations,
     kernels,
     linear,
     neighbourhoods,
@@ -30,7 +31,19 @@ from sardonyx.convert.tabular.columns import TEXT, Columns, columns_of, examples
 from sardonyx.convert.tabular.methods import Table, apply
 from sardonyx.errors import ConversionError, EvaluationError, MissingDependencyError, OptionError, UnsupportedError
 
-FAMILIES = (boosting, clusters, composition, ensembles, kernels, linear, neighbourhoods, preprocessing, text, trees)
+FAMILIES = (
+    boosting,
+    clusters,
+    composition,
+    ensembles,
+    iterations,
+    kernels,
+    linear,
+    neighbourhoods,
+    preprocessing,
+    text,
+    trees,
+)
 """Modules that register translations."""
 
 OPSET, TREE_OPSET = 20, 5
@@ -132,8 +145,9 @@ def _read(estimator: Any, options: Options) -> Imported:
             del graph.opset_imports[domain]
     model = ir.Model(graph, ir_version=10, producer_name="sardonyx")
     feeds = [columns.feeds(example)] if example is not None else []
-    trials = (*feeds, *examples(estimator, columns))
-    known = _first_answers(estimator, columns, results, trials)
+    trials, known = _accepted(estimator, columns, results, (*feeds, *examples(estimator, columns)))
+    # Rows that the caller gave are tried even if the estimator refuses them.
+    trials = [*feeds, *(trial for trial in trials if not any(trial is one for one in feeds))]
     for value in outputs:
         shape = known[str(value.name)].shape
         value.shape = ir.Shape(["batch", *shape[1:]])
@@ -142,26 +156,33 @@ def _read(estimator: Any, options: Options) -> Imported:
         model,
         lambda arrays: answers(estimator, columns, results, arrays),
         sizes={"batch": Size(len(next(iter(feeds[0].values()))) if feeds else 5)},
-        examples=trials,
+        examples=tuple(trials),
         calls=calls,
     )
 
 
-def _first_answers(
+def _accepted(
     estimator: Any, columns: Columns, results: Sequence[tuple[str, str]], trials: Sequence[Feeds]
-) -> Answers:
-    """Return the estimator's results for the first rows that it accepts.
+) -> tuple[list[Feeds], Answers]:
+    """Return the rows that the estimator accepts, and its results for the first.
 
     Raises:
         EvaluationError: The estimator accepts none.
     """
+    accepted: list[Feeds] = []
+    first: Answers | None = None
     refusal = EvaluationError("no rows to try", where=type(estimator).__name__)
     for feeds in trials:
         try:
-            return answers(estimator, columns, results, feeds)
+            result = answers(estimator, columns, results, feeds)
         except EvaluationError as error:
             refusal = error
-    raise refusal
+            continue
+        accepted.append(feeds)
+        first = result if first is None else first
+    if first is None:
+        raise refusal
+    return accepted, first
 
 
 def _inputs(builder: GraphBuilder, columns: Columns) -> tuple[list[ir.Value], Any]:
@@ -243,6 +264,6 @@ def _read_skl2onnx(estimator: Any, options: Options) -> Imported:
         model,
         lambda arrays: answers(estimator, columns, results, arrays),
         sizes={},
-        examples=tuple(examples(estimator, columns)),
+        examples=tuple(_accepted(estimator, columns, results, examples(estimator, columns))[0]),
         calls=(Call(type(estimator).__name__, "converted"),),
     )

@@ -310,6 +310,8 @@ def metric_distances(estimator: Any, x: Array, points: Any) -> Array:
     name, power = estimator.effective_metric_, estimator.effective_metric_params_.get("p", 2)
     if name == "euclidean" or (name == "minkowski" and power == 2):
         return np.sqrt(squared_distances(x, points))
+    if name == "cosine":
+        return (kernel("cosine", x, points, 1.0, 0.0, 1.0) * -1.0 + 1.0).clip(0.0, 2.0)
     gaps = np.absolute(x.node("Unsqueeze", [1]) - np.asarray(points, np.float64))
     if name in ("manhattan", "cityblock", "l1") or (name == "minkowski" and power == 1):
         return gaps.sum(2)
@@ -475,3 +477,24 @@ def random_fourier(estimator: Any, x: Any) -> Array:
     """Translate random Fourier features."""
     angle = number_matrix(x) @ estimator.random_weights_ + estimator.random_offset_
     return np.cos(angle) * float(np.sqrt(2.0 / estimator.n_components))
+
+
+@method("transform", "PolynomialCountSketch")
+def sketched(estimator: Any, x: Any) -> Array:
+    """Translate the product of hashed columns in the frequencies."""
+    value = number_matrix(x).cast(np.float64) * float(np.sqrt(estimator.gamma))
+    count = int(estimator.n_components)
+    angles = np.outer(np.arange(count), np.arange(count)) * (2 * np.pi / count)
+    real: Any = None
+    imaginary: Any = None
+    for indices, signs in zip(estimator.indexHash_, estimator.bitHash_, strict=True):
+        table = np.zeros((len(indices), count))
+        table[np.arange(len(indices)), indices] = signs
+        constant = table[-1] * np.sqrt(estimator.coef0) if estimator.coef0 else np.zeros(count)
+        sketch = value @ (table[:-1] if estimator.coef0 else table) + constant
+        first, second = sketch @ np.cos(angles), sketch @ -np.sin(angles)
+        if real is None:
+            real, imaginary = first, second
+        else:
+            real, imaginary = real * first - imaginary * second, real * second + imaginary * first
+    return real @ (np.cos(angles) / count) - imaginary @ (np.sin(angles) / count)

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.convert.tabular.arrays import Array
+from sardonyx.convert.tabular.arrays import Array, where
 from sardonyx.convert.tabular.kernels import centred_components, metric_distances, nearest
 from sardonyx.convert.tabular.methods import method, number_matrix
 from sardonyx.convert.tabular.trees import leaf_values, scikit_tree, single_precision
 from sardonyx.errors import UnsupportedError
+
+MOST_NEIGHBOURS = 64
+"""Number of neighbours whose equations are solved step by step."""
 
 
 def _spread(values: Array, index: Array, count: int) -> Array:
@@ -69,3 +72,33 @@ def leaf_embedding(estimator: Any, x: Any) -> Array:
         trees.append(scikit_tree(one, values))
         start += len(leaves)
     return leaf_values(single_precision(x), trees).sum(1)
+
+
+@method("transform", "LocallyLinearEmbedding")
+def locally_linear_map(estimator: Any, x: Any) -> Array:
+    """Translate the weights that make a row of its nearest fitted rows, applied to their embeddings."""
+    value, count = number_matrix(x).cast(np.float64), int(estimator.n_neighbors)
+    if count > MOST_NEIGHBOURS:
+        raise UnsupportedError(
+            f"{count} neighbours, expected at most {MOST_NEIGHBOURS}", where=type(estimator).__name__
+        )
+    _, index = nearest(estimator.nbrs_, x, count)
+    gaps = value.constant(np.asarray(estimator.nbrs_._fit_X, np.float64)).rows(index) - value.node("Unsqueeze", [1])
+    gram = gaps @ gaps.node("Transpose", perm=[0, 2, 1])
+    trace = (gram * np.eye(count)).sum((1, 2), keepdims=True)
+    gram = gram + where(trace > 0.0, trace * float(estimator.reg), float(estimator.reg)) * np.eye(count)
+    solution = _solved(gram, count)
+    weights = solution / solution.sum(1, keepdims=True)
+    embedded = value.constant(np.asarray(estimator.embedding_, np.float64)).rows(index)
+    return (embedded * weights).sum(1)
+
+
+def _solved(gram: Array, count: int) -> Array:
+    """Return the solutions [rows, count, 1] of positive definite equations with the right side 1."""
+    rows = gram.node("Pad", [0, 0, 0, 0, 0, 1], gram.constant(1.0))
+    for k in range(count):
+        pivot = rows.node("Gather", [k], axis=1)
+        pivot = pivot / pivot.node("Gather", [k], axis=2)
+        reduced = rows - rows.node("Gather", [k], axis=2) * pivot
+        rows = where(reduced.constant(np.arange(count).reshape(1, count, 1) == k, bool), pivot, reduced)
+    return rows.node("Gather", [count], axis=2)

@@ -107,17 +107,20 @@ def splines(estimator: Any, x: Any) -> Array:
     value, columns = number_matrix(x), []
     if estimator.extrapolation not in ("constant", "continue", "periodic", "linear"):
         raise UnsupportedError(f"extrapolation {estimator.extrapolation!r}", where="SplineTransformer")
-    if estimator.extrapolation in ("periodic", "linear"):
-        raise UnsupportedError(f"extrapolation {estimator.extrapolation!r}", where="SplineTransformer")
     from scipy.interpolate import PPoly
 
     for i, spline in enumerate(estimator.bsplines_):
         degree = spline.k
         count = spline.c.shape[1] if np.ndim(spline.c) > 1 else 1
         low, high = spline.t[degree], spline.t[-degree - 1]
-        column = value.columns(i)
-        if estimator.extrapolation == "constant":
+        raw = column = value.columns(i)
+        if estimator.extrapolation in ("constant", "linear"):
             column = column.clip(float(low), float(high))
+        elif estimator.extrapolation == "periodic":
+            turns = np.floor((column - float(low)) / float(high - low))
+            column = column - turns * float(high - low)
+        below, above = np.minimum(raw - float(low), 0.0), np.maximum(raw - float(high), 0.0)
+        slopes = [spline(np.array([bound]), nu=1).reshape(-1) if degree else np.zeros(count) for bound in (low, high)]
         parts = []
         for k in range(count):
             pieces = PPoly.from_spline((spline.t, spline.c[:, k], degree))
@@ -131,6 +134,8 @@ def splines(estimator: Any, x: Any) -> Array:
             for row in coefficients:
                 part = column.constant(row).rows(piece)
                 total = part if total is None else total * offset + part
+            if estimator.extrapolation == "linear":
+                total = total + below * float(slopes[0][k]) + above * float(slopes[1][k])
             parts.append(total.reshape(-1, 1))
         n_splines = count if estimator.include_bias else count - 1
         columns += parts[:n_splines]
