@@ -7,7 +7,7 @@ import math
 import pickle
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,14 @@ def exported(net: Net) -> bytes:
         )  # fmt: skip
     net.module.train(mode)
     return stored.getvalue()
+
+
+def replaced(net: Net, module: nn.Module, convert: Callable[[np.ndarray], np.ndarray]) -> Net:
+    """Return a network with another module, and with inputs of another type."""
+    return replace(
+        net, module=module,
+        inputs=lambda rng, step: {name: convert(array) for name, array in net.inputs(rng, step).items()},
+    )  # fmt: skip
 
 
 def class_labels(classes: int, *shape: int) -> Callable[[np.random.Generator, Arrays], Arrays]:

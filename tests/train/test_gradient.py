@@ -137,3 +137,15 @@ def test_the_gradient_of_a_convolution_of_unnamed_sizes_is_compiled(attributes: 
     )
     session = sardonyx.Session(sardonyx.gradient(model, of="y", wrt=["w"]), compile="wait")
     assert [note.name for note in session.answerers if note.answers] == ["native"]
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
+def test_extrema_of_no_elements_have_an_empty_gradient(operator: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]> net (float[N, M] x) => (float[N] y)
+        {{ a = Constant <value_ints = [1]> () y = {operator} <keepdims = 0> (x, a) }}"""
+    )
+    session = sardonyx.Session(sardonyx.gradient(model, of="y", wrt=["x"]))
+    assert session.run(["x_gradient"], {"x": np.zeros((3, 0), np.float32)})[0].shape == (3, 0)
+    x = np.array([[1, 5, 5], [2, 1, 2]], np.float32) * (1 if operator == "ReduceMax" else -1)
+    assert session.run(["x_gradient"], {"x": x})[0].tolist() == [[0, 1, 0], [1, 0, 0]]

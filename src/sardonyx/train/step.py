@@ -144,6 +144,7 @@ class Step:
         sums: The tensors of accumulation: gradients, total and weight of the loss.
         statistics: Positions of statistics in the state.
         groups: The groups of parameters.
+        scalars: The types of the numbers of a step, for each group: float64 if a parameter of the group is.
         tables: For each parameter of which rows alone are updated, the positions in the state of the parameter and of
             its slots.
     """
@@ -156,6 +157,7 @@ class Step:
     sums: tuple[StateTensor, ...]
     statistics: tuple[int, ...]
     groups: tuple[Group, ...]
+    scalars: tuple[TensorType, ...]
     tables: tuple[tuple[int, ...], ...] = ()
 
 
@@ -236,8 +238,13 @@ class _Builder:
         if options.privacy is not None and not forward.has_key:
             self.batch_types.append(TensorType(t.INT64, ()))
         self.statistics = tuple(range(len(self.state) - len(forward.statistics), len(self.state)))
+        self.scalars = tuple(self._scalars_of(group) for group in self.groups)
         self.tables = tuple(self._table(i) for i in options.sparse)
         self.in_tables = {position for table in self.tables for position in table}
+
+    def _scalars_of(self, group: Group) -> TensorType:
+        is_double = any(self.state[i].type.dtype == t.DOUBLE for i in group.parameters)
+        return TensorType(t.DOUBLE if is_double else t.FLOAT, (len(group.scalar_names()),))
 
     def _table(self, parameter: int) -> tuple[int, ...]:
         """Return the positions in the state of a parameter and of its slots, after a check of its optimizer."""
@@ -252,29 +259,38 @@ class _Builder:
         return parameter, *range(first, first + len(self.slots[parameter]))
 
     def build(self) -> Step:
-        scalar_types = [TensorType(t.FLOAT, (len(group.scalar_names()),)) for group in self.groups]
         own = [one.type for one in self.state]
         read = [*own[: self.count], *(own[i] for i in self.statistics)]
         length = [TensorType(t.FLOAT, ())] * (self.options.clip_norm is not None)
         changed = own[: len(own) - len(self.statistics)]
         dense = [own[i] for i in range(self.count) if i not in self.in_tables]
         rows = [type for number, (i, *_) in enumerate(self.tables) for type in _row_types(own[i], number)]
-        update = trace("update", self._update, [*changed, *scalar_types, *dense, *length, *rows])
+        update = trace("update", self._update, [*changed, *self.scalars, *dense, *length, *rows])
         if self.options.accumulate == 1:
             gradients = simplify(trace("gradients", self._gradients, [*read, *self.batch_types]))
             return Step(
-                self.state, gradients, None, None, simplify(update), (), self.statistics, self.groups, self.tables
+                self.state,
+                gradients,
+                None,
+                None,
+                simplify(update),
+                (),
+                self.statistics,
+                self.groups,
+                self.scalars,
+                self.tables,
             )
         sums = self._sums()
         sum_types = [one.type for one in sums]
         accumulate = simplify(trace("accumulation", self._accumulation, [*sum_types, *read, *self.batch_types]))
         means = simplify(trace("means", self._means, sum_types))
-        return Step(self.state, None, accumulate, means, simplify(update), sums, self.statistics, self.groups)
+        return Step(
+            self.state, None, accumulate, means, simplify(update), sums, self.statistics, self.groups, self.scalars
+        )
 
     def whole(self) -> Function:
-        scalar_types = [TensorType(t.FLOAT, (len(group.scalar_names()),)) for group in self.groups]
         state_types = [one.type for one in self.state]
-        return simplify(trace("training step", self._whole_step, [*state_types, *scalar_types, *self.batch_types]))
+        return simplify(trace("training step", self._whole_step, [*state_types, *self.scalars, *self.batch_types]))
 
     def _sums(self) -> tuple[StateTensor, ...]:
         gradients = [StateTensor(f"gradient:{one.name}", one.type, 0.0) for one in self.state[: self.count]]

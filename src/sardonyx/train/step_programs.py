@@ -8,9 +8,10 @@ from typing import cast
 
 import numpy as np
 
+from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError
 from sardonyx.train.state_program import StateProgram
-from sardonyx.train.step import StateTensor, Step, StepOptions
+from sardonyx.train.step import Step, StepOptions
 
 Reduce = Callable[[list[np.ndarray]], object]
 """A function that replaces arrays by their means over processes, in place."""
@@ -42,7 +43,7 @@ class StepPrograms:
         *, bind_at_once: bool = False, reduce: Reduce | None = None,
     ) -> None:  # fmt: skip
         self.state = [np.array(array, copy=True, order="C") for array in state]
-        self.sums = [_zeros(one) for one in step.sums]
+        self.sums = [_zeros(one.type) for one in step.sums]
         count = sum(one.name.startswith("parameter:") for one in step.state)
         changed = self.state[: len(self.state) - len(step.statistics)]
         self._threads, self._bind_at_once, self._reduce = threads, bind_at_once, reduce
@@ -57,7 +58,7 @@ class StepPrograms:
         self._new_sums = [np.empty_like(array) for array in self.sums]
         self._means = None if step.means is None else StateProgram(step.means, self.sums, gradients, threads)
         self.use_gradients(step)
-        self._scalars = [np.empty(len(group.scalar_names()), np.float32) for group in step.groups]
+        self._scalars = [_zeros(type) for type in step.scalars]
         self._length = [np.empty((), np.float32)] * self._clips
         arguments = [*changed, *self._scalars, *gradients, *self._length]
         whole = [array for i, array in enumerate(changed) if i not in in_tables]
@@ -197,5 +198,5 @@ def _is_finite(array: np.ndarray) -> bool:
         return bool(np.isfinite(np.dot(flat, flat))) or bool(np.isfinite(flat).all())
 
 
-def _zeros(one: StateTensor) -> np.ndarray:
-    return np.zeros(cast("tuple[int, ...]", one.type.shape), one.type.dtype.numpy())
+def _zeros(type: TensorType) -> np.ndarray:
+    return np.zeros(cast("tuple[int, ...]", type.shape), type.dtype.numpy())

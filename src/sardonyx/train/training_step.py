@@ -212,7 +212,8 @@ class TrainingStep:
         Args:
             total: Steps in all, for schedules that depend on them.
         """
-        return [np.array(numbers, np.float32) for numbers in self._scalars(total)]
+        types = [type.dtype.numpy() for type in self._step.scalars]
+        return [np.array(numbers, type) for numbers, type in zip(self._scalars(total), types, strict=True)]
 
     def _computes(self, label: str) -> bool:
         return self._teacher is not None and label == getattr(self._loss, "teacher", None)

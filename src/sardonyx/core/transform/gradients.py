@@ -227,7 +227,11 @@ def _reduce(y: Tensor, dy: Tensor, x: Tensor, *, kind: str, axes: tuple[int, ...
         return (None,)
     if flat.shape[-1] == 0:
         return (L.zeros_like(x),)
-    first = L.unsqueeze((L.argmax if kind == "max" else L.argmin)(flat, -1), [-1])
+    searched = flat
+    if at_least(flat.shape[-1], 1) is not True:  # No element is the first of none.
+        missing = [*(0,) * (flat.rank - 1), dim_max(1 - flat.shape[-1], 0)]
+        searched = L.pad(flat, [0] * flat.rank, missing)
+    first = L.unsqueeze((L.argmax if kind == "max" else L.argmin)(searched, -1), [-1])
     return (L.where(back(L.equal(L.iota(flat.shape, -1), first)), _expanded(dy, axes, x.shape), 0),)
 
 
