@@ -57,14 +57,14 @@ def _filled(x: Array, columns: int, number: float) -> Array:
 @method("transform", "NMF")
 def factorized(estimator: Any, x: Any) -> Array:
     """Translate coordinate descent over the weights of the components, from zeros."""
-    where_ = "NMF.transform"
+    subject = "NMF.transform"
     if estimator.solver != "cd":
-        raise UnsupportedError(f"solver={estimator.solver!r}", where=where_)
+        raise UnsupportedError(f"solver={estimator.solver!r}", where=subject)
     if estimator.shuffle:
-        raise UnsupportedError("components in random order", where=where_)
+        raise UnsupportedError("components in random order", where=subject)
     value = number_matrix(x).cast(np.float64)
     h = np.asarray(estimator.components_, np.float64)
-    count = _limited(len(h), where_)
+    count = _limited(len(h), subject)
     l1, l2 = _regularization(estimator, h)
     squares = h @ h.T + l2 * np.eye(count)
     products = value @ h.T - l1
@@ -90,9 +90,9 @@ def factorized(estimator: Any, x: Any) -> Array:
 @method("transform", "MiniBatchNMF")
 def factorized_in_batches(estimator: Any, x: Any) -> Array:
     """Translate multiplicative updates of the weights, from their mean."""
-    where_ = "MiniBatchNMF.transform"
+    subject = "MiniBatchNMF.transform"
     if estimator._beta_loss != 2:
-        raise UnsupportedError(f"beta_loss={estimator.beta_loss!r}", where=where_)
+        raise UnsupportedError(f"beta_loss={estimator.beta_loss!r}", where=subject)
     value = number_matrix(x).cast(np.float64)
     h = np.asarray(estimator.components_, np.float64)
     l1, l2 = _regularization(estimator, h)
@@ -113,9 +113,9 @@ def factorized_in_batches(estimator: Any, x: Any) -> Array:
     return repeated(int(estimator._transform_max_iter), [_filled(value, len(h), 1.0) * mean], body)[0]
 
 
-def _limited(count: int, place: str) -> int:
+def _limited(count: int, subject: str) -> int:
     if count > MOST_COMPONENTS:
-        raise UnsupportedError(f"{count} components, expected at most {MOST_COMPONENTS}", where=place)
+        raise UnsupportedError(f"{count} components, expected at most {MOST_COMPONENTS}", where=subject)
     return count
 
 
