@@ -6,6 +6,7 @@ array is therefore prepared in the background whenever the last one is lent.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import deque
@@ -14,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sardonyx.base import background_threads
+from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.base.thread_priority import lower_priority
 
 _MOST_FREE = 2
@@ -99,4 +101,14 @@ def _prepare() -> None:
         if arrays is not None:
             arrays.prepare()
         del arrays
-        background_threads.pause(0)
+        raise_if_cancelled()
+
+
+def _begin_in_fork() -> None:
+    _requests.clear()
+    _preparing.clear()
+    _lock.release()
+
+
+if hasattr(os, "register_at_fork"):  # A forked process inherits neither the thread nor a lock that is held.
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_begin_in_fork)

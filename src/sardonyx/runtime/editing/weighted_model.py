@@ -39,12 +39,14 @@ class _Slot:
         index: Index of the weight in the structure; None if no output needs the weight.
         dtype: The element type.
         shape: The shape.
+        nbytes: The size, which is known here because ``onnx_ir`` computes it anew each time.
         memory: The memory of copies; None for few bytes.
     """
 
     index: int | None
     dtype: np.dtype
     shape: tuple[int, ...]
+    nbytes: int
     memory: RecycledArrays | None
 
     @classmethod
@@ -55,7 +57,7 @@ class _Slot:
             return None
         shape, size = tuple(tensor.shape.numpy()), tensor.nbytes
         memory = None if size < _LEAST_RECYCLED else RecycledArrays(functools.partial(aligned_zeros, (size,), np.uint8))
-        return cls(index, dtype.numpy(), shape, memory)
+        return cls(index, dtype.numpy(), shape, size, memory)
 
     def accepts(self, array: Any) -> bool:
         """Return True if an array has the type and shape of the weight."""
@@ -158,7 +160,8 @@ class WeightedModel:
     @property
     def bytes_of_weights(self) -> dict[int, int]:
         """The bytes of the weights by the identity of their tensors."""
-        return {id(tensor): tensor.nbytes for tensor in self._weights.values()}
+        slots = self._graph.slots
+        return {id(tensor): slots[name].nbytes for name, tensor in self._weights.items()}
 
 
 def _weights(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
