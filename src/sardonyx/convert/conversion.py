@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.convert.imported import Call, Options, Way, summarized
+from sardonyx.convert.imported import NOT_NEEDED, Call, Options, Way, summarized
 from sardonyx.convert.importers import importer_of, ways_of
 from sardonyx.convert.proof import Proof, Witness
 from sardonyx.errors import ConversionError, ModelFileError, OptionError, SardonyxError, VerificationError
@@ -251,9 +251,11 @@ def _simplified(model: ir.Model, *, verify: bool) -> tuple[ir.Model, str]:
 
 
 def _no_way(framework: str, attempts: Sequence[Attempt], refusals: Sequence[SardonyxError]) -> SardonyxError:
+    refusals = [error for error in refusals if not error.problem.startswith(NOT_NEEDED)]
     if len(refusals) == 1:
         return refusals[0]
-    listed = "; ".join(f"{attempt.way}: {attempt.reason}" for attempt in attempts) or "no way exists"
+    reasons = (f"{one.way}: {one.reason}" for one in attempts if not one.reason.startswith(NOT_NEEDED))
+    listed = "; ".join(dict.fromkeys(reasons)) or "no way exists"
     first = refusals[0] if refusals else None
     return ConversionError(
         f"no way converts this {framework} program ({listed})",

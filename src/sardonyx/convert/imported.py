@@ -19,6 +19,9 @@ Feeds = Mapping[str, Any]
 Answers = Mapping[str, Any]
 """Arrays by the names of the model's outputs."""
 
+NOT_NEEDED = "not needed: "
+"""Begin of the refusal of a way that could not lead to another model than those before it."""
+
 Outcome = Literal["converted", "decomposed", "opaque", "removed"]
 """The result of one call of the source: nodes; nodes of its decomposition; a custom node; nothing, without effect."""
 

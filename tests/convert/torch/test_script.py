@@ -205,3 +205,21 @@ def test_a_frozen_constant_of_one_element_keeps_its_type() -> None:
 def test_an_argument_may_have_the_name_of_a_keyword_of_python() -> None:
     unit = torch.jit.CompilationUnit("def f(async, x):\n    return async + x\n")
     assert mirror_of(FunctionModule(unit.f))(torch.ones(2), torch.ones(2)).tolist() == [2, 2]
+
+
+class Counting(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+def test_a_script_that_counts_its_calls_is_the_model_of_the_first() -> None:
+    script = torch.jit.script(Counting())
+    result = sardonyx.convert(script, (torch.ones(2, 3),), exporter="sardonyx")
+    assert result.report.verdict.status == "proved" and script.calls == 0
+    name = str(result.model.graph.inputs[0].name)
+    assert (sardonyx.Session(result.model).run(None, {name: torch.full((4, 3), 2.0).numpy()})[0] == 2).all()

@@ -320,3 +320,15 @@ def test_unusual_arguments(function: Any, shapes: Any) -> None:
 )
 def test_gradients_inside_of_programs(function: Any) -> None:
     assert converted(function, drawn(4)).report.verdict.status == "proved"
+
+
+class Eigenvalues(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def forward(self, x: Any) -> Any:
+        return torch.linalg.eigvals(x).abs().sum()  # the line of the refusal
+
+
+def test_general_eigenvalues_are_refused_in_words() -> None:
+    with pytest.raises(ConversionError, match="eigh") as refusal:
+        converted(Eigenvalues(), drawn(4, 4))
+    assert refusal.value.problem.startswith("an operator has no translation: aten.linalg_eig")
+    assert "test_translation.py" in refusal.value.where

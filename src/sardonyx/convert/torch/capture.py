@@ -172,7 +172,14 @@ class Program:
         """
         shapes = self.dynamic_shapes(openness)
         args, kwargs = self._doubled() if openness == "doubled" else (self.args, self.kwargs)
-        with quiet(), evaluating(self.subject), whole_layers(), equal_functions(), unchanged_transforms():
+        with (
+            quiet(),
+            evaluating(self.subject),
+            whole_layers(),
+            equal_functions(),
+            unchanged_transforms(),
+            script.unchanged_attributes(self.mirror),
+        ):
             if lowered:
                 exported = _trace._export(
                     self.subject, args, kwargs, dynamic_shapes=shapes, strict=False, pre_dispatch=False
@@ -272,6 +279,8 @@ class Runner:
     def __init__(self, program: Program) -> None:
         exported = program.captured.exported
         self._module = program.module
+        # Numbers and lists that a script counts on are those of its first call, as buffers are.
+        self._is_counting = script.sets_attributes(program.module)
         self.names = input_names(exported)
         self.outputs = output_names(exported)
         self.leaves, self._spec = pytree.tree_flatten((program.args, program.kwargs))
@@ -301,8 +310,9 @@ class Runner:
             if name in self._state:
                 value.data.copy_(self._state[name])
         try:
-            with torch.no_grad(), quiet(), evaluating(self._module):
-                results = self._module(*args, **kwargs)
+            module = copy.deepcopy(self._module) if self._is_counting else self._module
+            with torch.no_grad(), quiet(), evaluating(module):
+                results = module(*args, **kwargs)
         except Exception as error:  # The user's program raises any exception.
             raise EvaluationError(f"{type(error).__name__}: {str(error)[:300]}", where="the source") from error
         flat = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)]
@@ -407,7 +417,8 @@ def _require_running(program: Program) -> None:
             states = (*program.module.parameters(), *program.module.buffers())
             if any(torch.nn.parameter.is_lazy(state) for state in states):
                 program.module(*program.args, **program.kwargs)  # Gives lazy parameters their shapes.
-            module = copy.deepcopy(program.module) if any(True for _ in program.module.buffers()) else program.module
+            has_state = any(True for _ in program.module.buffers()) or script.sets_attributes(program.module)
+            module = copy.deepcopy(program.module) if has_state else program.module
             module(*copy_of_arguments[0], **copy_of_arguments[1])
     except Exception as error:  # The user's program raises any exception.
         shapes = pytree.tree_leaves(

@@ -12,6 +12,18 @@ from sardonyx.convert.torch.operators.registry import translation_of
 from sardonyx.convert.torch.sources import place_of
 from sardonyx.errors import ConversionError
 
+_GENERAL_EIGENVALUES = (
+    "Use `torch.linalg.eigh` if the matrix is symmetric: eigenvalues of other matrices have no translation, "
+    "and ONNX has no operator for them."
+)
+
+REMEDIES = {
+    "aten.linalg_eig.default": _GENERAL_EIGENVALUES,
+    "aten.linalg_eigvals.default": _GENERAL_EIGENVALUES,
+    "aten._linalg_eigvals.default": _GENERAL_EIGENVALUES,
+}
+"""Remedies of operators that no registration helps."""
+
 ROUNDS = 6
 """Maximum number of decompositions in sequence: results of one may need another."""
 
@@ -40,7 +52,10 @@ def decomposed(exported: Any) -> Any:
         raise ConversionError(
             f"{'an operator has' if len(unknown) == 1 else f'{len(unknown)} operators have'} no translation: {listed}",
             where=next(iter(unknown.values())),
-            remedy="Register a decomposition, a `@sardonyx.operator`, or use `exporter='torch.onnx'`.",
+            remedy=next(
+                (REMEDIES[name] for name in unknown if name in REMEDIES),
+                "Register a decomposition, a `@sardonyx.operator`, or use `exporter='torch.onnx'`.",
+            ),
         )
     return exported
 

@@ -19,7 +19,7 @@ from torch._logging.structured import INTERN_TABLE
 from torch._subclasses import fake_utils, meta_utils
 from torch.export._draft_export import FailureType, draft_export
 
-from sardonyx.convert.imported import Imported
+from sardonyx.convert.imported import NOT_NEEDED, Imported
 from sardonyx.convert.torch import translation
 from sardonyx.convert.torch.capture import (
     Program,
@@ -31,6 +31,7 @@ from sardonyx.convert.torch.capture import (
     unchanged_transforms,
 )
 from sardonyx.convert.torch.equal_functions import equal_functions
+from sardonyx.convert.torch.script import unchanged_attributes
 from sardonyx.convert.torch.size_guards import size_guards
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.whole_layers import whole_layers
@@ -50,7 +51,7 @@ def read(program: Program) -> Imported:
     except ConversionError as error:
         exported = _recorded(program, error)
     else:
-        raise ConversionError(f"not needed: torch.export captures the program with open sizes: {openness}")
+        raise ConversionError(f"{NOT_NEEDED}torch.export captures the program with open sizes: {openness}")
     notes = [*program.notes, NOTE]
     lines = [line for failure in exported._report.failures if (line := _line(failure.data))]
     branches = [guard for guard in size_guards(exported, input_names(exported)) if guard.is_branch]
@@ -79,6 +80,7 @@ def _recorded(program: Program, error: ConversionError) -> torch.export.Exported
                 whole_layers(),
                 equal_functions(),
                 unchanged_transforms(),
+                unchanged_attributes(program.mirror),
                 _followed_values(),
             ):
                 exported = draft_export(

@@ -6,9 +6,10 @@ names, whose methods execute the graphs of the scripted methods; operators are c
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from keyword import iskeyword
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,28 @@ def mirror_of(source: Any) -> torch.nn.Module:
     forward = _function(source.function.schema, lambda *operands: interpreter.run(graph, operands), 0)
     object.__setattr__(mirror, "forward", forward)
     return mirror
+
+
+def sets_attributes(source: Any) -> bool:
+    """Return True for a scripted module that writes to an attribute when it is called."""
+    if not isinstance(source, torch.jit.ScriptModule):
+        return False
+    methods = (part._c._get_method(name) for part in source.modules() for name in part._c._method_names())
+    return any("prim::SetAttr" in str(method.graph) for method in methods)
+
+
+@contextlib.contextmanager
+def unchanged_attributes(mirror: torch.nn.Module | None) -> Iterator[None]:
+    """Leave attributes of a mirror as they are: every capture begins with those of the script."""
+    parts = [part for part in (mirror.modules() if mirror is not None else ()) if isinstance(part, Mirror)]
+    before = [dict(part.__dict__) for part in parts]
+    try:
+        yield
+    finally:
+        for part, attributes in zip(parts, before, strict=True):
+            for name in [name for name in part.__dict__ if name not in attributes]:
+                del part.__dict__[name]
+            part.__dict__.update(attributes)
 
 
 def _function(schema: Any, run: Callable[..., Any], skipped: int) -> Callable[..., Any]:

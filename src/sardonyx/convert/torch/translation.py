@@ -17,7 +17,7 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from sardonyx.convert.imported import Call, Imported
+from sardonyx.convert.imported import NOT_NEEDED, Call, Imported
 from sardonyx.convert.torch.capture import Program, Runner, as_array, input_names, quiet
 from sardonyx.convert.torch.decomposition import decomposed, name_of
 from sardonyx.convert.torch.guards import ASSERTIONS, Guard, guard_of, guarded, name_guards
@@ -146,7 +146,7 @@ def read_narrower(program: Program) -> Imported:
         if program.size_guards:
             return read(program)
     if not program.was_read or not program.narrow():
-        raise ConversionError("not needed: no other choice of open sizes leads to another model")
+        raise ConversionError(f"{NOT_NEEDED}no other choice of open sizes leads to another model")
     program.notes.append("fewer sizes are open: with all of them the model was not proved")
     return read(program)
 
