@@ -70,3 +70,35 @@ def test_finetune_distill_and_gradient_write_models(folder: Path) -> None:
 def test_bad_options_are_named_and_nothing_is_written(folder: Path, words: list[str]) -> None:
     assert run(folder, *words) == 2
     assert not (folder / "t.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--plot", "@curves.doc"], "--plot: expected a file of a format of plots"),
+        (["--plot", "@missing/curves.svg"], "--plot: the folder of"),
+    ],
+)
+def test_a_plot_that_cannot_be_written_is_refused_before_the_training(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    pytest.importorskip("matplotlib", reason="plots require matplotlib")
+    assert run(folder, "train", "@model.onnx", "--data", "@train.npz", "-o", "@unwritten.onnx", *words) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (folder / "unwritten.onnx").exists()
+
+
+def test_a_folder_that_is_missing_is_named_before_the_training(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["finetune", "@model.onnx", "--data", "@train.npz"]
+    assert run(folder, *words, "-o", "@missing/tuned.onnx", "--checkpoint", "@unwritten") == 2
+    assert "--output: the folder of" in " ".join(capsys.readouterr().err.split())
+    assert run(folder, *words, "-o", "@tuned.onnx", "--adapter", "@missing/a.safetensors") == 2
+    assert "--adapter: the folder of" in " ".join(capsys.readouterr().err.split())
+    assert not (folder / "unwritten").exists()
+
+
+def test_an_impossible_rank_names_its_option(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "finetune", "@model.onnx", "--data", "@train.npz", "-o", "@unwritten.onnx", "--lora", "0") == 2
+    assert "--lora: expected an integer of at least 1, got 0." in capsys.readouterr().err

@@ -41,6 +41,7 @@ def command(
     from sardonyx.train.losses import Distillation
     from sardonyx.train.trainer import Trainer
 
+    training.require_writable(plot, output=output)
     trainer = Trainer(
         model,
         Distillation(temperature=temperature, alpha=alpha),

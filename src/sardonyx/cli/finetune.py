@@ -17,7 +17,7 @@ def command(
     model: ModelPath,
     output: Output,
     data: training.Samples,
-    lora: Annotated[int, typer.Option(help="Rank of the adapters.")] = 8,
+    rank: Annotated[int, typer.Option("--lora", help="Rank of the adapters.")] = 8,
     alpha: Annotated[
         float | None, typer.Option(help="Scale of the adapters, divided by the rank.", show_default=False)
     ] = None,
@@ -48,13 +48,14 @@ def command(
     from sardonyx.train.lora import LoRA
     from sardonyx.train.trainer import Trainer
 
+    training.require_writable(plot, output=output, adapter=adapter)
     trainer = Trainer(
         model,
         training.make_loss(loss, None, None),
         training.make_optimizer(optimizer, rate, schedule, {}),
         metrics=metric or (),
         batch_norm="frozen",
-        lora=LoRA(lora, alpha, tuple(names_in(targets)) or "*", dora),
+        lora=LoRA(rank, alpha, tuple(names_in(targets)) or "*", dora),
         precision=precision,  # type: ignore[arg-type]
         max_memory=training.bytes_of(max_memory),
         seed=seed,

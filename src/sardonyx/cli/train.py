@@ -67,6 +67,7 @@ def command(
     from sardonyx.train.heads import swap_head
     from sardonyx.train.trainer import Trainer
 
+    training.require_writable(plot, output=output)
     options = {
         name: value for name, value in (("weight_decay", weight_decay), ("momentum", momentum)) if value is not None
     }

@@ -98,6 +98,26 @@ def make_loss(text: str, output: str | None, label: str | None) -> Any:
     return replace(loss, **changes)
 
 
+def require_writable(plot: Path | None, **files: Path | None) -> None:
+    """Check that files can be written, before a training.
+
+    Args:
+        plot: The file of the plot; None for none.
+        files: Other files, by the name of the option.
+
+    Raises:
+        MissingDependencyError: Matplotlib is not installed.
+        OptionError: A folder does not exist, or the extension of the plot names no format.
+    """
+    for name, path in files.items():
+        if path is not None and not path.resolve().parent.is_dir():
+            raise OptionError(f"the folder of {str(path)!r} does not exist.", where=name)
+    if plot is not None:
+        from sardonyx.train.history import require_plot
+
+        require_plot(plot)
+
+
 def show_history(history: History) -> None:
     """Print one row an epoch."""
     table = Table(header_style="bold")

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sardonyx.errors import MissingDependencyError
+from sardonyx.errors import MissingDependencyError, ModelFileError, OptionError
 
 
 class History(Mapping[str, list[float]]):
@@ -48,13 +48,12 @@ class History(Mapping[str, list[float]]):
 
         Raises:
             MissingDependencyError: Matplotlib is not installed.
+            OptionError: The extension names no format.
+            ModelFileError: The file cannot be written.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise MissingDependencyError(
-                "plots require matplotlib.", remedy="Install it: pip install matplotlib."
-            ) from error
+        require_plot(path)
+        from matplotlib.figure import Figure
+
         names = [name for name in self if name not in ("epoch", "rate", "seconds")]
         losses = [name for name in names if name.endswith("loss")]
         others = [name for name in names if name not in losses]
@@ -67,4 +66,34 @@ class History(Mapping[str, list[float]]):
             axes.set_xlabel("epoch")
             axes.legend()
             axes.grid(alpha=0.3)
-        figure.savefig(os.fspath(path))
+        try:
+            figure.savefig(os.fspath(path))
+        except OSError as error:
+            raise ModelFileError(f"cannot be written: {error.strerror}", where=os.fspath(path)) from error
+
+
+def require_plot(path: str | os.PathLike[str]) -> None:
+    """Check that :meth:`History.plot` can write a file of this name, before a training.
+
+    Args:
+        path: The file.
+
+    Raises:
+        MissingDependencyError: Matplotlib is not installed.
+        OptionError: The extension names no format, or the folder does not exist.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            "plots require matplotlib.", remedy="Install it: pip install matplotlib."
+        ) from error
+    formats, suffix = Figure().canvas.get_supported_filetypes(), Path(path).suffix[1:].lower()
+    if suffix not in formats:
+        raise OptionError(
+            f"expected a file of a format of plots, got {os.fspath(path)!r}.",
+            where="plot",
+            remedy=f"Formats: {', '.join(sorted(formats))}.",
+        )
+    if not Path(path).resolve().parent.is_dir():
+        raise OptionError(f"the folder of {os.fspath(path)!r} does not exist.", where="plot")
