@@ -55,10 +55,13 @@ def exported(net: Net) -> bytes:
     stored = io.BytesIO()
     mode = net.module.training
     net.module.eval()
+    # Exported LayerNormalization computes mean and variance in float32, also of float64; opset 16 has its parts.
+    is_double = any(parameter.dtype == torch.float64 for parameter in net.module.parameters())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            net.module, tuple(torch.tensor(array) for array in arrays.values()), stored, dynamo=False, opset_version=17,
+            net.module, tuple(torch.tensor(array) for array in arrays.values()), stored, dynamo=False,
+            opset_version=16 if is_double else 17,
             input_names=list(arrays), output_names=list(net.outputs), do_constant_folding=False,
             training=torch.onnx.TrainingMode.PRESERVE,
             dynamic_axes={name: {0: "N"} for name in (*net.open, *net.outputs) if net.open},
