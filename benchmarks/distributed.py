@@ -6,6 +6,9 @@ One process predicts all rows with one thread; Ray Data uses two actors of one t
 The ratio to two single processes is 1 if an engine costs nothing; the goal is 0.95. The time of an engine is that of
 a second pass in the same cluster; Ray Data starts its actors anew in each pass, `ray actors` keeps them.
 
+`resident` is the proportional memory of the image in the two actors of `ray actors`, over the size of the image: 1 if
+both map one copy, 2 if each has its own.
+
 An engine that is not installed is named and left out.
 """
 
@@ -33,9 +36,9 @@ PROCESSES = 2
 
 
 def rows_of(model: Path, count: int) -> tuple[str, np.ndarray]:
-    """Return the name of the first input, and random rows for it; open sizes are 1."""
+    """Return the name of the first input, and random rows for it; open sizes are 224, which image models accept."""
     value = onnx.load(model, load_external_data=False).graph.input[0]
-    shape = [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim][1:]
+    shape = [dim.dim_value or 224 for dim in value.type.tensor_type.shape.dim][1:]
     return value.name, np.random.default_rng(0).standard_normal((count, *shape)).astype(np.float32)
 
 
@@ -55,18 +58,42 @@ def single(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
     return timed(lambda: [predictor({name: half[at : at + batch]}) for at in range(0, len(half), batch)])
 
 
+def mapped_bytes(path: Path) -> int:
+    """Return the share of this process in the memory of a mapped file (Linux)."""
+    total, is_of_file = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        word = line.split()[0]
+        if not word.endswith(":"):
+            is_of_file = line.endswith(str(path))
+        elif is_of_file and word == "Pss:":
+            total += int(line.split()[1]) << 10
+    return total
+
+
+RESIDENT: list[float] = []
+"""Memory of the image in all actors over its size, of each round."""
+
+
 def with_ray(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
     import ray
 
     from sardonyx.distributed.ray import _Actor
 
+    class Actor(_Actor):
+        def resident(self, path: Path) -> int:
+            return mapped_bytes(path)
+
     ray.init(num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False, object_store_memory=1 << 30)
     try:
         reference = ray.put(image)
-        actor = ray.remote(num_cpus=1)(_Actor)
-        pool = ray.util.ActorPool([actor.remote(reference, None) for _ in range(PROCESSES)])
+        actor = ray.remote(num_cpus=1)(Actor)
+        actors = [actor.remote(reference, None) for _ in range(PROCESSES)]
+        pool = ray.util.ActorPool(actors)
         batches = [ray.put({name: rows[at : at + batch]}) for at in range(0, len(rows), batch)]
-        return timed(lambda: list(pool.map_unordered(lambda worker, part: worker.__call__.remote(part), batches)))
+        seconds = timed(lambda: list(pool.map_unordered(lambda worker, part: worker.__call__.remote(part), batches)))
+        path = image.local_path()
+        RESIDENT.append(sum(ray.get([worker.resident.remote(path) for worker in actors])) / path.stat().st_size)
+        return seconds
     finally:
         ray.shutdown()
 
@@ -120,7 +147,7 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"
     image = Image.compile(arguments.model, threads=1)
     name, rows = rows_of(arguments.model, arguments.rows)
-    table = rich.table.Table("engine", "rows/s", "ratio to two single processes")
+    table = rich.table.Table("engine", "rows/s", "ratio to two single processes", "resident")
     results = []
     for engine in arguments.engines:
         package, work = ENGINES[engine]
@@ -133,8 +160,9 @@ def main() -> int:
             pairs.append((alone, work(image, name, rows, arguments.batch)))
         ratio = float(np.median([alone / seconds for alone, seconds in pairs]))
         rate = float(np.median([len(rows) / seconds for _, seconds in pairs]))
-        results.append({"engine": engine, "rows_per_second": rate, "ratio": ratio})
-        table.add_row(engine, f"{rate:,.1f}", f"{ratio:.2f}")
+        resident = float(np.median(RESIDENT)) if engine == "ray actors" else None
+        results.append({"engine": engine, "rows_per_second": rate, "ratio": ratio, "resident": resident})
+        table.add_row(engine, f"{rate:,.1f}", f"{ratio:.2f}", "" if resident is None else f"{resident:.2f}")
     rich.console.Console().print(table)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
