@@ -168,3 +168,19 @@ def test_a_client_with_a_closed_window_gets_the_answer_when_it_opens(server: Ser
             if b"grpc-status" in received:
                 break
         assert b"grpc-status\x010" in received
+
+
+def test_window_updates_and_pings_of_ordinary_clients_are_no_attack(server: Server) -> None:
+    """Clients in C and C++ open windows after every answer: 1,200 control frames here, of 200 calls."""
+    controls = frame(frames.WINDOW_UPDATE, 0, 0, b"\0\0\0\x20") + frame(frames.PING, 0, 0, bytes(8))
+    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=20) as connection:
+        connection.sendall(BEGIN)
+        received = b""
+        for number in range(1, 401, 2):
+            call = frame(frames.HEADERS, OPEN, number, CALL) + frame(frames.DATA, frames.END_STREAM, number, request())
+            connection.sendall(call + 3 * controls)
+            while received.count(b"grpc-status\x010") <= number // 2:
+                part = connection.recv(65536)
+                assert part, "the connection ended"
+                received += part
+    assert not is_ended(received, frames.ENHANCE_YOUR_CALM)

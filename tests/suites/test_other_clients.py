@@ -2,7 +2,8 @@
 
 KSERVE_PYTHON and MLSERVER_PYTHON name interpreters of environments with `kserve` and `mlserver`, whose requirements
 contradict those of the tests; SCHEMATHESIS names the program, and OIP_REST the file ``open_inference_rest.yaml`` of the
-Open Inference Protocol.
+Open Inference Protocol. PERF_ANALYZER names the program of Triton, which the wheel of `tritonclient` 2.50.0 for
+manylinux1 holds; LD_LIBRARY_PATH then names the folders of libb64 and libcudart.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def run(words: list[str], seconds: float = 120) -> str:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     models = {name: session(name) for name in ("net", "half", "strings", "gather")}
-    with Server(models, http="127.0.0.1:0", grpc="127.0.0.1:0") as running:
+    with Server(models, http="127.0.0.1:0", grpc="127.0.0.1:0", allow_shared_memory=True) as running:
         yield running
 
 
@@ -71,3 +72,15 @@ def test_answers_conform_to_the_description_of_the_protocol(server: Server) -> N
     run([named("SCHEMATHESIS"), "run", named("OIP_REST"), "--url", server.url, "--max-examples", "40",
          "--checks", "not_a_server_error,response_schema_conformance", "--phases", "examples,coverage,fuzzing"],
         seconds=550)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [[], ["--async"], ["--streaming"], ["--shared-memory=system"]], ids=" ".join)
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_perf_analyzer_measures_the_server(server: Server, protocol: str, words: list[str]) -> None:
+    if protocol == "http" and "--streaming" in words:
+        pytest.skip("streams are of gRPC")
+    address = server.url.split("//")[1] if protocol == "http" else f"127.0.0.1:{server.grpc_port}"
+    # Unstable measurements, on a busy machine, end with 2: the time is a bound of requests instead.
+    printed = run([named("PERF_ANALYZER"), "-m", "net", "-u", address, "-i", protocol, "--concurrency-range=8",
+                   "--request-count=1500", *words])  # fmt: skip
+    assert "Concurrency: 8, throughput:" in printed

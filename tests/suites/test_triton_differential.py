@@ -229,7 +229,7 @@ def test_shared_memory_is_read_and_written_as_by_triton(servers: Pair) -> None:
                 statuses.append(status)
                 if status == 200:
                     (output,) = json.loads(content)["outputs"]
-                    statuses.append((output["name"], output["shape"], "data" in output))
+                    statuses.append((output["name"], output["shape"], "data" in output, "parameters" in output))
                     statuses.append(np.frombuffer(path.read_bytes()[128:192], np.int32).tolist())
             described = json.loads(ask(port, HttpCase("status", path="/v2/systemsharedmemory/status", method="GET"))[2])
             statuses.append([(part["offset"], part["byte_size"]) for part in described])
@@ -250,6 +250,8 @@ def test_a_stream_answers_in_order_and_outlives_errors(servers: Pair) -> None:
         message = message_class("ModelInferRequest")(model_name=model, id=str(number))
         part = message.inputs.add(name="x" if number < 3 else "z", datatype="FP32", shape=[1, 2])
         part.contents.fp32_contents.extend([number, number + 0.5])
+        if number:
+            message.parameters["triton_enable_empty_final_response"].bool_param = number == 2
         requests.append(message.SerializeToString())
     received: list[list[Any]] = []
     for port in servers.grpc:
@@ -259,7 +261,9 @@ def test_a_stream_answers_in_order_and_outlives_errors(servers: Pair) -> None:
             for data in call(iter(requests), timeout=60):
                 answer = message_class("ModelStreamInferResponse").FromString(data)
                 response = answer.infer_response
-                answers.append((response.id, list(response.raw_output_contents), bool(answer.error_message)))
+                is_final = response.parameters["triton_final_response"].bool_param
+                error = bool(answer.error_message)
+                answers.append((response.id, list(response.raw_output_contents), error, is_final))
             received.append(answers)
     theirs, ours = received
     # Triton answers an error at once, before requests that it still computes.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import RequestError
-from sardonyx.serve.operations.parameters import set_parameters
+from sardonyx.serve.operations.parameters import flag, set_parameters
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.operations.tensors import binary_data, binary_tensor, requested_output
 from sardonyx.serve.protocol import datatypes
@@ -15,9 +15,10 @@ from sardonyx.serve.protocol.datatypes import Datatype
 from sardonyx.serve.protocol.limits import elements_of
 from sardonyx.serve.protocol.messages import message_class
 from sardonyx.serve.protocol.requests import Answer, InferRequest, tensor_bytes
-from sardonyx.serve.protocol.strings import decoded, string_array, write_strings
+from sardonyx.serve.protocol.strings import decoded, string_array
 
 _LONGEST_ID = 512
+_EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
 def parsed_request(service: Service, message: Any) -> InferRequest:
@@ -65,7 +66,11 @@ def parsed_request(service: Service, message: Any) -> InferRequest:
     if used != len(raw):
         raise RequestError(f"expected {used} raw contents, got {len(raw)}.")
     if message.parameters:
-        set_parameters(request, parameter_values(message.parameters))
+        values = parameter_values(message.parameters)
+        # Clients of streams ask for a last, empty answer of models with several; ours have one, which says so.
+        flag(values, _EMPTY_FINAL)
+        values.pop(_EMPTY_FINAL, None)
+        set_parameters(request, values)
     if message.outputs:
         request.outputs = [
             requested_output(service, part.name, parameter_values(part.parameters)) for part in message.outputs
@@ -114,12 +119,10 @@ def answer_message(answer: Answer) -> Any:
     for output in answer.outputs:
         array = output.array
         datatype = datatypes.of_array(array)
-        part = message.outputs.add(name=output.name, datatype=datatype.name, shape=array.shape)
+        message.outputs.add(name=output.name, datatype=datatype.name, shape=array.shape)
         requested = output.requested
         if requested is not None and requested.destination is not None:
-            part.parameters["shared_memory_region"].string_param = requested.destination.region
-            size = len(write_strings(array)) if datatype.size == 0 else array.nbytes
-            part.parameters["shared_memory_byte_size"].int64_param = size
+            raw.append(b"")  # As Triton does: clients count on one entry for each output.
         else:
             data = binary_data(array, datatype)
             raw.append(data if isinstance(data, bytes) else data.tobytes())

@@ -26,7 +26,10 @@ _FRAME_BYTES = 1 << 20
 _STREAM_WINDOW = 4 << 20
 _CONNECTION_WINDOW = 32 << 20
 _CONTROL_FRAMES = 1000
-"""Control frames (settings, pings, resets, empty frames) of a connection in one second."""
+"""Control frames (settings, pings, resets, empty frames) of a connection in one second, beyond those of answers."""
+
+_CONTROL_FRAMES_OF_DATA = 8
+"""Control frames that a client may send for a frame of data: it opens windows, and measures the connection by pings."""
 
 _TIMEOUT_UNITS = {"H": 3_600_000_000, "M": 60_000_000, "S": 1_000_000, "m": 1000, "u": 1, "n": 0}
 
@@ -126,6 +129,7 @@ class Http2Connection(asyncio.Protocol):
         self._peer_frame = 16384
         self._consumed = 0
         self._control = 0
+        self._resets = 0
         self._control_since = time.monotonic()
         self._output: list[bytes] = []
         self._is_feeding = False
@@ -265,15 +269,16 @@ class Http2Connection(asyncio.Protocol):
         elif kind == frames.CONTINUATION:
             self._continuation(flags, payload)
         else:
+            self._resets += kind == frames.RST_STREAM
             self._count_control()
             self._control_frame(kind, flags, number, payload)
 
     def _count_control(self) -> None:
         now = time.monotonic()
         if now - self._control_since > 1.0:
-            self._control, self._control_since = 0, now
+            self._control, self._resets, self._control_since = 0, 0, now
         self._control += 1
-        if self._control > _CONTROL_FRAMES:
+        if max(self._control, self._resets) > _CONTROL_FRAMES:
             raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many control frames")
 
     def _control_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
@@ -499,6 +504,7 @@ class Http2Connection(asyncio.Protocol):
         if size <= self._window and size <= self._stream_window and size <= self._peer_frame:
             self._window -= size
             self._output.append(data)
+            self._control = max(0, self._control - _CONTROL_FRAMES_OF_DATA)
             return
         stream = self._streams[number] = Stream(self, number, headers, self._stream_window)
         stream.is_ended = True
@@ -558,6 +564,7 @@ class Http2Connection(asyncio.Protocol):
             self._window -= size
             stream.send_window -= size
             self._send(frame(frames.DATA, 0, stream.number, data[:size]))
+            self._control = max(0, self._control - _CONTROL_FRAMES_OF_DATA)
         if stream.trailers is not None:
             flags = frames.END_HEADERS | frames.END_STREAM
             self._send(frame(frames.HEADERS, flags, stream.number, stream.trailers))

@@ -158,7 +158,9 @@ def _stream(service: Service, tokens: Tokens, grpc: Any) -> Any:
 
         async def answered(message: Any) -> Any:
             try:
-                return response(infer_response=await _infer(service, message, client))
+                answer = await _infer(service, message, client)
+                answer.parameters["triton_final_response"].bool_param = True
+                return response(infer_response=answer)
             except Exception as error:
                 failed = response(error_message=_status(error, grpc)[1])
                 failed.infer_response.id = message.id

@@ -203,7 +203,9 @@ class OwnGrpcListener:
 
     def streamed(self, answer: Answer) -> bytes:
         """Return the message of an answer of a stream."""
-        data: bytes = self._streamed(infer_response=answer_message(answer)).SerializeToString()
+        message = answer_message(answer)
+        message.parameters["triton_final_response"].bool_param = True
+        data: bytes = self._streamed(infer_response=message).SerializeToString()
         return data
 
 

@@ -16,7 +16,7 @@ from sardonyx.serve.protocol.datatypes import Datatype, shortened
 from sardonyx.serve.protocol.limits import elements_of
 from sardonyx.serve.protocol.number_lists import NumberList
 from sardonyx.serve.protocol.requests import REQUEST_BYTES, Answer, InferRequest, tensor_bytes
-from sardonyx.serve.protocol.strings import decoded, string_array, write_strings
+from sardonyx.serve.protocol.strings import decoded, string_array
 
 _LARGEST_ID = 512
 
@@ -152,10 +152,7 @@ def encode_answer(answer: Answer, binary: bool, strict: bool) -> tuple[bytes, li
         requested = output.requested
         is_binary = binary if requested is None or requested.is_binary is None else requested.is_binary
         if requested is not None and requested.destination is not None:
-            size = len(write_strings(array)) if datatype.size == 0 else array.nbytes
-            described["parameters"] = {
-                "shared_memory_region": requested.destination.region, "shared_memory_byte_size": size,
-            }  # fmt: skip
+            pass  # The region has the data. Clients of Triton expect the size of binary data in any parameters.
         elif is_binary:
             data = binary_data(array, datatype)
             described["parameters"] = {"binary_data_size": len(data)}
