@@ -77,3 +77,30 @@ def test_scale_and_zero_point_are_results_of_one_kernel() -> None:
     x = np.random.default_rng(3).standard_normal((5, 37)).astype(np.float32)
     for mine, reference in zip(Program.compile(function).run([x]), computed(function, [x]), strict=True):
         np.testing.assert_array_equal(mine, reference)
+
+
+@pytest.mark.parametrize("filling", [0.0, -1.5, 9.0])
+@pytest.mark.parametrize("groups", [1, 16])
+def test_an_image_is_padded_after_its_quantization(filling: float, groups: int) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        image = L.maximum(layer(x, 16), 0.0)
+        return [layer(L.pad(image, (0, 0, 1, 0), (0, 0, 1, 2), filling), 16, groups)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (1, 8, 9, W))])
+    program = Program.compile(function)
+    assert all(value.type.dtype != t.FLOAT for value in program.function.values if value.op == "pad")  # type: ignore[union-attr]
+    for factor in (1.0, 0.0, 1e-42, 1e30):
+        x = (np.random.default_rng(2).standard_normal((1, 8, 9, 13)) * factor).astype(np.float32)
+        np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])
+
+
+def test_numbers_that_are_not_finite_are_quantized_as_the_interpreter_does() -> None:
+    function = trace(
+        "f", lambda x: list(dynamic_quantize_linear(L.pad(x, (0, 1), (2, 1), 0.0))), [TensorType(t.FLOAT, (H, W))]
+    )
+    program = Program.compile(function)
+    for special in (np.inf, -np.inf, np.nan, 1e-45, -0.0):
+        x = np.zeros((3, 17), np.float32)
+        x[1, 5] = special
+        for mine, reference in zip(program.run([x]), computed(function, [x]), strict=True):
+            np.testing.assert_array_equal(mine, reference)

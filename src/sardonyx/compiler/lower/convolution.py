@@ -128,7 +128,9 @@ class ImageKernel:
         epilogue = self._epilogue(conv.result, wide)
         form = f"{conv.weights.type} {schedule.packed_layout} {self.target.name}"
         if schedule.algorithm == "depthwise":
-            weights = Prepared(conv.weights, form, DepthwisePacking(conv.weights, self.target), True)
+            packing = DepthwisePacking(conv.weights, self.target, conv.shift)
+            moves = conv.shift == 0
+            weights = Prepared(conv.weights, f"{form} less {conv.shift}", packing, moves)
             items = depthwise(
                 kernel,
                 x=image,

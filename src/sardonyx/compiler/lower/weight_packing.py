@@ -98,14 +98,15 @@ class FilterPacking:
 
 @dataclass(frozen=True)
 class DepthwisePacking:
-    """Weights of a depthwise convolution."""
+    """Weights of a depthwise convolution of an image less ``shift``."""
 
     weights: Value
     target: Target
+    shift: int = 0
 
     def __call__(self, read: Read) -> np.ndarray:
         """Return the packed weights."""
-        return pack_depthwise_weights(read(self.weights), self.target)
+        return pack_depthwise_weights(read(self.weights), self.target, self.shift)
 
 
 @dataclass(frozen=True)

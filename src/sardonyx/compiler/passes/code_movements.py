@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.requantize import Codes, quantization
 from sardonyx.compiler.passes.affine_codes import affine_source
-from sardonyx.compiler.passes.int8_matmul import Quantized, match_quantized
+from sardonyx.compiler.passes.int8_matmul import Quantized, match_quantized, scalar_of
 from sardonyx.core.dim import Size
 from sardonyx.core.eval.tensor import Tensor, apply, constant
 from sardonyx.core.ir import types as t
@@ -58,6 +59,48 @@ def padded_codes(m: Match, x: Tensor, filling: Tensor, **params: Any) -> Value |
     if source is None or code is None:
         return None
     return _dequantize(source, apply("pad", source.codes, code, **params))
+
+
+@CODE_MOVEMENTS.rule("div", "add", "max", "min")
+def padded_function(m: Match, x: Tensor, y: Tensor, **params: Any) -> Value | None:
+    """A function of padded values and a number, as in a dynamic quantization, is padded after."""
+    inner, number = _padded(x), scalar_of(y)
+    if inner is None or number is None:
+        return None
+    wide = apply("broadcast", apply("reshape", number, shape=(1,) * inner.rank), shape=inner.shape)
+    filling = apply(m.op, x.operands[1], number, **params)
+    return apply("pad", apply(m.op, inner, wide, **params), filling, **x.params)
+
+
+@CODE_MOVEMENTS.rule("round", "convert")
+def padded_rounding(m: Match, x: Tensor, **params: Any) -> Value | None:
+    """Padded values are rounded, and converted to 8 bits, before."""
+    inner = _padded(x)
+    if inner is None or (m.op == "convert" and params["dtype"] not in _LIMITS):
+        return None
+    return apply("pad", apply(m.op, inner, **params), apply(m.op, x.operands[1], **params), **x.params)
+
+
+@CODE_MOVEMENTS.rule("reduce")
+def padded_extreme(m: Match, x: Tensor, **params: Any) -> Value | None:
+    """The extreme of padded values is that of the values and the filling."""
+    inner = _padded(x)
+    if inner is None or params["kind"] not in ("max", "min"):
+        return None
+    widths = [low + high for low, high in zip(x.params["low"], x.params["high"], strict=True)]
+    if not any(widths) or any(width for axis, width in enumerate(widths) if axis not in params["axes"]):
+        return None
+    extreme = apply("reduce", inner, **params)
+    filling = apply("reshape", x.operands[1], shape=(1,) * extreme.rank)
+    return apply(params["kind"], extreme, apply("broadcast", filling, shape=extreme.shape))
+
+
+def _padded(x: Tensor) -> Tensor | None:
+    """Return the floats around which known numbers of a filling were put; None for other values."""
+    if x.op != "pad" or dtype_of(x) != t.FLOAT or any(x.params["interior"]):
+        return None
+    known = all(isinstance(size, int) and size >= 0 for size in (*x.params["low"], *x.params["high"]))
+    return x.operands[0] if known else None  # type: ignore[return-value]
 
 
 @CODE_MOVEMENTS.rule("concat")

@@ -24,6 +24,7 @@ from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.integer_dot import overflowing
 from sardonyx.compiler.target.description import Target
+from sardonyx.compiler.tiling import costs
 from sardonyx.compiler.tiling.gemm import choose_gemm
 from sardonyx.compiler.tiling.gemm_schedule import GemmProblem
 from sardonyx.compiler.tiling.int8_forms import Form, forms
@@ -77,14 +78,14 @@ def match_quantized(value: Value) -> Quantized | None:
         return replace(source, zero=zero)
     if value.op == "mul" and dtype_of(value) == t.FLOAT:
         for operand, other in (value.operands, reversed(value.operands)):
-            scale = _scalar(other)
+            scale = scalar_of(other)
             source = match_quantized(operand) if scale is not None else None
             if source is not None and source.scale is None:
                 return replace(source, scale=scale)
     return None
 
 
-def _scalar(value: Value) -> Tensor | None:
+def scalar_of(value: Value) -> Tensor | None:
     """Return the only number in a value as a scalar; None for several numbers."""
     while value.op in ("broadcast", "reshape") and math.prod(shape_of(value)) != 1:
         value = value.operands[0]
@@ -97,7 +98,7 @@ def _scalar(value: Value) -> Tensor | None:
 
 def _zero_point(value: Value) -> Tensor | None:
     """Return a zero point as an int32 scalar; None for other values."""
-    scalar = _scalar(value)
+    scalar = scalar_of(value)
     if scalar is None:
         return None
     if scalar.is_constant:
@@ -223,13 +224,21 @@ def _first_operand(source: Quantized, form: Form) -> tuple[Tensor, Tensor | None
     """Return the first operand in the element type of a form, with the zero point still to be subtracted."""
     codes, zero = source.codes, source.zero
     if form.left == t.INT16:
-        wide = _convert(codes, t.INT16)
-        return (wide if zero is None else wide - _convert(zero, t.INT16)), None
+        return _differences(codes, zero, t.INT16), None
     if dtype_of(codes) == t.INT8:
         unsigned = apply("bitcast", codes, dtype=t.UINT8) ^ constant(np.uint8(128), t.UINT8)
         offset = constant(np.int32(128), t.INT32)
         return unsigned, offset if zero is None else zero + offset
     return codes, None if zero is not None and _is_zero(zero) else zero
+
+
+def _differences(codes: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
+    """Return codes less their zero point in another element type; padded codes are padded after."""
+    if codes.op == "pad":
+        inner, filling = (_differences(part, zero, dtype) for part in codes.operands)  # type: ignore[arg-type]
+        return apply("pad", inner, filling, **codes.params)
+    wide = _convert(codes, dtype)
+    return wide if zero is None else wide - _convert(zero, dtype)
 
 
 def _is_zero(zero: Tensor) -> bool:
@@ -328,6 +337,11 @@ def image_operands(
     corrected = _CORRECTED_CONVOLUTION if groups == 1 and set(params["base_dilation"]) == {1} else 0.0
     terms = constant_weights.numbers.reshape(groups * filters, channels, -1).swapaxes(1, 2)
     form = _choose_form(terms, params["dtype"], groups, corrected, target)
+    if _suits_floats(constant_weights, params, target):
+        floats = _differences(source.codes, source.zero, t.FLOAT)
+        wide = constant(constant_weights.numbers.astype(np.float32), t.FLOAT)
+        finish = Finish(params["dtype"], None, None, source.scale, constant_weights.scale)
+        return floats, wide, {**params, "dtype": t.FLOAT}, finish
     if groups > 1 and channels == filters == 1:
         # Depthwise: lanes are channels, and the kernel computes in float32, exact below 2**24.
         if depth * _WIDEST * constant_weights.largest >= 1 << 24:
@@ -349,6 +363,19 @@ def image_operands(
     sums = constant_weights.numbers.sum(summed, dtype=np.int32) if zero is not None else None
     finish = Finish(params["dtype"], zero, sums, source.scale, constant_weights.scale)
     return codes, packed, {**params, "dtype": t.INT32}, finish
+
+
+def _suits_floats(weights: _Weights, params: Mapping[str, Any], target: Target) -> bool:
+    """Return True for a convolution of few channels whose integers are multiplied as floats, exactly.
+
+    Blocks of bytes would have more zeros than channels. Float32 holds all sums, and images of so few channels have no
+    algorithm but products and sums.
+    """
+    groups, _, channels, *_ = weights.numbers.shape
+    if not target.saturates or groups > 1 or channels > min(costs.MOST_PLANES, target.lanes(32) - 1):
+        return False
+    depth = math.prod(weights.numbers.shape[2:])
+    return set(params["base_dilation"]) == {1} and depth * _WIDEST * weights.largest < 1 << 24
 
 
 def _without_pad(source: Quantized, params: Mapping[str, Any]) -> tuple[Quantized, Mapping[str, Any]]:
@@ -405,8 +432,8 @@ def _zero_point_term(zero: Tensor, sums: np.ndarray) -> Tensor:
 
 def _scale(sums: Tensor, dtype: DType, scale: Tensor | None, scales: np.ndarray | None) -> Tensor:
     if dtype == t.INT32:
-        return sums
-    floats = _convert(sums, t.FLOAT)
+        return sums if dtype_of(sums) == t.INT32 else _convert(sums, t.INT32)
+    floats = sums if dtype_of(sums) == t.FLOAT else _convert(sums, t.FLOAT)
     if scales is not None:
         factor = constant(scales.astype(np.float32), t.FLOAT)
         return floats * (factor if scale is None else factor * scale)

@@ -107,7 +107,7 @@ class Grouping:
         for value in reversed(self.order):
             self._assign(value)
         for group in {*self._by_value.values()}:
-            if all(member.op != "reduce" for member in group.members):
+            if not _reduces(group):
                 group.rows = None  # Values of rows joined, their reductions did not.
         self.groups, self.computed = sort_groups(self.order, self._by_value, function.level)
 
@@ -423,8 +423,10 @@ class Grouping:
         group = min(groups, key=lambda one: self._position[one.root])
         if self._rows_of.get(group.root) != rows or group.rows not in (None, rows) or group.anchor is not None:
             return None
-        if group.root.op in REGIONS or not has_same_count(shape_of(group.root), rows.result_shape):
+        if group.root.op in REGIONS or group.root in self.tables or shape_of(group.root) != shape_of(value):
             return None
+        if self.convolutions and len(shape_of(value)) > 2:
+            return None  # As for maps: one of the values may be an image in blocked layout.
         last = max(self._position[member] for member in group.members)
         others = [root for one in groups if one is not group for root in one.roots]
         return group if all(self._position[root] > last for root in others) else None
@@ -446,8 +448,10 @@ class Grouping:
         return self._anchors[value]
 
     def _is_written(self, value: Value) -> bool:
-        """Return True if a value is already known to be in memory."""
-        return value in self._stored or value in self.host or is_narrowing(value)
+        """Return True if a value is already known to be in memory: what a reduction and others read, too."""
+        users = self.users[value]
+        is_reduced = len(users) > 1 and any(user.op == "reduce" for user in users)
+        return is_reduced or value in self._stored or value in self.host or is_narrowing(value)
 
     def _begin_group(self, value: Value, reason: str) -> None:
         group = Group(value, reason)
@@ -462,16 +466,16 @@ class Grouping:
     def _join(self, value: Value, group: Group) -> None:
         group.members.add(value)
         self._by_value[value] = group
-        if (value in self._rows_of and group.rows is None and group.anchor is None and value.op == "reduce") or (
-            value in self._rows_of and value is not group.root and group.rows is None
-        ):
-            group.rows = self._rows_of[value]
+        if group.rows is None and group.anchor is None and (value.op == "reduce" or value is not group.root):
+            group.rows = self._rows_of.get(value)
         if value in self.convolutions:
             group.anchor = self.convolutions[value].core
         elif value in self.weight_gradients:
             group.anchor = self.weight_gradients[value].core
         elif value.op in ANCHORS:
             group.anchor = value
+        if group.anchor is not None:
+            group.rows = None  # Values of rows joined before; their reductions are kernels of their own.
         if value in self.attentions:
             interior = self.attentions[value].interior
             group.members |= interior
@@ -498,7 +502,7 @@ class Grouping:
                 return "a kernel is built around one contraction"
             if group.others:
                 return "several results are computed in the order of memory"
-            if group.rows is not None:
+            if group.rows is not None and _reduces(group):
                 return "the reader works row by row"
             if not has_same_shape(shape_of(value), domain):
                 return "the reader has another shape"
@@ -547,6 +551,10 @@ def _reads_columns(product: Value) -> bool:
     columns = [size for axis, size in enumerate(shape_of(product)) if axis >= len(batch) + len(free)]
     rows = [shape_of(x)[axis] for axis in free]
     return not any(isinstance(size, int) and size < _COPIED_ROWS for size in (math.prod(columns), math.prod(rows)))
+
+
+def _reduces(group: Group) -> bool:
+    return any(member.op == "reduce" for member in group.members)
 
 
 def is_narrowing(value: Value) -> bool:

@@ -55,6 +55,14 @@ class Channelwise(ABC):
     def identity(self) -> str:
         """Return the initial value of a result."""
 
+    def begin(self, row: Row, image: str) -> str:
+        """Return the vector with which the results of a row begin."""
+        return splat(self.identity(), self.lanes, self.element)
+
+    def beside(self) -> str | None:
+        """Return the vector of a position known to be left or right of the image; None if it changes no result."""
+        return None
+
     def factors(self, row: Row, tap: Number) -> list[str]:
         """Return the operands of a tap (by number in the window) that do not depend on the input; read first."""
         return []
@@ -87,14 +95,16 @@ class Channelwise(ABC):
         e = self.emitter
         block = e.add(e.mul(row.image, self.sweep.blocks), row.block)
         image = e.address(self.x.pointer, self.stored, e.mul(block, self.block_step))
-        self.sweep.tiles(row, lambda first, size, guarded: self._tile(row, image, first, size, guarded))
+        begin = self.begin(row, image)
+        self.sweep.tiles(row, lambda first, size, guarded: self._tile(row, image, begin, first, size, guarded))
 
-    def _tile(self, row: Row, image: str, first: Number, size: int, guarded: bool) -> None:
+    def _tile(self, row: Row, image: str, begin: str, first: Number, size: int, guarded: bool) -> None:
         e = self.emitter
         identity = splat(self.identity(), self.lanes, self.element)
         # A tile of few outputs has several accumulators per output, so that combinations are independent.
         parts = max(1, _PARTS // size)
-        results = [[e.variable(self.type, identity) for _ in range(parts)] for _ in range(size)]
+        starts = [begin, *[identity] * (parts - 1)]
+        results = [[e.variable(self.type, start) for start in starts] for _ in range(size)]
         width = row.phases[2]
         lowest = width.input_index(e, first)
         together = min(width.taps, max(1, _UNROLLED // size)) if isinstance(width.taps, int) else 1
@@ -137,11 +147,13 @@ class Channelwise(ABC):
         for distance in sorted(seen):
             position = e.add(lowest, distance)
             inside = not guarded
+            beside = None
             if isinstance(position, int) and isinstance(self.sweep.axes[2].size, int):
                 inside = 0 <= position < self.sweep.axes[2].size
-                if not inside:
+                beside = None if inside else self.beside()
+                if not inside and beside is None:
                     continue
-            inputs = self.prepare(self.load(self._address(line, position, inside)))
+            inputs = self.prepare(self.load(self._address(line, position, inside)) if beside is None else beside)
             for i, j in seen[distance]:
                 part = j % len(values[i])
                 values[i][part] = self.combine(values[i][part], inputs, factors[j])

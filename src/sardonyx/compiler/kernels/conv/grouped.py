@@ -16,25 +16,31 @@ from sardonyx.compiler.codegen.load_store import memory_type
 from sardonyx.compiler.kernels.conv.channelwise import Channelwise
 from sardonyx.compiler.kernels.conv.weight_layouts import grouped_weights
 from sardonyx.compiler.kernels.conv.window_sweep import Image, Row, Sweep
-from sardonyx.compiler.llvm.ir_builder import splat, vector
+from sardonyx.compiler.llvm.ir_builder import float_literal, splat, vector
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.windows import Number, Windows, block_count
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 
 
-def pack_depthwise_weights(weights: np.ndarray, target: Target) -> np.ndarray:
+def pack_depthwise_weights(weights: np.ndarray, target: Target, shift: int = 0) -> np.ndarray:
     """Return the weights in the order in which :func:`depthwise` reads them.
 
     Args:
         weights: [channels, 1, 1, *window], of any float type.
         target: The processor.
+        shift: Integer that is subtracted from each integer of the image.
 
     Returns:
-        A flat array of float32: [channel block][*window][channel of the block], with zeros past the last channel.
+        A flat array of float32: [channel block][*window][channel of the block], with zeros past the last channel. With
+        a shift, the window is followed by the sum of each of its rows, times ``-shift``.
     """
-    taps = math.prod(weights.shape[3:])
-    return grouped_weights(weights.reshape(weights.shape[0], 1, taps).astype(np.float32), target.lanes(32))
+    channels, *window = weights.shape[0], *weights.shape[3:]
+    rows = weights.reshape(channels, 1, math.prod(window[:-1]), window[-1]).astype(np.float32)
+    taps = rows.reshape(channels, 1, -1)
+    if shift:
+        taps = np.concatenate([taps, rows.sum(-1) * np.float32(-shift)], -1)
+    return grouped_weights(taps, target.lanes(32))
 
 
 def depthwise(
@@ -51,8 +57,8 @@ def depthwise(
 ) -> Size:
     """Write a depthwise convolution of a blocked image.
 
-    The elements are floats, or integers whose sums are exact in float32. The epilogue gets whole blocks of channels, as
-    in :func:`~sardonyx.compiler.kernels.conv.convolution.convolution`, always as floats.
+    The elements are floats, or integers whose sums are exact in float32; the epilogue gets floats, in whole blocks of
+    channels as in :func:`~sardonyx.compiler.kernels.conv.convolution.convolution`.
 
     Args:
         kernel: The kernel.
@@ -103,6 +109,21 @@ class _Grouped(Channelwise):
         self.dtype = x.dtype
         super().__init__(sweep, x, "float", sweep.kernel.target.lanes(32), epilogue, memory_type(x.dtype))
         self.weights, self.size, self.shift = weights, size, shift
+        self.taps = self.window[0] * self.window[1] * self.window[2]
+        # Sums of weights take the place of a subtraction for each input, unless taps have gaps of zeros between.
+        self.adds_shift = shift != 0 and sweep.sees_all_taps
+
+    def begin(self, row: Row, image: str) -> str:
+        if not self.adds_shift:
+            return super().begin(row, image)
+        e, total = self.emitter, self.emitter.variable(self.type, splat("0.0", self.lanes, self.element))
+        with self.sweep.lines(row, image, self.stored, self.slice_step, self.row_step) as (_, tap):
+            number = e.add(self.taps, e.div(tap, self.window[2]))
+            total.set(e.let(f"fadd {self.type} {total.get()}, {self._factor(row, number, 0)}"))
+        return total.get()
+
+    def beside(self) -> str | None:
+        return splat(float_literal(self.shift, self.element), self.lanes, self.element) if self.adds_shift else None
 
     def outside(self) -> str:
         return str(self.shift) if t.is_integer(self.dtype) else self.identity()
@@ -113,7 +134,7 @@ class _Grouped(Channelwise):
         e, narrow, wide = self.emitter, vector(self.lanes, self.stored), vector(self.lanes, "i32")
         extend = "zext" if t.kind(self.dtype) == "uint" else "sext"
         number = e.let(f"{extend} {narrow} {e.load(narrow, address, self.lanes * self.dtype.bitwidth // 8)} to {wide}")
-        if self.shift:
+        if self.shift and not self.adds_shift:
             number = e.let(f"sub {wide} {number}, {splat(str(self.shift), self.lanes, 'i32')}")
         return e.let(f"sitofp {wide} {number} to {self.type}")
 
@@ -121,14 +142,14 @@ class _Grouped(Channelwise):
         return "0.0"
 
     def factors(self, row: Row, tap: Number) -> list[str]:
-        e = self.emitter
-        taps = self.window[0] * self.window[1] * self.window[2]
-        at = e.mul(e.add(e.mul(row.block, taps), tap), self.size * self.lanes)
+        return [self._factor(row, tap, channel) for channel in range(self.size)]
+
+    def _factor(self, row: Row, number: Number, channel: int) -> str:
+        """Load the weights of a tap or, after the taps, the sums of the weights of a row of taps."""
+        e, rows = self.emitter, self.window[0] * self.window[1] if self.shift else 0
+        at = e.mul(e.add(e.mul(row.block, self.taps + rows), number), self.size * self.lanes)
         start = e.address(self.weights, "float", at)
-        return [
-            e.load(self.type, e.address(start, "float", channel * self.lanes), 4 * self.lanes)
-            for channel in range(self.size)
-        ]
+        return e.load(self.type, e.address(start, "float", channel * self.lanes), 4 * self.lanes)
 
     def prepare(self, value: str) -> list[str]:
         if self.size == 1:
