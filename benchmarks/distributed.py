@@ -36,7 +36,7 @@ PROCESSES = 2
 
 
 def rows_of(model: Path, count: int) -> tuple[str, np.ndarray]:
-    """Return the name of the first input, and random rows for it; open sizes are 224, which image models accept."""
+    """Return the name of the first input, and random rows for it; open sizes are 224, for images."""
     value = onnx.load(model, load_external_data=False).graph.input[0]
     shape = [dim.dim_value or 224 for dim in value.type.tensor_type.shape.dim][1:]
     return value.name, np.random.default_rng(0).standard_normal((count, *shape)).astype(np.float32)
