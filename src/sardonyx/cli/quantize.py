@@ -71,8 +71,8 @@ def command(
 ) -> None:
     """Quantize weights and activations, or weights alone, and measure the error of the outputs.
 
-    Exit code 1 if the loss of the metric exceeds --drop, or if an output has less than 10 dB and there is no metric; the
-    file is written.
+    Exit code 1 if the loss of the metric exceeds --drop, or if an output has less than 10 dB and there is no metric;
+    the file is written.
     """
     choices: dict[str, Any] = {
         "scheme": scheme, "weights": weights, "activations": activations, "mode": mode, "granularity": granularity,
