@@ -45,3 +45,38 @@ def test_a_cast_to_an_unknown_type_is_refused_by_name() -> None:
     )
     with pytest.raises(InvalidModelError, match="unknown element type 'decimal'"):
         optimize(model, opset=13, verify=False)
+
+
+DECLARED = {
+    "slice": ("(float[5] x, int64[1] k) => (float[5] y) <int64[1] s = {0}> { y = Slice (x, s, k) }", [2]),
+    "slice and layer": (
+        "(float[5] x, int64[1] k) => (float[5] y) <int64[1] s = {0}, float[5] r> { r = Slice (x, s, k)  y = Relu (r) }",
+        [2],
+    ),
+    "number of slices": ("(float[2] x, int64[K] k) => (float[2] y) { y = Slice (x, k, k) }", [1]),
+    "resize": ("(float[1, 1, 2, 2] x, float[4] k) => (float[1, 1, 2, 2] y) { y = Resize (x, , k) }", [1, 1, 2, 2]),
+    "resize of a scalar": ("(float x, float[K] k) => (float y) { y = Resize (x, , k) }", [2]),
+    "reshape": ("(float[2, 3] x, int64[K] k) => (float[2, 3] y) { y = Reshape (x, k) }", [3, 2]),
+    "reshape of a scalar": ("(float x, int64[K] k) => (float y) { y = Reshape (x, k) }", [1, 1]),
+    "squeeze": ("(float x, int64[K] k) => (float y) { y = Squeeze (x, k) }", [0]),
+}
+
+
+@pytest.mark.parametrize(("text", "data"), DECLARED.values(), ids=DECLARED)
+def test_a_wrong_declaration_of_a_size_that_depends_on_data_changes_no_answer(text: str, data: list[int]) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    is_float = model.graph.input[1].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    feeds = {"x": np.ones(shape, np.float32), "k": np.array(data, np.float32 if is_float else np.int64)}
+    sessions = [
+        lambda: Session(model, compile="off"),
+        lambda: Session(model, compile="wait"),
+        lambda: Session(optimize(model, verify=False).proto, compile="off"),
+    ]
+    answers = []
+    for make in sessions:
+        try:
+            answers.append(make().run(None, feeds)[0].tolist())
+        except SardonyxError as error:
+            answers.append(type(error))
+    assert answers[1:] == answers[:1] * 2

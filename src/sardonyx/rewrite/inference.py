@@ -425,17 +425,33 @@ def _shape(dims: tuple[int | str | None, ...]) -> ir.Shape:
 
 def infer_node(node: ir.Node, opset_imports: Mapping[str, int], ir_version: int) -> None:
     """Annotate the outputs of one new node from its inputs' types, as far as they can be inferred."""
-    if any(True for _ in facts.bodies(node)):
-        return
-    imports = {("" if domain == "ai.onnx" else domain): version for domain, version in opset_imports.items()}
-    try:
-        types = operator_inference.infer_node(node, imports, _known)
-    except SardonyxError:
-        return  # The graph may be under construction; a check of the finished model reports the fault.
     names: dict[str, Size] = {}
-    for output, kind in zip(node.outputs, types, strict=False):
+    for output, kind in zip(node.outputs, _types(node, opset_imports), strict=False):
         if output.name and kind is not None:
             _annotate_value(output, kind, names, {})
+
+
+def inferred_dims(node: ir.Node, sizes: Sizes, opset_imports: Mapping[str, int]) -> tuple[Size, ...] | None:
+    """Return the shape of the first output that follows from the operands alone, without the file's declaration.
+
+    Declarations complete the sizes that depend on data, and exporters write those of one example.
+    """
+    computed = output_sizes(node, sizes)
+    if computed is not None:
+        return computed
+    kind = next(iter(_types(node, opset_imports)), None)
+    return kind.shape if isinstance(kind, TensorType) else None
+
+
+def _types(node: ir.Node, opset_imports: Mapping[str, int]) -> Sequence[Type | None]:
+    """Return the types of the outputs of a node without bodies; none if it cannot run."""
+    if any(True for _ in facts.bodies(node)):
+        return ()
+    imports = {("" if domain == "ai.onnx" else domain): version for domain, version in opset_imports.items()}
+    try:
+        return operator_inference.infer_node(node, imports, _known)
+    except SardonyxError:
+        return ()  # The graph may be under construction; a check of the finished model reports the fault.
 
 
 def _known(value: ir.Value) -> operator_inference.Known:

@@ -71,6 +71,10 @@ def resize(
     nearest_mode: str = "round_prefer_floor",
 ) -> Tensor:
     at = L.normalized_axes(range(x.rank) if axes is None else axes, x.rank)
+    if not at:
+        raise InvalidModelError(
+            "expected at least one axis to resize, got none: scales and sizes without elements are absent."
+        )
     method = _Method(
         mode,
         nearest_mode,

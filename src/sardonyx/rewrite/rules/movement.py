@@ -7,7 +7,7 @@ import numpy as np
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import EXACT, SILENT, A, AnyOf, Match, Refusal, Rewrite, V, guard, rule, where
 from sardonyx.rewrite.notation import Pad, ScatterND, Tile
-from sardonyx.rewrite.rules.reshapes import have_same_dims
+from sardonyx.rewrite.rules.reshapes import output_has_dims
 from sardonyx.rewrite.sizes import equal
 
 _IDENTITY_MODES = frozenset({"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners"})
@@ -46,7 +46,9 @@ def _resizes_nothing(m: Match) -> bool:
     scales = s.attr("scales") if s.node.op_type == "Upsample" and s.opset < 9 else facts.small_constant(s.input(at))
     if scales is not None and len(scales):
         return all(scale == 1 for scale in scales)
-    return have_same_dims(s, m.x, s.output)
+    # Their number may be wrong, which inference detects only if it is known.
+    is_counted = all(facts.static_shape(value) is not None for value in s.node.inputs[at:] if value is not None)
+    return is_counted and output_has_dims(s, m.x)
 
 
 @rule("eliminate_nop_resize", exactness=EXACT)

@@ -37,7 +37,7 @@ from sardonyx.rewrite.rules.activations import BESIDE_ONNXRUNTIME
 from sardonyx.rewrite.rules.broadcasting import keeps_shape
 from sardonyx.rewrite.rules.polynomials import find_shared_value, number_of
 from sardonyx.rewrite.rules.reductions import reduced_axes
-from sardonyx.rewrite.rules.reshapes import have_same_dims
+from sardonyx.rewrite.rules.reshapes import output_has_dims
 from sardonyx.rewrite.rules.signatures import axis_from_front
 from sardonyx.rewrite.site import Site
 
@@ -426,7 +426,7 @@ def group_normalization(x: V, scale: V, bias: V, epsilon: A) -> Rewrite:
     def fuse(m: Match) -> Result:
         s, normalization, grouped = m.site, m.nodes[1], m.nodes[2].outputs[0]
         rank, groups, channels = facts.rank(m.x), facts.dim_at(grouped, 1), facts.dim_at(m.x, 1)
-        if rank is None or rank < 3 or groups is None or channels is None or not have_same_dims(s, m.x, s.output):
+        if rank is None or rank < 3 or groups is None or channels is None or not output_has_dims(s, m.x):
             return None
         dims, group_dims = s.sizes.dims(m.x), s.sizes.dims(grouped)
         if dims is None or group_dims is None or dims[0] != group_dims[0] or channels % groups:

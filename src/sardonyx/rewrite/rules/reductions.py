@@ -24,7 +24,7 @@ from sardonyx.rewrite.language import (
 )
 from sardonyx.rewrite.notation import Add, CumSum, Squeeze, Sum, Unsqueeze
 from sardonyx.rewrite.rules.broadcasting import fill_tensor
-from sardonyx.rewrite.rules.reshapes import FAMILY, have_same_dims, reshape_like
+from sardonyx.rewrite.rules.reshapes import FAMILY, output_has_dims, reshape_like
 from sardonyx.rewrite.rules.signatures import apply_along, axes_of, normalize_axes
 from sardonyx.rewrite.site import Site
 
@@ -181,7 +181,7 @@ def _sums_one_element(m: Match) -> bool:
     axis = facts.scalar(m.axis)
     if not isinstance(axis, int) or m.exclusive or facts.dim_at(m.x, axis) != 1:
         return False
-    return have_same_dims(m.site, m.x, m.site.output)
+    return output_has_dims(m.site, m.x)
 
 
 @rule("eliminate_nop_reduce", exactness=REASSOCIATES)

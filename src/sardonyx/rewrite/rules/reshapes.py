@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.rewrite import facts
+from sardonyx.rewrite.inference import inferred_dims
 from sardonyx.rewrite.language import (
     EXACT,
     REASSOCIATES,
@@ -66,9 +67,19 @@ def reshape_like(s: Site, x: ir.Value | None, like: ir.Value) -> Expr | ir.Value
     return None if target is None else Reshape(x, np.array(target, np.int64))
 
 
+def output_has_dims(s: Site, x: ir.Value | None) -> bool:
+    """Return True if the operands of the root give its output the shape of ``x``: declarations may be wrong."""
+    if not have_same_dims(s, x, s.output):
+        return False
+    dims, inferred = s.sizes.dims(x), inferred_dims(s.node, s.sizes, s.workspace.opset_imports)
+    if dims is None or inferred is None or len(dims) != len(inferred):
+        return False
+    return all(equal(x, y) is True for x, y in zip(dims, inferred, strict=True))
+
+
 def keeps_dims(m: Match) -> bool:
     """Return True if the root's output is known to have the shape of x."""
-    return have_same_dims(m.site, m.x, m.site.output)
+    return output_has_dims(m.site, m.x)
 
 
 @rule("eliminate_nop_flatten", exactness=EXACT)
@@ -99,7 +110,7 @@ def reshape_of_reshape(s: Site) -> Result:
     if may_reject_sizes(s, inner, s.node):
         return Refusal(UNCHECKED)
     source = inner.inputs[0]
-    if source is not None and have_same_dims(s, source, s.output):
+    if source is not None and output_has_dims(s, source):
         return source
     if not is_read_only_by(between, *FAMILY):
         return Refusal(f"'{between.name}' has other readers")
@@ -153,7 +164,7 @@ def reshape_around_elementwise(s: Site) -> Result:
     if may_reject_sizes(s, shaper, s.node):
         return Refusal(UNCHECKED)
     source = shaper.inputs[0]
-    if not facts.used_once(value) and not have_same_dims(s, source, s.output):
+    if not facts.used_once(value) and not output_has_dims(s, source):
         return None
     moved = reshape_like(s, source, s.output)
     if moved is None:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.language import EXACT, Match, Refusal, Result, Rewrite, V, guard, rule, where
 from sardonyx.rewrite.notation import Slice
-from sardonyx.rewrite.rules.reshapes import have_same_dims
+from sardonyx.rewrite.rules.reshapes import output_has_dims
 from sardonyx.rewrite.rules.signatures import END, Range, build_slice, covers_axis, is_read_only_by, slice_ranges
 from sardonyx.rewrite.site import Site
 
@@ -21,7 +21,7 @@ def _selects_everything(m: Match) -> bool:
     if axes is not None and s.sizes.constant(axes) is None:
         # An axis out of range is an error, also where nothing can be cut off.
         return False
-    if have_same_dims(s, m.x, s.output):
+    if output_has_dims(s, m.x):
         return True
     ranges = slice_ranges(s, s.node)
     return ranges is not None and all(covers_axis(span, facts.dim_at(m.x, axis)) for axis, span in ranges.items())
