@@ -205,6 +205,15 @@ def test_useless_results_are_not_kept() -> None:
     assert sardonyx.quantize(model, samples).report.evidence.verdict == "not judged"
 
 
+def test_samples_unlike_those_of_the_calibration_are_a_note() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]> main (float[N, 16] x) => (float[N, 5] y) { y = MatMul(x, w) }""",
+        w=weight(16, 5),
+    )  # fmt: skip
+    samples = [{"x": weight(20, 16, seed=seed) * (20 if seed == 3 else 1)} for seed in range(8)]
+    assert any("too few for all inputs" in note for note in quantize(model, samples).report.notes)
+
+
 def test_labels_are_judged_by_the_scores_that_decide_on_them() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]> main (float[N, 16] x) => (int64[N] label)

@@ -39,7 +39,9 @@ def test_the_constant_after_a_product_corrects_the_mean_error() -> None:
     )
     assert corrected > plain + 3
     plain, corrected = (
-        quantize(model, samples, weights="int4", method="gptq", bias_correction=corrects).report.outputs[0].sqnr
+        quantize(model, samples, weights="int4", method="least-squares", bias_correction=corrects)
+        .report.outputs[0]
+        .sqnr
         for corrects in (False, True)
     )
     assert corrected > plain + 1

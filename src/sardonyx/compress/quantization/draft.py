@@ -89,6 +89,7 @@ class Draft:
         observation: The statistics; None without data.
         judged: The samples that judge the result.
         notes: Sentences for the user.
+        expected: The ratio of the worst output in dB on samples of the calibration; -inf if not measured.
 
     Raises:
         UnsupportedError: No node of the model can be quantized, or the target does not accept the types.
@@ -104,6 +105,7 @@ class Draft:
         self._corrects = bias_correction and (mode == "static" or not method.is_sequential)
         self._form, self._target = form, target
         self.notes: list[str] = []
+        self.expected = -math.inf
         self.prepared = prepare(source, scheme, mode, target, opset, self.notes, optimized=optimized)
         require_accepted(target, scheme, mode, opset_of(self.prepared))
         self._known = [str(node.name) for node in self.prepared.graph.all_nodes()]

@@ -45,6 +45,9 @@ from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, load
 from sardonyx.runtime.session import Session
 
+FEW_SAMPLES, OPTIMISM = 25.0, 6.0
+"""dB of the worst output below which a difference of samples held out to those of the calibration is a note."""
+
 USELESS = 10.0
 """dB of the worst output below which a result without a metric is not kept: the noise is a tenth of the signal."""
 
@@ -143,6 +146,11 @@ def quantize(
         change = None if evaluate is None else compare_metrics(draft.source, result, evaluate, drop)
     judged = WITHOUT_DATA if split is None else HELD_OUT if split.is_held_out else ON_FITTED
     worst = min((error.sqnr for error in outputs), default=math.inf)
+    if worst < FEW_SAMPLES and judged == HELD_OUT and draft.expected - worst > OPTIMISM:
+        draft.notes.append(
+            f"The worst output has {draft.expected:.1f} dB on samples of the calibration, and {worst:.1f} dB on those "
+            "held out: the samples are too few for all inputs. Give more."
+        )
     # Without a metric, an error of this size is all that is known, and enough to reject the result.
     least = USELESS if change is None and worst < USELESS else None
     evidence = Evidence(0 if split is None else split.count, judged, outputs, change, least)
@@ -202,6 +210,7 @@ def _best_nodes(
             choice = selection.choose(selection.next_level(choice))
     if choice is not None:
         draft.notes.append(choice.note)
+        draft.expected = choice.after
     return calibration, result, output_errors(original, session, draft.judged), change
 
 

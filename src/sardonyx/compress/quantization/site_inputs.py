@@ -29,6 +29,9 @@ _PENDING = 1 << 18
 _PART = 1024
 """Rows of a matrix that are computed in float64 at once, which bounds temporary memory."""
 
+_ROWS_FOR_DEPTH = 0.25
+"""Rows over their length at which half of a correlation is trusted; with eight times the length, 97 %."""
+
 _LEAST_VARIANCE = 1e-10
 _LEAST_SHARE = 1e-6
 """Variances that are rounding errors of float32: shares of the mean square, and of that about the origin of sums."""
@@ -119,6 +122,7 @@ class SiteInput:
         self.groups, self.depth = self._patches.groups, self._patches.depth
         self.count = 0
         self._weight = 0.0
+        self._drawn = 0
         self._samples = 0
         self._has_moment = has_moment
         self._pending: list[np.ndarray] = []
@@ -186,6 +190,12 @@ class SiteInput:
     def magnitudes(self) -> np.ndarray | None:
         """The mean magnitude of each channel."""
         return None if self._magnitudes is None or not self._elements else self._magnitudes / self._elements
+
+    @property
+    def trust(self) -> float:
+        """The share of the products of different elements of rows that the drawn rows support; see :func:`trust_of`."""
+        self._add_pending()
+        return trust_of(self._drawn, self.depth)
 
     @property
     def squares(self) -> np.ndarray | None:
@@ -299,6 +309,7 @@ class SiteInput:
         if not rows.shape[1]:
             return
         self._weight += rows.shape[1] * weight
+        self._drawn += rows.shape[1]
         self._keep_draws(rows)
         if self._has_moment and self._needs.row_means:
             # Sums about a row near the mean: those about 0 would lose variances beside large means.
@@ -345,6 +356,24 @@ class SiteInput:
         keys = np.concatenate([self._keys, keys])
         chosen = np.sort(np.argsort(keys, kind="stable")[: self._needs.rows])
         self.rows, self._keys = np.ascontiguousarray(joined[:, chosen]), keys[chosen]
+
+
+def trust_of(rows: int, depth: int) -> float:
+    """Return the share of second moments of different elements that a number of rows supports, from 0 to 1.
+
+    Few rows span few directions: integers that reduce the error of these rows alone increase that of other inputs.
+    """
+    return rows / max(rows + _ROWS_FOR_DEPTH * depth, 1.0)
+
+
+def shrunk(moments: np.ndarray, trust: float) -> np.ndarray:
+    """Return second moments, [..., depth, depth], of which those of different elements are a share."""
+    if trust >= 1:
+        return moments
+    result = moments * moments.dtype.type(trust)
+    index = np.arange(moments.shape[-1])
+    result[..., index, index] = moments[..., index, index]
+    return np.asarray(result)
 
 
 def _bounded(rows: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from sardonyx.compress.quantization.methods.gptq import descend, gptq, refit_sca
 from sardonyx.compress.quantization.methods.grids import Grid, hessian_error
 from sardonyx.compress.quantization.methods.objective import Objective, Rounded
 from sardonyx.compress.quantization.methods.scale_fitting import fit_half_quadratic, fit_scales
+from sardonyx.compress.quantization.site_inputs import shrunk, trust_of
 from sardonyx.errors import OptionError
 
 INT4 = (-7, 7)
@@ -196,6 +197,22 @@ def test_bad_options_are_refused() -> None:
         fit_scales(weights, INT4, symmetric=True, importance=-np.ones_like(weights))
     with pytest.raises(OptionError, match="finite weights"):
         fit_scales(weights * np.inf, INT4, symmetric=True)
+
+
+def test_few_rows_do_not_spoil_the_integers_for_other_inputs() -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((32, 64)).astype(np.float32)
+    errors = []
+    for _ in range(5):
+        x = rng.standard_normal((12, 64)).astype(np.float32)
+        grid = grid_of(weights)
+        for trust in (1.0, trust_of(12, 64)):
+            integers = by_gptq(weights, shrunk(x.T @ x / 12, trust), grid)
+            errors.append(np.square(weights - grid.values(integers)).sum())
+        errors.append(np.square(weights - grid.values(grid.nearest(weights))).sum())
+    whole, trusted, nearest = np.reshape(errors, (5, 3)).sum(0)
+    assert whole > 1.5 * nearest and trusted < 1.25 * nearest
+    assert trust_of(10**6, 64) > 0.999 and trust_of(0, 64) == 0 and trust_of(0, 0) == 0
 
 
 def test_hessians_without_a_positive_trace_or_factor_leave_the_nearest_integers() -> None:

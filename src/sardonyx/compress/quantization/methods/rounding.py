@@ -16,7 +16,7 @@ from sardonyx.compress.quantization.methods.scale_fitting import fit_half_quadra
 from sardonyx.compress.quantization.placement import WeightSite
 from sardonyx.compress.quantization.saturation import exact, without_saturation
 from sardonyx.compress.quantization.scheme import Scheme
-from sardonyx.compress.quantization.site_inputs import SiteInput
+from sardonyx.compress.quantization.site_inputs import SiteInput, shrunk
 from sardonyx.compress.quantization.weights import QuantizedWeight, quantize_weight
 
 _CHUNK = 1 << 20
@@ -94,16 +94,20 @@ def _chosen(site: WeightSite, scheme: Scheme, inputs: SiteInput | None, choose: 
 
 
 def _hessians(site: WeightSite, inputs: SiteInput) -> np.ndarray | None:
-    """Return the second moments of the rows: about their mean, where they vary, if a bias corrects the mean error."""
+    """Return the second moments of the rows: about their mean, where they vary, if a bias corrects the mean error.
+
+    Correlations are shrunk as far as the rows are too few to support these.
+    """
     covariances = inputs.covariance if has_corrected_mean(site) else None
     if covariances is None:
-        return inputs.second_moment
+        moments = inputs.second_moment
+        return None if moments is None else shrunk(moments, inputs.trust)
     varies = np.diagonal(covariances, axis1=1, axis2=2).any(1)
     if not varies.all():
         moments = inputs.second_moment
         assert moments is not None
         covariances[~varies] = moments[~varies]
-    return covariances
+    return shrunk(covariances, inputs.trust)
 
 
 def _joined(grids: list[Grid]) -> Grid:

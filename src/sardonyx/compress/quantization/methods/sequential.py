@@ -19,7 +19,7 @@ from sardonyx.compress.quantization.placement import WeightSite
 from sardonyx.compress.quantization.ranges import SENTINEL
 from sardonyx.compress.quantization.scheme import Scheme
 from sardonyx.compress.quantization.sensitivity import Probe
-from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
+from sardonyx.compress.quantization.site_inputs import Needs, SiteInput, shrunk, trust_of
 from sardonyx.compress.quantization.weights import QuantizedWeight
 
 MOST_STAGES = 32
@@ -104,8 +104,10 @@ def _rounded(
     width = scale_width(site, start)
     integers, scales = np.empty(matrices.shape, np.float32), np.empty(matrices.shape, np.float32)
     for number, (rows, grid) in enumerate(zip(matrices, grids, strict=True)):
-        hessian = changed[number].T @ changed[number]
-        target = rows @ (x[number].T @ changed[number])
+        trust = trust_of(len(x[number]), x.shape[2])
+        hessian = shrunk(changed[number].T @ changed[number], trust)
+        # With few rows, the errors of the sites before are chance as well: fewer of these are corrected.
+        target = rows @ (hessian + np.float32(trust) * ((x[number] - changed[number]).T @ changed[number]))
         objective, ideal = Objective(rows, hessian, target), Objective(_solution(target, hessian, rows), hessian)
         candidates = [
             descend(objective, objective.rounded(grid, first))
