@@ -282,6 +282,9 @@ def scaled(x: np.ndarray) -> Iterator[np.ndarray]:
 
 STREAMS = {"elec2": elec2, "sea": sea}
 
+CLIPS = {"elec2": None, "sea": 0.5}
+"""Largest length of a gradient: SEA's flipped labels have long ones, which one step should not follow."""
+
 
 def run_streams(limit: int, rate: float) -> None:
     """Predict each row, then learn from it: one step a row."""
@@ -291,7 +294,7 @@ def run_streams(limit: int, rate: float) -> None:
         x, y = read()
         x, y = np.stack(list(scaled(x[:limit]))), y[:limit]
         optimizer = train.RMSprop(rate, alpha=0.999, weight_decay=1e-4)
-        trainer = train.Trainer(perceptron(x.shape[1]), "cross-entropy", optimizer, threads=1)
+        trainer = train.Trainer(perceptron(x.shape[1]), "cross-entropy", optimizer, clip_norm=CLIPS[name], threads=1)
         rows, labels = x[:, None], y[:, None]
         for i in range(8):
             trainer.step_outputs({"x": rows[i], "labels": labels[i]})
