@@ -46,19 +46,6 @@ def cases() -> dict[str, Callable[[], tuple[Any, dict[str, Any]]]]:
             },
             picture | text,
         ),
-        "UNet1DModel": (
-            "",
-            {
-                "sample_size": 32,
-                "in_channels": 2,
-                "out_channels": 2,
-                "block_out_channels": (16, 16),
-                "down_block_types": ("DownBlock1D", "AttnDownBlock1D"),
-                "up_block_types": ("AttnUpBlock1D", "UpBlock1D"),
-                "extra_in_channels": 16,
-            },
-            {"sample": drawn(2, 2, 32), "timestep": step},
-        ),
         "UNet3DConditionModel": (
             "",
             {
