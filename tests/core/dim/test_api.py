@@ -352,7 +352,10 @@ def test_equal_expressions_are_one_object() -> None:
 def test_parts_above_and_below_zero_add_up_to_the_size() -> None:
     for size in (a - b, b - a, a - 2 * b + 3, 2 - a):
         assert dim_max(0, size) + dim_min(size, 0) is size
-        assert dim_max(0, size) is size + dim_max(0, -size) or dim_max(0, -size) is dim_max(0, size) - size
+        above, below = dim_max(0, size), dim_max(0, -size)
+        assert above - below is size and 3 * below - above is 2 * below - size and a * above - a * below is a * size
+        assert at_least(above, 0) is True and at_least(above * a, 0) is True and at_least((above * a) // 2, 0) is True
+        assert dim_max(0, above * a) is above * a and dim_max(above, 1) is dim_max(size, 1)
     assert str(dim_max(0, a - b)) == "max(0, a - b)" and str(dim_min(0, b - a)) == "-max(0, a - b)"
 
 

@@ -233,20 +233,14 @@ def extremum(kind: Literal["min", "max"], sizes: Iterable[Size], proof: Bounds) 
             operands.append(size)
     if len(operands) == 1:
         return operands[0]
-    if len(operands) == 2 and operands[0] == 0 and isinstance(operands[1], Dim):
-        return _positive_part(operands[1]) if kind == "max" else -_positive_part(-operands[1])
+    if kind == "min" and len(operands) == 2 and operands[0] == 0:
+        # The sum of the parts above and below 0 cancels to the size: see ``collect_terms``.
+        return -atom_dim("max", (0, -operands[1]))
     dims = [size for size in operands if isinstance(size, Dim)]
     offset = min(dim.constant for dim in dims)
     if offset and len(dims) == len(operands):
         return offset + extremum(kind, [dim - offset for dim in dims], proof)
     return atom_dim(kind, tuple(operands))
-
-
-def _positive_part(size: Dim) -> Size:
-    """Return ``max(0, size)`` with a positive first term inside, so that ``max(0, x) + min(0, x)`` is ``x``."""
-    if size.terms[bool(size.constant)][2] < 0:
-        return size + atom_dim("max", (0, -size))
-    return atom_dim("max", (0, size))
 
 
 def _operands(kind: AtomKind, sizes: Iterable[Size]) -> list[Size]:

@@ -432,6 +432,9 @@ def _atom_text(kind: AtomKind, args: tuple[Size, ...], name: str) -> str:
 
 # Polynomial arithmetic.
 
+_PART = "max(0, "
+"""Text of an atom that may be the part of a size above 0."""
+
 
 def _add(a: Dim, b: Size, sign: int = 1) -> Size:
     terms = a.terms
@@ -455,7 +458,7 @@ def _add(a: Dim, b: Size, sign: int = 1) -> Size:
             merged[text] = (text, atoms, factor)
         else:
             del merged[text]
-    return size_of(tuple(sorted(merged.values())))
+    return _sum_of(merged)
 
 
 def _multiply(a: Dim, b: Size) -> Size:
@@ -486,7 +489,28 @@ def collect_terms(terms: Iterable[Term]) -> Size:
         if not -MAX_COEFFICIENT < factor < MAX_COEFFICIENT:
             raise size_limit_error("a coefficient", tuple(merged.values()))
         merged[text] = (text, atoms, factor)
-    return size_of(tuple(sorted([term for term in merged.values() if term[2]])))
+    return _sum_of({text: term for text, term in merged.items() if term[2]})
+
+
+def _sum_of(terms: Mapping[str, Term]) -> Size:
+    """Return the sum of unlike terms by text, in which ``max(0, x) - max(0, -x)`` is ``x``."""
+    parts = [(text, atom) for text, (_, atoms, _) in terms.items() if _PART in text for atom in atoms if _is_part(atom)]
+    for text, atom in parts:
+        _, atoms, factor = terms[text]
+        rest, size = list(atoms), atom.args[1]
+        rest.remove(atom)
+        opposite, opposite_atoms, _ = term_of([*rest, _atom("max", (0, -size))], 1)
+        times = min(factor, -terms[opposite][2]) if opposite in terms else 0
+        if times > 0:
+            assert isinstance(size, Dim)
+            whole = [_multiply_terms(term_of(rest, times), term) for term in size.terms]
+            return collect_terms([*terms.values(), (text, atoms, -times), (opposite, opposite_atoms, times), *whole])
+    return size_of(tuple(sorted(terms.values())))
+
+
+def _is_part(atom: Atom) -> bool:
+    """Return True for ``max(0, x)``."""
+    return atom.kind == "max" and len(atom.args) == 2 and atom.args[0] == 0
 
 
 def _multiply_terms(x: Term, y: Term) -> Term:

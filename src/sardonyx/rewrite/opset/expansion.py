@@ -64,9 +64,10 @@ def _make_factors_scalars(function: onnx.FunctionProto) -> None:
     """Make constants ``[1]`` of arithmetic scalars: with them, the body of Celu answers a scalar by a vector."""
     for node in function.node:
         readers = {reader.op_type for reader in function.node if node.output[0] in reader.input}
-        if node.op_type == "Constant" and readers <= _ARITHMETIC:
+        if node.op_type == "Constant" and readers and readers <= _ARITHMETIC:
             for attribute in node.attribute:
-                if attribute.name == "value" and list(attribute.t.dims) == [1]:
+                is_float = attribute.t.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+                if attribute.name == "value" and is_float and list(attribute.t.dims) == [1]:
                     del attribute.t.dims[:]
 
 
