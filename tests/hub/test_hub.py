@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import hashlib
 import http.server
 import io
 import json
 import tarfile
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,9 @@ from sardonyx import Session
 from sardonyx.compat import onnx_hub
 from sardonyx.errors import DownloadError, ModelFileError, OptionError
 from sardonyx.hub import get, search, sources, stored
-from sardonyx.hub.download import Digest, download
+from sardonyx.hub.cache import Cache
+from sardonyx.hub.download import Digest, download, read_json
+from sardonyx.hub.lock import Lock
 from tests.hub.conftest import Hub, model_files
 
 FEED = {"x": np.ones((1, 64), np.float32)}
@@ -373,6 +379,17 @@ def test_a_complete_part_of_unknown_size_is_adopted(hub: Hub, tmp_path: Path) ->
     part.write_bytes(content)
     digest = Digest("sha256", hashlib.sha256(content).hexdigest())
     assert download(f"{hub.url}/net.onnx", part, digest, None, 1 << 20) == (digest.value, len(content))
+    assert [request[1] for request in hub.requests] == [f"bytes={len(content)}-"], "and not transferred again"
+
+
+def test_a_longer_part_of_unknown_size_is_transferred_again(hub: Hub, tmp_path: Path) -> None:
+    content = model_files()["net.onnx"]
+    hub.files["/net.onnx"] = content
+    part = tmp_path / "a.part"
+    part.write_bytes(content + b"x")
+    digest = Digest("sha256", hashlib.sha256(content).hexdigest())
+    assert download(f"{hub.url}/net.onnx", part, digest, None, 1 << 20) == (digest.value, len(content))
+    assert [request[1] for request in hub.requests] == [f"bytes={len(content) + 1}-", None]
 
 
 def test_a_cut_download_of_unknown_size_resumes(hub: Hub, tmp_path: Path) -> None:
@@ -399,6 +416,57 @@ def test_a_server_that_sends_byte_by_byte_is_left(hub: Hub, tmp_path: Path, monk
     hub.hostile["/slow"] = dripping
     with pytest.raises(DownloadError, match="bytes in"):
         download(f"{hub.url}/slow", tmp_path / "a.part", None, None, 1 << 20)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def raw(begin: bytes, drop: bytes = b"", end: bytes = b"") -> Any:
+    """Return a handler that sends bytes as they are, and a drop up to 100 times between them."""
+
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        with contextlib.suppress(OSError):
+            handler.wfile.write(begin)
+            for _ in range(100 if drop else 0):
+                handler.wfile.write(drop)
+                time.sleep(0.01)
+            handler.wfile.write(end)
+
+    return answer
+
+
+DRIPPING = {
+    "header": (b"HTTP/1.1 200 OK\r\n", b"X", b": 1\r\nContent-Length: 1\r\n\r\nx"),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"X: 1\r\n", b"Content-Length: 1\r\n\r\nx"),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"),
+    "size of a chunk": (CHUNKED + b"1;", b"X", b"\r\nx\r\n0\r\n\r\n"),
+    "trailer": (CHUNKED + b"1\r\nx\r\n0\r\n", b"X: 1\r\n", b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("part", DRIPPING)
+def test_a_server_that_drips_the_framing_is_left(
+    part: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sardonyx.hub.download.PATIENCE", 0.1)
+    hub.hostile["/slow"] = raw(*DRIPPING[part])
+    with pytest.raises(DownloadError, match=r"bytes in 0\.1 s"):
+        download(f"{hub.url}/slow", tmp_path / "a.part", None, None, 1 << 20)
+
+
+@pytest.mark.parametrize("body", [b"5\r\nhello\r\nff\r\nabc", b"5\r\nhello", b"5\r\nhello\r\n", b"-5\r\nhello"])
+def test_a_cut_body_in_chunks_is_refused(body: bytes, hub: Hub, tmp_path: Path) -> None:
+    hub.hostile["/cut"] = raw(CHUNKED + body)
+    with pytest.raises(DownloadError, match="ended early"):
+        download(f"{hub.url}/cut", tmp_path / "a.part", None, None, 1 << 20)
+    hub.hostile["/cut"] = raw(CHUNKED + b"5\r\nhello\r\n0\r\n\r\n")
+    assert download(f"{hub.url}/cut", tmp_path / "a.part", None, None, 1 << 20) == (sha256(b"hello"), 5)
+
+
+def test_a_cut_answer_of_an_interface_is_refused(hub: Hub) -> None:
+    hub.hostile["/cut"] = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}")
+    with pytest.raises(DownloadError, match="ended 7 bytes early"):
+        read_json(f"{hub.url}/cut")
 
 
 def renamed_data(content: bytes, location: str) -> bytes:
@@ -458,6 +526,73 @@ def test_two_processes_lock_models_in_one_file(hub: Hub, tmp_path: Path, monkeyp
         get(HF, lock=lock)
     get(HF, lock=lock)
     assert len(json.loads(lock.read_bytes())["models"]) == 2
+
+
+def in_threads(count: int, work: Callable[[int], object]) -> None:
+    """Call a function in threads that begin at once; an error of one is raised."""
+    begin = threading.Barrier(count)
+
+    def one(number: int) -> None:
+        begin.wait()
+        work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(one, range(count)))
+
+
+def test_threads_lock_models_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Lock.write
+
+    def slow(self: Lock) -> None:
+        time.sleep(0.01)
+        write(self)
+
+    monkeypatch.setattr(Lock, "write", slow)
+    lock, content = tmp_path / "sardonyx.lock", model_files()["net.onnx"]
+    names = [tmp_path / f"{number}.onnx" for number in range(6)]
+    for name in names:
+        name.write_bytes(content)
+    in_threads(len(names), lambda number: get(f"file:{names[number]}", lock=lock))
+    assert len(json.loads(lock.read_bytes())["models"]) == len(names)
+
+
+def linked_cache(folder: Path) -> tuple[Cache, dict[str, tuple[str, int]]]:
+    """Return a cache with one blob, as the only file of a model."""
+    cache = Cache(folder)
+    cache.blobs.mkdir(parents=True)
+    cache.blob(sha256(b"hello")).write_bytes(b"hello")
+    return cache, {"net.onnx": (sha256(b"hello"), 5)}
+
+
+def test_threads_link_one_model(tmp_path: Path) -> None:
+    cache, files = linked_cache(tmp_path)
+
+    def links(_: int) -> None:
+        for _ in range(10):
+            path = cache.link_files("net", "1", "net.onnx", files).path
+            assert path.read_bytes() == b"hello", "a link is there at any time"
+
+    in_threads(4, links)
+    folder = cache.link_files("net", "1", "net.onnx", files).path.parent
+    assert [entry.name for entry in folder.iterdir()] == ["net.onnx"] and (folder / "net.onnx").is_symlink()
+
+
+@pytest.mark.parametrize(("number", "is_copied"), [(errno.EPERM, True), (errno.ENOSPC, False)])
+def test_a_file_system_without_links_has_copies(
+    number: int, is_copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, files = linked_cache(tmp_path)
+
+    def refused(self: Path, target: Path) -> None:
+        raise OSError(number, "no link")
+
+    monkeypatch.setattr(Path, "symlink_to", refused)
+    if is_copied:
+        assert cache.link_files("net", "1", "net.onnx", files).path.read_bytes() == b"hello"
+        assert cache.find("net", "1") is not None
+        return
+    with pytest.raises(DownloadError, match="cannot be written: no link"):
+        cache.link_files("net", "1", "net.onnx", files)
 
 
 @pytest.mark.parametrize("name", ["ftp://x/y", "hf:net.onnx", "s3:bucket", "oci:x", NOWHERE])

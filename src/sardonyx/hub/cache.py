@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -132,16 +133,25 @@ class Cache:
                 self._link(folder / file, self.blob(sum))
             write_whole(_note_of(folder), json.dumps(note).encode())
         except OSError as error:
-            raise DownloadError(f"cannot be written: {error.strerror}.", where=str(error.filename or folder)) from error
+            # Errors of shutil have no number.
+            where = str(error.filename2 or error.filename or folder)
+            raise DownloadError(f"cannot be written: {error.strerror or error}.", where=where) from error
         return Stored(name, revision, folder / model, files)
 
     def _link(self, link: Path, blob: Path) -> None:
         link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
+        # A name of its own, then one replacement: other threads and processes make the same link.
+        fresh = link.with_name(f".{os.urandom(8).hex()}")
         try:
-            link.symlink_to(blob.absolute())
-        except OSError:  # Windows without the privilege.
-            shutil.copy(blob, link)
+            try:
+                fresh.symlink_to(blob.absolute())
+            except OSError as error:
+                if not _has_no_links(error):
+                    raise
+                shutil.copy(blob, fresh)
+            fresh.replace(link)
+        finally:
+            fresh.unlink(missing_ok=True)
 
     def find(self, name: str, revision: str) -> Stored | None:
         """Return a model of which all files are here, with their digests verified; None otherwise."""
@@ -165,6 +175,11 @@ class Cache:
 
     def _folder(self, name: str, revision: str) -> Path:
         return self.folder / "models" / hashlib.sha256(f"{name}\0{revision}".encode()).hexdigest()[:40]
+
+
+def _has_no_links(error: OSError) -> bool:
+    """Return True if a file system has no symbolic links, or the user no privilege to make them (Windows)."""
+    return getattr(error, "winerror", None) == 1314 or error.errno in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def _note_of(folder: Path) -> Path:

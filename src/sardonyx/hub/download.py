@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import io
 import ipaddress
 import json
 import os
@@ -12,7 +13,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ OFFLINE = "SARDONYX_OFFLINE"
 _CHUNK = 1 << 18
 _SOCKET_SECONDS = 30.0
 _SLOWEST = 1 << 10
-"""Least bytes a second, after the first minute."""
+"""Least bytes a second, on average over :data:`PATIENCE`."""
 PATIENCE = 60.0
+"""Seconds to wait for the head of an answer, and for every ``PATIENCE * _SLOWEST`` bytes of its body."""
 _MOST_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
 _NO_SUCH_RANGE = 416
@@ -87,12 +89,11 @@ def read_bytes(
         DownloadError: See :func:`read_json`.
     """
     with _opened(url, dict(headers or {})) as answer:
-        begin, content = time.monotonic(), bytearray()
+        content = bytearray()
         while chunk := _read(answer, url):
             content += chunk
             if len(content) > limit:
                 raise DownloadError(f"the answer exceeds {limit:,} bytes.", where=_shown(url))
-            _require_progress(begin, len(content), url)
         return bytes(content), {name.lower(): value for name, value in answer.getheaders()}
 
 
@@ -123,32 +124,42 @@ def download(
     present = part.stat().st_size if part.exists() else 0
     if digest is None or (size is not None and present > size):
         present = 0  # Without a digest, nothing tells whether the part is of the same file.
+    sums: tuple[str, str] | None = None
     if size is None or present < size or not part.exists():
         try:
             _transfer(url, part, present, size, limit, dict(headers or {}))
         except DownloadError as error:
-            if error.status != _NO_SUCH_RANGE or not present:
+            if error.status != _NO_SUCH_RANGE or digest is None or not present:
                 raise
-            # The part is complete, or of another file: without a size, nothing else tells.
-            _transfer(url, part, 0, size, limit, dict(headers or {}))
+            # The part is complete, or of another file: without a size, the digest alone tells.
+            sums = _sums(part, digest)
+            if sums[1] != digest.value:
+                sums = None
+                _transfer(url, part, 0, size, limit, dict(headers or {}))
     actual = part.stat().st_size
     if size is not None and actual != size:
         raise DownloadError(f"expected {size:,} bytes, got {actual:,}: the connection ended.", where=_shown(url))
-    expected = None if digest is None else digest.start(actual)
-    sum = hashlib.sha256()
-    with part.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            sum.update(chunk)
-            if expected is not None:
-                expected.update(chunk)
-    if expected is not None and digest is not None and expected.hexdigest() != digest.value:
+    sum, other = sums or _sums(part, digest)
+    if digest is not None and other != digest.value:
         part.unlink()
         raise DownloadError(
-            f"expected the {digest.algorithm} digest {digest.value}, got {expected.hexdigest()}.",
+            f"expected the {digest.algorithm} digest {digest.value}, got {other}.",
             where=_shown(url),
             remedy="The file is not the pinned one: do not use it.",
         )
-    return sum.hexdigest(), actual
+    return sum, actual
+
+
+def _sums(part: Path, digest: Digest | None) -> tuple[str, str]:
+    """Return the SHA-256 of a file, and its sum by the algorithm of a digest."""
+    sum = hashlib.sha256()
+    other = sum if digest is None or digest.algorithm == "sha256" else digest.start(part.stat().st_size)
+    with part.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            sum.update(chunk)
+            if other is not sum:
+                other.update(chunk)
+    return sum.hexdigest(), other.hexdigest()
 
 
 def _transfer(url: str, part: Path, present: int, size: int | None, limit: int, headers: dict[str, str]) -> None:
@@ -161,7 +172,7 @@ def _transfer(url: str, part: Path, present: int, size: int | None, limit: int, 
         with os.fdopen(os.open(part, flags, 0o600), "r+b") as file:
             file.truncate(present)
             file.seek(present)
-            begin, total = time.monotonic(), present
+            total = present
             most = limit if size is None else size
             while chunk := _read(answer, url):
                 total += len(chunk)
@@ -172,35 +183,86 @@ def _transfer(url: str, part: Path, present: int, size: int | None, limit: int, 
                     file.write(chunk)
                 except OSError as error:
                     raise DownloadError(f"cannot be written: {error.strerror}.", where=str(part)) from error
-                _require_progress(begin, total - present, url)
-        if answer.length:
-            raise DownloadError(f"the connection ended {answer.length:,} bytes early.", where=_shown(url))
 
 
-def _read(answer: http.client.HTTPResponse, url: str) -> bytes:
+def _read(answer: _Response, url: str) -> bytes:
+    """Return the next bytes of a body; none at its end.
+
+    Raises:
+        DownloadError: The body ends early, or comes too slowly.
+    """
     try:
         # One read of the socket: a server that sends byte by byte is seen between two bytes.
-        return answer.read1(_CHUNK)
-    except http.client.IncompleteRead as error:
-        return error.partial
+        with answer.pace.hurried():
+            chunk = answer.read1(_CHUNK)
+    except http.client.IncompleteRead as error:  # A body in chunks.
+        raise DownloadError("the connection ended early.", where=_shown(url), remedy="Try again.") from error
     except (OSError, http.client.HTTPException) as error:
         raise DownloadError(f"the connection failed: {error}.", where=_shown(url), remedy="Try again.") from error
+    if not chunk and answer.length:
+        raise DownloadError(f"the connection ended {answer.length:,} bytes early.", where=_shown(url))
+    answer.pace.advance(len(chunk))
+    return chunk
 
 
-def _require_progress(begin: float, count: int, url: str) -> None:
-    seconds = time.monotonic() - begin
-    if seconds > PATIENCE and count < seconds * _SLOWEST:
-        raise DownloadError(f"the server sent {count:,} bytes in {seconds:.0f} s.", where=_shown(url))
+class _Pace(io.RawIOBase):
+    """The bytes of a socket, with a deadline that bytes of the framing (headers, sizes of chunks) do not move.
+
+    Time between two reads of the body does not count: the disk may be slow.
+    """
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+        self._raw, self._socket = raw, sock
+        self._left, self._count = PATIENCE, 0
+        self._deadline = time.monotonic() + PATIENCE  # For the head of the answer.
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - time.monotonic()
+        if left > 0:
+            self._socket.settimeout(min(left, _SOCKET_SECONDS))
+            with contextlib.suppress(TimeoutError):
+                return self._raw.readinto(buffer)
+            if left > _SOCKET_SECONDS:
+                raise TimeoutError(f"no byte in {_SOCKET_SECONDS:.0f} s")
+        raise TimeoutError(f"the server sent {self._count:,} bytes in {PATIENCE:g} s")
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+    @contextlib.contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Let the time of one read of the body count."""
+        self._deadline = time.monotonic() + self._left
+        yield
+        self._left = self._deadline - time.monotonic()
+
+    def advance(self, count: int) -> None:
+        """Record bytes of the body; enough of them move the deadline."""
+        self._count += count
+        if self._count >= PATIENCE * _SLOWEST:
+            self._left, self._count = PATIENCE, 0
 
 
-class _Answer(contextlib.AbstractContextManager[http.client.HTTPResponse]):
-    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.pace = _Pace(self.fp.detach(), sock)
+        self.fp = io.BufferedReader(self.pace)
+
+
+class _Answer(contextlib.AbstractContextManager[_Response]):
+    def __init__(self, connection: http.client.HTTPConnection, response: _Response) -> None:
         self._connection, self._response = connection, response
 
-    def __enter__(self) -> http.client.HTTPResponse:
+    def __enter__(self) -> _Response:
         return self._response
 
     def __exit__(self, *_: object) -> None:
+        self._response.close()
         self._connection.close()
 
 
@@ -224,9 +286,7 @@ def _opened(url: str, headers: dict[str, str], partial: bool = False) -> _Answer
     raise DownloadError(f"more than {_MOST_REDIRECTS} redirects.", where=_shown(url))
 
 
-def _checked(
-    connection: http.client.HTTPConnection, response: http.client.HTTPResponse, url: str, partial: bool
-) -> _Answer:
+def _checked(connection: http.client.HTTPConnection, response: _Response, url: str, partial: bool) -> _Answer:
     encoding = response.getheader("Content-Encoding") or "identity"
     if response.status == 200 or (partial and response.status == 206):
         if encoding == "identity":
@@ -291,9 +351,7 @@ def _is_local(parts: SplitResult) -> bool:
     return any(not ipaddress.ip_address(address).is_global for address in addresses)
 
 
-def _request(
-    parts: SplitResult, headers: Mapping[str, str]
-) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+def _request(parts: SplitResult, headers: Mapping[str, str]) -> tuple[http.client.HTTPConnection, _Response]:
     host = parts.hostname or ""
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
@@ -302,6 +360,7 @@ def _request(
         )
     else:
         connection = http.client.HTTPConnection(host, parts.port, timeout=_SOCKET_SECONDS)
+    connection.response_class = _Response
     path = parts.path or "/"
     try:
         connection.request(
@@ -309,7 +368,9 @@ def _request(
             f"{path}?{parts.query}" if parts.query else path,
             headers={"Accept-Encoding": "identity", "User-Agent": "sardonyx", "Connection": "close", **headers},
         )
-        return connection, connection.getresponse()
+        response = connection.getresponse()
+        assert isinstance(response, _Response)
+        return connection, response
     except (OSError, http.client.HTTPException, ValueError) as error:
         connection.close()
         raise DownloadError(f"cannot be reached: {error}.", where=_shown(parts.geturl())) from error

@@ -77,12 +77,7 @@ def get(
     if locked is not None and dict(obtained.files) != locked.files:
         raise DownloadError("the files are not those of the lock file.", where=name, remedy="Do not use them.")
     if lock is not None and locked is None:
-        # Another process may have written to the file during the download.
-        current = Lock.read(lock)
-        added = LockedModel(obtained.revision, dict(obtained.files))
-        if current.models.setdefault(name, added) != added:
-            raise DownloadError("another process locks other files of the model.", where=name, remedy="Try again.")
-        current.write()
+        Lock.add(lock, name, LockedModel(obtained.revision, dict(obtained.files)))
     return obtained
 
 

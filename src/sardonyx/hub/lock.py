@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,6 +70,19 @@ class Lock:
             raise DownloadError(f"the lock file is malformed: {error}.", where=str(source)) from error
         return cls(source, models)
 
+    @classmethod
+    def add(cls, path: str | os.PathLike[str], name: str, model: LockedModel) -> None:
+        """Add a model to a lock file, one thread and process after the other: they wait at ``PATH.lock``.
+
+        Raises:
+            DownloadError: The file is malformed or cannot be written, or locks other files of the model.
+        """
+        with _exclusive(Path(path)):
+            current = cls.read(path)
+            if current.models.setdefault(name, model) != model:
+                raise DownloadError("another process locks other files of the model.", where=name, remedy="Try again.")
+            current.write()
+
     def write(self) -> None:
         """Write the file, sorted by name.
 
@@ -82,3 +97,21 @@ class Lock:
             write_whole(self.path, (json.dumps({"version": 1, "models": models}, indent=2) + "\n").encode())
         except OSError as error:
             raise DownloadError(f"cannot be written: {error.strerror}.", where=str(self.path)) from error
+
+
+@contextlib.contextmanager
+def _exclusive(path: Path) -> Iterator[None]:
+    """Wait until no other thread or process writes to a lock file."""
+    guard = path.with_name(path.name + ".lock")
+    try:
+        descriptor = os.open(guard, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+    except OSError as error:
+        raise DownloadError(f"cannot be written: {error.strerror}.", where=str(guard)) from error
+    try:
+        if os.name == "posix":
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
