@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
-from sardonyx.distributed.ray import Replica
-from sardonyx.errors import EditError, FeedError, OptionError
+from sardonyx import Session
+from sardonyx.distributed.ray import Replica, ServerReplica
+from sardonyx.errors import EditError, FeedError, OptionError, SardonyxError
 from tests.distributed.networks import layers
 
 X = np.ones((2, 64), np.float32)
@@ -54,6 +56,57 @@ def test_a_configuration_edits_the_replica() -> None:
     after = ask(replica, {"inputs": {"x": X.tolist()}})
     assert np.any(before["outputs"]["y"]) and not np.any(after["outputs"]["y"])
     assert (before["revision"], after["revision"]) == (0, 1)
+
+
+ZEROS = np.zeros((64, 64)).tolist()
+
+
+def test_a_weight_without_an_entry_is_that_of_the_model() -> None:
+    replica = Replica(layers(2).SerializeToString())
+    before = ask(replica, {"inputs": {"x": X.tolist()}})["outputs"]
+    configs: list[Any] = [None, {"weights": {}}, {"weights": {"w1": np.eye(64).tolist()}}]
+    for config in configs:
+        replica.reconfigure({"weights": {"w0": ZEROS}})
+        replica.reconfigure(config)
+        fresh = Replica(layers(2).SerializeToString())
+        fresh.reconfigure(config)
+        after = ask(replica, {"inputs": {"x": X.tolist()}})["outputs"]
+        assert after == ask(fresh, {"inputs": {"x": X.tolist()}})["outputs"]
+        assert (after == before) == (not (config or {}).get("weights"))
+
+
+def test_a_constant_of_a_node_is_a_weight() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+        net (float[1] x) => (float[1] y) { c = Constant <value = float[1] {2}> ()  y = Mul (x, c) }""")
+    replica = Replica(model.SerializeToString())
+    results = []
+    for config in ({"weights": {"c": [5.0]}}, None):
+        replica.reconfigure(config)
+        results.append(ask(replica, {"inputs": {"x": [3.0]}})["outputs"]["y"])
+    assert results == [[15.0], [6.0]]
+    with pytest.raises(EditError):
+        replica.reconfigure({"weights": {"y": [1.0]}})
+
+
+@pytest.mark.parametrize("wrong", [{"nope": [1.0]}, {"w0": "text"}, {"w0": [1.0, 2.0]}, 1])
+def test_a_wrong_configuration_of_one_model_changes_no_other(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    models: list[Session] = []
+
+    def recorded(content: bytes, **options: Any) -> Session:
+        models.append(Session(content, **options))
+        return models[-1]
+
+    monkeypatch.setattr("sardonyx.runtime.Session", recorded)
+    replica = ServerReplica({"a": layers(2).SerializeToString(), "b": layers(2).SerializeToString()}, {})
+    before = [session.run(None, {"x": X})[0] for session in models]
+    good = {"a": {"w0": ZEROS}}
+    replica.reconfigure({"weights": good})
+    with pytest.raises(SardonyxError):
+        replica.reconfigure({"weights": {"a": {"w0": np.eye(64).tolist()}, "b": wrong}})
+    assert not np.any(models[0].run(None, {"x": X})[0]), "the configuration in force remains"
+    assert np.array_equal(models[1].run(None, {"x": X})[0], before[1])
+    replica.reconfigure(None)
+    assert np.array_equal(models[0].run(None, {"x": X})[0], before[0])
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sardonyx import __version__
 from sardonyx.base.extras import require
 from sardonyx.distributed.image import Image
 from sardonyx.distributed.predictor import Predictor, input_types
-from sardonyx.errors import FeedError, OptionError, SardonyxError
+from sardonyx.errors import EditError, FeedError, OptionError, SardonyxError
 from sardonyx.model.load import Loadable
 from sardonyx.runtime.foreign_values import read_values
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from sardonyx.runtime import Session
 
 
 def map_batches(
@@ -58,8 +65,8 @@ def deployment(model: Loadable, name: str = "model", **options: Any) -> Any:
     """Return a Ray Serve deployment; a request is ``{"inputs": {name: nested lists}}``.
 
     An answer is ``{"outputs": {name: nested lists}, "revision": number}``. ``reconfigure`` is a live edit: a
-    ``user_config`` of ``{"weights": {name: nested lists}}`` updates weights in place. A deployment of the same model
-    and name whose ``user_config`` alone differs restarts no replica.
+    ``user_config`` of ``{"weights": {name: nested lists}}`` updates weights in place; weights without an entry are
+    those of the model. A deployment of the same model and name whose ``user_config`` alone differs restarts no replica.
 
     Args:
         model: The model: its bytes travel to the replicas.
@@ -83,7 +90,8 @@ def server_deployment(
 
     Each replica is a :class:`sardonyx.serve.Server` without a port of its own: requests are merged where that is proved
     sound, and clients of the protocol work with the address of the route. ``reconfigure`` is a live edit: a
-    ``user_config`` of ``{"weights": {model: {name: nested lists}}}`` updates weights in place.
+    ``user_config`` of ``{"weights": {model: {name: nested lists}}}`` updates weights in place, of all models or, after
+    an error, of none; weights without an entry are those of the models.
 
     Args:
         models: The models by name: their bytes travel to the replicas.
@@ -139,29 +147,37 @@ class ServerReplica:
         from sardonyx.runtime import Session
         from sardonyx.serve import Server
 
-        self._sessions = {name: Session(content, compile="wait") for name, content in contents.items()}
-        self._server = Server(dict(self._sessions), **server)
+        sessions = {name: Session(content, compile="wait") for name, content in contents.items()}
+        self._weights = {name: _Weights(session) for name, session in sessions.items()}
+        self._server = Server(dict(sessions), **server)
 
     def __serve_build_asgi_app__(self) -> Any:
         """Return the application of the replica; Ray calls this once."""
         return self._server.asgi()
 
     def reconfigure(self, config: Mapping[str, Any] | None) -> None:
-        """Apply a configuration: update weights of the running sessions.
+        """Apply a configuration: update weights of the running sessions; others have those of the models.
 
         Raises:
             OptionError: The configuration has other entries, an unknown model, or elements that are no numbers.
             EditError: A weight is unknown.
-            SardonyxError: A model cannot run with the weights; it is unchanged.
+            SardonyxError: A model cannot run with the weights; all models are unchanged.
         """
-        read = {}
-        for name, weights in _entries(config).items():
-            if name not in self._sessions:
+        entries = _entries(config)
+        for name in entries:
+            if name not in self._weights:
                 raise OptionError(f"unknown model {name!r}.", where="user_config")
-            read[name] = _arrays(self._sessions[name], weights)
-        for name, arrays in read.items():
-            if arrays:
-                self._sessions[name].update_weights(arrays)
+        read = {name: weights.read(entries.get(name, {})) for name, weights in self._weights.items()}
+        applied: list[tuple[_Weights, dict[str, np.ndarray]]] = []
+        try:
+            for name, arrays in read.items():
+                before = dict(self._weights[name].current)
+                self._weights[name].apply(arrays)
+                applied.append((self._weights[name], before))
+        except BaseException:
+            for weights, before in reversed(applied):
+                weights.apply(before)
+            raise
 
 
 def _entries(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -172,22 +188,62 @@ def _entries(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return weights
 
 
-def _arrays(session: Any, weights: Any) -> dict[str, Any]:
-    """Return nested lists as arrays of the types of a session's weights."""
-    import numpy as np
+class _Weights:
+    """The weights of a session that configurations name: one that a configuration no longer names is the model's.
 
-    if not isinstance(weights, Mapping):
-        raise OptionError("expected {'weights': {model: {name: nested lists}}}.", where="user_config")
-    initializers = session.model.graph.initializers
-    arrays = {}
-    for name, values in weights.items():
-        known = initializers.get(name)
-        dtype = known.dtype.numpy() if known is not None and known.dtype is not None else np.float32
-        try:
-            arrays[name] = read_values(values, np.dtype(dtype), str(name))
-        except FeedError as error:
-            raise OptionError(error.problem, where=error.where) from error
-    return arrays
+    Attributes:
+        current: The weights of the configuration in force.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._original: dict[str, np.ndarray] = {}
+        self.current: dict[str, np.ndarray] = {}
+
+    def read(self, weights: Any) -> dict[str, np.ndarray]:
+        """Return nested lists as arrays of the types of the session's weights.
+
+        Raises:
+            OptionError: The entries are no weights, or elements are no numbers.
+            EditError: A weight is unknown.
+        """
+        if not isinstance(weights, Mapping):
+            raise OptionError("expected {'weights': {model: {name: nested lists}}}.", where="user_config")
+        arrays = {}
+        for name, values in weights.items():
+            known = self._tensor(name)
+            if known is None:
+                raise EditError("the model has no such weight.", where=str(name))
+            try:
+                arrays[name] = read_values(values, np.dtype(known.dtype.numpy()), str(name))
+            except FeedError as error:
+                raise OptionError(error.problem, where=error.where) from error
+        return arrays
+
+    def apply(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Set these weights, and set the others that configurations named back, as one edit.
+
+        Raises:
+            SardonyxError: The model cannot run with the weights; it is unchanged.
+        """
+        for name in arrays:
+            tensor = None if name in self._original else self._tensor(name)
+            if tensor is not None:
+                self._original[name] = np.array(tensor.numpy())
+        restored = {name: self._original[name] for name in self.current if name not in arrays}
+        if restored or arrays:
+            self._session.update_weights({**restored, **arrays})
+        self.current = dict(arrays)
+
+    def _tensor(self, name: str) -> ir.TensorProtocol | None:
+        """Return the tensor of an initializer or of a constant's node; None for other names."""
+        from sardonyx.rewrite import facts
+
+        graph = self._session.model.graph
+        value = graph.initializers.get(name)
+        if value is None:
+            value = next((output for node in graph for output in node.outputs if output.name == name), None)
+        return facts.constant_tensor(value) or (None if value is None else value.const_value)
 
 
 class Replica:
@@ -201,18 +257,17 @@ class Replica:
         from sardonyx.runtime import Session
 
         self._session = Session(content, compile="wait")
+        self._weights = _Weights(self._session)
 
     def reconfigure(self, config: Mapping[str, Any] | None) -> None:
-        """Apply a configuration: update weights of the running session.
+        """Apply a configuration: update weights of the running session; others have those of the model.
 
         Raises:
             OptionError: The configuration has other entries, or elements that are no numbers.
             EditError: A weight is unknown.
             SardonyxError: The model cannot run with the weights; it is unchanged.
         """
-        arrays = _arrays(self._session, _entries(config))
-        if arrays:
-            self._session.update_weights(arrays)
+        self._weights.apply(self._weights.read(_entries(config)))
 
     async def __call__(self, request: Any) -> Any:
         """Answer an HTTP request with JSON, or a call with a dictionary.
@@ -238,8 +293,6 @@ class Replica:
             FeedError: The body has no inputs, or an input cannot be read.
             SardonyxError: The values have no result.
         """
-        import numpy as np
-
         inputs = body.get("inputs") if isinstance(body, Mapping) else None
         if not isinstance(inputs, Mapping):
             raise FeedError('expected {"inputs": {name: nested lists}}.', where="request")
