@@ -11,6 +11,7 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -237,11 +238,21 @@ def running(words: list[str], http: int, pause: float = 0.1) -> Iterator[Running
             process.wait()
 
 
+def compiled_folder() -> Path:
+    """Return the folder of the user's cache for compiled Python modules, which nobody else may write."""
+    folder = Path.home() / ".cache" / "sardonyx-benchmark"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise RuntimeError(f"{folder}: expected a folder that this user alone can write")
+    return folder
+
+
 def installed() -> dict[str, str]:
     """Return the environment of a server: with compiled Python modules, which an installed package has."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     if "PYTHONDONTWRITEBYTECODE" in os.environ:
-        environment["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / f"sardonyx-benchmark-{os.getuid()}")
+        environment["PYTHONPYCACHEPREFIX"] = str(compiled_folder())
     return environment
 
 

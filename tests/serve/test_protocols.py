@@ -8,6 +8,7 @@ import json
 import queue
 import ssl
 import subprocess
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -356,3 +357,17 @@ def test_the_asgi_application_answers_as_the_server() -> None:
         assert answers == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@host:99999", "user:secret@host:x", "ftp://user:se@cret@host/"])
+def test_a_refused_address_is_shown_without_its_password(url: str) -> None:
+    with pytest.raises(OptionError, match="expected http://host:port") as refusal:
+        BinaryClient(url)
+    shown = "".join(traceback.format_exception_only(refusal.value)) + str(refusal.value.__cause__)
+    assert "host" in shown and "secret" not in shown and "cret" not in shown
+
+
+@pytest.mark.parametrize("timeout", [None, "60", 0, float("nan"), float("inf"), 1j])
+def test_a_timeout_is_a_number_of_seconds(timeout: Any) -> None:
+    with pytest.raises(OptionError, match="number of seconds"):
+        BinaryClient("http://127.0.0.1:1", timeout=timeout)

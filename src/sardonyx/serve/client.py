@@ -59,12 +59,13 @@ class Client:
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             self._port = parts.port
-        except ValueError as error:
-            raise OptionError(f"expected http://host:port, got {url!r}.", where="url") from error
+        except ValueError:
+            # Without the error of the library, which may quote a password.
+            raise OptionError(f"expected http://host:port, got {_shown(url)!r}.", where="url") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise OptionError(f"expected http://host:port, got {url!r}.", where="url")
-        if not 0 < timeout < threading.TIMEOUT_MAX:
-            raise OptionError(f"expected a number of seconds above 0, got {timeout}.", where="timeout")
+            raise OptionError(f"expected http://host:port, got {_shown(url)!r}.", where="url")
+        if not isinstance(timeout, (int, float, np.floating)) or not 0 < timeout < threading.TIMEOUT_MAX:
+            raise OptionError(f"expected a number of seconds above 0, got {timeout!r}.", where="timeout")
         self._host, self._is_tls = parts.hostname, parts.scheme == "https"
         self._address = parts.netloc.rpartition("@")[2]
         self._path = parts.path.rstrip("/")
@@ -173,6 +174,13 @@ class Client:
         if self._is_tls:
             return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._tls)
         return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+
+
+def _shown(url: str) -> str:
+    """Return an address for messages, without user and password."""
+    begin, separator, rest = url.rpartition("@")
+    scheme = begin.partition("://")[0] + "://" if "://" in begin else ""
+    return f"{scheme}{rest}" if separator else url
 
 
 def model_path(model: str, version: str = "") -> str:
