@@ -34,7 +34,7 @@ from sklearn import (
 from sklearn.base import BaseEstimator, TransformerMixin
 
 import sardonyx
-from sardonyx.errors import OptionError, UnsupportedError
+from sardonyx.errors import OptionError, SardonyxError, UnsupportedError
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((120, 4)) * [1, 10, 0.1, 3]
@@ -105,6 +105,45 @@ def test_an_estimator_is_proved(name: str) -> None:
     report = sardonyx.convert(estimator, exporter="sardonyx").report
     assert report.verdict.status == "proved", report.verdict.reason
     assert {1, 5} <= set(report.sizes["batch"])
+
+
+SINGLE = np.abs(X).astype(np.float32)
+REFUSED: dict[str, Callable[[], Any]] = {
+    "a fit on float32: NMF": lambda: decomposition.NMF(2, max_iter=500).fit(SINGLE),
+    "a fit on float32: MiniBatchNMF": lambda: decomposition.MiniBatchNMF(2).fit(SINGLE),
+    "a fit on float32: LatentDirichletAllocation": lambda: decomposition.LatentDirichletAllocation(2, max_iter=1).fit(
+        SINGLE
+    ),
+    "lines beyond splines: degree 0": lambda: preprocessing.SplineTransformer(4, degree=0, extrapolation="linear").fit(
+        X
+    ),
+    "lines beyond splines: degree 1": lambda: preprocessing.SplineTransformer(4, degree=1, extrapolation="linear").fit(
+        X
+    ),
+    "1025 components": lambda: kernel_approximation.PolynomialCountSketch(n_components=1025).fit(X),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_estimator_that_cannot_be_equal_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=name.partition(":")[0]):
+        sardonyx.convert(REFUSED[name](), exporter="sardonyx")
+
+
+@pytest.mark.parametrize("degree", [0, 1])
+def test_lines_beyond_splines_of_one_column_are_proved(degree: int) -> None:
+    estimator = preprocessing.SplineTransformer(4, degree=degree, extrapolation="linear").fit(X[:, :1])
+    assert sardonyx.convert(estimator, exporter="sardonyx").report.verdict.status == "proved"
+
+
+def test_the_refusal_of_the_first_rows_is_raised() -> None:
+    class Picky(preprocessing.StandardScaler):
+        def transform(self, rows: Any) -> Any:
+            raise ValueError(f"refused {len(rows)} rows")
+
+    with pytest.raises(SardonyxError, match="refused 8 rows"):
+        sardonyx.convert(Picky().fit(X), (X[:8],), exporter="sardonyx")
 
 
 def test_labels_are_texts_and_probabilities_rows() -> None:

@@ -167,21 +167,21 @@ def _accepted(
     """Return the rows that the estimator accepts, and its results for the first.
 
     Raises:
-        EvaluationError: The estimator accepts none.
+        EvaluationError: The estimator accepts none; the refusal is that of the first rows (the caller's).
     """
     accepted: list[Feeds] = []
     first: Answers | None = None
-    refusal = EvaluationError("no rows to try", where=type(estimator).__name__)
+    refusal: EvaluationError | None = None
     for feeds in trials:
         try:
             result = answers(estimator, columns, results, feeds)
         except EvaluationError as error:
-            refusal = error
+            refusal = refusal or error
             continue
         accepted.append(feeds)
         first = result if first is None else first
     if first is None:
-        raise refusal
+        raise refusal or EvaluationError("no rows to try", where=type(estimator).__name__)
     return accepted, first
 
 

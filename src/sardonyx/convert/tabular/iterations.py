@@ -63,7 +63,7 @@ def factorized(estimator: Any, x: Any) -> Array:
     if estimator.shuffle:
         raise UnsupportedError("components in random order", where=subject)
     value = number_matrix(x).cast(np.float64)
-    h = np.asarray(estimator.components_, np.float64)
+    h = _doubles(estimator.components_, subject)
     count = _limited(len(h), subject)
     l1, l2 = _regularization(estimator, h)
     squares = h @ h.T + l2 * np.eye(count)
@@ -94,7 +94,7 @@ def factorized_in_batches(estimator: Any, x: Any) -> Array:
     if estimator._beta_loss != 2:
         raise UnsupportedError(f"beta_loss={estimator.beta_loss!r}", where=subject)
     value = number_matrix(x).cast(np.float64)
-    h = np.asarray(estimator.components_, np.float64)
+    h = _doubles(estimator.components_, subject)
     l1, l2 = _regularization(estimator, h)
     products = value @ h.T
     mean = np.sqrt(value.mean() / float(len(h)))
@@ -113,6 +113,18 @@ def factorized_in_batches(estimator: Any, x: Any) -> Array:
     return repeated(int(estimator._transform_max_iter), [_filled(value, len(h), 1.0) * mean], body)[0]
 
 
+def _doubles(fitted: Any, subject: str) -> Any:
+    """Return what an estimator learned, in the type of the model's input.
+
+    Raises:
+        UnsupportedError: The type is another: the estimator refuses rows of float64, or iterates in single precision.
+    """
+    array = np.asarray(fitted)
+    if array.dtype != np.float64:
+        raise UnsupportedError(f"a fit on {array.dtype}", where=subject, remedy="Fit the estimator on float64.")
+    return array
+
+
 def _limited(count: int, subject: str) -> int:
     if count > MOST_COMPONENTS:
         raise UnsupportedError(f"{count} components, expected at most {MOST_COMPONENTS}", where=subject)
@@ -129,7 +141,7 @@ def _regularization(estimator: Any, h: Any) -> tuple[float, float]:
 def topics(estimator: Any, x: Any) -> Array:
     """Translate the iteration of each row's topics until they change by less than the tolerance."""
     counts = number_matrix(x).cast(np.float64)
-    words = np.asarray(estimator.exp_dirichlet_component_, np.float64)
+    words = _doubles(estimator.exp_dirichlet_component_, "LatentDirichletAllocation.transform")
     tolerance, prior = float(estimator.mean_change_tol), float(estimator.doc_topic_prior_)
 
     def expectation(distribution: Array) -> Array:

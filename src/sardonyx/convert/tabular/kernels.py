@@ -13,6 +13,9 @@ from sardonyx.convert.tabular.linear import normalized, two_columns
 from sardonyx.convert.tabular.methods import labels, method, number_matrix
 from sardonyx.errors import UnsupportedError
 
+MOST_FREQUENCIES = 1024
+"""Number of components of a sketch: the transforms to the frequencies and back are squares of constants."""
+
 
 def squared_distances(x: Array, points: Any) -> Array:
     """Return squared distances of rows to points, [rows, points]."""
@@ -484,6 +487,10 @@ def sketched(estimator: Any, x: Any) -> Array:
     """Translate the product of hashed columns in the frequencies."""
     value = number_matrix(x).cast(np.float64) * float(np.sqrt(estimator.gamma))
     count = int(estimator.n_components)
+    if count > MOST_FREQUENCIES:
+        raise UnsupportedError(
+            f"{count} components, expected at most {MOST_FREQUENCIES}", where="PolynomialCountSketch.transform"
+        )
     angles = np.outer(np.arange(count), np.arange(count)) * (2 * np.pi / count)
     real: Any = None
     imaginary: Any = None

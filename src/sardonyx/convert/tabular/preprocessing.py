@@ -107,6 +107,9 @@ def splines(estimator: Any, x: Any) -> Array:
     value, columns = number_matrix(x), []
     if estimator.extrapolation not in ("constant", "continue", "periodic", "linear"):
         raise UnsupportedError(f"extrapolation {estimator.extrapolation!r}", where="SplineTransformer")
+    if estimator.extrapolation == "linear" and estimator.degree <= 1 and len(estimator.bsplines_) > 1:
+        # scikit-learn raises the degree at every column, and reads the bounds of the next one at other knots.
+        raise UnsupportedError("lines beyond splines of degree 0 or 1 of several columns", where="SplineTransformer")
     from scipy.interpolate import PPoly
 
     for i, spline in enumerate(estimator.bsplines_):
