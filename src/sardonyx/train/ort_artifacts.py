@@ -48,11 +48,13 @@ def generate_artifacts(trainer: Trainer, folder: str | os.PathLike[str], *, pref
         The written files, in the order above.
 
     Raises:
+        EncryptionError: The model was loaded from an encrypted file; nothing is written.
         UnsupportedError: The trainer has running statistics, dropout, parameters of another type than float32, or
             another optimizer.
         MissingDependencyError: flatbuffers is not installed.
         ModelFileError: A file cannot be written.
     """
+    trainer.require_plain()
     training, evaluation = trainer.forward_passes()
     if training.statistics or training.has_key:
         raise UnsupportedError(

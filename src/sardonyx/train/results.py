@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import OptionError, VerificationError
 from sardonyx.model import save
+from sardonyx.model.load import require_plain
 from sardonyx.runtime.session import Session
 from sardonyx.train.batches import as_declared, require_names
 from sardonyx.train.evaluation import Evaluation
@@ -73,6 +74,14 @@ class Results(Evaluation):
         own = {name: np.array(array) for name, array in weights.items() if name not in self._base.graph.initializers}
         return Adapter(self._lora, own)
 
+    def require_plain(self) -> None:
+        """Refuse to write the state of a model from an encrypted file: the written file would be plain text.
+
+        Raises:
+            EncryptionError: The model was loaded from an encrypted file.
+        """
+        require_plain(self._source)
+
     def save(self, path: str | os.PathLike[str], *, average: bool = False) -> float:
         """Write the inference model, after its answers were compared with the trainer's.
 
@@ -84,10 +93,12 @@ class Results(Evaluation):
             The largest difference of an output of the loss on the last batch, as a share of the largest element.
 
         Raises:
+            EncryptionError: The model was loaded from an encrypted file; nothing is written.
             ExecutionError: A weight is infinite or NaN; nothing is written.
             VerificationError: The model answers otherwise than the trainer; nothing is written.
             ModelFileError: The file cannot be written.
         """
+        self.require_plain()
         self._work.require_finite()
         model, error = self.model(average=average), 0.0
         if self._last_batch is not None:

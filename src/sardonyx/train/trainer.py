@@ -110,6 +110,7 @@ class Trainer(Results):
             progress: If True, print a line of progress; by default on a terminal.
 
         Raises:
+            EncryptionError: The model was loaded from an encrypted file, and ``checkpoint`` names a folder.
             FeedError: A batch does not fit the model, or a label is out of range.
             ExecutionError: The loss is not finite; the message names the first node.
             OptionError: The checkpoint is of another training.
@@ -129,7 +130,7 @@ class Trainer(Results):
             raise OptionError("the dataset has no end.", where="data", remedy="Give `steps=`, the batches of an epoch.")
         functions, rate = checked_callbacks(callbacks), self.base_optimizer.rate
         require_watched(functions, rate, self._measured(validation is not None))
-        file = None if checkpoint is None else checkpoint_file(checkpoint)
+        file = None if checkpoint is None else self._file_to_write(checkpoint)
         if resume and file is None:
             raise OptionError("expected the folder of a checkpoint.", where="resume", remedy="Give `checkpoint=`.")
         if resume and file is not None and file.exists():
@@ -211,10 +212,11 @@ class Trainer(Results):
             folder: The folder of the checkpoint, which is made if missing.
 
         Raises:
+            EncryptionError: The model was loaded from an encrypted file; nothing is written.
             ExecutionError: The state is not finite.
             ModelFileError: The file cannot be written.
         """
-        self._write(checkpoint_file(folder))
+        self._write(self._file_to_write(folder))
 
     def load_checkpoint(self, folder: str | os.PathLike[str]) -> None:
         """Continue at the state and the position of a checkpoint.
@@ -224,6 +226,10 @@ class Trainer(Results):
             ModelFileError: The checkpoint is missing or damaged.
         """
         self._restore(checkpoint_file(folder, make=False))
+
+    def _file_to_write(self, folder: str | os.PathLike[str]) -> Path:
+        self.require_plain()
+        return checkpoint_file(folder)
 
     def _write(self, file: Path) -> None:
         self._work.require_finite()  # A checkpoint that cannot continue must not replace one that can.

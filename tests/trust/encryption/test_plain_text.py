@@ -5,11 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from sardonyx.trust.encryption import encrypt, generate_key, write_key
+from sardonyx.errors import EncryptionError
+from sardonyx.runtime.session import Session
+from sardonyx.train import LoRA, Trainer
+from sardonyx.train.online import Learner
+from sardonyx.train.ort_artifacts import generate_artifacts
+from sardonyx.trust.encryption import add_key, encrypt, generate_key, write_key
 from tests.trust.encryption.conftest import MARKER
 
 PROGRAM = """
@@ -88,6 +95,40 @@ def test_the_program_of_an_encrypted_model_is_found_again(model: Path, tmp_path:
         for _ in range(2)
     ]
     assert printed == ["True", "False"], "the second process compiles again"
+
+
+WRITERS: dict[str, Callable[[Trainer, Path], object]] = {
+    "model": lambda trainer, folder: trainer.save(folder / "m.onnx"),
+    "checkpoint": lambda trainer, folder: trainer.save_checkpoint(folder / "own"),
+    "checkpoint of fit": lambda trainer, folder: trainer.fit(DATA, checkpoint=folder / "own"),
+    "artifacts": lambda trainer, folder: generate_artifacts(trainer, folder / "own"),
+}
+DATA = {"private_image": np.zeros((2, 64), np.float32), "labels": np.zeros((2, 4), np.float32)}
+
+
+@pytest.mark.parametrize("lora", [None, LoRA(2)])
+def test_training_writes_no_plain_contents(lora: LoRA | None, model: Path, tmp_path: Path) -> None:
+    key = generate_key()
+    encrypt(model, tmp_path / "m.onnxe", to=[key])
+    sealed = tmp_path / "sealed"
+    sealed.mkdir()
+    with add_key(key):
+        trainer = Trainer(tmp_path / "m.onnxe", "mse", lora=lora)
+    for write in WRITERS.values():
+        with pytest.raises(EncryptionError, match=r"not written in plain text.*decrypt"):
+            write(trainer, sealed)
+    assert not list(sealed.iterdir())
+
+
+def test_a_learner_of_an_encrypted_model_stores_nothing(model: Path, tmp_path: Path) -> None:
+    key = generate_key()
+    encrypt(model, tmp_path / "m.onnxe", to=[key])
+    with add_key(key):
+        session = Session(tmp_path / "m.onnxe", compile="off")
+        with pytest.raises(EncryptionError, match="not written in plain text"):
+            Learner(session, "mse", store=tmp_path / "learner").close()
+        assert not (tmp_path / "learner").exists()
+        Learner(session, "mse").close()
 
 
 @pytest.mark.parametrize("kind", ["program", "weights"])

@@ -104,6 +104,7 @@ class Learner:
         threads: Number of threads of steps; 1 leaves the others to calls.
 
     Raises:
+        EncryptionError: The model was loaded from an encrypted file, and ``store`` names a folder.
         OptionError: An option is impossible.
         UnsupportedError: The model cannot be trained.
 
@@ -177,6 +178,7 @@ class Learner:
         self._running.set()
         self._lock = threading.Lock()
         if self._store is not None:
+            self._trainer.require_plain()
             self._store.mkdir(parents=True, exist_ok=True)
             if (file := self._store / _STORE).exists():
                 self._restore(file)
