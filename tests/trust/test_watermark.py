@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx.compress.quantization.methods.equalization import equalize
@@ -84,3 +84,62 @@ def test_models_without_enough_channels_and_public_keys_are_refused() -> None:
         embed(network(8), KEY)
     with pytest.raises(OptionError, match="expected a shared secret"):
         embed(network(), Key("x25519-secret", bytes(32)))
+
+
+@pytest.mark.parametrize(
+    ("integers", "scale", "attributes"),
+    [
+        (np.ones((4, 4), np.int8), np.ones(3, np.float32), {}),
+        (np.ones(4, np.int8), np.ones(3, np.float32), {}),
+        (np.ones(4, np.int8), np.ones(4, np.float32), {"axis": 7}),
+        (np.ones((4, 4), np.int8), np.ones((2, 2), np.float32), {"axis": 0}),
+        (np.ones((4, 4), np.int8), np.ones((3, 4), np.float32), {"axis": 0, "block_size": 2}),
+        (np.ones((4, 4), np.int8), np.ones((1, 4), np.float32), {"axis": 0, "block_size": 1 << 60}),
+        (np.ones((4, 4), np.int8), np.ones(4, np.float32), {"axis": 0, "block_size": -1}),
+        (np.ones((4, 4), np.int8), np.ones(4, np.float32), {"axis": "first"}),
+        (np.ones((4, 4), np.int8), None, {}),
+        (np.full((4, 4), "text", object), np.ones(4, np.float32), {}),
+    ],
+)  # fmt: skip
+def test_a_malformed_dequantization_does_not_hide_a_mark(
+    marked: onnx.ModelProto, integers: np.ndarray, scale: np.ndarray | None, attributes: dict[str, int | str]
+) -> None:
+    suspect = onnx.ModelProto()
+    suspect.CopyFrom(marked)
+    arrays = {"q": integers} if scale is None else {"q": integers, "s": scale}
+    suspect.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    suspect.graph.node.insert(0, helper.make_node("DequantizeLinear", list(arrays), ["unused"], **attributes))
+    assert detect(suspect, network(), KEY).p_value < 1e-9
+
+
+def test_blocks_of_integers_are_read_with_their_scales(marked: onnx.ModelProto) -> None:
+    suspect = onnx.ModelProto()
+    suspect.CopyFrom(marked)
+    weight = next(one for one in suspect.graph.initializer if len(one.dims) == 4 and one.dims[1] > 3)
+    name, array = weight.name, numpy_helper.to_array(weight)
+    scale = np.maximum(np.abs(array[:, ::2]), np.abs(array[:, 1::2])) / np.float32(127)
+    integers = np.rint(array / np.repeat(scale, 2, 1)).astype(np.int8)
+    weight.CopyFrom(numpy_helper.from_array(integers, "q"))
+    suspect.graph.initializer.append(numpy_helper.from_array(scale, "s"))
+    attributes = {"axis": -3, "block_size": 2}
+    suspect.graph.node.insert(0, helper.make_node("DequantizeLinear", ["q", "s"], [name], **attributes))
+    assert detect(suspect, network(), KEY).layers == 3
+
+
+def test_the_bound_of_a_large_model_is_not_zero() -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"first": (4, 2048), "second": (2048, 4)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "first"], ["h"]),
+            helper.make_node("Relu", ["h"], ["r"]),
+            helper.make_node("MatMul", ["r", "second"], ["y"]),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
+        [numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), n) for n, shape in shapes.items()],
+    )
+    original = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    evidence = detect(embed(original, KEY).model, original, KEY)
+    assert evidence.channels == 2048 and 0 < evidence.p_value < 1e-300

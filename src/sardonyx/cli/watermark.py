@@ -28,8 +28,9 @@ def command(
     """Mark a model by a secret key without a change of answers, or search a model for the mark.
 
     With --original, nothing is written: the p-value bounds the probability that a model without the mark agrees with
-    the key as well. The mark survives rounding, integer weights, pruning and fine-tuning. Rescaled channels, by
-    somebody who knows of marks or by a quantizer that equalizes channels, have no mark.
+    the key as well. The exit code is 0 for every p-value: which one is evidence is yours to decide. The mark survives
+    rounding, integer weights, pruning and fine-tuning. Rescaled channels, by somebody who knows of marks or by a
+    quantizer that equalizes channels, have no mark.
     """
     from sardonyx.model import load, save
     from sardonyx.trust.encryption.key_text import Key

@@ -42,6 +42,7 @@ LEAST_CHANNELS = 64
 _LEAST_LIKENESS = 0.5
 """Mean cosine between the rows of a weight and of its counterpart in a suspect."""
 
+_LEAST_BOUND = math.ulp(0.0)
 _SURE_LIKENESS = 0.9
 _LARGEST_EXPONENT = 2.0
 """Estimates beyond are outliers: a mark has exponents 0 and 1."""
@@ -118,8 +119,8 @@ def detect(suspect: Loadable, original: Loadable, key: Key) -> Evidence:
         key: The secret of the mark.
 
     Returns:
-        The evidence. By Hoeffding's inequality the bound holds for every suspect that was written without knowledge of
-        the key.
+        The evidence; its bound is at least the smallest positive float. By Hoeffding's inequality the bound holds for
+        every suspect that was written without knowledge of the key.
 
     Raises:
         OptionError: The key is of another kind.
@@ -139,7 +140,8 @@ def detect(suspect: Loadable, original: Loadable, key: Key) -> Evidence:
         variance += float(deviations @ deviations)
         channels, layers = channels + group.channels, layers + 1
     bound = math.exp(-(agreement**2) / (2 * variance)) if agreement > 0 and variance > 0 else 1.0
-    return Evidence(bound, channels, layers)
+    # A bound of 0 would be false: the evidence of large models is below the smallest float.
+    return Evidence(max(bound, _LEAST_BOUND), channels, layers)
 
 
 def _require_secret(key: Key) -> None:
@@ -212,17 +214,22 @@ def _weights(model: ir.Model) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _dequantized(node: ir.Node) -> np.ndarray | None:
-    integers, scale = (facts.constant(value) for value in node.inputs[:2])
-    zero = facts.constant(node.inputs[2]) if len(node.inputs) > 2 else None
-    if integers is None or scale is None:
+    """Return the floats of a DequantizeLinear of constants; None for another, and for one that breaks ONNX's rules."""
+    if len(node.inputs) < 2 or facts.refers_to_function_attribute(node):
         return None
-    axis = int(facts.attribute(node, "axis", 13, 1))
-    block = int(facts.attribute(node, "block_size", 21, 0))
+    integers, scale, zero = (facts.constant(value) for value in [*node.inputs, None][:3])
+    axis, block = facts.attribute(node, "axis", 13, 1), facts.attribute(node, "block_size", 21, 0)
+    if integers is None or scale is None or not isinstance(axis, int) or not isinstance(block, int):
+        return None
+    for array in (integers, scale, zero):
+        if array is not None and (array.dtype.kind in "OSU" or not _fits(array, integers, axis, block)):
+            return None
 
     def spread(array: np.ndarray) -> np.ndarray:
         values = array.astype(np.float32)
         if block:
-            return np.repeat(values, block, axis)[tuple(slice(size) for size in integers.shape)]
+            repeated = np.repeat(values, min(block, integers.shape[axis]), axis)
+            return repeated[tuple(slice(size) for size in integers.shape)]
         if values.size == 1:
             return values.reshape(())
         shape = [1] * integers.ndim
@@ -231,6 +238,20 @@ def _dequantized(node: ir.Node) -> np.ndarray | None:
 
     centred = integers.astype(np.float32) - (spread(zero) if zero is not None else np.float32(0))
     return np.asarray(centred * spread(scale), np.float32)
+
+
+def _fits(array: np.ndarray, integers: np.ndarray, axis: int, block: int) -> bool:
+    """Return True if an array is the integers, or can be their scale or zero point."""
+    shape = integers.shape
+    if array is integers or (not block and array.size == 1):
+        return True
+    if not -len(shape) <= axis < len(shape) or block < 0:
+        return False
+    if not block:
+        return bool(array.size == shape[axis])
+    axis %= len(shape)
+    blocks = [-(-size // block) if i == axis else size for i, size in enumerate(shape)]
+    return list(array.shape) == blocks
 
 
 def _exponents(site: WeightSite, weights: dict[str, np.ndarray]) -> np.ndarray | None:
