@@ -138,3 +138,21 @@ def test_a_model_that_is_not_proved_is_not_written(tmp_path: Path) -> None:
 def test_equal_calls_are_counted() -> None:
     calls = [Call("aten.relu", "converted", "a"), Call("aten.add", "converted"), Call("aten.relu", "converted", "b")]
     assert summarized(calls) == (Call("aten.relu", "converted", "a", 2), Call("aten.add", "converted", "", 1))
+
+
+def test_a_source_that_answers_equal_inputs_differently_proves_nothing() -> None:
+    calls: list[int] = []
+
+    def run(feeds: Mapping[str, Any]) -> dict[str, Any]:
+        calls.append(1)
+        return {"y": source(feeds)["y"] * (1 + max(0, len(calls) - 2))}
+
+    verdict = Witness(imported(run)).judge(net()).verdict
+    assert verdict.status == "not proved" and "equal inputs differently" in verdict.reason
+
+
+def test_a_source_whose_first_call_differs_proves_nothing() -> None:
+    example = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)}
+    first = {"y": source(example)["y"] * 10}
+    verdict = Witness(imported(examples=(example,), first=first)).judge(net()).verdict
+    assert verdict.status == "not proved" and "equal inputs differently" in verdict.reason

@@ -98,6 +98,7 @@ class Imported:
         outside: Values of the open sizes at which a condition does not hold under which the source was captured; the
             source need not run there.
         differs: Receives the feeds at which the model differed from the source in the proof.
+        first: The answers that the source gave for the first example when it was first called; None if unknown.
         code_bits: Width of the integers with which a quantized source computes; 0 for a source in floating point.
     """
 
@@ -113,6 +114,7 @@ class Imported:
     refused: Callable[[], Sequence[Feeds]] | None = None
     outside: Sequence[Mapping[str, int]] = ()
     differs: Callable[[Sequence[Feeds]], None] | None = None
+    first: Answers | None = None
     code_bits: int = 0
 
 

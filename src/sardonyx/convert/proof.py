@@ -1,7 +1,8 @@
 """The proof of a conversion: the source and its model answer the same inputs, at several sizes.
 
 An integer or float that differs is judged by the source's own noise: the source is run again on inputs that differ in
-the last bits, and a sample at which its answers change as much decides nothing.
+the last bits, and a sample at which its answers change as much decides nothing. A source that answers equal inputs
+differently proves no model.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,9 @@ SECONDS = 60.0
 
 NOISE = 8.0
 """A difference up to this multiple of the source's own noise is no difference."""
+
+UNSTEADY = "the source answers equal inputs differently"
+"""The reason why no model is proved against a source with a state that its calls change, or with random numbers."""
 
 PERTURBATIONS = 2
 """Number of runs of the source on inputs that differ in the last bits."""
@@ -83,6 +88,7 @@ class Witness:
         self._worst = 0.0
         self._noises: dict[int, dict[str, float]] = {}
         self._roundings: dict[int, float] = {}
+        self._repeated: dict[int, bool] = {}
         self._refused = ""
         self.reasons: dict[str, None] = {}
         self.samples: list[Sample] = [] if imported.run is None else self._find_samples()
@@ -227,6 +233,8 @@ class Witness:
                 self._worst = max(self._worst, gap)
                 decided.append(sample)
                 continue
+            if not self._repeats(number):
+                return Proof(Verdict("not proved", reason=UNSTEADY))
             if gap > self._noise(number):
                 sizes = f" at sizes {dict(sample.sizes)}" if sample.sizes else ""
                 verdict = Verdict("different", reason=text + sizes, worst=gap, exact=False, samples=len(decided))
@@ -238,6 +246,8 @@ class Witness:
             return Proof(
                 Verdict("not proved", reason="the answers change with the last bits of the inputs", notes=tuple(notes))
             )
+        if not self._repeats(0):
+            return Proof(Verdict("not proved", reason=UNSTEADY))
         verdict = Verdict(
             "proved",
             samples=len(decided),
@@ -278,6 +288,27 @@ class Witness:
                     deviation.error,
                 )
         return None
+
+    def _repeats(self, number: int) -> bool:
+        """Return True if the source, run again, answers a sample as before, and the example as in its first call."""
+        if number not in self._repeated:
+            assert self._imported.run is not None
+            sample = self.samples[number]
+            first = self._imported.first if number == 0 else None
+            try:
+                again = self._imported.run(sample.feeds)
+            except EvaluationError:
+                again = {}
+            self._repeated[number] = all(map(partial(self._agree, sample.answers), (again, first or sample.answers)))
+        return self._repeated[number]
+
+    def _agree(self, expected: Answers, actual: Answers) -> bool:
+        """Return True if both answers of the source are equal but for rounding errors."""
+        for name, array in expected.items():
+            numbers = self._numbers(array)
+            if name not in actual or difference(name, numbers, self._numbers(actual[name])).error > tolerance(numbers):
+                return False
+        return True
 
     def _noise(self, number: int) -> float:
         """Return the multiple of the source's own noise at a sample, below which nothing is decided."""

@@ -29,6 +29,7 @@ from sardonyx.convert.torch.equal_functions import equal_functions
 from sardonyx.convert.torch.loading import load_file
 from sardonyx.convert.torch.size_guards import SizeGuard, sizes_of
 from sardonyx.convert.torch.sources import is_users
+from sardonyx.convert.torch.state import State
 from sardonyx.convert.torch.whole_layers import whole_layers
 from sardonyx.errors import ConversionError, EvaluationError, OptionError
 
@@ -66,6 +67,7 @@ class Program:
         size_guards: The conditions on sizes that guard the model.
         ties: Symbols of sizes that the model takes for equal to another, by that other.
         mirror: The module that torch captures in place of `module`, if that is TorchScript.
+        first: The tensors that the source's first call returned for the examples; None if they are unknown.
         open_axes: The axes that every positional example declares as open; None if the program declares none.
     """
 
@@ -77,6 +79,7 @@ class Program:
     notes: list[str] = field(default_factory=list)
     open_axes: Sequence[Sequence[int]] | None = None
     mirror: torch.nn.Module | None = None
+    first: Sequence[Any] | None = None
     guard_lines: Sequence[str] = ()
     was_read: bool = False
     differing: Sequence[Mapping[str, Any]] = ()
@@ -89,6 +92,11 @@ class Program:
     def subject(self) -> torch.nn.Module:
         """The module that torch captures."""
         return self.module if self.mirror is None else self.mirror
+
+    @cached_property
+    def state(self) -> State:
+        """The state of the module that torch captures; every capture begins with it and leaves it."""
+        return State(self.subject)
 
     @cached_property
     def captured(self) -> Captured:
@@ -174,11 +182,11 @@ class Program:
         args, kwargs = self._doubled() if openness == "doubled" else (self.args, self.kwargs)
         with (
             quiet(),
+            self.state.unchanged(),
             evaluating(self.subject),
             whole_layers(),
             equal_functions(),
             unchanged_transforms(),
-            script.unchanged_attributes(self.mirror),
         ):
             if lowered:
                 exported = _trace._export(
@@ -279,13 +287,12 @@ class Runner:
     def __init__(self, program: Program) -> None:
         exported = program.captured.exported
         self._module = program.module
-        # Numbers and lists that a script counts on are those of its first call, as buffers are.
-        self._is_counting = script.sets_attributes(program.module)
+        self._state = program.state if program.mirror is None else State(program.module)
+        self._writes = script.writes_state(program.module)
         self.names = input_names(exported)
         self.outputs = output_names(exported)
         self.leaves, self._spec = pytree.tree_flatten((program.args, program.kwargs))
         self._constants = _constant_inputs(exported)
-        self._state = {name: value.clone() for name, value in _state(self._module).items()} if mutates(exported) else {}
 
     def tensors(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the leaves of the source's arguments for feeds."""
@@ -300,25 +307,44 @@ class Runner:
         return args, kwargs
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the source's answers.
+        """Return the source's answers, with the state that the caller's module has.
 
         Raises:
             EvaluationError: The source refuses these feeds.
         """
         args, kwargs = self.arguments(feeds)
-        for name, value in _state(self._module).items():
-            if name in self._state:
-                value.data.copy_(self._state[name])
         try:
-            module = copy.deepcopy(self._module) if self._is_counting else self._module
-            with torch.no_grad(), quiet(), evaluating(module):
-                results = module(*args, **kwargs)
+            flat = _answers(self._module, args, kwargs, self._state, copied=self._writes)
         except Exception as error:  # The user's program raises any exception.
             raise EvaluationError(f"{type(error).__name__}: {str(error)[:300]}", where="the source") from error
-        flat = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)]
         if len(flat) != len(self.outputs):
             raise EvaluationError(f"the source returned {len(flat)} tensors, expected {len(self.outputs)}")
         return {name: as_array(value) for name, value in zip(self.outputs, flat, strict=True)}
+
+    def first(self, program: Program) -> dict[str, Any] | None:
+        """Return the answers of the source's first call; None if they are unknown."""
+        if program.first is None or len(program.first) != len(self.outputs):
+            return None
+        return {name: as_array(value) for name, value in zip(self.outputs, program.first, strict=True)}
+
+
+def _answers(module: torch.nn.Module, args: Any, kwargs: Any, state: State, *, copied: bool) -> list[torch.Tensor]:
+    """Return the tensors that a module answers, as copies: a state that is restored may be among them.
+
+    Args:
+        module: The module.
+        args: Positional arguments.
+        kwargs: Named arguments.
+        state: The state to leave.
+        copied: True to call a copy of TorchScript, whose attributes Python does not see.
+    """
+    if copied:
+        # A script that cannot be copied is called itself: the proof tells whether it repeats its answers.
+        with contextlib.suppress(Exception):
+            module = copy.deepcopy(module)
+    with torch.no_grad(), quiet(), state.unchanged(), evaluating(module):
+        leaves = pytree.tree_leaves(module(*args, **kwargs))
+        return [leaf.clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def program_of(source: Any, options: Options) -> Program:
@@ -410,16 +436,16 @@ def _require_one_device(module: torch.nn.Module, args: Any, kwargs: Any) -> None
 
 def _require_running(program: Program) -> None:
     try:
-        with torch.no_grad(), quiet(), evaluating(program.module):
-            copy_of_arguments = pytree.tree_map(
-                lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, (program.args, program.kwargs)
-            )
-            states = (*program.module.parameters(), *program.module.buffers())
-            if any(torch.nn.parameter.is_lazy(state) for state in states):
+        args, kwargs = pytree.tree_map(
+            lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, (program.args, program.kwargs)
+        )
+        states = (*program.module.parameters(), *program.module.buffers())
+        if any(torch.nn.parameter.is_lazy(state) for state in states):
+            with torch.no_grad(), quiet(), evaluating(program.module):
                 program.module(*program.args, **program.kwargs)  # Gives lazy parameters their shapes.
-            has_state = any(True for _ in program.module.buffers()) or script.sets_attributes(program.module)
-            module = copy.deepcopy(program.module) if has_state else program.module
-            module(*copy_of_arguments[0], **copy_of_arguments[1])
+        state = program.state if program.mirror is None else State(program.module)
+        writes = script.writes_state(program.module)
+        program.first = _answers(program.module, args, kwargs, state, copied=writes)
     except Exception as error:  # The user's program raises any exception.
         shapes = pytree.tree_leaves(
             pytree.tree_map(
@@ -522,11 +548,6 @@ def output_names(exported: torch.export.ExportedProgram) -> list[str]:
     return names
 
 
-def mutates(exported: torch.export.ExportedProgram) -> bool:
-    """Return True if the program writes to its buffers or inputs."""
-    return bool(exported.graph_signature.buffers)
-
-
 def open_sizes(exported: torch.export.ExportedProgram, examples: Sequence[Any] = ()) -> dict[str, Size]:
     """Return the symbols among the sizes of the inputs, with examples and bounds.
 
@@ -568,10 +589,6 @@ def _constant_inputs(exported: torch.export.ExportedProgram) -> set[str]:
         for spec in exported.graph_signature.input_specs
         if spec.kind == kinds.InputKind.USER_INPUT and isinstance(spec.arg, kinds.ConstantArgument)
     }
-
-
-def _state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value for name, value in module.named_buffers() if isinstance(value, torch.Tensor)}
 
 
 def _as_torch(array: Any, like: Any) -> Any:

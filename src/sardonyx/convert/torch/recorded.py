@@ -31,9 +31,9 @@ from sardonyx.convert.torch.capture import (
     unchanged_transforms,
 )
 from sardonyx.convert.torch.equal_functions import equal_functions
-from sardonyx.convert.torch.script import unchanged_attributes
 from sardonyx.convert.torch.size_guards import size_guards
 from sardonyx.convert.torch.sources import is_users
+from sardonyx.convert.torch.state import State
 from sardonyx.convert.torch.whole_layers import whole_layers
 from sardonyx.errors import ConversionError, EvaluationError
 
@@ -76,11 +76,11 @@ def _recorded(program: Program, error: ConversionError) -> torch.export.Exported
         try:
             with (
                 quiet(),
+                program.state.unchanged(),
                 evaluating(program.subject),
                 whole_layers(),
                 equal_functions(),
                 unchanged_transforms(),
-                unchanged_attributes(program.mirror),
                 _followed_values(),
             ):
                 exported = draft_export(
@@ -168,13 +168,14 @@ class _Guarded:
         self._runner = runner
         self._run = run
         self._checked = exported.module()
+        self._state = State(self._checked)
         self.refused: list[Mapping[str, Any]] = []
 
     def __call__(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         answers: Mapping[str, Any] = self._run(feeds)
         args, kwargs = self._runner.arguments(feeds)
         try:
-            with torch.no_grad(), quiet():
+            with torch.no_grad(), quiet(), self._state.unchanged():
                 self._checked(*args, **kwargs)
         except Exception as error:  # Assertions raise any exception.
             if len(self.refused) < translation.MOST_REFUSED and "Runtime assertion failed" in str(error):

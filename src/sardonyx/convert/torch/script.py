@@ -6,10 +6,9 @@ names, whose methods execute the graphs of the scripted methods; operators are c
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from keyword import iskeyword
 from types import SimpleNamespace
 from typing import Any
@@ -61,26 +60,19 @@ def mirror_of(source: Any) -> torch.nn.Module:
     return mirror
 
 
-def sets_attributes(source: Any) -> bool:
-    """Return True for a scripted module that writes to an attribute when it is called."""
+_WRITES = re.compile(
+    r"prim::SetAttr|aten::(?:append|extend|insert|pop|popitem|remove|clear|reverse|sort|update|setdefault"
+    r"|_set_item|Delete|[a-z]\w*_)\("
+)
+"""Nodes that write to attributes, or to lists, dicts and tensors that may be attributes."""
+
+
+def writes_state(source: Any) -> bool:
+    """Return True for a scripted module that may write to its attributes when it is called."""
     if not isinstance(source, torch.jit.ScriptModule):
         return False
     methods = (part._c._get_method(name) for part in source.modules() for name in part._c._method_names())
-    return any("prim::SetAttr" in str(method.graph) for method in methods)
-
-
-@contextlib.contextmanager
-def unchanged_attributes(mirror: torch.nn.Module | None) -> Iterator[None]:
-    """Leave attributes of a mirror as they are: every capture begins with those of the script."""
-    parts = [part for part in (mirror.modules() if mirror is not None else ()) if isinstance(part, Mirror)]
-    before = [dict(part.__dict__) for part in parts]
-    try:
-        yield
-    finally:
-        for part, attributes in zip(parts, before, strict=True):
-            for name in [name for name in part.__dict__ if name not in attributes]:
-                del part.__dict__[name]
-            part.__dict__.update(attributes)
+    return any(_WRITES.search(str(method.inlined_graph)) for method in methods)
 
 
 def _function(schema: Any, run: Callable[..., Any], skipped: int) -> Callable[..., Any]:
@@ -129,7 +121,8 @@ class Mirror(torch.nn.Module):  # type: ignore[misc]
             if script is None or name.startswith("__") or not script.hasattr(name):
                 raise
             value = script.getattr(name)
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, (torch.Tensor, list, dict)):
+                # Of the same object every time, which a method may write to.
                 object.__setattr__(self, name, value)
             return value
 

@@ -37,7 +37,14 @@ def read(program: Program) -> Imported:
         for name, leaf in zip(runner.names, runner.leaves, strict=True)
         if isinstance(leaf, torch.Tensor) and name in names
     }
-    return Imported(model, runner, sizes=captured.sizes, examples=(examples,), notes=tuple(program.notes))
+    return Imported(
+        model,
+        runner,
+        sizes=captured.sizes,
+        examples=(examples,),
+        notes=tuple(program.notes),
+        first=runner.first(program),
+    )
 
 
 def _rename(model: ir.Model, outputs: list[str]) -> None:

@@ -123,6 +123,7 @@ def read(program: Program) -> Imported:
         refused=(lambda: run.refused) if isinstance(run, _WithinSizes) else None,
         outside=outside,
         differs=program.differ,
+        first=runner.first(program),
     )
 
 

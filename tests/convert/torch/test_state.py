@@ -1,0 +1,115 @@
+"""Modules with a state in Python: the model is that of the caller's state, which a conversion leaves as it is."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import sardonyx  # noqa: E402
+from tests.convert.torch.conversions import converted, drawn  # noqa: E402
+
+if TYPE_CHECKING:
+    Tensor = Any
+else:
+    Tensor = torch.Tensor
+
+
+class Memory:
+    """An object of a program with attributes."""
+
+    def __init__(self) -> None:
+        self.values = [1]
+
+
+class Stateful(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """A module that counts its calls in one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.count, self.values, self.names, self.memory = way, 1, [1], {"a": [1]}, Memory()
+        self.lock = threading.Lock()  # No deep copy of such a module exists.
+        self.register_buffer("calls", torch.ones(1))
+
+    def forward(self, x: Any) -> Any:
+        if self.way == "number":
+            self.count += 1
+            return x * self.count
+        if self.way == "buffer":
+            self.calls += 1
+            return x * self.calls
+        values = {"list": self.values, "dict": self.names["a"], "object": self.memory.values}[self.way]
+        values.append(1)
+        return x * len(values)
+
+    def state(self) -> Any:
+        return self.count, self.values, self.names, self.memory.values, float(self.calls)
+
+
+@pytest.mark.parametrize("way", ["number", "buffer", "list", "dict", "object"])
+def test_a_module_that_counts_its_calls_is_the_model_of_the_first(way: str) -> None:
+    module = Stateful(way)
+    parts = module.values, module.names, module.memory, module.calls
+    result = converted(module, drawn(2, 3))
+    assert result.report.verdict.status == "proved"
+    assert module.state() == Stateful(way).state()
+    now = module.values, module.names, module.memory, module.calls
+    assert all(a is b for a, b in zip(parts, now, strict=True))
+    name = str(result.model.graph.inputs[0].name)
+    assert (sardonyx.Session(result.model).run(None, {name: torch.ones(4, 3).numpy()})[0] == 2).all()
+
+
+class Once(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_called = False
+
+    def forward(self, x: Any) -> Any:
+        if not self.was_called:
+            self.was_called = True
+            return x * 10
+        return x
+
+
+def test_a_module_that_is_prepared_by_its_first_call_is_the_model_of_that() -> None:
+    module = Once()
+    result = converted(module, drawn(2, 3))
+    name = str(result.model.graph.inputs[0].name)
+    assert result.report.verdict.status == "proved" and not module.was_called
+    assert (sardonyx.Session(result.model).run(None, {name: torch.ones(2, 3).numpy()})[0] == 10).all()
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["always", "once"])
+def test_a_state_outside_of_the_module_proves_nothing(once: bool) -> None:
+    calls: list[int] = []
+
+    def program(x: Any) -> Any:
+        calls.append(1)
+        return x * (min(len(calls), 2) if once else len(calls))
+
+    verdict = converted(program, drawn(2, 3)).report.verdict
+    assert verdict.status == "not proved" and "equal inputs differently" in verdict.reason
+
+
+class Growing(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = [1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.items.append(1)
+        return x * len(self.items)
+
+
+def test_a_script_that_appends_to_a_list_is_the_model_of_the_first_call() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        script = torch.jit.script(Growing())
+    result = sardonyx.convert(script, (torch.ones(2, 3),), exporter="sardonyx")
+    assert result.report.verdict.status == "proved" and script.items == [1]
+    name = str(result.model.graph.inputs[0].name)
+    assert (sardonyx.Session(result.model).run(None, {name: torch.ones(4, 3).numpy()})[0] == 2).all()
