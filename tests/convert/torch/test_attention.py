@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -91,3 +92,19 @@ def test_flexible_attention_without_a_compiler_is_captured() -> None:
     inputs = [drawn(2, 2, 6, 8, seed=seed) for seed in range(3)]
     result = converted(lambda q, k, v: flex_attention(q, k, v, score_mod=causal), *inputs)
     assert result.report.verdict.status == "proved" and len(result.report.sizes["batch"]) > 1
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [
+        ("nn.attention", "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"),
+        ("nn.attention", "flex_attention_hop"),
+        ("_higher_order_ops", "math_attention"),
+    ],
+)
+def test_other_programs_are_captured_where_torch_lacks_names_of_flexible_attention(
+    package: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importlib.import_module("torch.nn.attention.flex_attention")
+    monkeypatch.delattr(importlib.import_module(f"torch.{package}.flex_attention"), name)
+    assert converted(lambda x: x * 2, drawn(2, 3)).report.verdict.status == "proved"

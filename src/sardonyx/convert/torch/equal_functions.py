@@ -13,7 +13,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch._higher_order_ops.flex_attention import math_attention
 
 from sardonyx.convert.torch.connectionist import connectionist_loss
 
@@ -36,9 +35,12 @@ def equal_functions() -> Iterator[None]:
             stack.enter_context(mock.patch.object(owner, name, function))
         attention = sys.modules.get("torch.nn.attention.flex_attention")
         if attention is not None:
-            # Without a compiler, which captures nothing inside of another capture.
-            stack.enter_context(mock.patch.object(attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True))
-            stack.enter_context(mock.patch.object(attention, "flex_attention_hop", math_attention))
+            # Without a compiler, which captures nothing inside of another capture. Versions of torch lack some names.
+            operators = sys.modules.get("torch._higher_order_ops.flex_attention")
+            plain = getattr(operators, "math_attention", None)
+            for name, value in (("_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True), ("flex_attention_hop", plain)):
+                if value is not None and hasattr(attention, name):
+                    stack.enter_context(mock.patch.object(attention, name, value))
         for module in ("torchvision.ops.boxes", "torchvision.ops"):
             if module in sys.modules:
                 stack.enter_context(mock.patch.object(sys.modules[module], "batched_nms", _batched_suppression))
