@@ -101,15 +101,40 @@ def test_sizes_of_other_branches_are_refused(
         session.run(None, {name: drawn(*refused).numpy()})
 
 
-def test_first_sizes_that_must_be_equal_are_one_size() -> None:
-    def program(x: Any, mask: Any) -> Any:
-        # Only the captured program reads the rows of the mask.
-        return x * mask[torch.arange(x.shape[0])] if torch.compiler.is_exporting() or bool((mask != 1).any()) else x
+def rows_of(x: Any, mask: Any) -> Any:
+    """Return x; only the captured program reads the rows of the mask."""
+    return x * mask[torch.arange(x.shape[0])] if torch.compiler.is_exporting() or bool((mask != 1).any()) else x
 
-    result = converted(program, drawn(2, 4), torch.ones(2, 4, dtype=torch.int64))
+
+def test_first_sizes_that_must_be_equal_are_one_size() -> None:
+    result = converted(lambda x, mask: rows_of(x, mask), drawn(2, 4), torch.ones(2, 4, dtype=torch.int64))
     sizes = [str(value.shape[0]) for value in result.model.graph.inputs]
     assert result.report.verdict.status == "proved" and sizes == ["batch", "batch"]
     assert 1 in result.report.sizes["batch"] and "one size of the model: batch" in str(result.report.notes)
+
+
+def test_sizes_with_two_names_remain_two_sizes() -> None:
+    names = {"x": {0: "queries"}, "mask": {0: "keys"}}
+    inputs = drawn(2, 4), torch.ones(2, 4, dtype=torch.int64)
+    result = converted(lambda x, mask: rows_of(x, mask), *inputs, dynamic=names)
+    assert result.report.verdict.status == "proved"
+    assert [str(value.shape[0]) for value in result.model.graph.inputs] == ["queries", "keys"]
+    feeds = [str(value.name) for value in result.model.graph.inputs]
+    arrays = drawn(2, 4).numpy(), np.ones((3, 4), np.int64)
+    answer = sardonyx.Session(result.model).run(None, dict(zip(feeds, arrays, strict=True)))[0]
+    np.testing.assert_array_equal(answer, arrays[0])
+
+
+def test_a_size_that_an_earlier_input_has_on_another_axis_is_one_size() -> None:
+    def program(p: Any, x: Any, mask: Any) -> Any:
+        first, second = p.unbind(0)
+        return rows_of(x, mask), (first + second) * mask[:, 0]
+
+    result = converted(program, drawn(2, 3), drawn(3, 4), torch.ones(3, 4, dtype=torch.int64))
+    shapes = [[str(size) for size in value.shape] for value in result.model.graph.inputs]
+    assert result.report.verdict.status == "proved", result.report
+    assert shapes[0][0] == "2" and len({shapes[0][1], shapes[1][0], shapes[2][0]}) == 1, shapes
+    assert len(result.report.sizes[shapes[0][1]]) > 1
 
 
 def test_a_condition_without_effect_on_results_refuses_nothing() -> None:

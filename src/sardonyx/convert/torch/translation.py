@@ -131,12 +131,15 @@ def read_narrower(program: Program) -> Imported:
     """Return a program that differs at other sizes as a model that refuses these, or that has fewer open sizes.
 
     torch captures branches on sizes and some operators for the sizes of the examples alone. Sizes that are equal in the
-    examples, the batch of ids and that of their mask, become one if the model differs only where they are not.
+    examples, the batch of ids and that of their mask, become one if the model differs only where they are not. Sizes
+    that the caller named remain as named.
 
     Raises:
         ConversionError: No size is open, or torch refuses the program.
     """
-    if program.was_read and not program.ties and not program.size_guards and program.exported is None:
+    has_names = isinstance(program.options.dynamic, Mapping)
+    may_tie = program.was_read and program.exported is None and not program.ties and not program.size_guards
+    if may_tie and not has_names:
         exported = program.captured.exported
         examples = program.example_sizes(exported) or {}
         program.ties = needed_ties(exported, program.runner.names, examples, program.differing)
@@ -310,13 +313,12 @@ class _Translation:
             return size
         expression = size.node.expr
         for symbol in sorted(expression.free_symbols, key=str):
-            tied = self._ties.get(str(symbol))
-            if tied in self.symbols:
-                self.symbols[str(symbol)] = self.symbols[tied]
-            if str(symbol) not in self.symbols:
+            root = self._ties.get(str(symbol), str(symbol))
+            if root not in self.symbols:
                 chosen = self._labels.get(name, {}).get(axis)
                 label = chosen or ("batch" if axis == 0 and not self.symbols else f"{name}_{axis}")
-                self.symbols[str(symbol)] = Dim.symbol(label)
+                self.symbols[root] = Dim.symbol(label)
+            self.symbols[str(symbol)] = self.symbols[root]
         text = str(expression)
         for symbol in sorted(map(str, expression.free_symbols), key=len, reverse=True):
             text = text.replace(symbol, str(self.symbols[symbol]))
