@@ -34,12 +34,13 @@ from sklearn import (
 from sklearn.base import BaseEstimator, TransformerMixin
 
 import sardonyx
-from sardonyx.errors import OptionError, SardonyxError, UnsupportedError
+from sardonyx.errors import EvaluationError, OptionError, UnsupportedError
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((120, 4)) * [1, 10, 0.1, 3]
 Y = X @ [1.0, 0.1, 3.0, -1.0] + np.sin(3 * X[:, 0])
 WORDS = np.array(["no", "maybe", "yes"])[np.digitize(Y, [-2, 2])]
+SINGLE = np.abs(X).astype(np.float32)
 MISSING = np.where(RNG.random(X.shape) < 0.1, np.nan, X)
 COLOURS = np.array(["red", "green", "blue"], object)[RNG.integers(0, 3, (120, 1))]
 MIXED = np.concatenate([COLOURS, X[:, :2].astype(object)], axis=1)
@@ -60,6 +61,22 @@ CASES: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
     "coordinate descent": lambda: (decomposition.NMF(2, max_iter=50, alpha_W=0.01), np.abs(X), None),
     "multiplicative updates": lambda: (decomposition.MiniBatchNMF(2, max_iter=5, random_state=0), np.abs(X), None),
     "topics": lambda: (decomposition.LatentDirichletAllocation(2, max_iter=2, random_state=0), np.abs(X) // 1, None),
+    "coordinate descent in float32": lambda: (decomposition.NMF(2, max_iter=50), SINGLE, None),
+    "scaled descent in float32": lambda: (
+        pipeline.make_pipeline(preprocessing.MinMaxScaler(), decomposition.NMF(2, max_iter=50)),
+        SINGLE,
+        None,
+    ),
+    "topics in float32": lambda: (
+        decomposition.LatentDirichletAllocation(2, max_iter=2, random_state=0),
+        SINGLE // 0.3,
+        None,
+    ),
+    "constant splines continued by lines": lambda: (
+        preprocessing.SplineTransformer(5, degree=0, extrapolation="linear"),
+        X[:, :3],
+        None,
+    ),
     "count sketch": lambda: (kernel_approximation.PolynomialCountSketch(coef0=1, random_state=0), X, None),
     "locally linear": lambda: (manifold.LocallyLinearEmbedding(n_neighbors=4, random_state=0), X, None),
     "cosine neighbours": lambda: (neighbors.KNeighborsClassifier(3, metric="cosine"), X, WORDS),
@@ -107,45 +124,6 @@ def test_an_estimator_is_proved(name: str) -> None:
     assert {1, 5} <= set(report.sizes["batch"])
 
 
-SINGLE = np.abs(X).astype(np.float32)
-REFUSED: dict[str, Callable[[], Any]] = {
-    "a fit on float32: NMF": lambda: decomposition.NMF(2, max_iter=500).fit(SINGLE),
-    "a fit on float32: MiniBatchNMF": lambda: decomposition.MiniBatchNMF(2).fit(SINGLE),
-    "a fit on float32: LatentDirichletAllocation": lambda: decomposition.LatentDirichletAllocation(2, max_iter=1).fit(
-        SINGLE
-    ),
-    "lines beyond splines: degree 0": lambda: preprocessing.SplineTransformer(4, degree=0, extrapolation="linear").fit(
-        X
-    ),
-    "lines beyond splines: degree 1": lambda: preprocessing.SplineTransformer(4, degree=1, extrapolation="linear").fit(
-        X
-    ),
-    "1025 components": lambda: kernel_approximation.PolynomialCountSketch(n_components=1025).fit(X),
-}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", REFUSED)
-def test_an_estimator_that_cannot_be_equal_is_refused_by_name(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=name.partition(":")[0]):
-        sardonyx.convert(REFUSED[name](), exporter="sardonyx")
-
-
-@pytest.mark.parametrize("degree", [0, 1])
-def test_lines_beyond_splines_of_one_column_are_proved(degree: int) -> None:
-    estimator = preprocessing.SplineTransformer(4, degree=degree, extrapolation="linear").fit(X[:, :1])
-    assert sardonyx.convert(estimator, exporter="sardonyx").report.verdict.status == "proved"
-
-
-def test_the_refusal_of_the_first_rows_is_raised() -> None:
-    class Picky(preprocessing.StandardScaler):
-        def transform(self, rows: Any) -> Any:
-            raise ValueError(f"refused {len(rows)} rows")
-
-    with pytest.raises(SardonyxError, match="refused 8 rows"):
-        sardonyx.convert(Picky().fit(X), (X[:8],), exporter="sardonyx")
-
-
 def test_labels_are_texts_and_probabilities_rows() -> None:
     estimator = linear_model.LogisticRegression().fit(X, WORDS)
     session = sardonyx.Session(sardonyx.convert(estimator).model)
@@ -167,6 +145,36 @@ def test_trees_decide_thresholds_exactly(points: list[float], seed: int) -> None
     converted = sardonyx.convert(estimator, verify=False)
     (label, _) = sardonyx.Session(converted.model).run(None, {"X": near[:, None]})
     np.testing.assert_array_equal(label, estimator.predict(near[:, None]))
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2])
+def test_splines_continued_by_lines_are_those_of_scikit_learn_at_and_beyond_knots(degree: int) -> None:
+    estimator = preprocessing.SplineTransformer(6, degree=degree, extrapolation="linear").fit(X[:, :3])
+    knots = np.concatenate([spline.t for spline in estimator.bsplines_])
+    points = np.repeat(np.concatenate([knots, X[:9, 0], [-50.0, 50.0]])[:, None], 3, axis=1)
+    converted = sardonyx.convert(estimator, exporter="sardonyx", verify=False)
+    (result,) = sardonyx.Session(converted.model, compile="off").run(None, {"X": points})
+    np.testing.assert_allclose(result, estimator.transform(points), rtol=1e-12, atol=1e-12)
+
+
+def test_a_sketch_whose_tables_would_be_large_is_refused() -> None:
+    estimator = kernel_approximation.PolynomialCountSketch(n_components=1025, random_state=0).fit(X)
+    with pytest.raises(UnsupportedError, match="1025 components, expected at most 1024"):
+        sardonyx.convert(estimator, exporter="sardonyx")
+
+
+class Refusing(TransformerMixin, BaseEstimator):
+    """A transformer that accepts no rows."""
+
+    def transform(self, x: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            raise ValueError(f"{len(x)} rows are refused")
+        return x
+
+
+def test_the_refusal_of_the_callers_rows_is_named() -> None:
+    with pytest.raises(EvaluationError, match="3 rows are refused"):
+        sardonyx.convert(Refusing(), (X[:3],), exporter="sardonyx")
 
 
 class Ratio(TransformerMixin, BaseEstimator):

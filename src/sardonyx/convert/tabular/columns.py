@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sardonyx.convert.tabular.composition import column_indices
 from sardonyx.errors import OptionError
@@ -28,11 +29,13 @@ class Columns:
         kinds: The kind of each column.
         names: Names of columns; empty unless the estimator was fitted with names.
         is_vector: True if the estimator accepts one value per row: a text, a label, a number.
+        number: The element type of numbers.
     """
 
     kinds: tuple[str, ...]
     names: tuple[str, ...] = ()
     is_vector: bool = False
+    number: npt.DTypeLike = np.float64
 
     @property
     def is_mixed(self) -> bool:
@@ -50,11 +53,11 @@ class Columns:
         if self.is_mixed:
             columns = [_column(rows, i) for i in range(len(self.kinds))]
             return {
-                name: np.asarray(column, object if kind == TEXT else np.float64).reshape(-1, 1)
+                name: np.asarray(column, object if kind == TEXT else self.number).reshape(-1, 1)
                 for name, column, kind in zip(self.input_names(), columns, self.kinds, strict=True)
             }
         array = np.asarray(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
-        array = array.astype(object if self.kinds[0] == TEXT else np.float64)
+        array = array.astype(object if self.kinds[0] == TEXT else self.number)
         return {"X": array.reshape(-1) if self.is_vector else array}
 
     def rows(self, feeds: Mapping[str, Any]) -> Any:
@@ -74,7 +77,7 @@ class Columns:
         if self.is_mixed:
             for name, kind in zip(self.names, self.kinds, strict=True):
                 if kind == NUMBER:
-                    frame[name] = frame[name].astype(np.float64)
+                    frame[name] = frame[name].astype(self.number)
         return frame
 
 
@@ -177,6 +180,14 @@ def parts_of(estimator: Any, depth: int = 8) -> Iterator[Any]:
     for one in inner:
         if one is not None and not isinstance(one, str):
             yield from parts_of(one, depth - 1)
+
+
+def number_type(estimator: Any) -> np.dtype[Any]:
+    """Return the type of numbers that an estimator accepts: ``NMF`` refuses another than that of its fit."""
+    for part in parts_of(estimator):
+        if any(base.__name__ == "NMF" for base in type(part).__mro__):
+            return np.dtype(part.components_.dtype)
+    return np.dtype(np.float64)
 
 
 def examples(estimator: Any, columns: Columns) -> Sequence[Mapping[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from sardonyx.convert.tabular import (
     trees,
 )
 from sardonyx.convert.tabular.arrays import Array
-from sardonyx.convert.tabular.columns import TEXT, Columns, columns_of, examples, parts_of
+from sardonyx.convert.tabular.columns import TEXT, Columns, columns_of, examples, number_type, parts_of
 from sardonyx.convert.tabular.methods import Table, apply
 from sardonyx.errors import ConversionError, EvaluationError, MissingDependencyError, OptionError, UnsupportedError
 
@@ -122,7 +123,7 @@ def result_names(estimator: Any) -> list[tuple[str, str]]:
 
 def _read(estimator: Any, options: Options) -> Imported:
     example = _example(options)
-    columns = columns_of(estimator, example)
+    columns = replace(columns_of(estimator, example), number=number_type(estimator))
     builder = GraphBuilder(Names())
     inputs, x = _inputs(builder, columns)
     outputs: list[ir.Value] = []
@@ -167,7 +168,7 @@ def _accepted(
     """Return the rows that the estimator accepts, and its results for the first.
 
     Raises:
-        EvaluationError: The estimator accepts none; the refusal is that of the first rows (the caller's).
+        EvaluationError: The estimator accepts none.
     """
     accepted: list[Feeds] = []
     first: Answers | None = None
@@ -176,7 +177,7 @@ def _accepted(
         try:
             result = answers(estimator, columns, results, feeds)
         except EvaluationError as error:
-            refusal = refusal or error
+            refusal = refusal or error  # The caller's rows are the first.
             continue
         accepted.append(feeds)
         first = result if first is None else first
@@ -192,9 +193,9 @@ def _inputs(builder: GraphBuilder, columns: Columns) -> tuple[list[ir.Value], An
         sizes: list[int | str] = (
             ["batch"] if columns.is_vector else ["batch", 1 if columns.is_mixed else len(columns.kinds)]
         )
-        element = ir.DataType.STRING if kind == TEXT else ir.DataType.DOUBLE
+        element = ir.DataType.STRING if kind == TEXT else ir.DataType.from_numpy(np.dtype(columns.number))
         values.append(ir.Value(name=builder.names.fresh(name), shape=ir.Shape(sizes), type=ir.TensorType(element)))
-        arrays.append(Array(builder, values[-1], object if kind == TEXT else np.float64))
+        arrays.append(Array(builder, values[-1], object if kind == TEXT else columns.number))
     if columns.is_mixed:
         return values, Table(arrays, [1] * len(arrays), columns.names)
     return values, arrays[0]

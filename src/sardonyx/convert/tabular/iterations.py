@@ -51,7 +51,7 @@ def _filled(x: Array, columns: int, number: float) -> Array:
     """Return a matrix of one number, with as many rows as another."""
     rows = x.node("Shape", dtype=np.int64, start=0, end=1)
     shape = rows.node("Concat", rows.constant([columns], np.int64), dtype=np.int64, axis=0)
-    return shape.node("ConstantOfShape", dtype=np.float64, value=ir.tensor(np.array([number])))
+    return shape.node("ConstantOfShape", dtype=x.dtype, value=ir.tensor(np.array([number], x.dtype)))
 
 
 @method("transform", "NMF")
@@ -62,11 +62,11 @@ def factorized(estimator: Any, x: Any) -> Array:
         raise UnsupportedError(f"solver={estimator.solver!r}", where=subject)
     if estimator.shuffle:
         raise UnsupportedError("components in random order", where=subject)
-    value = number_matrix(x).cast(np.float64)
-    h = _doubles(estimator.components_, subject)
+    h = np.asarray(estimator.components_)
+    value = number_matrix(x).cast(h.dtype)
     count = _limited(len(h), subject)
     l1, l2 = _regularization(estimator, h)
-    squares = h @ h.T + l2 * np.eye(count)
+    squares = h @ h.T + l2 * np.eye(count, dtype=h.dtype)
     products = value @ h.T - l1
 
     def body(states: Sequence[Array]) -> tuple[Array, Sequence[Array]]:
@@ -94,7 +94,7 @@ def factorized_in_batches(estimator: Any, x: Any) -> Array:
     if estimator._beta_loss != 2:
         raise UnsupportedError(f"beta_loss={estimator.beta_loss!r}", where=subject)
     value = number_matrix(x).cast(np.float64)
-    h = _doubles(estimator.components_, subject)
+    h = np.asarray(estimator.components_, np.float64)
     l1, l2 = _regularization(estimator, h)
     products = value @ h.T
     mean = np.sqrt(value.mean() / float(len(h)))
@@ -113,18 +113,6 @@ def factorized_in_batches(estimator: Any, x: Any) -> Array:
     return repeated(int(estimator._transform_max_iter), [_filled(value, len(h), 1.0) * mean], body)[0]
 
 
-def _doubles(fitted: Any, subject: str) -> Any:
-    """Return what an estimator learned, in the type of the model's input.
-
-    Raises:
-        UnsupportedError: The type is another: the estimator refuses rows of float64, or iterates in single precision.
-    """
-    array = np.asarray(fitted)
-    if array.dtype != np.float64:
-        raise UnsupportedError(f"a fit on {array.dtype}", where=subject, remedy="Fit the estimator on float64.")
-    return array
-
-
 def _limited(count: int, subject: str) -> int:
     if count > MOST_COMPONENTS:
         raise UnsupportedError(f"{count} components, expected at most {MOST_COMPONENTS}", where=subject)
@@ -140,8 +128,8 @@ def _regularization(estimator: Any, h: Any) -> tuple[float, float]:
 @method("transform", "LatentDirichletAllocation")
 def topics(estimator: Any, x: Any) -> Array:
     """Translate the iteration of each row's topics until they change by less than the tolerance."""
-    counts = number_matrix(x).cast(np.float64)
-    words = _doubles(estimator.exp_dirichlet_component_, "LatentDirichletAllocation.transform")
+    words = np.asarray(estimator.exp_dirichlet_component_, estimator.components_.dtype)
+    counts = number_matrix(x).cast(words.dtype)
     tolerance, prior = float(estimator.mean_change_tol), float(estimator.doc_topic_prior_)
 
     def expectation(distribution: Array) -> Array:
@@ -149,7 +137,7 @@ def topics(estimator: Any, x: Any) -> Array:
 
     def body(states: Sequence[Array]) -> tuple[Array, Sequence[Array]]:
         distribution, expected, is_active = states
-        phi = expected @ words + float(np.finfo(np.float64).eps)
+        phi = expected @ words + float(np.finfo(words.dtype).eps)
         after = (phi.constant(1.0) / phi * counts) @ words.T * expected + prior
         change = np.absolute(after - distribution).mean(1, keepdims=True)
         expected = where(is_active, expectation(after), expected)

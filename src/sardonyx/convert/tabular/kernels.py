@@ -13,9 +13,6 @@ from sardonyx.convert.tabular.linear import normalized, two_columns
 from sardonyx.convert.tabular.methods import labels, method, number_matrix
 from sardonyx.errors import UnsupportedError
 
-MOST_FREQUENCIES = 1024
-"""Number of components of a sketch: the transforms to the frequencies and back are squares of constants."""
-
 
 def squared_distances(x: Array, points: Any) -> Array:
     """Return squared distances of rows to points, [rows, points]."""
@@ -482,16 +479,21 @@ def random_fourier(estimator: Any, x: Any) -> Array:
     return np.cos(angle) * float(np.sqrt(2.0 / estimator.n_components))
 
 
+MOST_SKETCH_COMPONENTS = 1024
+"""Number of components up to which the tables of a sketch, quadratic in it, are written: 16 MiB."""
+
+
 @method("transform", "PolynomialCountSketch")
 def sketched(estimator: Any, x: Any) -> Array:
     """Translate the product of hashed columns in the frequencies."""
-    value = number_matrix(x).cast(np.float64) * float(np.sqrt(estimator.gamma))
     count = int(estimator.n_components)
-    if count > MOST_FREQUENCIES:
+    if count > MOST_SKETCH_COMPONENTS:
         raise UnsupportedError(
-            f"{count} components, expected at most {MOST_FREQUENCIES}", where="PolynomialCountSketch.transform"
+            f"{count} components, expected at most {MOST_SKETCH_COMPONENTS}", where="PolynomialCountSketch"
         )
+    value = number_matrix(x).cast(np.float64) * float(np.sqrt(estimator.gamma))
     angles = np.outer(np.arange(count), np.arange(count)) * (2 * np.pi / count)
+    cosines, sines = value.constant(np.cos(angles)), value.constant(-np.sin(angles))
     real: Any = None
     imaginary: Any = None
     for indices, signs in zip(estimator.indexHash_, estimator.bitHash_, strict=True):
@@ -499,9 +501,9 @@ def sketched(estimator: Any, x: Any) -> Array:
         table[np.arange(len(indices)), indices] = signs
         constant = table[-1] * np.sqrt(estimator.coef0) if estimator.coef0 else np.zeros(count)
         sketch = value @ (table[:-1] if estimator.coef0 else table) + constant
-        first, second = sketch @ np.cos(angles), sketch @ -np.sin(angles)
+        first, second = sketch @ cosines, sketch @ sines
         if real is None:
             real, imaginary = first, second
         else:
             real, imaginary = real * first - imaginary * second, real * second + imaginary * first
-    return real @ (np.cos(angles) / count) - imaginary @ (np.sin(angles) / count)
+    return (real @ cosines + imaginary @ sines) / float(count)

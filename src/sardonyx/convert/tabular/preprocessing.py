@@ -107,29 +107,31 @@ def splines(estimator: Any, x: Any) -> Array:
     value, columns = number_matrix(x), []
     if estimator.extrapolation not in ("constant", "continue", "periodic", "linear"):
         raise UnsupportedError(f"extrapolation {estimator.extrapolation!r}", where="SplineTransformer")
-    if estimator.extrapolation == "linear" and estimator.degree <= 1 and len(estimator.bsplines_) > 1:
-        # scikit-learn raises the degree at every column, and reads the bounds of the next one at other knots.
-        raise UnsupportedError("lines beyond splines of degree 0 or 1 of several columns", where="SplineTransformer")
     from scipy.interpolate import PPoly
 
+    reach = int(estimator.degree)
     for i, spline in enumerate(estimator.bsplines_):
         degree = spline.k
         count = spline.c.shape[1] if np.ndim(spline.c) > 1 else 1
-        low, high = spline.t[degree], spline.t[-degree - 1]
+        low, high = spline.t[reach], spline.t[-reach - 1]
+        if low > high:
+            raise UnsupportedError(f"column {i} has no interval between its outer knots", where="SplineTransformer")
+        if estimator.extrapolation == "linear" and reach <= 1:
+            reach += 1  # As scikit-learn does, also for the columns that follow.
         raw = column = value.columns(i)
         if estimator.extrapolation in ("constant", "linear"):
             column = column.clip(float(low), float(high))
         elif estimator.extrapolation == "periodic":
             turns = np.floor((column - float(low)) / float(high - low))
             column = column - turns * float(high - low)
-        below, above = np.minimum(raw - float(low), 0.0), np.maximum(raw - float(high), 0.0)
+        ends = [spline(np.array([bound])).reshape(-1) for bound in (low, high)]
         slopes = [spline(np.array([bound]), nu=1).reshape(-1) if degree else np.zeros(count) for bound in (low, high)]
         parts = []
         for k in range(count):
             pieces = PPoly.from_spline((spline.t, spline.c[:, k], degree))
             knots = pieces.x
             use = np.flatnonzero(np.diff(knots) > 0)
-            use = use[(knots[use] >= low) & (knots[use] < high)]
+            use = use[(knots[use] >= low) & (knots[use] <= high) & (knots[use] < spline.t[-degree - 1])]
             starts, coefficients = knots[use], pieces.c[:, use]
             piece = ((column.reshape(-1, 1) >= starts).sum(1) - 1).clip(0, len(starts) - 1)
             offset = column - column.constant(starts).rows(piece)
@@ -138,7 +140,9 @@ def splines(estimator: Any, x: Any) -> Array:
                 part = column.constant(row).rows(piece)
                 total = part if total is None else total * offset + part
             if estimator.extrapolation == "linear":
-                total = total + below * float(slopes[0][k]) + above * float(slopes[1][k])
+                for side, bound, has_line in ((0, low, k < reach), (1, high, k >= count - reach)):
+                    line = (raw - float(bound)) * (float(slopes[side][k]) * has_line) + float(ends[side][k]) * has_line
+                    total = where(raw < float(low) if side == 0 else raw > float(high), line, total)
             parts.append(total.reshape(-1, 1))
         n_splines = count if estimator.include_bias else count - 1
         columns += parts[:n_splines]
