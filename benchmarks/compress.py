@@ -247,7 +247,7 @@ def main() -> None:
             results[name] = measure(task, ways, Path(folder), options.cache)
         show(task, results[name])
         if options.json:
-            options.json.write_text(json.dumps(results, indent=1))
+            options.json.write_text(json.dumps(results, indent=1, default=np.ndarray.tolist))
     if options.plot:
         plot(results, options.plot)
     if options.markdown:
