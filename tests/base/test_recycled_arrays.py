@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 
 import numpy as np
@@ -55,6 +56,26 @@ def test_memory_is_lent_again_after_the_last_view_is_gone() -> None:
     assert arrays.lend().ctypes.data != address
     del view
     assert address in {one.ctypes.data for one in [arrays.lend(), arrays.lend()]}
+
+
+def test_memory_that_is_lent_is_given_back_after_a_release() -> None:
+    allocate = Counted(64)
+    arrays = RecycledArrays(allocate)
+    lent = arrays.lend()
+    arrays.release()
+    del lent
+    arrays.lend()
+    assert allocate.count == 2
+
+
+def test_an_array_is_lent_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    release_all()
+    allocate = Counted()
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    assert RecycledArrays(allocate).lend().nbytes == SIZE and allocate.count == 1
 
 
 def test_free_memory_is_given_back() -> None:

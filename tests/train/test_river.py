@@ -10,7 +10,7 @@ from onnx import helper, parser
 
 import sardonyx
 from sardonyx import train
-from sardonyx.errors import FeedError, OptionError
+from sardonyx.errors import ExecutionError, FeedError, OptionError
 from sardonyx.train import Learner, RiverModel
 
 
@@ -88,12 +88,28 @@ def test_prequential_metrics_of_river_see_each_sample_before_it_is_learned_from(
     with Learner(session, "cross-entropy", batch=3, metrics=[hits, chances]) as learner:
         learner.learn({"x": x}, np.array([0, 1, 1]))
         learner.flush()
-        assert learner.report.metrics == {"Recorded": 3.0}
+        assert learner.report.metrics == {"Recorded": 3.0, "Recorded_2": 3.0}
     assert [truth for truth, _ in hits.pairs] == [0, 1, 1]
     assert [guess for _, guess in hits.pairs] == logits.argmax(1).tolist()
     powers = np.exp(logits.astype(np.float64))
     expected = powers / powers.sum(axis=1, keepdims=True)
     np.testing.assert_allclose([[share[0], share[1]] for _, share in chances.pairs], expected, rtol=1e-5)
+
+
+class Failing(Recorded):
+    def update(self, y_true: Any, y_pred: Any) -> None:
+        raise ValueError("no")
+
+
+def test_a_metric_that_fails_stops_the_learner_by_name() -> None:
+    x, labels = np.ones((1, 2), np.float32), np.array([0])
+    with Learner(session_of(perceptron()), "cross-entropy", batch=1, metrics=[Failing()], queue_size=2) as learner:
+        with pytest.raises(ExecutionError, match="stopped") as raised:
+            for _ in range(8):  # More than the queue holds: a full queue does not wait for a thread that has ended.
+                learner.learn({"x": x}, labels)
+        assert "Failing failed: ValueError: no" in str(raised.value) and "Failing" in learner.report.error
+    with pytest.raises(OptionError, match="no labels"):
+        Learner(session_of(perceptron()), train.OutputLoss(), metrics=["top1"])
 
 
 def test_prequential_metrics_of_binary_labels_and_of_numbers() -> None:

@@ -6,6 +6,7 @@ array is therefore prepared in the background whenever the last one is lent.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -35,6 +36,7 @@ class RecycledArrays:
     def __init__(self, allocate: Callable[[], np.ndarray]) -> None:
         self._allocate = allocate
         self._free: list[np.ndarray] = []
+        self._generation = 0
         with _lock:
             _all.add(self)
 
@@ -48,22 +50,24 @@ class RecycledArrays:
             _request(self)
         # A view of a view refers to the owner of the memory alone; a view of an array over a memoryview, to that array.
         lent = np.asarray(memory.data)
-        weakref.finalize(lent, self._return, memory).atexit = False
+        weakref.finalize(lent, self._return, memory, self._generation).atexit = False
         return lent
 
     def prepare(self) -> None:
         """Allocate a free array, and let the system map its pages."""
         if not self._free:
+            generation = self._generation
             memory = self._allocate()
             memory[...] = 0
-            self._return(memory)
+            self._return(memory, generation)
 
     def release(self) -> None:
-        """Give free arrays back."""
+        """Give free arrays back, and from now on those that are lent or prepared."""
+        self._generation += 1
         self._free.clear()
 
-    def _return(self, memory: np.ndarray) -> None:
-        if len(self._free) < _MOST_FREE:
+    def _return(self, memory: np.ndarray, generation: int) -> None:
+        if generation == self._generation and len(self._free) < _MOST_FREE:
             self._free.append(memory)
 
 
@@ -87,7 +91,10 @@ def _request(arrays: RecycledArrays) -> None:
     with _lock:
         _requests.append(weakref.ref(arrays))
         if not _preparing or not _preparing[0].is_alive():
-            _preparing[:] = [background_threads.start("sardonyx-memory", _prepare)]
+            try:
+                _preparing[:] = [background_threads.start("sardonyx-memory", _prepare)]
+            except RuntimeError:  # No thread can be started: the next array is allocated when it is lent.
+                _requests.clear()
 
 
 def _prepare() -> None:
@@ -99,7 +106,8 @@ def _prepare() -> None:
                 return
             arrays = _requests.popleft()()
         if arrays is not None:
-            arrays.prepare()
+            with contextlib.suppress(MemoryError):  # The array is allocated when it is lent, or refused then.
+                arrays.prepare()
         del arrays
         raise_if_cancelled()
 

@@ -161,6 +161,8 @@ class Learner:
             is_binary=isinstance(self._trainer.loss, BinaryCrossEntropy),
             of_probabilities=self._trainer.reads_probabilities,
         )
+        if self._prequential and self._trainer.loss.label not in self._trainer.batch_types:
+            raise OptionError("the loss has no labels, which metrics compare with the answers.", where="metrics")
         self._batch, self._mix, self._replay = batch, mix, replay
         self._guard = None if guard is None else GuardState(guard)
         self._publish_every, self._detector, self._on_drift = publish_every, detector_of(drift), on_drift
@@ -209,9 +211,15 @@ class Learner:
         checked = self._source.checked(batch, "learn")
         self._trainer.check_labels(checked)
         copied = {name: np.array(array) for name, array in checked.items()}
-        if self._when_full == "block":
-            self._queue.put(copied)
-            return
+        while self._when_full == "block":
+            try:
+                self._queue.put(copied, timeout=0.1)
+                return
+            except queue.Full:
+                if not self._thread.is_alive():  # It ended while the queue was full: nothing empties the queue.
+                    raise ExecutionError(
+                        "the learner has stopped.", where="learner", remedy=str(self._error or "It is closed.")
+                    ) from self._error
         try:
             self._queue.put_nowait(copied)
         except queue.Full:
@@ -407,8 +415,12 @@ class Learner:
                     self._publish_if_permitted()
                 if self._finish is not None:
                     self._finish.set()
-        except SardonyxError as error:
-            self._error = error
+        except Exception as error:  # `learn`, `flush` and the report name it, whatever it is.
+            self._error = (
+                error
+                if isinstance(error, SardonyxError)
+                else ExecutionError(f"{type(error).__name__}: {error}", where="learner")
+            )
             if self._finish is not None:
                 self._finish.set()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from sardonyx.errors import OptionError
+from sardonyx.errors import ExecutionError, OptionError
 from sardonyx.train.metrics import Mean, Metric, metrics_of
 
 
@@ -43,7 +45,8 @@ class Prequential:
             if isinstance(metric, str | Metric):
                 self._means += [(one, Mean()) for one in metrics_of([metric], of_probabilities=of_probabilities)]
             elif callable(getattr(metric, "update", None)) and callable(getattr(metric, "get", None)):
-                self._river.append((type(metric).__name__, metric))
+                names = [*(one.name for one, _ in self._means), *(name for name, _ in self._river)]
+                self._river.append((_new_name(type(metric).__name__, names), metric))
             else:
                 raise OptionError(
                     f"expected the name of a metric, a Metric or a metric of River, got {metric!r}.", where="metrics"
@@ -61,15 +64,18 @@ class Prequential:
         """
         for metric, mean in self._means:
             mean.add(metric.part(outputs, labels))
-        for _, metric in self._river:
-            for output, label in zip(outputs, labels, strict=True):
-                self._observe(metric, output, label)
+        for name, metric in self._river:
+            try:
+                for output, label in zip(outputs, labels, strict=True):
+                    self._observe(metric, output, label)
+            except Exception as error:
+                raise ExecutionError(f"{name} failed: {type(error).__name__}: {error}", where="metrics") from error
 
     def _observe(self, metric: Any, output: np.ndarray, label: np.ndarray) -> None:
         of_labels = bool(getattr(metric, "requires_labels", True))
         if self._is_binary:
             for score, truth in zip(output.ravel().tolist(), label.ravel().tolist(), strict=True):
-                chance = score if self._of_probabilities else float(1 / (1 + np.exp(-score)))
+                chance = score if self._of_probabilities else 1 / (1 + math.exp(-max(min(score, 700.0), -700.0)))
                 metric.update(truth > 0.5, chance > 0.5 if of_labels else {False: 1 - chance, True: chance})
         elif np.issubdtype(label.dtype, np.integer):
             # Classes are in axis 1 of images, and in the last axis of rows and sequences, as for other metrics.
@@ -87,6 +93,12 @@ class Prequential:
         """The values so far by name."""
         own = {metric.name: metric.finish(mean.value) for metric, mean in self._means}
         return own | {name: float(metric.get()) for name, metric in self._river}
+
+
+def _new_name(name: str, names: Sequence[str]) -> str:
+    """Return a name, with a number if it is taken."""
+    numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(one for one in numbered if one not in names)
 
 
 def _shares(scores: np.ndarray) -> list[float]:
