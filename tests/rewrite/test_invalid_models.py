@@ -47,6 +47,31 @@ def test_a_cast_to_an_unknown_type_is_refused_by_name() -> None:
         optimize(model, opset=13, verify=False)
 
 
+@pytest.mark.parametrize("values", ["x, x", "x, c"])
+def test_an_if_refuses_a_condition_of_several_elements(values: str) -> None:
+    yes, no = values.split(", ")
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (bool[N] k, float[4] x) => (float[4] y)
+        <float[4] c = {{1, 2, 3, 4}}> {{
+        y = If (k) <then_branch = yes () => (float[4] a) {{ a = Identity ({yes}) }},
+                    else_branch = no () => (float[4] b) {{ b = Identity ({no}) }}>
+        }}"""
+    )
+    for proto in (model, optimize(model, verify=False).proto):
+        for mode in ("off", "wait"):
+            with pytest.raises(SardonyxError):
+                Session(proto, compile=mode).run(None, {"k": np.ones(4, bool), "x": np.ones(4, np.float32)})
+
+
+def test_an_optional_whose_type_is_another_attribute_is_refused_by_name() -> None:
+    node = onnx.helper.make_node("Optional", [], ["y"], type=onnx.numpy_helper.from_array(np.ones(2, bool)))
+    graph = onnx.helper.make_graph([node], "g", [], [onnx.helper.make_empty_tensor_value_info("y")])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 15)], ir_version=8)
+    optimize(model, verify=False)
+    with pytest.raises(InvalidModelError, match="expected a type"):
+        Session(model, compile="off").run(None, {})
+
+
 DECLARED = {
     "slice": ("(float[5] x, int64[1] k) => (float[5] y) <int64[1] s = {0}> { y = Slice (x, s, k) }", [2]),
     "slice and layer": (

@@ -9,6 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience as ir_convenience
 
+from sardonyx.model.tensors import tensor_from
+
 _SMALL = 64
 """Number of elements up to which equal constants are stored once."""
 
@@ -75,7 +77,7 @@ class GraphBuilder:
         array = np.asarray(array, dtype)
         is_text = array.dtype.kind in "OUS"
         if is_text or name or array.size > _SMALL:
-            return self.initializer(_texts(array) if is_text else ir.tensor(array), name or "constant")
+            return self.initializer(tensor_from(array), name or "constant")
         key = (array.dtype.name, array.tobytes(), array.shape)
         if key not in self._constants:
             self._constants[key] = self.initializer(ir.tensor(array), "constant")
@@ -98,10 +100,3 @@ class GraphBuilder:
         """Return the nodes and constants as a graph."""
         constants = list(self.initializers.values())
         return ir.Graph(inputs, outputs, nodes=self.nodes, initializers=constants, name=self.names.fresh(name))
-
-
-def _texts(array: np.ndarray[Any, Any]) -> ir.StringTensor:
-    encoded = [text if isinstance(text, bytes) else str(text).encode() for text in array.reshape(-1)]
-    objects = np.empty(len(encoded), object)
-    objects[:] = encoded
-    return ir.StringTensor(objects.reshape(array.shape), shape=ir.Shape(array.shape))

@@ -121,6 +121,20 @@ def attach(tensor: ir.ExternalTensor) -> MappedTensor:
     return detached.attach()
 
 
+def tensor_from(array: np.ndarray, name: str | None = None, dtype: ir.DataType | None = None) -> ir.TensorProtocol:
+    """Return an array as a tensor, texts as a tensor of strings.
+
+    Args:
+        array: The elements.
+        name: The name of the tensor.
+        dtype: The element type, where that of the array does not tell it; not used for texts.
+    """
+    if array.dtype.kind in "OUS":
+        texts = [text if isinstance(text, bytes) else str(text).encode() for text in array.reshape(-1).tolist()]
+        return ir.StringTensor(texts, shape=ir.Shape(array.shape), name=name)
+    return ir.Tensor(array, dtype=dtype, name=name)
+
+
 def contents_of(tensor: ir.TensorProtocol) -> bytes | memoryview:
     """Return the contents of a tensor in ``raw_data``'s encoding.
 

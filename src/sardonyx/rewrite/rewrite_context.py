@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.model.tensors import tensor_from
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, value_names
 from sardonyx.rewrite.sizes import Sizes
@@ -125,7 +126,7 @@ class Workspace:
         """Make a constant value for ``graph``: an initializer; in a function a ``Constant`` in ``nodes``."""
         name = self.names.fresh(base)
         tensor = (
-            ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+            tensor_from(np.ascontiguousarray(array).reshape(array.shape), name)
             if isinstance(array, np.ndarray)
             else array
         )

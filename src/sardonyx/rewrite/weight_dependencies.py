@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar, final
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.model.tensors import tensor_from
+
 T = TypeVar("T")
 
 
@@ -100,7 +102,7 @@ def derive(compute: Callable[..., Sequence[np.ndarray]], *tensors: ir.TensorProt
             elements of weights.
         *tensors: The operands of ``compute``.
     """
-    results = [tensor_of(array) for array in _call(compute, tensors)]
+    results = [tensor_from(array) for array in _call(compute, tensors)]
     record = _record_of(tensors)
     if record is None:
         return tuple(results)
@@ -145,14 +147,6 @@ def for_comparison(tensor: ir.TensorProtocol, group: MutableMapping[ir.TensorPro
 def is_watched(tensors: Iterable[ir.TensorProtocol]) -> bool:
     """Return True if accesses to any of the tensors are recorded."""
     return _record_of(tensors) is not None
-
-
-def tensor_of(array: np.ndarray) -> ir.TensorProtocol:
-    """Return an array as a tensor, object arrays as string tensors."""
-    if array.dtype.kind in "OUS":
-        strings = [text.encode() if isinstance(text, str) else bytes(text) for text in array.reshape(-1).tolist()]
-        return ir.StringTensor(strings, shape=ir.Shape(list(array.shape)))
-    return ir.Tensor(array)
 
 
 def _record_of(tensors: Iterable[ir.TensorProtocol]) -> Record | None:

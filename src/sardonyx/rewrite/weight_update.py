@@ -17,8 +17,9 @@ import onnx_ir as ir
 
 from sardonyx.errors import TypeMismatchError
 from sardonyx.model.copying import copy_model
+from sardonyx.model.tensors import tensor_from
 from sardonyx.rewrite import facts
-from sardonyx.rewrite.weight_dependencies import Query, Record, Weight, tensor_of
+from sardonyx.rewrite.weight_dependencies import Query, Record, Weight
 from sardonyx.rewrite.weight_digest import Contents
 
 _log = logging.getLogger(__name__)
@@ -155,7 +156,7 @@ class _Replay:
         if tensor not in self._tensors:
             derivation = self._record.derivations[tensor]
             arrays = derivation.compute(*[self.tensor(operand).numpy() for operand in derivation.operands])
-            for was, now in zip(derivation.results, map(tensor_of, arrays), strict=True):
+            for was, now in zip(derivation.results, map(tensor_from, arrays), strict=True):
                 if was.dtype != now.dtype or tuple(was.shape) != tuple(now.shape):
                     raise TypeMismatchError(
                         f"expected {was.dtype} {list(was.shape)}, got {now.dtype} {list(now.shape)}.",

@@ -183,6 +183,15 @@ def test_a_scalar_stays_a_scalar(op_type: str) -> None:
     assert_same_answers(proto, model_io.to_proto(decompose(model_io.from_proto(proto), {op_type})), feeds)
 
 
+def test_texts_of_a_constant_are_converted() -> None:
+    proto = parse(
+        '<ir_version: 8, opset_import: ["": 9]> g (int64[2] n) => (string[A, B] y) { y = ConstantOfShape (n) }'
+    )
+    text = onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(np.array(["a"], object)))
+    proto.graph.node[0].attribute.append(text)
+    assert convert(proto, 8).opset_import[0].version == 8
+
+
 def test_decompose_refuses_the_oldest_operators() -> None:
     proto = parse('<ir_version: 8, opset_import: ["" : 13]> agraph (float[2] x) => (float[2] y) { y = Exp(x) }')
     with pytest.raises(OpsetConversionError, match="Exp"):

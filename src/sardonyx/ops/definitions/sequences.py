@@ -216,6 +216,8 @@ def _optional_types(x: Type | None = None, *, type: Type | None = None) -> tuple
     element = x or type
     if element is None:
         raise InvalidModelError("Optional without an input needs its attribute `type`.")
+    if not isinstance(element, Type):
+        raise InvalidModelError("expected a type as the attribute `type` of Optional, got another kind of attribute.")
     return (OptionalType(element),)
 
 

@@ -78,7 +78,9 @@ class Scope:
 
     def initializer(self, tensor: ir.TensorProtocol, stem: str) -> ir.Value:
         """Return the tensor as an initializer of the main graph, shared with equal constants created here."""
-        key = (tensor.dtype, tuple(tensor.shape.numpy()), hashlib.sha256(tensor.tobytes()).digest())
+        is_text = tensor.dtype == ir.DataType.STRING
+        contents = repr(tensor.numpy().tolist()).encode() if is_text else tensor.tobytes()
+        key = (tensor.dtype, tuple(tensor.shape.numpy()), hashlib.sha256(contents).digest())
         if key in self._constants:
             return self._constants[key]
         name = self.fresh(stem)

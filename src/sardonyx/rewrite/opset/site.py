@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir import convenience
 
 from sardonyx.errors import OpsetConversionError
+from sardonyx.model.tensors import tensor_from
 from sardonyx.rewrite.inference import infer_node
 from sardonyx.rewrite.opset.constants import constant_tensor, is_deterministic
 from sardonyx.rewrite.opset.schemas import canonical, schema_at
@@ -216,7 +217,7 @@ class Site:
         array = np.asarray(content, np.int64) if isinstance(content, (list, tuple)) else np.asarray(content)
         if dtype is not None:
             array = array.astype(dtype.numpy())
-        tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=dtype)
+        tensor = tensor_from(np.ascontiguousarray(array).reshape(array.shape), dtype=dtype)
         if self.scope.in_function:
             return self.emit("Constant", value=tensor)
         return self.scope.initializer(tensor, f"{self.node.op_type.lower()}_constant")

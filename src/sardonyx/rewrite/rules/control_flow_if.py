@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -33,6 +34,12 @@ def decided_condition(sizes: Sizes, value: ir.Value | None) -> bool | None:
         elements = sizes.constant(value)
         truth = elements[0] if elements is not None and len(elements) == 1 else None
     return None if truth is None else bool(truth)
+
+
+def _is_one_truth(condition: ir.Value | None) -> bool:
+    """Return True for a condition of one element; an If refuses others, and nothing else of the graph would."""
+    shape = facts.static_shape(condition)
+    return shape is not None and math.prod(shape) == 1
 
 
 def inline_branch(workspace: Workspace, node: ir.Node, truth: bool) -> Result:
@@ -99,6 +106,8 @@ def _choice(s: Site, selectable: frozenset[ir.DataType]) -> Result:
     both = branches(s.node)
     if both is None:
         return None
+    if not _is_one_truth(s.input(0)):
+        return Refusal("its condition is not known to have one element")
     sources = [[_source(value, body) for value in body.outputs] for body in both]
     if any(source is None for branch in sources for source in branch):
         return None
@@ -117,7 +126,7 @@ def _choice(s: Site, selectable: frozenset[ir.DataType]) -> Result:
         if not facts.same_shape(yes, no):
             return Refusal("the values that it chooses between may differ in shape")
         if rank is None or rank > (facts.rank(yes) or 0):
-            return Refusal("the rank of its condition is too high, or not known")
+            return Refusal("the rank of its condition is too high")
         results.append(Where(condition, _outside(yes, both[0]), _outside(no, both[1])))
     return tuple(results)
 
@@ -146,7 +155,7 @@ def equal_branches(engine: Engine, graph: ir.Graph) -> Iterator[tuple[ir.Node, R
     """Replace an If with equal branches by one of them; move computations common to both before the If."""
     for inner in list(facts.graphs_of(graph)):
         for node in [n for n in inner if facts.is_op(n, "If")]:
-            both = branches(node) if engine.alive(node) else None
+            both = branches(node) if engine.alive(node) and _is_one_truth(node.inputs[0]) else None
             if both is None:
                 continue
             numbers = Numbers()

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import SardonyxError
 from sardonyx.model.copying import copy_nodes
+from sardonyx.model.tensors import tensor_from
 from sardonyx.ops.evaluation import evaluate_nodes
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.engine import Engine
@@ -18,7 +19,7 @@ from sardonyx.rewrite.language import EXACT, REASSOCIATES, Patch, Refusal, Resul
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.rewrite_context import Workspace
 from sardonyx.rewrite.sweep import sweep
-from sardonyx.rewrite.weight_dependencies import derive, is_watched, tensor_of
+from sardonyx.rewrite.weight_dependencies import derive, is_watched
 
 NEVER_FOLDED = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "Identity"})
 """Operators that are never folded.
@@ -205,7 +206,7 @@ def _evaluate(
                 arrays.update(evaluate_constants(engine, [node], [v for v in node.outputs if v.name], arrays))
             except SardonyxError as error:
                 engine.refused[("fold_constants", node_label(node))] = str(error)
-    return {v: tensor_of(arrays[v]) for v in frontier if v in arrays}
+    return {v: tensor_from(arrays[v]) for v in frontier if v in arrays}
 
 
 def _evaluate_group(

@@ -12,6 +12,7 @@ from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import EditError, InvalidModelError, TypeMismatchError
 from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_model
+from sardonyx.model.tensors import tensor_from
 from sardonyx.ops import inference, registry
 from sardonyx.ops.graph import node_label
 from sardonyx.rewrite import facts
@@ -554,9 +555,7 @@ def _elements(name: str, data: Any, dtype: ir.DataType | None = None) -> np.ndar
 
 def _tensor(name: str, array: np.ndarray) -> ir.TensorProtocol:
     array.setflags(write=False)
-    if array.dtype.kind in "OUS":
-        return ir.StringTensor([str(text).encode() for text in array.ravel()], shape=ir.Shape(array.shape), name=name)
-    return ir.Tensor(array, name=name)
+    return tensor_from(array, name)
 
 
 def _element_type(dtype: Any) -> ir.DataType:
