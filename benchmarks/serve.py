@@ -98,7 +98,7 @@ def measure(arguments: argparse.Namespace, console: rich.console.Console) -> lis
             if proto == "grpc":
                 load.check_grpc(port)
             for clients in arguments.clients:
-                load.run(proto, "model", port, clients, 1)
+                load.run(proto, "model", port, clients, max(1, arguments.seconds / 2))
                 before = processor_seconds(group)
                 good, rate, latency = load.run(proto, "model", port, clients, arguments.seconds)
                 cpu = (processor_seconds(group) - before) / max(good, 1) * 1e6

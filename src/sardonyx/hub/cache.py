@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sardonyx.base.artifact_store import write_whole
 from sardonyx.errors import DownloadError
+from sardonyx.hub.file_lock import hold
 
 FOLDER = "SARDONYX_HUB"
 """Environment variable with the folder; default ``~/.cache/sardonyx-hub``."""
@@ -95,17 +96,15 @@ class Cache:
         name = hashlib.sha256(key.encode()).hexdigest()[:32]
         try:
             self.blobs.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self.blobs / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+            descriptor = os.open(self.blobs / f"{name}.lock", flags, 0o600)
         except OSError as error:
             raise DownloadError(f"cannot be written: {error.strerror}.", where=str(self.blobs)) from error
         try:
-            if os.name == "posix":
-                import fcntl
-
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError as error:
-                    raise DownloadError("another process downloads the file.", where=str(self.blobs)) from error
+            try:
+                hold(descriptor, wait=False)
+            except OSError as error:
+                raise DownloadError("another process downloads the file.", where=str(self.blobs)) from error
             yield self.blobs / f"{name}.part"
         finally:
             os.close(descriptor)

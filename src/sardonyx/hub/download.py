@@ -168,7 +168,9 @@ def _transfer(url: str, part: Path, present: int, size: int | None, limit: int, 
     with _opened(url, headers, partial=bool(present)) as answer:
         if present and not re.match(rf"bytes {present}-\d+/", answer.getheader("Content-Range") or ""):
             present = 0
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+        flags = os.O_WRONLY | os.O_CREAT
+        for name in ("O_CLOEXEC", "O_BINARY", "O_NOFOLLOW"):
+            flags |= getattr(os, name, 0)
         with os.fdopen(os.open(part, flags, 0o600), "r+b") as file:
             file.truncate(present)
             file.seek(present)
@@ -353,16 +355,14 @@ def _is_local(parts: SplitResult) -> bool:
 
 def _request(parts: SplitResult, headers: Mapping[str, str]) -> tuple[http.client.HTTPConnection, _Response]:
     host = parts.hostname or ""
-    connection: http.client.HTTPConnection
-    if parts.scheme == "https":
-        connection = http.client.HTTPSConnection(
-            host, parts.port, timeout=_SOCKET_SECONDS, context=ssl.create_default_context()
-        )
-    else:
-        connection = http.client.HTTPConnection(host, parts.port, timeout=_SOCKET_SECONDS)
+    context = ssl.create_default_context() if parts.scheme == "https" else None
+    connection = http.client.HTTPConnection(host, parts.port)
+    if context is not None:
+        connection = http.client.HTTPSConnection(host, parts.port, context=context)
     connection.response_class = _Response
     path = parts.path or "/"
     try:
+        connection.sock = _connected(host, connection.port, context, time.monotonic() + PATIENCE)
         connection.request(
             "GET",
             f"{path}?{parts.query}" if parts.query else path,
@@ -374,6 +374,38 @@ def _request(parts: SplitResult, headers: Mapping[str, str]) -> tuple[http.clien
     except (OSError, http.client.HTTPException, ValueError) as error:
         connection.close()
         raise DownloadError(f"cannot be reached: {error}.", where=_shown(parts.geturl())) from error
+
+
+def _connected(host: str, port: int, context: ssl.SSLContext | None, deadline: float) -> socket.socket:
+    """Return a socket to the first address of a host that answers; a deadline holds for all of them and TLS.
+
+    Raises:
+        OSError: No address answers in time, or the certificate is not that of the host.
+    """
+    failure: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(_seconds_until(deadline))
+            sock.connect(address)
+            if context is not None:
+                sock.settimeout(_seconds_until(deadline))  # The time of the whole handshake.
+                sock = context.wrap_socket(sock, server_hostname=host)
+            sock.settimeout(_SOCKET_SECONDS)
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = error
+            if isinstance(error, ssl.SSLError) or time.monotonic() >= deadline:
+                break
+    raise failure or OSError("the name has no address")
+
+
+def _seconds_until(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return min(left, _SOCKET_SECONDS)
 
 
 def _shown(url: str) -> str:

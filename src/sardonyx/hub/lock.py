@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sardonyx.base.artifact_store import write_whole
 from sardonyx.errors import DownloadError
+from sardonyx.hub.file_lock import hold
 
 _MAX_BYTES = 16 << 20
 
@@ -108,10 +109,7 @@ def _exclusive(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DownloadError(f"cannot be written: {error.strerror}.", where=str(guard)) from error
     try:
-        if os.name == "posix":
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        hold(descriptor, wait=True)
         yield
     finally:
         os.close(descriptor)

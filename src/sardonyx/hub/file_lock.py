@@ -1,0 +1,41 @@
+"""Files that one thread or process at a time holds; a lock ends with its process."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from typing import Any
+
+IS_POSIX = os.name == "posix"
+
+_TURN = 0.05
+"""Seconds between two tries on Windows, which has no wait of its own without an end."""
+
+
+def hold(descriptor: int, *, wait: bool) -> None:
+    """Lock an open file until its descriptor is closed.
+
+    Args:
+        descriptor: The file, open for writing.
+        wait: True to wait for another holder.
+
+    Raises:
+        OSError: Another descriptor holds the file, and `wait` is False.
+    """
+    if IS_POSIX:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return
+    msvcrt: Any = importlib.import_module("msvcrt")  # Of Windows alone.
+    while True:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        try:
+            # The first byte: it may lie behind the end of the file.
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            return
+        except OSError:
+            if not wait:
+                raise
+            time.sleep(_TURN)
