@@ -20,7 +20,7 @@ from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.base.thread_priority import lower_priority
 
 _MOST_FREE = 2
-"""Free arrays that stay in memory: one more than a steady series of replacements needs."""
+"""Returned arrays that stay in memory: a steady series of replacements leaves one, calls in flight another."""
 
 _LEAST_PREPARED = 1 << 16
 """Bytes of an array from which a free one is prepared; to map fewer pages takes less time than to request it."""
@@ -29,49 +29,70 @@ _LEAST_PREPARED = 1 << 16
 class RecycledArrays:
     """Arrays of one shape; the memory of an array that is no longer referenced is lent again.
 
+    An array is prepared only while none was returned, so that a steady series of replacements, which returns the old
+    array after it has lent the new one, keeps one free array and prepares none.
+
     Args:
         allocate: Returns a new array, of an element type that memoryviews support.
     """
 
     def __init__(self, allocate: Callable[[], np.ndarray]) -> None:
         self._allocate = allocate
-        self._free: list[np.ndarray] = []
+        self._returned: list[np.ndarray] = []
+        self._prepared: np.ndarray | None = None
         self._generation = 0
         with _lock:
             _all.add(self)
 
     def lend(self) -> np.ndarray:
         """Return an array with any elements; the memory stays reserved as long as a view of the array is in use."""
-        try:
-            memory = self._free.pop()
-        except IndexError:
+        with _free_lock:
+            generation = self._generation
+            if is_returned := bool(self._returned):
+                memory: np.ndarray | None = self._returned.pop()
+            else:
+                memory, self._prepared = self._prepared, None
+        if memory is None:
             memory = self._allocate()
-        if not self._free and memory.nbytes >= _LEAST_PREPARED:
+        if not is_returned and memory.nbytes >= _LEAST_PREPARED:
             _request(self)
         # A view of a view refers to the owner of the memory alone; a view of an array over a memoryview, to that array.
         lent = np.asarray(memory.data)
-        weakref.finalize(lent, self._return, memory, self._generation).atexit = False
+        weakref.finalize(lent, self._return, memory, generation).atexit = False
         return lent
 
     def prepare(self) -> None:
-        """Allocate a free array, and let the system map its pages."""
-        if not self._free:
+        """Allocate a free array unless there is one, and let the system map its pages."""
+        with _free_lock:
             generation = self._generation
-            memory = self._allocate()
-            memory[...] = 0
-            self._return(memory, generation)
+            if self._returned or self._prepared is not None:
+                return
+        memory = self._allocate()
+        memory[...] = 0
+        with _free_lock:
+            if generation == self._generation and not self._returned:
+                self._prepared = memory
 
     def release(self) -> None:
         """Give free arrays back, and from now on those that are lent or prepared."""
-        self._generation += 1
-        self._free.clear()
+        with _free_lock:
+            self._generation += 1
+            self._returned.clear()
+            self._prepared = None
 
     def _return(self, memory: np.ndarray, generation: int) -> None:
-        if generation == self._generation and len(self._free) < _MOST_FREE:
-            self._free.append(memory)
+        with _free_lock:
+            if generation == self._generation and len(self._returned) < _MOST_FREE:
+                self._returned.append(memory)
+                self._prepared = None
 
 
 _lock = threading.Lock()
+"""Guards requests. Threads are started while it is held: finalizers must not take it."""
+
+_free_lock = threading.RLock()
+"""Guards free arrays, and is held for no allocation. A finalizer may run within, in the thread that holds it."""
+
 _all: weakref.WeakSet[RecycledArrays] = weakref.WeakSet()
 _requests: deque[weakref.ref[RecycledArrays]] = deque()
 _preparing: list[threading.Thread] = []
@@ -112,11 +133,21 @@ def _prepare() -> None:
         raise_if_cancelled()
 
 
-def _begin_in_fork() -> None:
-    _requests.clear()
-    _preparing.clear()
+def _before_fork() -> None:
+    _lock.acquire()
+    _free_lock.acquire()
+
+
+def _after_fork() -> None:
+    _free_lock.release()
     _lock.release()
 
 
+def _begin_in_fork() -> None:
+    _requests.clear()
+    _preparing.clear()
+    _after_fork()
+
+
 if hasattr(os, "register_at_fork"):  # A forked process inherits neither the thread nor a lock that is held.
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_begin_in_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_begin_in_fork)
