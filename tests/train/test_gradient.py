@@ -149,3 +149,5 @@ def test_extrema_of_no_elements_have_an_empty_gradient(operator: str) -> None:
     assert session.run(["x_gradient"], {"x": np.zeros((3, 0), np.float32)})[0].shape == (3, 0)
     x = np.array([[1, 5, 5], [2, 1, 2]], np.float32) * (1 if operator == "ReduceMax" else -1)
     assert session.run(["x_gradient"], {"x": x})[0].tolist() == [[0, 1, 0], [1, 0, 0]]
+    x[0, 1:] = np.nan  # The first of several.
+    assert session.run(["x_gradient"], {"x": x})[0].tolist() == [[0, 1, 0], [1, 0, 0]]

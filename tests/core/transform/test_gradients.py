@@ -207,6 +207,15 @@ def test_host_functions_are_refused_where_a_gradient_would_flow() -> None:
     assert computed(gradient(function), [np.array([1.0, -1.0])])[1].shape == (2,)
 
 
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_extrema_over_open_sizes_are_searched_without_a_copy(kind: str) -> None:
+    reduce = L.reduce_max if kind == "max" else L.reduce_min
+    derived = gradient(traced(lambda x: reduce(x, [1]), "N M"))
+    assert "pad" not in {value.op for value in derived.values}
+    x = np.array([[1.0, 3, 3], [np.nan, 1, np.nan]]) * (1 if kind == "max" else -1)
+    assert (computed(derived, [x])[1] != 0).tolist() == [[False, True, False], [True, False, False]]
+
+
 @pytest.mark.parametrize("kind", ["add", "mul", "max", "min"])
 def test_running_totals_of_nothing(kind: str) -> None:
     actual = computed(gradient(traced(lambda x: L.cumulative(kind, x, 0), "N M")), [np.zeros((0, 4))])

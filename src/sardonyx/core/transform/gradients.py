@@ -30,6 +30,8 @@ GRADIENTS: dict[str, GradientRule] = {}
 FLAT: dict[str, str] = {}
 """Primitives that no gradient flows through, with the reason."""
 
+_LAST_INDEX = np.iinfo(np.int64).max
+
 
 def gradient_rule(*names: str) -> Callable[[GradientRule], GradientRule]:
     """Register the gradient rule of primitives."""
@@ -227,11 +229,15 @@ def _reduce(y: Tensor, dy: Tensor, x: Tensor, *, kind: str, axes: tuple[int, ...
         return (None,)
     if flat.shape[-1] == 0:
         return (L.zeros_like(x),)
-    searched = flat
-    if at_least(flat.shape[-1], 1) is not True:  # No element is the first of none.
-        missing = [*(0,) * (flat.rank - 1), dim_max(1 - flat.shape[-1], 0)]
-        searched = L.pad(flat, [0] * flat.rank, missing)
-    first = L.unsqueeze((L.argmax if kind == "max" else L.argmin)(searched, -1), [-1])
+    if at_least(flat.shape[-1], 1) is True:
+        first = (L.argmax if kind == "max" else L.argmin)(flat, -1)
+    else:  # The least of no indices is the identity of the minimum, where `argmax` of no elements is an error.
+        is_extreme = L.equal(flat, L.unsqueeze(y, [-1]))
+        if t.is_float(x.dtype):
+            is_extreme = is_extreme | L.is_nan(flat)
+        indices = L.iota(flat.shape, -1)
+        first = L.reduce_min(L.where(is_extreme, indices, _LAST_INDEX), [-1])
+    first = L.unsqueeze(first, [-1])
     return (L.where(back(L.equal(L.iota(flat.shape, -1), first)), _expanded(dy, axes, x.shape), 0),)
 
 
