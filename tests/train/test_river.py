@@ -112,6 +112,35 @@ def test_a_metric_that_fails_stops_the_learner_by_name() -> None:
         Learner(session_of(perceptron()), train.OutputLoss(), metrics=["top1"])
 
 
+class Undefined(Recorded):
+    def get(self) -> float:
+        return 1 / (len(self.pairs) - 1)
+
+
+class Top1(Recorded):
+    """A metric whose class has the name of an own metric."""
+
+
+Top1.__name__ = "top1"
+
+
+def test_a_metric_without_a_value_is_named() -> None:
+    x, labels = np.ones((1, 2), np.float32), np.array([0])
+    with Learner(session_of(perceptron()), "cross-entropy", batch=1, metrics=[Undefined()]) as learner:
+        learner.learn({"x": x}, labels)
+        learner.flush()
+        with pytest.raises(ExecutionError, match="metrics: Undefined failed: ZeroDivisionError"):
+            _ = learner.report
+
+
+def test_metrics_of_equal_names_are_numbered_in_any_order() -> None:
+    for metrics in ([Top1(), "top1", Top1()], ["top1", Top1(), Top1()]):
+        with Learner(session_of(perceptron()), "cross-entropy", batch=1, metrics=metrics) as learner:
+            learner.learn({"x": np.ones((2, 2), np.float32)}, np.array([0, 1]))
+            learner.flush()
+            assert learner.report.metrics == {"top1": 0.5, "top1_2": 2.0, "top1_3": 2.0}
+
+
 def test_prequential_metrics_of_binary_labels_and_of_numbers() -> None:
     binary, numbers = Recorded(), Recorded()
     with Learner(session_of(perceptron(outputs=1)), "bce", metrics=[binary]) as learner:
@@ -140,6 +169,33 @@ def test_rows_and_options_that_do_not_fit_are_refused() -> None:
             RiverModel(learner, ["a", "b"], classes=[1, 2, 3]).predict_one({"a": 1, "b": 2})
     with pytest.raises(OptionError, match="the name of a metric"):
         Learner(session_of(perceptron()), "cross-entropy", metrics=[3])
+
+
+@pytest.mark.parametrize("value", ["red", [1, 2], None, 1j, np.ones(2), 10**400, 1e300])
+def test_features_that_are_no_numbers_are_refused(value: Any) -> None:
+    with Learner(session_of(perceptron()), "cross-entropy") as learner:
+        river = RiverModel(learner, ["a", "b"])
+        for call in (river.predict_one, river.predict_proba_one, lambda row: river.learn_one(row, True)):
+            with pytest.raises(FeedError, match="row, 'a': expected a number"):
+                call({"a": value, "b": 1})
+        with pytest.raises(FeedError, match="expected a mapping"):
+            river.predict_one(value)
+        assert learner.report.error == ""
+
+
+@pytest.mark.parametrize("label", ["x", [1, 2], None, np.ones(2), 1.7, float("nan"), 2**80])
+def test_labels_that_are_no_numbers_or_classes_are_refused(label: Any) -> None:
+    with Learner(session_of(perceptron()), "cross-entropy") as learner:
+        for classes in (None, (False, True)):
+            with pytest.raises(FeedError, match=r"^label: expected"):
+                RiverModel(learner, ["a", "b"], classes=classes).learn_one({"a": 1, "b": np.float32(2)}, label)
+
+
+def test_extreme_logits_are_probabilities() -> None:
+    with Learner(session_of(perceptron(outputs=1)), "bce") as learner, np.errstate(all="raise"):
+        river = RiverModel(learner, ["a", "b"])
+        extremes = [river.predict_proba_one({"a": sign * 1e7, "b": sign * 1e7}) for sign in (-1, 1)]
+        assert sorted(one[True] for one in extremes) == [0, 1] and all(sum(one.values()) == 1 for one in extremes)
 
 
 def test_river_evaluates_a_learner() -> None:

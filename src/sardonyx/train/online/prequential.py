@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,16 +42,20 @@ class Prequential:
         self._is_binary, self._of_probabilities = is_binary, of_probabilities
         self._means: list[tuple[Metric, Mean]] = []
         self._river: list[tuple[str, Any]] = []
+        others: list[Any] = []
         for metric in metrics:
             if isinstance(metric, str | Metric):
                 self._means += [(one, Mean()) for one in metrics_of([metric], of_probabilities=of_probabilities)]
             elif callable(getattr(metric, "update", None)) and callable(getattr(metric, "get", None)):
-                names = [*(one.name for one, _ in self._means), *(name for name, _ in self._river)]
-                self._river.append((_new_name(type(metric).__name__, names), metric))
+                others.append(metric)
             else:
                 raise OptionError(
                     f"expected the name of a metric, a Metric or a metric of River, got {metric!r}.", where="metrics"
                 )
+        names = [one.name for one, _ in self._means]
+        for metric in others:
+            names.append(_new_name(type(metric).__name__, names))
+            self._river.append((names[-1], metric))
 
     def __bool__(self) -> bool:
         return bool(self._means or self._river)
@@ -65,17 +70,15 @@ class Prequential:
         for metric, mean in self._means:
             mean.add(metric.part(outputs, labels))
         for name, metric in self._river:
-            try:
+            with _named(name):
                 for output, label in zip(outputs, labels, strict=True):
                     self._observe(metric, output, label)
-            except Exception as error:
-                raise ExecutionError(f"{name} failed: {type(error).__name__}: {error}", where="metrics") from error
 
     def _observe(self, metric: Any, output: np.ndarray, label: np.ndarray) -> None:
         of_labels = bool(getattr(metric, "requires_labels", True))
         if self._is_binary:
             for score, truth in zip(output.ravel().tolist(), label.ravel().tolist(), strict=True):
-                chance = score if self._of_probabilities else 1 / (1 + math.exp(-max(min(score, 700.0), -700.0)))
+                chance = score if self._of_probabilities else sigmoid(score)
                 metric.update(truth > 0.5, chance > 0.5 if of_labels else {False: 1 - chance, True: chance})
         elif np.issubdtype(label.dtype, np.integer):
             # Classes are in axis 1 of images, and in the last axis of rows and sequences, as for other metrics.
@@ -90,9 +93,31 @@ class Prequential:
 
     @property
     def values(self) -> dict[str, float]:
-        """The values so far by name."""
-        own = {metric.name: metric.finish(mean.value) for metric, mean in self._means}
-        return own | {name: float(metric.get()) for name, metric in self._river}
+        """The values so far by name.
+
+        Raises:
+            ExecutionError: A metric of River fails.
+        """
+        values = {metric.name: metric.finish(mean.value) for metric, mean in self._means}
+        for name, metric in self._river:
+            with _named(name):
+                values[name] = float(metric.get())
+        return values
+
+
+def sigmoid(score: float) -> float:
+    """Return the probability of a logit, without overflow."""
+    power = math.exp(-abs(score))
+    return (1.0 if score >= 0 else power) / (1 + power)
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Name the metric whose code fails."""
+    try:
+        yield
+    except Exception as error:
+        raise ExecutionError(f"{name} failed: {type(error).__name__}: {error}", where="metrics") from error
 
 
 def _new_name(name: str, names: Sequence[str]) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx.core.ir.types import DType, is_float
 from sardonyx.errors import FeedError, MissingDependencyError, OptionError
+from sardonyx.train.online.prequential import sigmoid
 
 if TYPE_CHECKING:
     from sardonyx.train.online.learner import Learner
@@ -74,7 +78,11 @@ class RiverModel:
         return Estimator(self)
 
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
-        """Return the label of a row, or the number of a regression."""
+        """Return the label of a row, or the number of a regression.
+
+        Raises:
+            FeedError: A feature is missing, or is not a number that the input can represent.
+        """
         scores = self._scores(x)
         if self._classes is None:
             return float(scores[0])
@@ -84,6 +92,7 @@ class RiverModel:
         """Return the probability of each label of a row.
 
         Raises:
+            FeedError: A feature is missing, or is not a number that the input can represent.
             OptionError: The model computes a regression.
         """
         if self._classes is None:
@@ -91,7 +100,7 @@ class RiverModel:
         scores = self._scores(x).astype(np.float64)
         if self._has_logits:
             if len(scores) == 1:
-                scores = 1 / (1 + np.exp(-scores))
+                scores = np.array([sigmoid(float(scores[0]))])
             else:
                 scores = np.exp(scores - scores.max())
                 scores /= scores.sum()
@@ -102,22 +111,34 @@ class RiverModel:
         """Queue a row with its label.
 
         Raises:
-            FeedError: The label is none of the classes, or a feature is missing.
+            FeedError: The label is none of the classes or not a number of the label's type, or a feature is missing
+                or is not a number that the input can represent.
         """
         if self._classes is not None:
-            if y not in self._classes:
-                raise FeedError(f"expected one of {', '.join(map(repr, self._classes))}, got {y!r}.", where="label")
-            y = self._classes.index(y)
+            y = self._class_of(y)
         declared = self._trainer.batch_types[self._label]
-        label = np.asarray(y, declared.dtype.numpy())
+        label = _number(y, declared.dtype, "label")
         rank = len(declared.shape or ())
         self._learner.learn({self._input: self._row(x)}, label.reshape((1,) * max(rank, 1)))
 
+    def _class_of(self, y: Any) -> int:
+        """Return the index of a label."""
+        assert self._classes is not None
+        # Arrays compare element by element: equal to a class is a label whose comparison is one truth.
+        equal = (isinstance(same := one == y, bool | np.bool_) and bool(same) for one in self._classes)
+        index = next((i for i, is_equal in enumerate(equal) if is_equal), None)
+        if index is None:
+            raise FeedError(f"expected one of {', '.join(map(repr, self._classes))}, got {y!r}.", where="label")
+        return index
+
     def _row(self, x: Mapping[Any, Any]) -> np.ndarray:
+        if not hasattr(x, "keys"):
+            raise FeedError(f"expected a mapping of features to numbers, got {x!r}.", where="row")
         missing = [feature for feature in self._features if feature not in x]
         if missing:
             raise FeedError(f"the feature {missing[0]!r} is missing.", where="row")
-        return np.array([[x[feature] for feature in self._features]], self._type.dtype.numpy())
+        dtype = self._type.dtype
+        return np.array([[_number(x[feature], dtype, f"row, {feature!r}") for feature in self._features]])
 
     def _scores(self, x: Mapping[Any, Any]) -> np.ndarray:
         answer = self._learner.predict({self._input: self._row(x)})
@@ -131,3 +152,18 @@ class RiverModel:
         if len(scores) > 1:
             return int(scores.argmax())
         return int(scores[0] > (0.0 if self._has_logits else 0.5))
+
+
+def _number(value: Any, dtype: DType, where: str) -> np.ndarray:
+    """Return a scalar of an element type; integers are not rounded."""
+    if not isinstance(value, Real | Decimal | np.bool_):
+        raise FeedError(f"expected a number, got {value!r}.", where=where)
+    refusal = FeedError(f"expected a number of the type {dtype}, got {value!r}.", where=where)
+    try:
+        with np.errstate(over="ignore"):
+            number = np.asarray(value, dtype.numpy())
+    except (ValueError, OverflowError) as error:
+        raise refusal from error
+    if bool(np.isinf(number) and abs(value) != np.inf) if is_float(dtype) else bool(number != value):
+        raise refusal
+    return number
