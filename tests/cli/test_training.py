@@ -76,7 +76,10 @@ def test_bad_options_are_named_and_nothing_is_written(folder: Path, words: list[
     ("words", "message"),
     [
         (["--plot", "@curves.doc"], "--plot: expected a file of a format of plots"),
-        (["--plot", "@missing/curves.svg"], "--plot: the folder of"),
+        (["--plot", "@curves.pgf"], "--plot: expected a file of a format of plots"),
+        (["--plot", "@missing/curves.svg"], "its folder does not exist"),
+        (["--plot", "@"], "is not a regular file"),
+        (["--plot", "@" + "x" * 300], "File name too long"),
     ],
 )
 def test_a_plot_that_cannot_be_written_is_refused_before_the_training(
@@ -93,9 +96,12 @@ def test_a_folder_that_is_missing_is_named_before_the_training(
 ) -> None:
     words = ["finetune", "@model.onnx", "--data", "@train.npz"]
     assert run(folder, *words, "-o", "@missing/tuned.onnx", "--checkpoint", "@unwritten") == 2
-    assert "--output: the folder of" in " ".join(capsys.readouterr().err.split())
+    assert "--output: " in (message := " ".join(capsys.readouterr().err.split())) and "does not exist" in message
     assert run(folder, *words, "-o", "@tuned.onnx", "--adapter", "@missing/a.safetensors") == 2
-    assert "--adapter: the folder of" in " ".join(capsys.readouterr().err.split())
+    assert "--adapter: " in (message := " ".join(capsys.readouterr().err.split())) and "does not exist" in message
+    for path in ("@", "/proc/self/file", "@" + "x" * 300):
+        assert run(folder, *words, "-o", path, "--checkpoint", "@unwritten") == 2
+        assert "--output: " in capsys.readouterr().err
     assert not (folder / "unwritten").exists()
 
 

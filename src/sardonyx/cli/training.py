@@ -107,11 +107,13 @@ def require_writable(plot: Path | None, **files: Path | None) -> None:
 
     Raises:
         MissingDependencyError: Matplotlib is not installed.
-        OptionError: A folder does not exist, or the extension of the plot names no format.
+        OptionError: A file cannot be written, or the extension of the plot names no format.
     """
+    from sardonyx.train.option_checks import require_file
+
     for name, path in files.items():
-        if path is not None and not path.resolve().parent.is_dir():
-            raise OptionError(f"the folder of {str(path)!r} does not exist.", where=name)
+        if path is not None:
+            require_file(path, name)
     if plot is not None:
         from sardonyx.train.history import require_plot
 

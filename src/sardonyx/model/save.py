@@ -392,10 +392,15 @@ def require_writable(path: str | os.PathLike[str]) -> None:
             read-only.
     """
     target = Path(path)
-    if target.exists() and not target.is_file():
+    try:
+        exists = _exists(target)
+    except (OSError, ValueError) as error:  # The name is too long, a folder is locked, or the name has a null.
+        reason = getattr(error, "strerror", None) or error
+        raise ModelFileError(f"cannot be written: {reason}.", where=str(target)) from error
+    if exists and not target.is_file():
         raise ModelFileError("is not a regular file and cannot be replaced.", where=str(target))
     if not target.name:
-        raise ModelFileError("expected the path of a file.", where=str(target))
+        raise ModelFileError("is not the path of a file.", where=str(target))
     if not target.parent.is_dir():
         raise ModelFileError(
             "cannot be written: its folder does not exist.",
@@ -404,6 +409,14 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         )
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise ModelFileError("cannot be written: its folder is not writable.", where=str(target))
+
+
+def _exists(target: Path) -> bool:
+    try:
+        target.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _save_text(model: ir.Model, target: Path, format: str, external_data: bool | None) -> None:

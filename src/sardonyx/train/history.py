@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sardonyx.errors import MissingDependencyError, ModelFileError, OptionError
+from sardonyx.train.option_checks import require_file
 
 
 class History(Mapping[str, list[float]]):
@@ -44,14 +45,14 @@ class History(Mapping[str, list[float]]):
             writer.writerows(self.rows)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Write a plot of the losses and metrics, in the format of the file's extension.
+        """Write a plot of the losses and metrics, in the format of the file's extension; ``.png`` is added to none.
 
         Raises:
             MissingDependencyError: Matplotlib is not installed.
-            OptionError: The extension names no format.
+            OptionError: The extension names no format, or no file can be written at the path.
             ModelFileError: The file cannot be written.
         """
-        require_plot(path)
+        file = require_plot(path)
         from matplotlib.figure import Figure
 
         names = [name for name in self if name not in ("epoch", "rate", "seconds")]
@@ -67,20 +68,21 @@ class History(Mapping[str, list[float]]):
             axes.legend()
             axes.grid(alpha=0.3)
         try:
-            figure.savefig(os.fspath(path))
-        except OSError as error:
-            raise ModelFileError(f"cannot be written: {error.strerror}", where=os.fspath(path)) from error
+            figure.savefig(file)
+        except (OSError, RuntimeError, ValueError) as error:  # The last two are of the writers of formats.
+            reason = getattr(error, "strerror", None) or error
+            raise ModelFileError(f"cannot be written: {reason}", where=str(file)) from error
 
 
-def require_plot(path: str | os.PathLike[str]) -> None:
-    """Check that :meth:`History.plot` can write a file of this name, before a training.
+def require_plot(path: str | os.PathLike[str]) -> Path:
+    """Return the file that :meth:`History.plot` writes, after a check before a training that it can be written.
 
     Args:
         path: The file.
 
     Raises:
         MissingDependencyError: Matplotlib is not installed.
-        OptionError: The extension names no format, or the folder does not exist.
+        OptionError: The extension names no format, or no file can be written at the path.
     """
     try:
         from matplotlib.figure import Figure
@@ -88,12 +90,17 @@ def require_plot(path: str | os.PathLike[str]) -> None:
         raise MissingDependencyError(
             "plots require matplotlib.", remedy="Install it: pip install matplotlib."
         ) from error
-    formats, suffix = Figure().canvas.get_supported_filetypes(), Path(path).suffix[1:].lower()
-    if suffix not in formats:
+    file = Path(path)
+    if file.name and not file.suffix:
+        file = file.with_name(f"{file.name}.png")
+    formats = set(Figure().canvas.get_supported_filetypes()) - {"pgf"}  # Of which LaTeX computes the sizes.
+    if file.suffix[1:].lower() not in formats:
         raise OptionError(
             f"expected a file of a format of plots, got {os.fspath(path)!r}.",
             where="plot",
             remedy=f"Formats: {', '.join(sorted(formats))}.",
         )
-    if not Path(path).resolve().parent.is_dir():
-        raise OptionError(f"the folder of {os.fspath(path)!r} does not exist.", where="plot")
+    require_file(file, "plot")
+    if file.exists() and not os.access(file, os.W_OK):
+        raise OptionError(f"{str(file)!r} cannot be written: it is read-only.", where="plot")
+    return file
