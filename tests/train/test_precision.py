@@ -82,3 +82,34 @@ def test_products_are_narrow_and_the_state_is_float32() -> None:
 def test_unknown_precisions_are_refused() -> None:
     with pytest.raises(OptionError, match="float16"):
         train.Trainer(regression(), "mse", precision="float16")  # type: ignore[arg-type]
+
+
+def double_product() -> onnx.ModelProto:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        net (double[N, 2] x) => (double[N, 1] y) <double[2, 1] w = {0.0, 0.0}> { y = MatMul(x, w) }"""
+    return onnx.parser.parse_model(text)
+
+
+def double_step(scale: float, **options: Any) -> np.ndarray:
+    """Return the weights after a step of SGD by the mean of squares, from weights of zero."""
+    trainer = train.Trainer(double_product(), "mse", train.SGD(0.1), **options)
+    x = np.array([[0.3, 0.7]]) * scale
+    for _ in range(options.get("accumulate", 1)):
+        trainer.step({"x": x, "labels": np.full((1, 1), scale)})
+    return trainer.state()["parameter:w"].ravel()
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_lengths_of_double_gradients_are_double(accumulate: int) -> None:
+    gradient = -2 * np.array([0.3, 0.7])
+    clipped = gradient * 0.5 / (np.linalg.norm(gradient) + 1e-6)
+    actual = double_step(1.0, clip_norm=0.5, accumulate=accumulate)
+    np.testing.assert_allclose(actual, -0.1 * clipped, rtol=1e-14)
+    # The squares are above the range of float32.
+    np.testing.assert_allclose(double_step(1e10, accumulate=accumulate), -0.1 * gradient * 1e20, rtol=1e-14)
+
+
+def test_private_double_gradients_are_clipped_in_double() -> None:
+    gradient = -2 * np.array([0.3, 0.7])
+    actual = double_step(1.0, privacy=train.Privacy(clip=0.5, noise=0.0))
+    np.testing.assert_allclose(actual, -0.1 * gradient * 0.5 / np.linalg.norm(gradient), rtol=1e-11)

@@ -13,6 +13,7 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.core.language import Tensor
 from sardonyx.errors import MissingDependencyError, OptionError
 from sardonyx.ops.definitions.counted_dropout import random_bits
+from sardonyx.train.gradient_lengths import length_of
 from sardonyx.train.option_checks import option, require_options
 
 _FIRST_STREAM = 1 << 16
@@ -96,22 +97,17 @@ def private_gradients(
     def one(i: Tensor, *sums: Value) -> tuple[None, list[Value], list[Value]]:
         at = L.reshape(i, (1,))
         gradients = gradients_of([L.take(array, at, 0) for array in arrays])
-        squares = [L.cast(L.reduce_sum(g * g), t.FLOAT) for g in gradients]
-        total = squares[0]
-        for square in squares[1:]:
-            total = total + square
-        scale = L.minimum(privacy.clip / (L.sqrt(total) + 1e-12), 1.0)
+        scale = L.minimum(privacy.clip / (length_of(gradients) + 1e-12), 1.0)
         new: list[Value] = [cast(Tensor, s) + g * L.cast(scale, g.dtype) for s, g in zip(sums, gradients, strict=True)]
         return None, new, []
 
     sums = L.loop(count, None, [L.zeros_like(p) for p in parameters], one)[0]
-    samples = L.cast(count, t.FLOAT)
     result = []
     for number, value in enumerate(sums):
         g = cast(Tensor, value)
         if privacy.noise:
             g = g + L.cast(privacy.noise * privacy.clip * _normal(g, key, _FIRST_STREAM + 2 * number), g.dtype)
-        result.append(g / L.cast(samples, g.dtype))
+        result.append(g / L.cast(count, g.dtype))
     return result
 
 

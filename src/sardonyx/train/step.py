@@ -20,6 +20,7 @@ from sardonyx.core.transform.rematerialization import Segments, gradient_in_segm
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import OptionError
 from sardonyx.train.forward import Forward
+from sardonyx.train.gradient_lengths import length_of, length_type
 from sardonyx.train.losses.loss import shape_of
 from sardonyx.train.optimizers import SAM, Optimizer
 from sardonyx.train.optimizers.optimizer import Slot
@@ -238,13 +239,14 @@ class _Builder:
         if options.privacy is not None and not forward.has_key:
             self.batch_types.append(TensorType(t.INT64, ()))
         self.statistics = tuple(range(len(self.state) - len(forward.statistics), len(self.state)))
+        self.wide = length_type(one.type.dtype for one in state[: self.count])
         self.scalars = tuple(self._scalars_of(group) for group in self.groups)
         self.tables = tuple(self._table(i) for i in options.sparse)
         self.in_tables = {position for table in self.tables for position in table}
 
     def _scalars_of(self, group: Group) -> TensorType:
-        is_double = any(self.state[i].type.dtype == t.DOUBLE for i in group.parameters)
-        return TensorType(t.DOUBLE if is_double else t.FLOAT, (len(group.scalar_names()),))
+        dtype = length_type(self.state[i].type.dtype for i in group.parameters)
+        return TensorType(dtype, (len(group.scalar_names()),))
 
     def _table(self, parameter: int) -> tuple[int, ...]:
         """Return the positions in the state of a parameter and of its slots, after a check of its optimizer."""
@@ -261,7 +263,7 @@ class _Builder:
     def build(self) -> Step:
         own = [one.type for one in self.state]
         read = [*own[: self.count], *(own[i] for i in self.statistics)]
-        length = [TensorType(t.FLOAT, ())] * (self.options.clip_norm is not None)
+        length = [TensorType(self.wide, ())] * (self.options.clip_norm is not None)
         changed = own[: len(own) - len(self.statistics)]
         dense = [own[i] for i in range(self.count) if i not in self.in_tables]
         rows = [type for number, (i, *_) in enumerate(self.tables) for type in _row_types(own[i], number)]
@@ -294,7 +296,7 @@ class _Builder:
 
     def _sums(self) -> tuple[StateTensor, ...]:
         gradients = [StateTensor(f"gradient:{one.name}", one.type, 0.0) for one in self.state[: self.count]]
-        scalars = [StateTensor(name, TensorType(t.FLOAT, ()), 0.0) for name in ("total", "weight")]
+        scalars = [StateTensor(name, TensorType(self.wide, ()), 0.0) for name in ("total", "weight")]
         return (*gradients, *scalars)
 
     # The loss and its gradient.
@@ -341,13 +343,13 @@ class _Builder:
             own, (key,) = _tensors(parameters), _tensors(batch[arrays:])
             gradients = private_gradients(self.options.privacy, gradients_of, batch[:arrays], own, key)
         if self.options.rho:
-            scale = self.options.rho / (_length(gradients) + 1e-12)
+            scale = self.options.rho / (length_of(gradients) + 1e-12)
             moved = [p + L.cast(scale, p.dtype) * g for p, g in zip(_tensors(parameters), gradients, strict=True)]
             gradients = self._parts(inline(derived, [*moved, *statistics, *batch]))[3]
         rows = [row_gradient(gradients[i], self.forward.parameters[i]) for i in self.options.sparse]
         dense = self._limited([gradient for i, gradient in enumerate(gradients) if i not in self.options.sparse])
         rows = [RowGradient(one.indices, *self._limited([one.rows, one.sums])) for one in rows]
-        length = _length([*dense, *(one.sums for one in rows)])
+        length = length_of([*dense, *(one.sums for one in rows)])
         parts = [part for one in rows for part in (one.indices, one.rows)]
         return [loss, length, *outputs, *parts, *dense, *new_statistics]
 
@@ -379,13 +381,13 @@ class _Builder:
         total, weight = _tensors(results[1:3])
         _, outputs, new_statistics, gradients = self._parts(results)
         added = [a + b for a, b in zip(_tensors(sums[: self.count]), gradients, strict=True)]
-        scalars = [s + L.cast(x, t.FLOAT) for s, x in zip(_tensors(sums[self.count :]), (total, weight), strict=True)]
+        scalars = [s + L.cast(x, s.dtype) for s, x in zip(_tensors(sums[self.count :]), (total, weight), strict=True)]
         return [total / weight, *outputs, *added, *scalars, *new_statistics]
 
     def _means(self, *sums: Value) -> list[Value]:
         total, weight = _tensors(sums[self.count :])
         gradients = self._limited([g / L.cast(weight, g.dtype) for g in _tensors(sums[: self.count])])
-        return [total / weight, _length(gradients), *gradients]
+        return [total / weight, length_of(gradients), *gradients]
 
     def _limited(self, gradients: list[Tensor]) -> list[Tensor]:
         limit = self.options.clip_value
@@ -460,15 +462,6 @@ def loss_gradients(forward: Forward) -> Function:
 
 def _tensors(values: Sequence[Value]) -> list[Tensor]:
     return cast("list[Tensor]", list(values))
-
-
-def _length(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean length of all gradients together."""
-    squares = [L.cast(L.reduce_sum(g * g), t.FLOAT) for g in gradients]
-    total = squares[0]
-    for square in squares[1:]:
-        total = total + square
-    return L.sqrt(total)
 
 
 def make_groups(

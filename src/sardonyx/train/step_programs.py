@@ -10,6 +10,7 @@ import numpy as np
 
 from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import ExecutionError
+from sardonyx.train.gradient_lengths import length_type
 from sardonyx.train.state_program import StateProgram
 from sardonyx.train.step import Step, StepOptions
 
@@ -59,7 +60,8 @@ class StepPrograms:
         self._means = None if step.means is None else StateProgram(step.means, self.sums, gradients, threads)
         self.use_gradients(step)
         self._scalars = [_zeros(type) for type in step.scalars]
-        self._length = [np.empty((), np.float32)] * self._clips
+        dtype = length_type(one.type.dtype for one in step.state[:count])
+        self._length = [np.empty((), dtype.numpy())] * self._clips
         arguments = [*changed, *self._scalars, *gradients, *self._length]
         whole = [array for i, array in enumerate(changed) if i not in in_tables]
         self._update = StateProgram(step.update, arguments, whole, threads)
