@@ -161,6 +161,7 @@ class Selection:
         references = self._probe.references(many)
         self.ranges = choose_ranges(self._probe, many, references, candidates, runs / 2)
         count = samples_to_probe(placement.all_sites, len(self._probe.nodes), len(many))
+        self._many, self._many_references = many, references
         self._samples, self._references = many[:count], references[:count]
 
     @property
@@ -172,6 +173,11 @@ class Selection:
     def nodes(self) -> tuple[str, ...]:
         """The nodes that can return to float."""
         return self._probe.nodes
+
+    def ratio_without(self, nodes: Collection[str]) -> float:
+        """Return the ratio of the worst output in dB if some nodes alone stay in float."""
+        quantized = [node for node in self._probe.nodes if node not in nodes]
+        return decibels(float(self._probe.noise(self._many, self._many_references, quantized).max(initial=0)))
 
     def choose(self, least: float | None = None) -> Choice:
         """Return the nodes that return to float.

@@ -249,20 +249,25 @@ class Draft:
             balance for balance in find_balances(self.prepared, self.placement, observation.inputs)
             if balance.value.name not in self._unseen
         ]  # fmt: skip
-        if not balances:
+        free = all(balance.folded is not None for balance in balances)
+        least = _LEAST_FREE_GAIN if free else _LEAST_GAIN
+        readers = {site.label for balance in balances for site in balance.group.sites}
+        # A balance removes a part of the noise of its readers: without all of it the gain would be larger.
+        if not balances or plain.ratio_without(readers) < plain.ranges.after + least:
             return plain
         names = {str(balance.value.name): balance.shaped for balance in balances}
         before, statistics, notes = copy_model(self.prepared), dict(observation.statistics), list(self.notes)
+        rounded, changed = dict(self._rounded), {label for balance in balances for label in balance.changed_weights}
         products = product_statistics(before, names, self._preview)
         results = []
         for balance in balances:
             name = str(balance.value.name)
             results.append(insert(self.prepared, balance))
             observation.rescale(name, results[-1], balance.factors, products[name])
-        self._changed()
+        self.placement = find_placement(self.prepared, self.exclude)
+        self._rounded = {key: weight for key, weight in rounded.items() if key[0] not in changed}
         self.notes = [note for note in notes if note != plain.ranges.note]
         selection = self.selection(calibration)
-        least = _LEAST_GAIN if any(balance.folded is None for balance in balances) else _LEAST_FREE_GAIN
         if selection is not None and selection.ranges.after >= plain.ranges.after + least:
             self.notes.append(
                 f"The channels of {len(balances)} activations were brought to like ranges: the worst output rises from "
@@ -274,13 +279,8 @@ class Draft:
             observation.rescale(result, name, 1 / balance.factors, products[name])
         self.prepared, self.notes, observation.statistics = before, notes, statistics
         self._methods = plain.ranges.methods if len(self.calibrations(calibration)) > 1 else {}
-        self._changed()
+        self.placement, self._rounded = find_placement(self.prepared, self.exclude), rounded
         return plain
-
-    def _changed(self) -> None:
-        """Update what follows from the prepared model."""
-        self.placement = find_placement(self.prepared, self.exclude)
-        self._rounded = {}
 
     def node_errors(self, calibration: str, evaluate: Evaluate | None) -> tuple[NodeError, ...]:
         """Return the error that each node causes alone, the worst first; the worst ones with the loss of the metric.

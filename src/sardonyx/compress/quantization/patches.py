@@ -48,7 +48,10 @@ class Patches:
             strides, dilations = (
                 tuple(facts.attribute(site.node, name, 11, ones)) for name in ("strides", "dilations")
             )
-            return cls(site.groups, math.prod(shape[1:]), 1, tuple(shape[2:]), strides, dilations, pads)
+            kernel = tuple(shape[2:])
+            if kernel == strides == ones and (pads in ("SAME_UPPER", "SAME_LOWER", "VALID") or not any(pads)):
+                kernel = strides = dilations = pads = ()  # A row is a pixel, which needs no windows.
+            return cls(site.groups, math.prod(shape[1:]), 1, kernel, strides, dilations, pads)
         if site.node.op_type == "ConvTranspose":
             return cls(site.groups, shape[0] // site.groups, 1, ())
         assert site.sum_axis is not None
@@ -114,7 +117,7 @@ class Patches:
         assert self.kernel is not None
         widths, positions = self._extent(values.shape[2:])
         is_padded = any(map(any, widths))
-        padded = np.pad(values, [(0, 0), (0, 0), *widths]) if is_padded else np.ascontiguousarray(values)
+        padded = _padded(values, widths) if is_padded else np.ascontiguousarray(values)
         strides = padded.strides
         steps = [stride * step for stride, step in zip(strides[2:], self.strides, strict=True)]
         taps = [stride * step for stride, step in zip(strides[2:], self.dilations, strict=True)]
@@ -134,6 +137,15 @@ class Patches:
         ]
         small, large = [n // 2 for n in needed], [n - n // 2 for n in needed]
         return (small, large) if self.pads == "SAME_UPPER" else (large, small)
+
+
+def _padded(values: np.ndarray, widths: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return an image with borders of zeros: ``numpy.pad`` fills each border of each axis by a call of its own."""
+    sizes = [size + sum(width) for size, width in zip(values.shape[2:], widths, strict=True)]
+    result = np.zeros((*values.shape[:2], *sizes), values.dtype)
+    inner = (slice(first, first + size) for (first, _), size in zip(widths, values.shape[2:], strict=True))
+    result[(slice(None), slice(None), *inner)] = values
+    return result
 
 
 def _sums_of_ranges(values: np.ndarray, axis: int, starts: Sequence[int], step: int, count: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sardonyx.base.blas_threads import products
 from sardonyx.compress.quantization.patches import Patches
 from sardonyx.compress.quantization.placement import WeightSite
 from sardonyx.compress.quantization.ranges import SENTINEL
@@ -343,7 +344,8 @@ class SiteInput:
         squares = np.einsum("grk,grk->gk", rows, rows).astype(np.float64)
         self._squares = squares if self._squares is None else self._squares + squares
         if self._has_moment:
-            moment = np.matmul(rows.transpose(0, 2, 1), rows)
+            with products(rows.shape[1] * self.depth**2):
+                moment = np.matmul(rows.transpose(0, 2, 1), rows)
             if self._moment is None:
                 self._moment = moment
             else:

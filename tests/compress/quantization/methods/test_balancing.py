@@ -65,11 +65,14 @@ def test_the_float_function_stays_equal_to_the_bit(activation: str, group: int) 
     balances = find_balances(model, placement, observation.inputs)
     (balance,) = balances
     products = product_statistics(model, {"t": balance.shaped}, SAMPLES)
+    weights = {site.label: site.weight.copy() for site in placement.sites}
     name = insert(model, balance)
     observation.rescale("t", name, balance.factors, products["t"])
     assert ("Mul" in [node.op_type for node in model.graph if "balanced" in str(node.name)]) == (activation == "SiLU")
     for first, second in zip(before, answers(model), strict=True):
         np.testing.assert_array_equal(first, second)
+    present = {site.label: site.weight for site in find_placement(model).sites}
+    assert {label for label, weight in weights.items() if (present[label] != weight).any()} == balance.changed_weights
     infer_shapes(model)
     again = Observation(model, [name], SAMPLES, find_placement(model).sites, NEEDS)
     seen, expected = observation.inputs["second"], again.inputs["second"]

@@ -25,6 +25,7 @@ from sardonyx.compress.quantization.placement import CONVOLUTIONS, INTEGER, Plac
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.compress.quantization.writer import Writer
 from sardonyx.rewrite import facts
+from sardonyx.rewrite.names import node_label
 
 _LEAST_NOISE = 3e-4
 """The mean relative noise of the products' outputs, 35 dB, from which an activation is balanced."""
@@ -59,6 +60,12 @@ class Balance:
         """The factors in a shape that broadcasts to the activation."""
         rank = len(self.value.shape or ())
         return self.factors.astype(np.float32).reshape(-1, *[1] * (rank - 1 - self.axis))
+
+    @property
+    def changed_weights(self) -> set[str]:
+        """The labels of the nodes whose weights the factors change, at the end and at the beginning of the group."""
+        starts = () if self.folded is None else self.folded.parameters
+        return {site.label for site in self.group.sites} | {node_label(parameter.node) for parameter in starts}
 
 
 def find_balances(model: ir.Model, placement: Placement, inputs: Mapping[str, SiteInput]) -> list[Balance]:

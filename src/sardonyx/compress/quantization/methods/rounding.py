@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sardonyx.base.blas_threads import products
 from sardonyx.compress.quantization.bias_correction import has_corrected_mean
 from sardonyx.compress.quantization.methods.adaround import adaround
 from sardonyx.compress.quantization.methods.gptq import descend, descend_groups, gptq, refit_scales
@@ -83,13 +84,14 @@ def _chosen(site: WeightSite, scheme: Scheme, inputs: SiteInput | None, choose: 
     width = scale_width(site, start)
     plain = site.matrix(start.values.astype(np.float32))
     integers, scales = np.empty(matrices.shape, np.float32), np.empty(matrices.shape, np.float32)
-    for number, (rows, hessian, grid) in enumerate(zip(matrices, hessians, grids, strict=True)):
-        objective = Objective(rows, hessian)
-        nearest = objective.rounded(grid, plain[number])
-        chosen = choose(objective, nearest, width)
-        if not objective.errors(chosen).sum() <= objective.errors(nearest).sum():
-            chosen = nearest
-        integers[number], scales[number] = chosen.integers, chosen.grid.scales
+    with products(max(matrices.shape[1:]) * matrices.shape[2] ** 2):
+        for number, (rows, hessian, grid) in enumerate(zip(matrices, hessians, grids, strict=True)):
+            objective = Objective(rows, hessian)
+            nearest = objective.rounded(grid, plain[number])
+            chosen = choose(objective, nearest, width)
+            if not objective.errors(chosen).sum() <= objective.errors(nearest).sum():
+                chosen = nearest
+            integers[number], scales[number] = chosen.integers, chosen.grid.scales
     return replace_integers(site, scheme, start, integers, scales_of(site, start, scales, width) if width else None)
 
 
