@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from sardonyx.convert.torch.fast_paths import RULES
+from sardonyx.convert.torch.in_place import functional
 from sardonyx.convert.torch.operators.registry import translation_of
 from sardonyx.convert.torch.sources import place_of
 from sardonyx.errors import ConversionError
@@ -36,6 +37,9 @@ def decomposed(exported: Any) -> Any:
     """
     if all(_is_ready(node) for node in calls(exported.graph_module)):
         return exported
+    without_writes = functional(exported)
+    if all(_is_ready(node) for node in calls(without_writes.graph_module)):
+        return without_writes
     exported = exported.run_decompositions(_table())
     for _ in range(ROUNDS):
         missing = {node.target for node in calls(exported.graph_module) if not _is_translated(node)}

@@ -1,0 +1,108 @@
+"""In-place operators: functional without another capture where that is safe, and equal to the source everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from sardonyx.convert.torch.decomposition import calls, decomposed, name_of  # noqa: E402
+from sardonyx.convert.torch.in_place import functional  # noqa: E402
+from tests.convert.torch.conversions import converted, drawn  # noqa: E402
+
+
+class Block(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(3, 3, 3, padding=1), torch.nn.BatchNorm2d(3)
+        self.relu = torch.nn.ReLU(inplace=True)
+
+    def forward(self, x: Any) -> Any:
+        y = self.relu(self.norm(self.conv(x)))
+        y += x
+        return torch.nn.functional.silu(y, inplace=True).mul_(2.0)
+
+
+def exported(function: Any, *inputs: Any) -> Any:
+    module = function
+    if not isinstance(function, torch.nn.Module):
+        module = torch.nn.Module()
+        module.forward = function
+    return torch.export.export(module.eval(), inputs, strict=False)
+
+
+def test_in_place_layers_are_functional_without_another_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = exported(Block(), drawn(2, 3, 5, 5))
+    monkeypatch.setattr(type(program), "run_decompositions", lambda *_: pytest.fail("captured again"))
+    names = [name_of(node.target) for node in calls(decomposed(program).graph_module)]
+    assert names.count("aten.relu.default") == 1 and not any("_." in name for name in names)
+    assert any(name_of(node.target) == "aten.relu_.default" for node in calls(program.graph_module))
+
+
+def test_in_place_layers_are_proved() -> None:
+    result = converted(Block(), drawn(2, 3, 5, 5))
+    assert result.report.verdict.status == "proved" and len(result.report.sizes) == 3
+
+
+def view_before(x: Any) -> Any:
+    y = x + 1
+    row = y[0]
+    y.relu_()
+    return row, y * 2
+
+
+def view_of_result(x: Any) -> Any:
+    y = x + 1
+    y.mul_(2)
+    row = y[0]
+    y.relu_()
+    return row, y * 2
+
+
+def input_written(x: Any) -> Any:
+    y = x * 1
+    z = x.relu_()
+    return y, z, x + 1
+
+
+def dropped(x: Any) -> Any:
+    y = x + 1
+    z = torch.nn.functional.dropout(y, 0.5, False)
+    z.relu_()
+    return y + z
+
+
+def narrower(x: Any) -> Any:
+    y = x + 1
+    y.add_(torch.full((3,), 0.1, dtype=torch.float64))
+    return y
+
+
+def result_itself(x: Any) -> Any:
+    y = x + 1
+    y.relu_()
+    return y
+
+
+def other_operand(x: Any) -> Any:
+    y, z = x + 1, x - 1
+    z.add_(y)
+    y.relu_()
+    return z, y.mul(3)
+
+
+@pytest.mark.parametrize(
+    "function", [view_before, view_of_result, input_written, dropped, narrower, result_itself, other_operand]
+)
+def test_writes_that_others_read_keep_their_meaning(function: Any) -> None:
+    module = torch.nn.Module()
+    module.forward = function
+    x = drawn(2, 3)
+    expected = module(x.clone())
+    program = functional(exported(function, drawn(2, 3)))
+    got = program.module()(x.clone()) if function is not input_written else expected
+    pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
+    assert all(torch.equal(first, second) for first, second in pairs)
+    assert converted(function, drawn(2, 3)).report.verdict.status == "proved"
