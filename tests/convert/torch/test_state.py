@@ -113,3 +113,36 @@ def test_a_script_that_appends_to_a_list_is_the_model_of_the_first_call() -> Non
     assert result.report.verdict.status == "proved" and script.items == [1]
     name = str(result.model.graph.inputs[0].name)
     assert (sardonyx.Session(result.model).run(None, {name: torch.ones(4, 3).numpy()})[0] == 2).all()
+
+
+class Writing(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """A module that writes to its weight in one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.weight = torch.nn.Parameter(torch.ones(3, 3))
+
+    def forward(self, x: Any) -> Any:
+        with torch.no_grad():
+            if self.way == "element":
+                self.weight[0].mul_(2)
+            elif self.way == "data":
+                self.weight.data.mul_(2)
+            elif self.way == "out":
+                torch.mul(self.weight, 2, out=self.weight)
+            elif self.way == "parameter":
+                self.weight = torch.nn.Parameter(self.weight * 2)
+            elif self.way == "replaced":
+                self.weight.data = self.weight.data * 2
+        return x @ self.weight
+
+
+@pytest.mark.parametrize("way", ["element", "data", "out", "parameter", "replaced"])
+def test_a_module_that_writes_to_its_weight_keeps_it(way: str) -> None:
+    module = Writing(way)
+    weight, memory = module.weight, module.weight.data_ptr()
+    result = converted(module, drawn(2, 3))
+    assert module.weight is weight and weight.data_ptr() == memory and (weight == 1).all()
+    # torch.export keeps the values of a parameter whose `data` are replaced.
+    assert result.report.verdict.status == ("different" if way == "replaced" else "proved")
