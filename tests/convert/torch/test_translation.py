@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,10 @@ def test_an_example_with_several_first_sizes_is_admitted() -> None:
         (lambda x: x * 2 if x.shape[0] > 3 else x, (5, 4), (3, 4)),
         (lambda x: x * 2 if x.shape[0] % 2 == 0 else x, (3, 4), (6, 4)),
         (lambda x: x.squeeze() * 2, (2, 1), (5, 4)),
+        (lambda x: torch.cat([x] * math.ceil((x.shape[0] + 1) / 4)), (4, 4), (3, 4)),
+        (lambda x: x * int(x.shape[0] * 0.5), (4, 4), (3, 4)),
     ],
-    ids=("bound", "remainder", "one"),
+    ids=("bound", "remainder", "one", "rounded up", "rounded down"),
 )
 def test_sizes_of_other_branches_are_refused(
     function: Any, refused: tuple[int, int], admitted: tuple[int, int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -74,18 +75,21 @@ def of_expression(expression: Any, table: dict[str, Size]) -> Size | None:
         return int(expression)
     if expression.is_Symbol:
         return table.get(str(expression))
+    kind = type(expression).__name__
+    if kind in _TO_INTEGER:
+        return _whole(_fraction(expression.args[0], table), kind)
     parts = [of_expression(part, table) for part in expression.args]
     if any(part is None for part in parts):
         return None
     sizes: list[Size] = parts  # type: ignore[assignment]
-    match type(expression).__name__:
+    match kind:
         case "Add":
             return sum(sizes)
         case "Mul":
             return L.product(sizes)
         case "Pow" if isinstance(sizes[1], int) and sizes[1] >= 0:
             return L.product([sizes[0]] * sizes[1])
-        case "FloorDiv" | "CleanDiv" | "IntTrueDiv":
+        case "FloorDiv" | "CleanDiv":
             return floor_div(sizes[0], sizes[1])
         case "CeilDiv":
             return -floor_div(-sizes[0], sizes[1])
@@ -96,6 +100,52 @@ def of_expression(expression: Any, table: dict[str, Size]) -> Size | None:
         case "Min":
             return dim_min(*sizes)
     return None
+
+
+_TO_INTEGER = ("CeilToInt", "FloorToInt", "TruncToInt")
+"""Functions of torch that return the whole number beside a fraction."""
+
+_MOST_DENOMINATOR = 1 << 20
+"""Largest denominator of a fraction: products of sizes with it remain far below 2^63."""
+
+
+def _fraction(expression: Any, table: dict[str, Size]) -> tuple[Size, int] | None:
+    """Return an expression in floating point as numerator and denominator; None if it has no such form."""
+    kind = type(expression).__name__
+    if expression.is_Float or expression.is_Rational:
+        number = Fraction(float(expression))
+        return (number.numerator, number.denominator) if number.denominator <= _MOST_DENOMINATOR else None
+    if kind == "ToFloat":
+        return _fraction(expression.args[0], table)
+    if kind not in ("Add", "Mul", "IntTrueDiv", "FloatTrueDiv"):
+        size = of_expression(expression, table)
+        return None if size is None else (size, 1)
+    terms = []
+    for argument in expression.args:
+        term = _fraction(argument, table)
+        if term is None:
+            return None
+        terms.append(term)
+    numerator, denominator = terms[0]
+    for above, below in terms[1:]:
+        match kind:
+            case "Add":
+                numerator, denominator = numerator * below + above * denominator, denominator * below
+            case "Mul":
+                numerator, denominator = L.product([numerator, above]), denominator * below
+            case _ if isinstance(above, int) and above > 0:
+                numerator, denominator = numerator * below, denominator * above
+            case _:
+                return None
+    return (numerator, denominator) if denominator <= _MOST_DENOMINATOR else None
+
+
+def _whole(fraction: tuple[Size, int] | None, kind: str) -> Size | None:
+    """Return the whole number beside a fraction; None if the fraction is unknown."""
+    if fraction is None or (kind == "TruncToInt" and at_least(fraction[0], 0) is not True):
+        return None
+    numerator, denominator = fraction
+    return -floor_div(-numerator, denominator) if kind == "CeilToInt" else floor_div(numerator, denominator)
 
 
 def common_shape(*xs: Tensor) -> tuple[Size, ...]:
