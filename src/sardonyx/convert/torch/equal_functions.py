@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
+from torch._higher_order_ops.scan import scan
 
 from sardonyx.convert.torch.connectionist import connectionist_loss
 
@@ -41,9 +42,14 @@ def equal_functions() -> Iterator[None]:
             for name, value in (("_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True), ("flex_attention_hop", plain)):
                 if value is not None and hasattr(attention, name):
                     stack.enter_context(mock.patch.object(attention, name, value))
-        for module in ("torchvision.ops.boxes", "torchvision.ops"):
-            if module in sys.modules:
-                stack.enter_context(mock.patch.object(sys.modules[module], "batched_nms", _batched_suppression))
+        extensions: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+            ("torchvision.ops.boxes", "batched_nms", _batched_suppression),
+            ("torchvision.ops", "batched_nms", _batched_suppression),
+            ("torchaudio.functional.filtering", "_lfilter", recursive_filter),
+        )
+        for package, name, equal in extensions:
+            if hasattr(sys.modules.get(package), name):
+                stack.enter_context(mock.patch.object(sys.modules[package], name, equal))
         yield
 
 
@@ -52,6 +58,30 @@ def _batched_suppression(boxes: Any, scores: Any, idxs: Any, iou_threshold: floa
     offset = torch.cat([boxes.reshape(-1), boxes.new_zeros(1)]).max() + 1
     shifted = boxes + (idxs.to(boxes) * offset)[:, None]
     return torch.ops.torchvision.nms(shifted, scores, iou_threshold)
+
+
+def recursive_filter(waveform: Any, a_coeffs: Any, b_coeffs: Any) -> Any:
+    """Return the filter of torchaudio over the last axis as a scan: its own loop is a custom operator.
+
+    Args:
+        waveform: ``[batch, filters, samples]``.
+        a_coeffs: Coefficients of the outputs ``[filters, order + 1]``, the latest first.
+        b_coeffs: Coefficients of the inputs ``[filters, order + 1]``.
+    """
+    filters, order = a_coeffs.shape[0], a_coeffs.shape[1] - 1
+    inputs = (b_coeffs / a_coeffs[:, :1]).flip(1).unsqueeze(1)
+    past = (a_coeffs / a_coeffs[:, :1])[:, 1:].flip(1)
+    padded = torch.nn.functional.pad(waveform, (order, 0))
+    driven = torch.nn.functional.conv1d(padded, inputs, groups=filters)
+    if order == 0:
+        return driven
+
+    def step(outputs: Any, value: Any) -> tuple[Any, Any]:
+        latest = value - (outputs * past).sum(-1)
+        return torch.cat([outputs[..., 1:], latest.unsqueeze(-1)], -1), latest.clone()
+
+    start = waveform.new_zeros(waveform.shape[0], filters, order)
+    return scan(step, start, driven.movedim(-1, 0))[1].movedim(0, -1)
 
 
 def _least_squares(a: Any, b: Any, rcond: float | None = None, *, driver: str | None = None) -> Any:
