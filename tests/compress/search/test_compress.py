@@ -83,6 +83,17 @@ def test_a_second_search_resumes_and_has_the_same_result(result: Compressed, fil
     assert first == second
 
 
+def test_a_state_of_other_samples_is_refused(files: Path) -> None:
+    pixels, _ = images()
+    options: dict[str, Any] = {"budget": Budget(sqnr=10), "measured": False, "trials": 1, "state": files / "other"}
+    samples = [{"image": one[None]} for one in pixels[:6]]
+    sardonyx.compress(CLASSIFIER, samples, **options)
+    sardonyx.compress(CLASSIFIER, [dict(one) for one in samples], **options)
+    for others in (samples[:5], samples[::-1], [{"image": one["image"] + 1} for one in samples]):
+        with pytest.raises(OptionError, match="another search"):
+            sardonyx.compress(CLASSIFIER, others, **options)
+
+
 def test_the_page_shows_every_plan(result: Compressed) -> None:
     page = page_of("digits", result.report, "top1")
     assert page.count("<svg") == 2

@@ -209,6 +209,18 @@ def test_the_state_of_another_search_is_refused(tmp_path: Path) -> None:
         State(tmp_path / "file", "one")
 
 
+@pytest.mark.parametrize("metric", [None, 89.0])
+def test_outcomes_of_another_metric_are_refused_and_stay(tmp_path: Path, metric: float | None) -> None:
+    searched(Budget(drop=0.3), state=State(tmp_path, "search"), trials=4)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    bench = ModelOfModels()
+    plain = bench.trial
+    bench.trial = lambda plan: replace(plain(plan), metric=metric)  # type: ignore[method-assign]
+    with pytest.raises(OptionError, match="another search: the metric of the original"):
+        searched(Budget(drop=0.3), bench, State(tmp_path, "search"))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_the_front_has_no_beaten_plan() -> None:
     search = searched(Budget(drop=1.0), allows_slower=True)
     trials = list(search.trials.values())

@@ -197,7 +197,7 @@ def compress(
         energy="energy" in budget.limits and measured is not False,
     )  # fmt: skip
     least = budget.sqnr if budget.sqnr is not None or budget.drop is not None else LEAST_SQNR
-    outcomes = State(state, "" if state is None else _identity(source, target, seed, data, bench.measured))
+    outcomes = State(state, "" if state is None else _identity(source, target, seed, samples, bench.measured))
     search = Search(
         bench, budget, least, outcomes, allow_slower, trials,
         lambda: deadline is not None and clock.monotonic() > deadline, progress or (lambda label: None),
@@ -274,8 +274,8 @@ def _feeds(source: ir.Model, samples: SampleSource | None) -> Mapping[str, Any]:
     return drawn_feeds(source, Session(source, compile="wait"))[0]
 
 
-def _identity(source: ir.Model, target: str, seed: int, data: Data | None, measured: bool) -> str:
-    """Return a text that identifies a search: the model, the options, and the data as far as they are a file."""
+def _identity(source: ir.Model, target: str, seed: int, samples: SampleSource | None, measured: bool) -> str:
+    """Return a text that identifies a search: the model, the samples, and the options that change a trial."""
     digest = hashlib.sha256()
     for node in source.graph:
         digest.update(ir.serde.serialize_node(node).SerializeToString(deterministic=True))
@@ -283,8 +283,8 @@ def _identity(source: ir.Model, target: str, seed: int, data: Data | None, measu
         digest.update(str(name).encode())
         if value.const_value is not None:
             digest.update(value.const_value.tobytes())
-    path = os.fspath(data) if isinstance(data, (str, os.PathLike)) else ""
-    return repr((digest.hexdigest(), target, seed, str(path), measured, [move.name for move in MOVES]))
+    seen = "" if samples is None else samples.digest
+    return repr((digest.hexdigest(), target, seed, seen, measured, [move.name for move in MOVES]))
 
 
 class _Choice:

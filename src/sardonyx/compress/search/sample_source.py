@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compress.samples import Data, Feeds, Preprocess, Split, read_samples, split_samples
@@ -25,6 +28,7 @@ class SampleSource:
         count: The number of samples.
         judged: The samples that judge; all of them if there are fewer than four.
         is_held_out: True if no method learns from the judged samples.
+        digest: A text that other samples, or the same in another order, do not have.
 
     Raises:
         OptionError: The data hold no sample, or a sample does not fit.
@@ -34,9 +38,12 @@ class SampleSource:
     def __init__(self, data: Data, model: ir.Model, preprocess: Preprocess | None = None) -> None:
         self._model, self._preprocess = model, preprocess
         self._data: Data = data if isinstance(data, (str, os.PathLike, Mapping)) else list(data)
-        split = self._split()
-        for _ in split.fitting():
-            pass
+        split, digest = self._split(), hashlib.blake2b()
+        for sample in split.fitting():
+            _add(digest, sample)
+        for sample in split.judged if split.is_held_out else ():
+            _add(digest, sample)
+        self.digest = digest.hexdigest()
         self.count, self.judged, self.is_held_out = split.count, tuple(split.judged[:MOST_JUDGED]), split.is_held_out
 
     def __iter__(self) -> Iterator[Feeds]:
@@ -45,3 +52,19 @@ class SampleSource:
 
     def _split(self) -> Split:
         return split_samples(read_samples(self._data, self._model, self._preprocess), MOST_JUDGED)
+
+
+def _add(digest: hashlib.blake2b, value: Any) -> None:
+    """Add the feeds of a sample, a sequence of tensors, or a tensor to a digest."""
+    if isinstance(value, Mapping):
+        for name, own in sorted(value.items()):
+            digest.update(repr(name).encode())
+            _add(digest, own)
+    elif isinstance(value, (list, tuple)):
+        digest.update(f"{len(value)} of".encode())
+        for own in value:
+            _add(digest, own)
+    else:
+        array = np.asarray(value)
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes())

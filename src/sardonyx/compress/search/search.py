@@ -102,7 +102,11 @@ class Search:
         return self.trials[()]
 
     def trial(self, plan: Plan) -> Trial:
-        """Return the outcome of a plan, from this run, an earlier one, or a new trial."""
+        """Return the outcome of a plan, from this run, an earlier one, or a new trial.
+
+        Raises:
+            OptionError: The original's metric is not that of the earlier run.
+        """
         plan = ordered(plan)
         if plan not in self.trials:
             stored = self.state.get(plan)
@@ -110,6 +114,8 @@ class Search:
             if stored is None or not plan:
                 self.report(" + ".join(map(str, plan)) or "original")
                 stored = self.bench.trial(plan)
+                if not plan:
+                    self.state.require_same_metric(stored)
                 self.state.put(stored)
             self.trials[plan] = stored
         return self.trials[plan]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -106,7 +107,7 @@ class State:
             raise ModelFileError(f"the state cannot be read or written: {error}", where=str(path)) from error
         if stored != head:
             raise OptionError(
-                "the folder holds the state of another search: another model, data, metric, target, seed or version.",
+                "the folder holds the state of another search: another model, data, target, seed or version.",
                 where=str(self._folder),
                 remedy="Name another folder, or remove this one.",
             )
@@ -120,6 +121,26 @@ class State:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             # A missing or damaged file costs one more trial, and is replaced.
             return None
+
+    def require_same_metric(self, original: Trial) -> None:
+        """Check that the outcomes were measured as the original is measured now.
+
+        Raises:
+            OptionError: The metric of the stored original is another.
+        """
+        stored = self.get(())
+        if stored is None:
+            return
+        before, now = stored.metric, original.metric
+        is_same = before is now or (before is not None and now is not None and math.isclose(before, now, rel_tol=1e-6))
+        if not is_same:
+            shown = ("no metric" if one is None else f"{abs(one):.6g}" for one in (before, now))
+            raise OptionError(
+                "the folder holds the state of another search: the metric of the original is not the same "
+                f"({' then, '.join(shown)} now).",
+                where=str(self._folder),
+                remedy="Name another folder, or evaluate by the same metric on the same samples.",
+            )
 
     def put(self, trial: Trial) -> None:
         """Store an outcome; a reader sees the whole file or none.

@@ -18,11 +18,12 @@ from sardonyx.compress.quantization.methods.channel_groups import (
     rescale,
 )
 from sardonyx.compress.quantization.methods.equalization import bounded
+from sardonyx.compress.quantization.methods.product_noise import least
 from sardonyx.compress.quantization.methods.scale_fitting import fit_scales
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.quantization.steps import Preview
 
-_EXPONENTS = np.linspace(0.0, 1.0, 11)
+_EXPONENTS = np.linspace(0.1, 1.0, 10)
 _ROWS = 512
 """Rows of a weight, drawn evenly, on which an exponent is judged."""
 
@@ -69,14 +70,13 @@ def _best_factors(group: ChannelGroup, inputs: Mapping[str, SiteInput]) -> np.nd
         readers.append((rows, seen.squares[0][input_channels(site)[0]]))
         squares = np.maximum(squares, seen.squares[0])
     magnitude = np.sqrt(squares)
-    best, least = None, np.inf
-    for exponent in _EXPONENTS:
-        # A factor below 1 of an activation is a factor above 1 of its weights, whose relative error shrinks.
-        factors = bounded(np.where(magnitude > 0, magnitude, 1) ** -exponent, magnitude > 0)
-        error = sum(_error(rows, energy, factors) for rows, energy in readers)
-        if error < least:
-            best, least = (factors if exponent else None), error
-    return best
+    # A factor below 1 of an activation is a factor above 1 of its weights, whose relative error shrinks.
+    candidates = (bounded(np.where(magnitude > 0, magnitude, 1) ** -power, magnitude > 0) for power in _EXPONENTS)
+
+    def error(factors: np.ndarray) -> float:
+        return sum(_error(rows, energy, factors) for rows, energy in readers)
+
+    return least(candidates, error, error(np.ones(group.channels)))
 
 
 def _error(rows: np.ndarray, energy: np.ndarray, factors: np.ndarray) -> float:

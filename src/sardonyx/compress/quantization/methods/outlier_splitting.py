@@ -15,17 +15,19 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compress.quantization.methods.balancing import ProductNoise, common_channel_axis
 from sardonyx.compress.quantization.methods.channel_groups import repeat_input_channels
+from sardonyx.compress.quantization.methods.product_noise import (
+    ActivationNoise,
+    common_channel_axis,
+    per_channel,
+    readers_of,
+)
 from sardonyx.compress.quantization.placement import Placement, WeightSite, find_placement
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.quantization.steps import Preview
 from sardonyx.compress.quantization.writer import Writer
 
 NEEDS = Needs(means=True, maxima=True, second_moments=True, rows_per_sample=256, most_bytes=0)
-
-_LEAST_NOISE = 3e-4
-"""The mean relative noise of the products' outputs, 35 dB, from which an activation is split."""
 
 _LEAST_GAIN = 0.6
 """The noise that remains, at most, for copies to be worth their products."""
@@ -88,16 +90,15 @@ def find_splits(placement: Placement, inputs: Mapping[str, SiteInput]) -> list[S
         placement: The places of integers in a model.
         inputs: Statistics of the inputs of sites, by label: extremes, means and squares.
     """
-    readers: dict[ir.Value, list[WeightSite]] = {}
-    for site in placement.sites:
-        if site.input is not None:
-            readers.setdefault(site.input, []).append(site)
     splits = []
-    for value, sites in readers.items():
+    for value, sites in readers_of(placement).items():
         axis = common_channel_axis(value, sites)
         if axis is None or any(site.groups != 1 or site.is_batched for site in sites):
             continue
-        copies = _best_copies(sites, [inputs.get(site.label) for site in sites])
+        noise = ActivationNoise.of(sites, inputs)
+        if noise is None:
+            continue
+        copies = noise.least(_candidates(noise.largest), _LEAST_GAIN, factors=lambda copies: 1 / copies)
         if copies is not None:
             splits.append(Split(value, axis, sites, copies))
     return splits
@@ -106,8 +107,7 @@ def find_splits(placement: Placement, inputs: Mapping[str, SiteInput]) -> list[S
 def insert(model: ir.Model, split: Split) -> None:
     """Write the shares of the channels, and let the sites read these; the function of the model stays."""
     value, writer = split.value, Writer(model)
-    rank = len(value.shape or ())
-    shares = (1 / split.copies).astype(np.float32).reshape(-1, *[1] * (rank - 1 - split.axis))
+    shares = per_channel(1 / split.copies, value, split.axis)
     factors = writer.initializer(f"{value.name}_shares", shares)
     index = writer.initializer(f"{value.name}_channels", split.index.astype(np.int64))
     divided = writer.node("Mul", [value, factors], f"{value.name}_divided", ir.DataType.FLOAT)
@@ -121,26 +121,6 @@ def insert(model: ir.Model, split: Split) -> None:
     for site in split.sites:
         site.node.replace_input_with(0, repeated.outputs[0])
         repeat_input_channels(model, site, split.index)
-
-
-def _best_copies(sites: list[WeightSite], inputs: list[SiteInput | None]) -> np.ndarray | None:
-    """Return the copies of the least noise; None if the noise is low, or copies do not lower it enough."""
-    readers, maxima = [], []
-    for site, seen in zip(sites, inputs, strict=True):
-        if seen is None or seen.maxima is None or seen.means is None or seen.squares is None:
-            return None
-        maxima.append(seen.maxima)
-        readers.append(ProductNoise.of(site, seen.squares, seen.means, seen.second_moment))
-    largest = np.max(maxima, axis=0)
-    before = max(reader.noise(np.ones(len(largest)), largest) for reader in readers)
-    if not before > _LEAST_NOISE:
-        return None
-    best, least = None, before * _LEAST_GAIN
-    for copies in _candidates(largest):
-        noise = max(reader.noise(1 / copies, largest, are_copies=True) for reader in readers)
-        if noise < least:
-            best, least = copies, noise
-    return best
 
 
 def _candidates(largest: np.ndarray) -> Iterator[np.ndarray]:

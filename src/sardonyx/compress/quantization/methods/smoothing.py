@@ -23,6 +23,7 @@ from sardonyx.compress.quantization.methods.channel_groups import (
     rescale,
 )
 from sardonyx.compress.quantization.methods.equalization import bounded
+from sardonyx.compress.quantization.methods.product_noise import least
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.quantization.steps import Preview
 
@@ -104,14 +105,11 @@ def best_factors(group: ChannelGroup, largest: np.ndarray, squares: np.ndarray) 
     """
     readers = [_Reader.of(group, site_number) for site_number in range(len(group.sites))]
     weights = np.max([largest_per_channel(site, group.channels) for site in group.sites], axis=0)
-    ones = np.ones(group.channels)
-    whole = sum(reader.error(ones, largest, squares) for reader in readers)
-    best, least = None, whole * _LEAST_GAIN
-    for factors in candidate_factors(largest, weights):
-        error = sum(reader.error(factors, largest, squares) for reader in readers)
-        if error < least:
-            best, least = factors, error
-    return best
+
+    def error(factors: np.ndarray) -> float:
+        return sum(reader.error(factors, largest, squares) for reader in readers)
+
+    return least(candidate_factors(largest, weights), error, error(np.ones(group.channels)) * _LEAST_GAIN)
 
 
 def candidate_factors(largest: np.ndarray, weights: np.ndarray) -> Iterator[np.ndarray]:
