@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 import sardonyx
 from sardonyx.compress.quantization import quantize
-from sardonyx.errors import EvaluationError
+from sardonyx.errors import EvaluationError, UnsupportedError
 from tests.compress.quantization.networks import decibels, detector, images, transformer
 
 
@@ -44,6 +44,37 @@ def test_an_evaluate_function_that_raises_is_named_and_the_file_is_untouched(tmp
     with pytest.raises(EvaluationError, match="no labels"):
         quantize(path, images(4), evaluate=evaluate, calibration="minmax")
     assert path.read_bytes() == detector() and [item.name for item in tmp_path.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_sample_with_nan_is_named_also_if_it_judges(number: int) -> None:
+    samples = [{name: array.copy() for name, array in feeds.items()} for feeds in images(5)]
+    next(iter(samples[number].values())).flat[1] = np.nan
+    with pytest.raises(EvaluationError, match="holds NaN") as caught:
+        quantize(detector(), samples, calibration="minmax", method="nearest")
+    assert ("held-out sample 0" in str(caught.value)) == (number == 3)
+
+
+def test_a_preprocessing_that_raises_is_named() -> None:
+    def preprocess(item: int) -> Any:
+        return images(1)[0] if item < 2 else item / 0
+
+    with pytest.raises(EvaluationError, match="preprocess, sample 2: the function raised ZeroDivisionError"):
+        quantize(detector(), [0, 1, 2, 3], preprocess=preprocess)
+
+
+@pytest.mark.parametrize("operator", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_are_named_where_they_stay(operator: str) -> None:
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[operator]
+    text = f"""<ir_version: 9, opset_import: ["" : 17]>
+        net (float[5, 1, 4] x) => (float[5, 1, 1, 8] y) {{ [cell] y = {operator}<hidden_size: int = 8>(x, w, r) }}"""
+    model = parsed(text, w=weight(1, gates * 8, 4), r=weight(1, gates * 8, 8))
+    for refused in (
+        lambda: sardonyx.prune(model, channels=0.3), lambda: sardonyx.prune(model, sparsity=0.5),
+        lambda: sardonyx.factorize(model, energy=0.9), lambda: sardonyx.cluster(model, bits=4),
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedError, match="the weights of recurrent layers stay as they are: cell"):
+            refused()
 
 
 def test_the_metric_and_its_verdict_are_in_the_report() -> None:

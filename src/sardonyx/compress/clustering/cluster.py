@@ -22,7 +22,7 @@ from sardonyx.compress.evidence import (
     store,
 )
 from sardonyx.compress.quantization.calibration import Observation
-from sardonyx.compress.quantization.placement import WeightSite, find_placement
+from sardonyx.compress.quantization.placement import WeightSite, find_placement, recurrent_weights
 from sardonyx.compress.quantization.plain_forms import write_plain_forms
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
@@ -163,7 +163,8 @@ def cluster(
             shared[value] = _clustered(result, site, inputs.get(site.label), bits, names)
         layers.append(shared[value])
     if all(layer.reason for layer in layers):
-        reasons = "; ".join(f"{layer.name}: {layer.reason}" for layer in layers[:3]) or "no layer has a constant weight"
+        stated = [f"{layer.name}: {layer.reason}" for layer in layers[:3]]
+        reasons = "; ".join(stated) or recurrent_weights(result) or "no layer has a constant weight"
         raise UnsupportedError(f"no weight is smaller as a palette ({reasons}).", where=str(source.graph.name))
     after = int(to_proto(result).ByteSize())
     notes.append(f"The file has {before:,} -> {after:,} bytes; a run takes the time and memory of the original, since "

@@ -70,6 +70,18 @@ class Observation:
             self._observe({**values, **{name: np.asarray(sample[name]) for name in self._fed}}, self.count)
             self.count += 1
 
+    def require_numbers(self, samples: Iterable[Mapping[str, Any]]) -> None:
+        """Check inputs of the model that are observed, of samples that are not added.
+
+        Raises:
+            EvaluationError: An input is NaN.
+        """
+        for number, sample in enumerate(samples):
+            for name in self._fed:
+                array = np.asarray(sample[name])
+                if array.dtype.kind == "f" and np.isnan(array).any():
+                    raise _not_a_number(name, f"held-out sample {number}")
+
     def rescale(self, name: str, result: str, factors: np.ndarray, statistics: Statistics) -> None:
         """Let the statistics of sites that read an activation be those of its product by factors.
 
@@ -113,13 +125,17 @@ class Observation:
                 elif array.dtype.kind == "f" and np.isnan(array).any():
                     raise ValueError("not a number")
             except ValueError as error:
-                raise EvaluationError(
-                    "the activation holds NaN.",
-                    where=f"{name}, sample {number}",
-                    remedy="Remove the sample, or exclude the nodes that read the activation.",
-                ) from error
+                raise _not_a_number(name, f"sample {number}") from error
             for reader in self._readers.get(name, ()):
                 reader.add(array)
+
+
+def _not_a_number(name: str, sample: str) -> EvaluationError:
+    return EvaluationError(
+        "the activation holds NaN.",
+        where=f"{name}, {sample}",
+        remedy="Remove the sample, or exclude the nodes that read the activation.",
+    )
 
 
 def product_statistics(

@@ -140,6 +140,7 @@ class Draft:
         self.observation = Observation(self.prepared, names, samples, self.placement.sites, needs)
         self.observation.close()
         self.judged = split.judged
+        self.observation.require_numbers(self.judged)
         self._leave_out_unusable()
 
     def _leave_out_unusable(self) -> None:

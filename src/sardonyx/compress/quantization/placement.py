@@ -216,6 +216,16 @@ def _report_constants(node: ir.Node, placement: Placement) -> None:
             placement.floats.append(FloatNode(node_label(node), node.op_type, reason))
 
 
+def recurrent_weights(model: ir.Model) -> str:
+    """Return a clause that names the recurrent layers with weights, which integers alone change; empty without."""
+    names = [
+        node_label(node)
+        for node in model.graph.all_nodes()
+        if node.domain == "" and node.op_type in RECURRENT and facts.is_constant(node.inputs[1])
+    ]
+    return f"the weights of recurrent layers stay as they are: {', '.join(names[:5])}" if names else ""
+
+
 def _recurrent_label(node: ir.Node, index: int) -> str:
     return f"{node_label(node)}[{'WR'[index - 1]}]"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import onnx_ir as ir
 from sardonyx.compress.samples.archives import read_archive
 from sardonyx.compress.samples.folders import Recording, read_file, sample_files
 from sardonyx.compress.samples.preprocessing import Preprocess, loaded
-from sardonyx.errors import ModelFileError, OptionError
+from sardonyx.errors import EvaluationError, ModelFileError, OptionError, SardonyxError
 from sardonyx.rewrite.verify.inputs import require_fit, required_inputs
 
 Feeds = Mapping[str, Any]
@@ -35,6 +35,7 @@ def read_samples(data: Data, model: ir.Model, preprocess: Preprocess | None = No
 
     Raises:
         OptionError: A sample does not fit the inputs of the model.
+        EvaluationError: The preprocessing raised.
         ModelFileError: A file cannot be read.
         MissingDependencyError: The folder has images, and pillow is not installed.
     """
@@ -43,8 +44,26 @@ def read_samples(data: Data, model: ir.Model, preprocess: Preprocess | None = No
     for number, item in enumerate(_items(data, inputs)):
         value: Any = item
         if function is not None:
-            value = function(item.frames, item.rate) if isinstance(item, Recording) else function(item)
+            value = _preprocessed(function, item, number)
         yield _feeds(value, model, inputs, f"data, sample {number}")
+
+
+def _preprocessed(function: Callable[..., Any], item: Any, number: int) -> Any:
+    """Return the result of a preprocessing.
+
+    Raises:
+        EvaluationError: The function raised.
+    """
+    try:
+        return function(item.frames, item.rate) if isinstance(item, Recording) else function(item)
+    except SardonyxError:
+        raise
+    except Exception as error:
+        raise EvaluationError(
+            f"the function raised {type(error).__name__}: {error}",
+            where=f"preprocess, sample {number}",
+            remedy="Call the function with this item to see the whole traceback.",
+        ) from error
 
 
 def _items(data: Data, inputs: Sequence[ir.Value]) -> Iterator[Any]:
