@@ -41,6 +41,7 @@ PUBLIC_NAMES = {
     "sardonyx.compress.search": ["Budget", "compress"],
     "sardonyx.convert.conversion": ["Converted", "convert"],
     "sardonyx.distributed.split": ["split"],
+    "sardonyx.distributed.tensor_parallel": ["split_tensors"],
     "sardonyx.errors": ["SardonyxError"],
     "sardonyx.export.exporting": ["Exported", "convert_to"],
     "sardonyx.model": ["load", "save", "to_proto"],

@@ -13,6 +13,7 @@ from sardonyx.compress.search import compress as compress
 from sardonyx.convert.conversion import Converted as Converted
 from sardonyx.convert.conversion import convert as convert
 from sardonyx.distributed.split import split as split
+from sardonyx.distributed.tensor_parallel import split_tensors as split_tensors
 from sardonyx.errors import SardonyxError as SardonyxError
 from sardonyx.export.exporting import Exported as Exported
 from sardonyx.export.exporting import convert_to as convert_to

@@ -33,9 +33,33 @@ def test_split_writes_parts_whose_chain_is_the_model(run: Run, tmp_path: Path) -
     assert "proved" in run("split", source, "--by-memory", "32KiB", "-o", folder).out
 
 
+def test_split_writes_ways_that_compute_the_model(run: Run, tmp_path: Path) -> None:
+    source, folder = tmp_path / "net.onnx", tmp_path / "ways"
+    onnx.save(layers(2), source)
+    written = run("split", source, "--ways", 2, "-o", folder, "--json").json
+    report = json.loads((folder / "tensor_parallel.json").read_text())
+    assert {**report, "written": str(folder)} == written and report["weight_bytes"] == [16384, 16384]
+    feeds = {"x": np.random.default_rng(0).standard_normal((3, 64), np.float32)}
+    values: list[dict[str, np.ndarray]] = [dict(feeds), dict(feeds)]
+    for stage in report["stages"]:
+        for own, name in zip(values, stage["files"], strict=True):
+            read = {entry.name: own[entry.name] for entry in sardonyx.Session(folder / name).get_inputs()}
+            own.update(sardonyx.run(folder / name, read))
+        for join in stage["joins"]:
+            parts = [own[join["part"]] for own in values]
+            whole = sum(parts) if join["axis"] is None else np.concatenate(parts, join["axis"])
+            for own in values:
+                own[join["name"]] = np.asarray(whole)
+    for name, expected in sardonyx.run(source, feeds).items():
+        np.testing.assert_allclose(values[0][report["outputs"][name]], expected, rtol=1e-5, atol=1e-6)
+    assert "way 2: 16,384 bytes" in run("split", source, "--ways", 2, "-o", folder).out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--ways", "2", "--parts", "2"], "expected --ways, or --parts"),
+        (["--ways", "1"], "--ways: expected 2 to 64 ways"),
         ([], "expected a number of parts"),
         (["--parts", "0"], "--parts: expected 1 to 64 parts"),
         (["--parts", "2", "--by-memory", "1GiB"], "expected a number of parts"),

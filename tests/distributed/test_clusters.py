@@ -123,6 +123,28 @@ def test_a_pipeline_whose_part_ends_fails_by_name(cluster: Any) -> None:
             pipeline.run({"x": ROWS})
 
 
+@pytest.mark.long
+def test_ways_on_ray_compute_a_model_together(cluster: Any) -> None:
+    from sardonyx.distributed.ray_tensor_parallel import RayTensorParallel
+
+    whole = Session(layers(4), compile="wait")
+    split = sardonyx.split_tensors(layers(4), 2)
+    with RayTensorParallel(split, actors={"num_cpus": 0}) as parallel:
+        for rows in (1, 7, 40):
+            expected = whole.run(None, {"x": ROWS[:rows]})
+            for ours, theirs in zip(parallel.run({"x": ROWS[:rows]}), expected, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+        with pytest.raises(FeedError, match="expected the inputs x, got z"):
+            parallel.run({"z": ROWS})
+        with pytest.raises(ShapeError, match="expected"):
+            parallel.run({"x": ROWS[:, :3]})
+        assert len(parallel.run({"x": ROWS})) == len(split.outputs)
+    with pytest.raises(ExecutionError, match="are closed"):
+        parallel.run({"x": ROWS})
+    with pytest.raises(OptionError, match="options of 2 actors"):
+        RayTensorParallel(split, actors=[{}])
+
+
 def test_a_ray_deployment_answers_and_updates_weights(cluster: Any) -> None:
     from ray import serve
 

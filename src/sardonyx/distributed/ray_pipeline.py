@@ -56,7 +56,7 @@ class RayPipeline:
 
         count = len(pipeline.parts)
         require_count(most_requests, "most_requests")
-        options = _actor_options(actors, count)
+        options = actor_options(actors, count)
         images = [Image.compile(part, threads) for part in pipeline.parts]
         self.outputs = pipeline.outputs
         self._inputs = _needed([_inputs(part) for part in pipeline.parts], pipeline)
@@ -94,7 +94,7 @@ class RayPipeline:
         self._waiting = [answer for answer in self._waiting if not answer.is_finished]
         while len(self._waiting) >= self._most:
             self._waiting.pop(0).wait()
-        with _errors():
+        with ray_errors():
             reference = self._graph.execute({name: np.asarray(value) for name, value in feeds.items()})
         answer = PipelineAnswer(reference, self.outputs)
         self._waiting.append(answer)
@@ -141,7 +141,7 @@ class PipelineAnswer:
 
         if self._values is None:
             try:
-                with _errors():
+                with ray_errors():
                     # Copied: the memory of the channel is that of the next request.
                     values = ray.get(self._reference)
                     self._values = {name: np.array(value) for name, value in values.items()}
@@ -179,7 +179,7 @@ class _Stage:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def ray_errors(what: str = "part of the pipeline") -> Iterator[None]:
     """Raise the error of a part as it is, and errors of Ray's channels and actors by a name of ours."""
     from ray.exceptions import RayActorError, RayChannelError, RayChannelTimeoutError, RayTaskError
 
@@ -193,12 +193,10 @@ def _errors() -> Iterator[None]:
             remedy="Set RAY_CGRAPH_get_timeout and RAY_CGRAPH_submit_timeout (seconds) before Ray is imported.",
         ) from error  # fmt: skip
     except (RayActorError, RayChannelError) as error:
-        raise ExecutionError(
-            "a part of the pipeline has ended.", where="pipeline", remedy="Start the pipeline again."
-        ) from error
+        raise ExecutionError(f"a {what} has ended.", where="ray", remedy="Start the actors again.") from error
 
 
-def _actor_options(actors: Any, count: int) -> list[Mapping[str, Any]]:
+def actor_options(actors: Any, count: int) -> list[Mapping[str, Any]]:
     """Return the options of each actor.
 
     Raises:

@@ -251,8 +251,17 @@ def _proof(whole: ir.Model, pipeline: Pipeline) -> float:
     feeds, _ = drawn_feeds(whole, session)
     expected = session.run(list(pipeline.outputs), feeds)
     actual = run_chain(pipeline.sessions(compile="wait"), pipeline.outputs, feeds)
+    return require_equal(pipeline.outputs, expected, actual)
+
+
+def require_equal(names: Sequence[str], expected: Sequence[Any], actual: Sequence[Any]) -> float:
+    """Return the largest difference of outputs of parts, relative to an output's largest magnitude.
+
+    Raises:
+        VerificationError: The difference exceeds :data:`TOLERANCE`, or values that are not floats differ.
+    """
     worst = 0.0
-    for name, left, right in zip(pipeline.outputs, expected, actual, strict=True):
+    for name, left, right in zip(names, expected, actual, strict=True):
         if not (isinstance(left, np.ndarray) and left.dtype.kind in "fc"):
             equal = np.array_equal(np.asarray(left), np.asarray(right))
             error = 0.0 if equal else math.inf

@@ -234,6 +234,13 @@ def test_sizes_are_computed_where_they_are_needed() -> None:
         assert_exported(function, [np.ones((5, 3), np.float32), np.ones((5 if n > 1 else 1, 3), np.float32)])
 
 
+def test_sizes_of_inputs_may_be_multiples() -> None:
+    wide = TensorType(t.FLOAT, (2 * N + 1, 3 * M))
+    function = trace("f", lambda x: [L.full((N, M), 1.0, t.FLOAT), L.slice_(x, 0, N, 2 * N)], [wide])
+    for n in (1, 4):
+        assert_exported(function, [np.ones((2 * n + 1, 6), np.float32)])
+
+
 def test_host_functions_are_their_nodes() -> None:
     unique = HostFunction(
         "Unique",

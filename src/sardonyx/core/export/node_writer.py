@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.core.dim import Dim, Size
+from sardonyx.core.dim import Dim, Size, linear_symbol
 from sardonyx.core.dim.polynomial import Atom
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import DEFINED
@@ -177,10 +177,17 @@ class GraphWriter:
 
     # Sizes.
 
-    def binds(self, symbol: str, x: ir.Value, axis: int) -> None:
-        """Bind a symbol to a size of a tensor, unless already bound."""
-        if not self._knows(symbol):
-            self._symbols[symbol] = lambda: self.node("Shape", x, start=axis, end=axis + 1)
+    def binds(self, symbol: str, x: ir.Value, axis: int, factor: int = 1, constant: int = 0) -> None:
+        """Bind a symbol to a size of a tensor, which is ``factor * symbol + constant``, unless already bound."""
+        if self._knows(symbol):
+            return
+
+        def solved() -> ir.Value:
+            size = self.node("Shape", x, start=axis, end=axis + 1)
+            size = size if constant == 0 else self.node("Sub", size, self.ints(constant))
+            return size if factor == 1 else self.node("Div", size, self.ints(factor))  # type: ignore[no-any-return]
+
+        self._symbols[symbol] = solved
 
     def is_element(self, symbol: str, x: Callable[[], ir.Value]) -> None:
         """Bind a symbol to the result of ``x``: an integer vector of length 1."""
@@ -190,8 +197,8 @@ class GraphWriter:
         """Bind the symbols that are sizes of a value."""
         if isinstance(type, TensorType):
             for axis, size in enumerate(type.shape or ()):
-                if isinstance(size, Dim) and size.atom is not None and size.atom.kind == "symbol":
-                    self.binds(size.atom.name, x, axis)
+                if isinstance(size, Dim) and (linear := linear_symbol(size)) is not None:
+                    self.binds(linear[0], x, axis, linear[1], linear[2])
 
     def _knows(self, symbol: str) -> bool:
         return symbol in self._symbols or (self._outer is not None and self._outer._knows(symbol))
