@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from tests.compiler.executor.unused_memory import poison
@@ -14,6 +16,7 @@ from sardonyx.core.dim import Dim
 from sardonyx.core.eval.tensor import constant
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import TensorType
 from sardonyx.ops.definitions.quantization import dynamic_quantize_linear
 
@@ -49,6 +52,26 @@ def test_images_are_quantized_by_their_range(channels: int, groups: int) -> None
             poison(BLOCKS)
             (actual,) = program.run([x])
             np.testing.assert_array_equal(actual, computed(function, [x])[0])
+    for special in (np.nan, np.inf, -np.inf, 1e-40, 3e38):
+        x = np.zeros((1, 8, 3, 3), np.float32)
+        x[0, 5, 1, 2], x[0, 1, 0, 0] = special, -3e38 if special > 1e38 else 0
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])
+
+
+def test_the_range_of_a_convolution_is_found_as_it_is_written() -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [layer(layer(x, 20), 8, 4)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (N, 8, H, W))])
+    x = np.random.default_rng(5).standard_normal((2, 8, 7, 9)).astype(np.float32)
+    for threads in (1, 3):
+        program = Program.compile(function, threads=threads)
+        images = [launch.group.root for launch in program.launches if "convol" in launch.title]
+        reading = [launch for launch in program.launches if launch.title == "rows" and images[0] in launch.buffers]
+        assert len(images) == 2 and not reading
+        poison(BLOCKS)
+        np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])
 
 
 @pytest.mark.parametrize("kind", ["min", "max", "add"])
@@ -88,10 +111,35 @@ def test_an_image_is_padded_after_its_quantization(filling: float, groups: int) 
 
     function = trace("f", body, [TensorType(t.FLOAT, (1, 8, 9, W))])
     program = Program.compile(function)
-    assert all(value.type.dtype != t.FLOAT for value in program.function.values if value.op == "pad")  # type: ignore[union-attr]
-    for factor in (1.0, 0.0, 1e-42, 1e30):
+    pads = [value for value in program.function.values if value.op == "pad"]
+    assert not pads if filling == 0 else pads
+    assert all("round" in _computed_from(value.operands[0]) for value in pads)
+    for factor in (1.0, 0.0, 1e-42, 1e-44, 1e30):
         x = (np.random.default_rng(2).standard_normal((1, 8, 9, 13)) * factor).astype(np.float32)
         np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])
+
+
+def _computed_from(value: Value, steps: int = 8) -> set[str]:
+    """Return the primitives of the last steps of the first operands."""
+    return {value.op} | (_computed_from(value.operands[0], steps - 1) if steps and value.operands else set())
+
+
+def test_codes_are_those_of_a_division() -> None:
+    function = trace("f", lambda x: list(dynamic_quantize_linear(x)), [TensorType(t.FLOAT, (W,))])
+    program = Program.compile(function)
+    rng = np.random.default_rng(4)
+    for exponent in (*range(-148, 127, 5), *[0] * 40, 127):
+        greatest = np.float32(math.ldexp(rng.uniform(1, 2), exponent))
+        least = -greatest * np.float32(rng.choice([0.0, 0.5, rng.uniform()]))
+        with np.errstate(all="ignore"):
+            scale = (greatest - least) / np.float32(255)
+            steps = np.clip((np.arange(-256, 256) + 0.5) * scale, least, greatest).astype(np.float32)
+            near = [steps, steps]
+            for _ in range(3):
+                near = [np.nextafter(near[0], np.float32(-np.inf)), *near, np.nextafter(near[-1], np.float32(np.inf))]
+        x = np.clip(np.concatenate([*near, [least, greatest, 0.0, -0.0]]), least, greatest).astype(np.float32)
+        for mine, reference in zip(program.run([x]), computed(function, [x]), strict=True):
+            np.testing.assert_array_equal(mine, reference, err_msg=str((least, greatest)))
 
 
 def test_numbers_that_are_not_finite_are_quantized_as_the_interpreter_does() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.compiler.analysis.dynamic_scales import single
 from sardonyx.compiler.analysis.logistic import exponent_of_logistic
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import (
@@ -28,6 +29,7 @@ from sardonyx.compiler.analysis.strided_views import (
     shape_of,
 )
 from sardonyx.compiler.codegen import elementwise, load_store
+from sardonyx.compiler.codegen.dynamic_codes import Divisor, dynamic_codes, scale_of
 from sardonyx.compiler.codegen.kernel_builder import Index, Kernel
 from sardonyx.compiler.codegen.requantize import Codes, packs, plain_codes
 from sardonyx.compiler.codegen.vector_math_f32 import logistic
@@ -85,6 +87,9 @@ class Reader:
         default_factory=dict
     )
     _requantizations: dict[Value, Codes | None] = field(default_factory=dict)
+    _numbers: dict[Value, Element] = field(default_factory=dict)
+    _singles: dict[Value, bool] = field(default_factory=dict)
+    _divisors: dict[Value, Divisor] = field(default_factory=dict)
     _bound: dict[Value, Callable[[Position], Element]] = field(default_factory=dict)
     _indices: dict[tuple[Value, Position, int], tuple[list[Index], tuple[str, ...]]] = field(default_factory=dict)
     _reshaped: dict[tuple[Position, tuple[Size, ...], tuple[Size, ...], int], tuple[Position, tuple[str, ...]]] = field(
@@ -171,6 +176,8 @@ class Reader:
             shape: Sizes to which the value is reshaped. A buffer is read as this shape, without computing an index
                 along each of its own axes.
         """
+        if value in self._numbers:
+            return self._numbers[value]
         row = self.row if any(index.row for index in position) else 0
         key, e = (value, position, shape, row), self.kernel.emitter
         known = self._known.get(key)
@@ -185,7 +192,8 @@ class Reader:
         if bound is None and memory is not None and (shape is None or not memory.block):
             return self.loaded(memory if shape is None else replace(memory, shape=shape), position)
         if bound is None and memory is None and is_elementwise(value):
-            element = self._requantized(value, position, shape) or self._logistic(value, position, shape)
+            element = self._requantized(value, position, shape) or self._dynamic(value, position, shape)
+            element = element or self._logistic(value, position, shape)
             return element or self.computed(value, position, shape)
         if bound is None and memory is None and value.op == "reshape":
             return self.element(value.operands[0], position, shape_of(value) if shape is None else shape)
@@ -238,6 +246,58 @@ class Reader:
             codes = plain_codes(value, self.computes) if packs(self.kernel.target) else None
             self._requantizations[value] = codes
         return self._requantizations[value]
+
+    def _dynamic(self, value: Value, position: Position, shape: tuple[Size, ...] | None) -> Element | None:
+        """Return the codes of a dynamic quantization, or the floats that equal them; None for others."""
+        if value.op != "convert" or not packs(self.kernel.target):
+            return None
+        is_float = dtype_of(value) == t.FLOAT
+        result = value.operands[0] if is_float else value
+        codes = dynamic_codes(result)
+        steps = () if codes is None else (*codes.steps, *([result] if is_float else []))
+        if codes is None or any(step in self._bound or self.memory(step) is not None for step in steps):
+            return None
+        divisor = self._divisors.get(codes.quotient)
+        units = self.element(codes.quotient if divisor is None else codes.quotient.operands[0], position, shape)
+        if units.uniform:
+            return None
+        x = Vector(self.kernel.emitter, units.name, "float", self.lanes)
+        offset = self.spread(self.element(codes.offset, position, shape), codes.offset)
+        numbers = codes.numbers(x if divisor is None else divisor(x), Vector(x.emitter, offset, "float", x.lanes))
+        name = numbers.name if is_float else self.converted(t.FLOAT, t.UINT8, numbers.name, False)
+        return Element(name, False)
+
+    def prepare(self, value: Value) -> None:
+        """Compute a single number, or prepare its quotients, before the loops of a kernel."""
+        if value.op == "div" and (scale := scale_of(value)) is not None and packs(self.kernel.target):
+            element = self._prepared(scale)
+            if element is not None:
+                self._divisors[value] = Divisor.of(Vector(self.kernel.emitter, element.name, "float", 1))
+        for operand in value.operands:
+            self._prepared(single(operand))
+
+    def _prepared(self, value: Value) -> Element | None:
+        """Compute a single number that depends on no element; None for other values."""
+        if value not in self._numbers and self._is_number(value):
+            self._numbers[value] = self.element(value, (ORIGIN,) * len(shape_of(value)))
+        return self._numbers.get(value)
+
+    def _is_number(self, value: Value) -> bool:
+        """Return True for one computed number without faults, of other such numbers or in memory."""
+        if value not in self._singles:
+            is_single = all(size == 1 for size in shape_of(value)) and not value.is_constant
+            self._singles[value] = is_single and value not in self._bound and self._reads_numbers(value)
+        return self._singles[value]
+
+    def _reads_numbers(self, value: Value) -> bool:
+        """Return True for a value in memory, or one that constants and such numbers define without faults."""
+        if self.memory(value) is not None:
+            return True
+        if not is_elementwise(value) and value.op not in ("reshape", "broadcast"):
+            return False
+        if elementwise.can_fault(value.op, [dtype_of(x) for x in value.operands]):
+            return False
+        return all(operand.is_constant or self._is_number(operand) for operand in value.operands)
 
     def _logistic(self, value: Value, position: Position, shape: tuple[Size, ...] | None) -> Element | None:
         """Return a quotient by ``1 + exp(x)`` as one function; None for other values, and where a part is in memory."""

@@ -115,7 +115,7 @@ def _plain(part: Any) -> Hashable:
 
 
 def _facts(context: FunctionContext, value: Value) -> tuple[Hashable, ...]:
-    """Return the layout of a value, its copies in memory, the pattern of which it is the result, and its sharing."""
+    """Return the layout of a value, its copies and extremes, the pattern of which it is the result, and its sharing."""
     copies = frozenset((copy.block, copy.dtype) for copy in context.relaid if copy.source is value)
     convolution = context.grouping.convolutions.get(value)
     pattern: Hashable = value in context.grouping.attentions, value in context.grouping.weight_gradients
@@ -124,7 +124,8 @@ def _facts(context: FunctionContext, value: Value) -> tuple[Hashable, ...]:
             convolution.groups, convolution.ends, convolution.margins, convolution.filling, convolution.shift,
             convolution.flips,
         )  # fmt: skip
-    return context.blocks.get(value, 0), copies, pattern, value in context.in_place
+    extremes = value in context.reduced, context.extremes[value].bytes if value in context.extremes else None
+    return context.blocks.get(value, 0), copies, extremes, pattern, value in context.in_place
 
 
 def _gates(context: FunctionContext, value: Value, numbers: dict[Value, int]) -> Hashable:

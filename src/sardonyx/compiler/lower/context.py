@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_splat
-from sardonyx.compiler.analysis.strided_views import Memory, View, shape_of, view
+from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise, is_splat
+from sardonyx.compiler.analysis.strided_views import MOVEMENTS, Memory, View, shape_of, view
 from sardonyx.compiler.codegen import load_store
 from sardonyx.compiler.codegen.element_reader import Reader
 from sardonyx.compiler.codegen.kernel_builder import Kernel
 from sardonyx.compiler.codegen.loop_nest import Unfusable
-from sardonyx.compiler.lower.launch import FAULT, NAME, Buffer, Launch, Relaid
+from sardonyx.compiler.lower.launch import FAULT, NAME, Buffer, Launch, Relaid, Stage
 from sardonyx.compiler.schedule.fusion import Grouping
 from sardonyx.compiler.schedule.groups import Group
+from sardonyx.compiler.schedule.image_extremes import images_with_extremes
 from sardonyx.compiler.target.description import Target
 from sardonyx.compiler.tiling.choice import Choice
 from sardonyx.core.dim import Size
@@ -34,6 +35,8 @@ class FunctionContext:
 
     Attributes:
         relaid: Copies of images already written, in another layout or type.
+        reduced: Images of convolutions that are reduced to their extremes.
+        extremes: Those of these images whose extremes are in memory, with the memory.
     """
 
     def __init__(
@@ -52,6 +55,8 @@ class FunctionContext:
         self.iteration = iteration
         self.in_place = in_place
         self.relaid: set[Relaid] = set()
+        self.reduced = images_with_extremes(grouping.groups)
+        self.extremes: dict[Value, Stage] = {}
         self._roots = frozenset(root for group in grouping.groups for root in group.roots)
 
     @property
@@ -71,6 +76,15 @@ class FunctionContext:
             return self.grouping.is_native(value.operands[0])
         group = self.grouping.group(value)
         return group is not None and value in group.roots
+
+    def keep(self, launches: Sequence[Launch]) -> None:
+        """Note the copies and extremes of images that launches write."""
+        for launch in launches:
+            for buffer in launch.buffers:
+                if isinstance(buffer, Relaid):
+                    self.relaid.add(buffer)
+                elif isinstance(buffer, Stage) and buffer.source in self.reduced and buffer.source is launch.writes:
+                    self.extremes[buffer.source] = buffer
 
     def require_memory(self, value: Value) -> None:
         """Raise an error unless a value is in memory.
@@ -143,6 +157,21 @@ class KernelWriter:
     def located(self, value: Value) -> Memory:
         """Return the memory of a value that the kernel reads or writes."""
         return Memory(self.pointer(value), dtype_of(value), shape_of(value), self.context.blocks.get(value, 0))
+
+    def prepare_numbers(self) -> None:
+        """Compute the numbers that all elements share before the loops; LLVM leaves them in the loops.
+
+        A store in a loop may change memory from which a number is read, as far as LLVM knows.
+        """
+        waiting, seen = [*self.group.roots], {self.group.anchor}
+        while waiting:
+            value = waiting.pop()
+            if value in seen or not self.computes(value) or not (is_elementwise(value) or value.op in MOVEMENTS):
+                continue
+            seen.add(value)
+            waiting += value.operands
+            if any(size != 1 for size in shape_of(value)):
+                self.reader.prepare(value)
 
     def launch(self, items: Size, title: str, writes: Value | None = None) -> Launch:
         """Return the finished kernel with its arguments."""

@@ -24,6 +24,7 @@ from sardonyx.compiler.kernels.conv.window_sweep import Image
 from sardonyx.compiler.kernels.conv.winograd_weights import WeightTransform
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.lower.context import KernelWriter
+from sardonyx.compiler.lower.extremes import Extremes
 from sardonyx.compiler.lower.launch import Prepared, Scratch, Stage
 from sardonyx.compiler.lower.weight_packing import (
     DepthwisePacking,
@@ -109,11 +110,14 @@ class ImageKernel:
         self.context = writer.context
         self.writer = writer
         self.target = writer.context.target
+        self.extremes: Extremes | None = None
 
     def convolve(self, conv: Convolution, choice: Choice[ConvolutionSchedule]) -> tuple[Size, str]:
         """Emit a convolution; return the work items and the name of the kernel."""
         w, kernel, schedule = self.writer, self.writer.kernel, choice.schedule
         w.choice = choice
+        w.prepare_numbers()
+        self.extremes = Extremes(w) if w.group.root in self.context.reduced else None
         params = conv.core.params
         shape, out = shape_of(conv.image), shape_of(conv.result)
         channels, filters = shape[1], out[1]
@@ -166,6 +170,8 @@ class ImageKernel:
                 kernel, x=image, weights=w.pointer(packed), batch=shape[0], windows=windows, out=out_sizes, tile=tile,
                 outputs=schedule.outputs, epilogue=epilogue,
             )  # fmt: skip
+        if self.extremes is not None:
+            self.extremes.store(items)
         return items, schedule.title
 
     def _packed(self, conv: Convolution, tile: Tile) -> Stage:
@@ -298,6 +304,8 @@ class ImageKernel:
                     reader.bind(result, bound_at(result, position, Element(number, False)))
                 if codes is None or w.kernel.neighbours is None:
                     stored(reader, root, memory, position)
+                    if self.extremes is not None:
+                        self.extremes.add(position, mask)
                     return
                 rounded = codes.rounded(Vector(e, reader.vector(codes.dividend, position), "float", lanes))
                 if mask is not None:

@@ -15,6 +15,7 @@ from sardonyx.compiler.codegen.loop_nest import Unfusable, bound_at, stored
 from sardonyx.compiler.lower.attention import write_attention
 from sardonyx.compiler.lower.bounded_output import lower_bounded_output
 from sardonyx.compiler.lower.context import FunctionContext, KernelWriter, storage_bits
+from sardonyx.compiler.lower.extremes import lower_extremes
 from sardonyx.compiler.lower.generic_loops import generic_computation
 from sardonyx.compiler.lower.images import lower_image
 from sardonyx.compiler.lower.launch import Body, Launch
@@ -121,7 +122,7 @@ class Lowering:
         if op == "scatter":
             return lower_scatter(self.context, group)
         if any(member.op == "reduce" for member in group.members):
-            return [lower_rows(self.context, group)]
+            return [lower_extremes(self.context, group) or lower_rows(self.context, group)]
         return [lower_map(self.context, group)]
 
     def _lower_anchor(self, group: Group, anchor: Value) -> list[Launch]:

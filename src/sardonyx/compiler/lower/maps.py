@@ -31,6 +31,7 @@ def lower_map(context: FunctionContext, group: Group) -> Launch:
         return lower_table(context, group, table)
     w = KernelWriter(context, group)
     memory = w.located(group.root)
+    w.prepare_numbers()
     traversed = group.root if memory.block or group.others else _traversed_value(w, group.root)
     memory = dataclasses.replace(memory, shape=shape_of(traversed))
     written = [*((other, w.located(other)) for other in group.others), (traversed, memory)]

@@ -36,7 +36,9 @@ class SharedKernels:
         """
         form = canonical_form(context, group)
         if form is None:
-            return lower(group)
+            launches = lower(group)
+            context.keep(launches)
+            return launches
         known = self._lowered.get(form.key)
         if known is None:
             launches = lower(group) if self._stored is None else self._stored.launches(form, group, lower)
@@ -46,7 +48,7 @@ class SharedKernels:
             values, shared = known
             image = dict(zip(values, form.values, strict=True))
             launches = [_moved(launch, group, image) for launch in shared]
-        context.relaid.update(buffer for launch in launches for buffer in launch.buffers if isinstance(buffer, Relaid))
+        context.keep(launches)
         return launches
 
     def keep(self) -> None:

@@ -53,6 +53,7 @@ class _Context:
         target: The processor.
         images: The image of each result of a ``convolve``, before the movements to Core's form.
         swapped: By a result of a ``convolve`` in Core's form: the same before the last permute.
+        whole: Results of a ``convolve`` in float32 that are exact sums of integers.
         users: Number of readers of each value of the function.
         decisive: Values whose last bit may decide which element is read, or which branch of a comparison holds, and
             values that decide an element of a table of codes.
@@ -61,6 +62,7 @@ class _Context:
     target: Target
     images: dict[Value, Tensor] = field(default_factory=dict)
     swapped: dict[Value, Tensor] = field(default_factory=dict)
+    whole: set[Value] = field(default_factory=set)
     users: Counter[Value] = field(default_factory=Counter)
     decisive: frozenset[Value] = frozenset()
 
@@ -221,7 +223,10 @@ def convolve_images(m: Match, x: Tensor, w: Tensor, **params: Any) -> Value | No
     narrow = image_operands(image, w, params, m.context.target)
     if narrow is not None:
         image, weights, narrow_params, finish = narrow
-        result = finish(_convolve(image, weights, narrow_params))
+        sums = _convolve(image, weights, narrow_params)
+        if sums.dtype == t.FLOAT:
+            m.context.whole.add(sums)
+        result = finish(sums)
     else:
         result = _convolve(image, w, params)
     result.origin = result.origin or m.value.origin
@@ -231,6 +236,12 @@ def convolve_images(m: Match, x: Tensor, w: Tensor, **params: Any) -> Value | No
     m.context.images[split] = m.context.images[result] = result
     m.context.swapped[permuted] = split
     return permuted
+
+
+@CANONICAL_FORMS.rule("convert")
+def exact_sums(m: Match, x: Tensor, *, dtype: t.DType, **params: Any) -> Value | None:
+    """Exact sums of integers in float32 that are converted to integers and back are unchanged."""
+    return x.operands[0] if dtype == t.FLOAT and x.op == "convert" and x.operands[0] in m.context.whole else None
 
 
 @CANONICAL_FORMS.rule("div")

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
+from sardonyx.compiler.analysis.dynamic_scales import is_zero_code
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.integer_dot import overflowing
@@ -337,7 +338,7 @@ def image_operands(
     corrected = _CORRECTED_CONVOLUTION if groups == 1 and set(params["base_dilation"]) == {1} else 0.0
     terms = constant_weights.numbers.reshape(groups * filters, channels, -1).swapaxes(1, 2)
     form = _choose_form(terms, params["dtype"], groups, corrected, target)
-    if _suits_floats(constant_weights, params, target):
+    if _suits_floats(source, constant_weights, params, target):
         floats = _differences(source.codes, source.zero, t.FLOAT)
         wide = constant(constant_weights.numbers.astype(np.float32), t.FLOAT)
         finish = Finish(params["dtype"], None, None, source.scale, constant_weights.scale)
@@ -365,17 +366,22 @@ def image_operands(
     return codes, packed, {**params, "dtype": t.INT32}, finish
 
 
-def _suits_floats(weights: _Weights, params: Mapping[str, Any], target: Target) -> bool:
-    """Return True for a convolution of few channels whose integers are multiplied as floats, exactly.
+def _suits_floats(source: Quantized, weights: _Weights, params: Mapping[str, Any], target: Target) -> bool:
+    """Return True for a convolution whose integers are multiplied as floats, exactly.
 
-    Blocks of bytes would have more zeros than channels. Float32 holds all sums, and images of so few channels have no
-    algorithm but products and sums.
+    Float32 holds all sums, and these images have no algorithm but products and sums:
+
+    - few channels: blocks of bytes would have more zeros than channels;
+    - of a depthwise kernel, which multiplies floats, codes less a zero point that the call computes: integers would be
+      converted again for each row of the window.
     """
-    groups, _, channels, *_ = weights.numbers.shape
-    if not target.saturates or groups > 1 or channels > min(costs.MOST_PLANES, target.lanes(32) - 1):
+    groups, filters, channels, *window = weights.numbers.shape
+    depth = channels * math.prod(window)
+    if set(params["base_dilation"]) != {1} or depth * _WIDEST * weights.largest >= 1 << 24:
         return False
-    depth = math.prod(weights.numbers.shape[2:])
-    return set(params["base_dilation"]) == {1} and depth * _WIDEST * weights.largest < 1 << 24
+    if groups > 1:
+        return channels == filters == 1 and source.zero is not None and not source.zero.is_constant
+    return target.saturates and channels <= min(costs.MOST_PLANES, target.lanes(32) - 1)
 
 
 def _without_pad(source: Quantized, params: Mapping[str, Any]) -> tuple[Quantized, Mapping[str, Any]]:
@@ -385,15 +391,19 @@ def _without_pad(source: Quantized, params: Mapping[str, Any]) -> tuple[Quantize
         return source, params
     low, high, filling = pad.params["low"], pad.params["high"], pad.operands[1]
     known = all(isinstance(size, int) and size >= 0 for size in (*low, *high))
-    if not known or any((*low[:2], *high[:2], *pad.params["interior"])) or not filling.is_constant:
-        return source, params
-    zero = None if source.zero is None or not source.zero.is_constant else source.zero.known
-    if (source.zero is not None and zero is None) or np.any(np.asarray(filling.known) != (0 if zero is None else zero)):
+    if not known or any((*low[:2], *high[:2], *pad.params["interior"])) or not _is_zero_point(filling, source.zero):
         return source, params
     pairs = zip(params["padding"], low[2:], high[2:], strict=True)
     padding = tuple((first + before, last + after) for (first, last), before, after in pairs)
     inner: Tensor = pad.operands[0]  # type: ignore[assignment]
     return replace(source, codes=inner), {**params, "padding": padding}
+
+
+def _is_zero_point(filling: Value, zero: Tensor | None) -> bool:
+    """Return True if a filling of codes is known to equal the zero point."""
+    if zero is None or zero.is_constant:
+        return filling.is_constant and not np.any(np.asarray(filling.known) != (0 if zero is None else zero.known))
+    return zero.op == "convert" and is_zero_code(filling, zero.operands[0])
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,10 @@ def _batch_normalize(
         scale, b, used_mean, used_variance = (
             align_to_channels(part, x) for part in (scale, b, used_mean, used_variance)
         )
-    y = (wide - used_mean) / L.sqrt(used_variance + epsilon) * scale + b
-    return L.cast(y, x.dtype), *statistics
+    deviation = L.sqrt(used_variance + epsilon)
+    # Stored statistics and scales are usually constants, and so is their quotient.
+    normal = (wide - used_mean) / deviation * scale if training else (wide - used_mean) * (scale / deviation)
+    return L.cast(normal + b, x.dtype), *statistics
 
 
 @operator("BatchNormalization", since=7)

@@ -95,8 +95,9 @@ def requantize(total: Tensor, a_scale: Tensor, b_scale: Tensor, y_scale: Tensor,
 
 @operator("DynamicQuantizeLinear", since=11)
 def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Quantize to the range of the elements and 0; if all elements are 0, the scale is 1."""
+    """Quantize to the range of the elements and 0; if the range is 0 or too small for a scale, the scale is 1."""
     least, greatest = L.minimum(L.reduce_min(x), 0), L.maximum(L.reduce_max(x), 0)
-    scale = L.where(L.equal(least, greatest), 1, (greatest - least) / 255)
+    step = (greatest - least) / 255
+    scale = L.where(L.equal(step, 0), 1, step)
     zero_point = quantize_units(-least / scale, None, t.UINT8)
     return quantize_units(x / scale, zero_point, t.UINT8), scale, zero_point
