@@ -116,6 +116,13 @@ def test_the_largest_share_of_layers_that_holds_is_bisected() -> None:
     assert 1.0 in shares and 0.625 in shares
 
 
+def test_every_move_is_tried_before_shares_of_one() -> None:
+    whole = [(Step(move.name),) for move in MOVES if not move.is_lossless and not move.is_graded]
+    bench = ModelOfModels()
+    searched(Budget(drop=0.001), bench, trials=len(whole) + 1)
+    assert bench.tried == [(), *whole]
+
+
 def test_a_loss_just_inside_the_budget_is_not_trusted() -> None:
     class Uncertain(ModelOfModels):
         decibels = 10.0

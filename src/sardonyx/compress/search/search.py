@@ -1,7 +1,7 @@
 """The search: trials of plans, from single moves to combinations, until nothing improves.
 
-A move is tried on all layers. If the accuracy does not hold, the largest share of layers for which it holds is
-bisected, with the least harmful layers first. The best results are then combined with further moves.
+Every move is tried on all layers first. If the accuracy does not hold, the largest share of layers for which it holds
+is bisected, with the least harmful layers first. The best results are then combined with further moves.
 """
 
 from __future__ import annotations
@@ -72,6 +72,10 @@ class Search:
         """
         self.trial(())
         lossy = [move.name for move in MOVES if not move.is_lossless]
+        for move in lossy:
+            # Every move is tried once before trials or time are spent on shares of one; graded moves train a model.
+            if not BY_NAME[move].is_graded and not self._ends():
+                self.trial((Step(move),))
         for move in lossy:
             self.most(move, ())
         for _ in range(MOST_STEPS - 1):
