@@ -6,6 +6,9 @@ One process predicts all rows with one thread; Ray Data uses two actors of one t
 The ratio to two single processes is 1 if an engine costs nothing; the goal is 0.95. The time of an engine is that of
 a second pass in the same cluster; Ray Data starts its actors anew in each pass, `ray actors` keeps them.
 
+`processes` are two plain processes at once, without an engine: they share caches and memory, and no engine can be
+faster than they are.
+
 `resident` is the proportional memory of the image in the two actors of `ray actors`, over the size of the image: 1 if
 both map one copy, 2 if each has its own.
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -116,6 +120,34 @@ def with_ray_data(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
         ray.shutdown()
 
 
+def _half(image: Any, name: str, rows: np.ndarray, batch: int, barrier: Any, seconds: Any) -> None:
+    """Predict in a process of its own, twice; the second pass begins in all processes at once."""
+    from sardonyx.distributed import Predictor
+
+    predictor = Predictor(image)
+    for _ in range(2):
+        barrier.wait()
+        begin = time.perf_counter()
+        for at in range(0, len(rows), batch):
+            predictor({name: rows[at : at + batch]})
+        taken = time.perf_counter() - begin
+    seconds.put(taken)
+
+
+def with_processes(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
+    """Return seconds of plain processes that compute at once: the limit that the machine sets to all engines."""
+    context = multiprocessing.get_context("spawn")
+    barrier, seconds = context.Barrier(PROCESSES), context.Queue()
+    shares = np.array_split(rows, PROCESSES)
+    workers = [context.Process(target=_half, args=(image, name, share, batch, barrier, seconds)) for share in shares]
+    for worker in workers:
+        worker.start()
+    slowest = max(seconds.get(timeout=600) for _ in workers)
+    for worker in workers:
+        worker.join()
+    return float(slowest)
+
+
 def with_dask(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
     import dask.array
     from dask.distributed import Client, LocalCluster
@@ -128,7 +160,8 @@ def with_dask(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
 
 
 ENGINES: dict[str, tuple[str, Callable[[Any, str, np.ndarray, int], float]]] = {
-    "ray data": ("ray", with_ray_data), "ray actors": ("ray", with_ray), "dask": ("distributed", with_dask),
+    "processes": ("multiprocessing", with_processes), "ray data": ("ray", with_ray_data),
+    "ray actors": ("ray", with_ray), "dask": ("distributed", with_dask),
 }  # fmt: skip
 
 

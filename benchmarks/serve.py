@@ -90,9 +90,9 @@ def measure(arguments: argparse.Namespace, console: rich.console.Console) -> lis
             if proto not in PROTOCOLS.get(server, ("json", "binary", "grpc")):
                 continue
             if arguments.session and server == "sardonyx":
-                rate = session_rate(model, arguments.seconds)
+                rate, processor = session_rate(model, arguments.seconds)
                 rows += [{"round": number, "server": "session.run", "proto": proto, "clients": clients,
-                          "requests_per_second": rate, "p50_ms": 1e3 / rate, "cpu_us": 1e6 / rate}
+                          "requests_per_second": rate, "p50_ms": 1e3 / rate, "cpu_us": processor * 1e6}
                          for clients in arguments.clients]  # fmt: skip
             port = grpc if proto == "grpc" else http
             if proto == "grpc":

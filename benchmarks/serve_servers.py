@@ -76,10 +76,10 @@ session = sardonyx.Session(path, threads=1, compile="wait")
 info = session.get_inputs()[0]
 x = np.random.default_rng(0).random([size if isinstance(size, int) else 1 for size in info.shape], np.float32)
 for _ in range(3): session.run(None, {info.name: x})
-runs, begin = 0, time.perf_counter()
+runs, begin, processor = 0, time.perf_counter(), time.process_time()
 while time.perf_counter() < begin + seconds:
     session.run(None, {info.name: x}); runs += 1
-print(runs / (time.perf_counter() - begin))
+print(runs / (time.perf_counter() - begin), (time.process_time() - processor) / runs)
 """
 
 TRITON_CONFIG = """
@@ -175,10 +175,11 @@ def command(server: str, model: Path, folder: Path, http: int, grpc: int) -> lis
     return shlex.split(template.format(repository=repository, http=http, grpc=grpc))
 
 
-def session_rate(model: Path, seconds: float) -> float:
-    """Return runs of one row a second without a server, with one thread on the first processor."""
+def session_rate(model: Path, seconds: float) -> tuple[float, float]:
+    """Return runs of one row a second, and the processor time of a run, with one thread and without a server."""
     words = ["taskset", "-c", "0", sys.executable, "-c", SESSION, str(model), str(seconds)]
-    return float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    rate, processor = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    return float(rate), float(processor)
 
 
 def write_repository(repository: Path, models: list[Path]) -> None:

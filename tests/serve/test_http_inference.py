@@ -187,6 +187,13 @@ MALFORMED: dict[str, tuple[int, bytes, dict[str, str]]] = {
     "a reserved parameter": (400, json.dumps({"inputs": [X], "parameters": {"triton_x": 1}}).encode(), {}),
     "a number as id": (400, json.dumps({"inputs": [X], "id": 3}).encode(), {}),
     "too many inputs": (413, json.dumps({"inputs": [{**X, "name": f"x{i}"} for i in range(65)]}).encode(), {}),
+    "data and a region of shared memory": (
+        400, changed(parameters={"shared_memory_region": "r", "shared_memory_byte_size": 16}), {},
+    ),
+    "binary data and a region of shared memory": (
+        400, (both := with_parameters(binary_data_size=16, shared_memory_region="r")) + bytes(16),
+        {"Inference-Header-Content-Length": str(len(both))},
+    ),
     "a region of shared memory that is off": (
         501, with_parameters(shared_memory_region="r", shared_memory_byte_size=16), {},
     ),

@@ -155,6 +155,11 @@ def test_typed_contents_are_checked_and_read(both: Server) -> None:
         part.contents.fp32_contents.extend([1, 2, 3, 4])
         answer = stub.ModelInfer(request)
         assert np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [50, 60]
+        part.parameters["shared_memory_region"].string_param = "r"
+        with pytest.raises(grpc.RpcError, match="contents and a region") as refused:
+            stub.ModelInfer(request)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        del part.parameters["shared_memory_region"]
         part.contents.fp32_contents.append(5)
         with pytest.raises(grpc.RpcError) as refused:
             stub.ModelInfer(request)

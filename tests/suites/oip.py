@@ -1,11 +1,14 @@
 """Triton's client examples against this server: each script of a folder of examples, with its arguments.
 
 SARDONYX_TRITON_EXAMPLES names the folder ``src/python/examples`` of Triton's client repository; nothing of it is stored
-here. The models of the examples are made here, in the text form of onnx.
+here. The models of the examples are made here, in the text form of onnx. SARDONYX_TRITON_MODELS names the folder
+``docs/examples/model_repository`` of Triton's server repository: its ONNX models are served instead, and the sequence
+examples run too.
 """
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import onnx
@@ -57,9 +60,14 @@ MODELS = {
 """The models without state, by name."""
 
 
-def write_repository(root: Path) -> None:
-    """Write the models of the examples in Triton's layout."""
+def write_repository(root: Path, triton: Path | None = None) -> None:
+    """Write the models of the examples in Triton's layout; those of Triton's own repository as they are."""
+    own = [file.parent.parent for file in triton.glob("*/1/model.onnx")] if triton is not None else []
+    for source in own:
+        shutil.copytree(source, root / source.name)
     for name, text in MODELS.items():
+        if (root / name).exists():
+            continue
         folder = root / name / "1"
         folder.mkdir(parents=True)
         onnx.save(onnx.parser.parse_model(_HEAD + text), folder / "model.onnx")

@@ -43,6 +43,8 @@ def parsed_request(service: Service, message: Any) -> InferRequest:
         datatype = datatypes.named(part.datatype, name[:64])
         shape = list(part.shape)
         if "shared_memory_region" in part.parameters:
+            if part.HasField("contents"):
+                raise RequestError("the input has contents and a region of shared memory.", where=name[:64])
             elements_of(shape, name[:64])
             values = parameter_values(part.parameters)
             request.inputs[name] = service.shared_memory.read(

@@ -79,6 +79,8 @@ def _input(service: Service, head: Any, tail: memoryview, offset: int) -> tuple[
         if size is not None:
             if _has_data(head):
                 raise RequestError("the input has data and binary data.", where=name[:64])
+            if "shared_memory_region" in parameters:
+                raise RequestError("the input has binary data and a region of shared memory.", where=name[:64])
             if type(size) is not int or not 0 <= size <= len(tail) - offset:
                 raise RequestError(
                     f"expected at most {len(tail) - offset} bytes of binary data, got {shortened(size)}.",
@@ -87,6 +89,8 @@ def _input(service: Service, head: Any, tail: memoryview, offset: int) -> tuple[
             return binary_tensor(tail[offset : offset + size], datatype, shape, name[:64]), offset + size
         region = parameters.get("shared_memory_region")
         if region is not None:
+            if _has_data(head):
+                raise RequestError("the input has data and a region of shared memory.", where=name[:64])
             elements_of(shape, name[:64])
             span = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")
             return service.shared_memory.read(region, *span, datatype, shape), offset
