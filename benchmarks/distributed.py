@@ -130,12 +130,12 @@ def _half(image: Any, name: str, rows: np.ndarray, batch: int, barrier: Any, sec
         begin = time.perf_counter()
         for at in range(0, len(rows), batch):
             predictor({name: rows[at : at + batch]})
-        taken = time.perf_counter() - begin
-    seconds.put(taken)
+        duration = time.perf_counter() - begin
+    seconds.put(duration)
 
 
 def with_processes(image: Any, name: str, rows: np.ndarray, batch: int) -> float:
-    """Return seconds of plain processes that compute at once: the limit that the machine sets to all engines."""
+    """Return seconds of plain processes that compute at once: the limit of the machine."""
     context = multiprocessing.get_context("spawn")
     barrier, seconds = context.Barrier(PROCESSES), context.Queue()
     shares = np.array_split(rows, PROCESSES)

@@ -176,7 +176,7 @@ def command(server: str, model: Path, folder: Path, http: int, grpc: int) -> lis
 
 
 def session_rate(model: Path, seconds: float) -> tuple[float, float]:
-    """Return runs of one row a second, and the processor time of a run, with one thread and without a server."""
+    """Return runs of one row a second without a server, and the processor time of a run."""
     words = ["taskset", "-c", "0", sys.executable, "-c", SESSION, str(model), str(seconds)]
     rate, processor = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
     return float(rate), float(processor)
