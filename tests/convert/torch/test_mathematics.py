@@ -61,6 +61,17 @@ ALGEBRA = {
     "cdist, largest": (lambda a, b: torch.cdist(a, b, float("inf")), (x(2, 6, 5), x(2, 7, 5))),
     "inverse": (torch.linalg.inv, (MATRIX,)),
     "solve": (torch.linalg.solve, (MATRIX, RIGHT)),
+    "complex systems": (
+        lambda a, b: torch.view_as_real(torch.linalg.solve(torch.complex(a, a.mT), torch.complex(b, -b))),
+        (MATRIX, RIGHT),
+    ),
+    "complex systems from the right": (
+        lambda a, b: torch.view_as_real(
+            torch.linalg.solve(torch.complex(a, a.mT), torch.complex(b, -b), left=False).resolve_conj()
+        ),
+        (MATRIX, RIGHT.mT),
+    ),
+    "complex inverse": (lambda a: torch.view_as_real(torch.linalg.inv(torch.complex(a, 2 * a.mT))), (POSITIVE,)),
     "det": (torch.linalg.det, (MATRIX,)),
     "slogdet": (torch.linalg.slogdet, (MATRIX,)),
     "cholesky": (torch.linalg.cholesky, (POSITIVE,)),

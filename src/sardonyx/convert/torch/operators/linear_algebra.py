@@ -116,7 +116,8 @@ def _eliminated(a: Tensor, b: Tensor) -> Tensor:
     return L.slice_(x, -1, n, x.shape[-1])
 
 
-def _identity_like(a: Tensor) -> Tensor:
+def identity_like(a: Tensor) -> Tensor:
+    """Return identity matrices with the shape and type of matrices."""
     n = _last(a, -1)
     eye = L.cast(L.equal(L.unsqueeze(L.arange(n), [1]), L.unsqueeze(L.arange(n), [0])), a.dtype)
     return L.broadcast_to(eye, a.shape)
@@ -129,7 +130,7 @@ def no_error(a: Tensor) -> Tensor:
 
 @aten("linalg_inv.default", "inverse.default")
 def _inverse(a: Tensor, *_: Any, **__: Any) -> Tensor:
-    return _eliminated(a, _identity_like(a))
+    return _eliminated(a, identity_like(a))
 
 
 @aten("linalg_inv_ex.default")
@@ -137,7 +138,8 @@ def _inverse_ex(a: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tenso
     return _inverse(a), no_error(a)
 
 
-def _solution(a: Tensor, b: Tensor, left: bool) -> Tensor:
+def solution(a: Tensor, b: Tensor, left: bool) -> Tensor:
+    """Return X of A X = B, or of X A = B if not `left`; B may be a vector."""
     vector = b.rank == 1 or (b.rank == a.rank - 1 and b.rank > 0 and b.shape == a.shape[:-1])
     if vector:
         return L.squeeze(_eliminated(a, L.unsqueeze(b, [-1])), [-1])
@@ -148,17 +150,17 @@ def _solution(a: Tensor, b: Tensor, left: bool) -> Tensor:
 
 @aten("linalg_solve.default")
 def _solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
-    return _solution(a, b, left)
+    return solution(a, b, left)
 
 
 @aten("linalg_solve_ex.default")
 def _solve_ex(a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False) -> tuple[Tensor, Tensor]:
-    return _solution(a, b, left), no_error(a)
+    return solution(a, b, left), no_error(a)
 
 
 @aten("_linalg_solve_ex.default")
 def _solve_full(a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool = False) -> tuple[Any, ...]:
-    return _solution(a, b, left), None, None, no_error(a)
+    return solution(a, b, left), None, None, no_error(a)
 
 
 @aten("linalg_det.default", "det.default")
@@ -279,7 +281,7 @@ def _cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
 
 @aten("cholesky_inverse.default")
 def _cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
-    return _cholesky_solve(_identity_like(factor), factor, upper)
+    return _cholesky_solve(identity_like(factor), factor, upper)
 
 
 @aten("linalg_qr.default")
@@ -322,7 +324,7 @@ def qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
 def _matrix_exp(a: Tensor) -> Tensor:
     halvings, terms = 10, 10
     x = a * (1.0 / 2**halvings)
-    eye = _identity_like(a)
+    eye = identity_like(a)
     total = eye
     for k in range(terms, 0, -1):
         total = eye + L.matmul(x, total) * (1.0 / k)
@@ -336,7 +338,7 @@ def _matrix_exp(a: Tensor) -> Tensor:
 @aten("linalg_matrix_power.default", "matrix_power.default")
 def _matrix_power(a: Tensor, n: int) -> Tensor:
     if n == 0:
-        return _identity_like(a)
+        return identity_like(a)
     base = _inverse(a) if n < 0 else a
     result: Tensor | None = None
     for bit in bin(abs(n))[2:]:
