@@ -46,6 +46,12 @@ def test_in_place_layers_are_proved() -> None:
     assert result.report.verdict.status == "proved" and len(result.report.sizes) == 3
 
 
+def test_names_of_the_program_remain() -> None:
+    program = exported(lambda input: (input + 1).relu_() * 2, drawn(2, 3))
+    names = [node.name for node in functional(program).graph_module.graph.nodes]
+    assert names == [node.name for node in program.graph_module.graph.nodes]
+
+
 def view_before(x: Any) -> Any:
     y = x + 1
     row = y[0]

@@ -445,10 +445,7 @@ def _require_running(program: Program) -> None:
                 program.module(*program.args, **program.kwargs)  # Gives lazy parameters their shapes.
         state = program.state if program.mirror is None else State(program.module)
         writes = script.writes_state(program.module)
-        with contextlib.suppress(Exception), state.watched():
-            # A dispatch mode refuses some programs that run without it: these keep what they write to parameters.
-            program.first = _answers(program.module, args, kwargs, state, copied=writes)
-        if program.first is None:
+        with state.watched():
             program.first = _answers(program.module, args, kwargs, state, copied=writes)
     except Exception as error:  # The user's program raises any exception.
         shapes = pytree.tree_leaves(

@@ -39,6 +39,8 @@ def functional(exported: Any) -> Any:
     if not any(_name(node) in _SAME_NAME for node in exported.graph_module.graph.nodes):
         return exported
     graph = copy.deepcopy(exported.graph_module.graph)
+    for node, original in zip(graph.nodes, exported.graph_module.graph.nodes, strict=True):
+        node.name = original.name  # A copy renumbers names, by which the program's signature has inputs and outputs.
     for node in list(graph.nodes):
         if _name(node) in _DROPOUTS and node.args[2:] == (False,):
             node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")

@@ -10,17 +10,18 @@ import contextlib
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 MOST_VALUES = 200_000
 """Maximum number of containers and objects whose contents are remembered, the closest to the module first."""
+
+MOST_BYTES = 1 << 30
+"""Maximum size of the parameters that are copied during the first call, to find those that the call writes to."""
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
@@ -42,7 +43,11 @@ class State:
         self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
         # Aliases of the values: a parameter's `data` may be replaced.
-        self._parameters = [(value, value.data) for value in module.parameters() if not is_lazy(value)]
+        self._parameters = [
+            (value, data)
+            for value in module.parameters()
+            if not is_lazy(value) and type(data := value.data) is torch.Tensor and data.layout == torch.strided
+        ]
         # The values themselves, so that no other object has the identity of one that was seen.
         seen: dict[int, Any] = {}
         queue: deque[Any] = deque((module, *module.buffers()))
@@ -97,9 +102,20 @@ class State:
             if array.flags.writeable and not np.array_equal(array, numbers):
                 array[...] = numbers
 
-    def watched(self) -> TorchDispatchMode:
-        """Return a mode that remembers each parameter before an operator writes to it."""
-        return _WatchedWrites(self._parameters, self._tensors)
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Remember the parameters that are written to inside of the ``with`` statement, and restore the state."""
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        size = 0
+        for _, data in self._parameters:
+            size += data.numel() * data.element_size()
+            if size <= MOST_BYTES:
+                copies.append((data, data.clone()))
+        try:
+            yield
+        finally:
+            self._tensors += [(data, values) for data, values in copies if not torch.equal(data, values)]
+            self.restore()
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -108,43 +124,6 @@ class State:
             yield
         finally:
             self.restore()
-
-
-class _WatchedWrites(TorchDispatchMode):  # type: ignore[misc]
-    """Remember parameters before operators write to their memory.
-
-    Args:
-        parameters: The parameters with their data.
-        remembered: Receives tensors with copies of their values.
-    """
-
-    def __init__(
-        self,
-        parameters: Sequence[tuple[torch.Tensor, torch.Tensor]],
-        remembered: list[tuple[torch.Tensor, torch.Tensor]],
-    ) -> None:
-        super().__init__()
-        self._remembered = remembered
-        self._by_storage: dict[int, list[torch.Tensor]] = {}
-        for _, data in parameters:
-            if data.layout == torch.strided and data.device.type == "cpu":
-                self._by_storage.setdefault(data.untyped_storage().data_ptr(), []).append(data)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Execute an operator, after the parameters that the operator writes to are remembered."""
-        kwargs = kwargs or {}
-        if func._schema.is_mutable:
-            for position, argument in enumerate(func._schema.arguments):
-                value = args[position] if position < len(args) else kwargs.get(argument.name)
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    for tensor in pytree.tree_leaves(value):
-                        self._remember(tensor)
-        return func(*args, **kwargs)
-
-    def _remember(self, value: Any) -> None:
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            written = self._by_storage.pop(value.untyped_storage().data_ptr(), ())
-            self._remembered.extend((data, data.clone()) for data in written)
 
 
 def _has_contents(value: Any) -> bool:
