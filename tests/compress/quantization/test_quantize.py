@@ -14,7 +14,9 @@ from onnx import TensorProto, helper
 
 import sardonyx
 from sardonyx.compress.quantization import Quantized, quantize
+from sardonyx.compress.quantization.methods import sequential
 from sardonyx.errors import EvaluationError, ModelFileError, OptionError, UnsupportedError
+from tests.compress.quantization.networks import sentences, transformer
 
 DEMO = Path(sardonyx.__file__).parent / "demo"
 CLASSIFIER = DEMO / "digits_classifier.onnx"
@@ -208,3 +210,13 @@ def test_a_model_without_weights_is_refused() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     with pytest.raises(UnsupportedError, match="no node can be quantized"):
         quantize(model)
+
+
+@pytest.mark.long
+def test_rows_of_the_float_model_read_at_once_and_stage_by_stage_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    for most in (sequential.MOST_BYTES, 0):
+        monkeypatch.setattr(sequential, "MOST_BYTES", most)
+        result = quantize(transformer(), sentences(5), weights="int4", method="sequential")
+        files.append(sardonyx.to_proto(result.model).SerializeToString(deterministic=True))
+    assert files[0] == files[1]

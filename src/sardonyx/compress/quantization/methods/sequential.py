@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.base.blas_threads import products
 from sardonyx.compress.quantization.methods.gptq import descend, gptq, refit_scales
-from sardonyx.compress.quantization.methods.objective import Objective
+from sardonyx.compress.quantization.methods.grids import Grid
+from sardonyx.compress.quantization.methods.objective import Objective, Rounded
 from sardonyx.compress.quantization.methods.rounding import replace_integers, rows_of, scale_width, scales_of
 from sardonyx.compress.quantization.placement import WeightSite
 from sardonyx.compress.quantization.ranges import SENTINEL
@@ -23,7 +25,10 @@ from sardonyx.compress.quantization.site_inputs import Needs, SiteInput, shrunk,
 from sardonyx.compress.quantization.weights import QuantizedWeight
 
 MOST_STAGES = 32
-"""Stages of sites that are rounded on the same inputs: a stage costs two passes over the samples."""
+"""Stages of sites that are rounded on the same inputs: a stage costs a pass over the samples, or two."""
+
+MOST_BYTES = 256 << 20
+"""Bytes of rows of the float model that are read in one pass for all stages, in place of a pass for each."""
 
 _DAMPING = 0.01
 _ALTERNATIONS = 2
@@ -48,8 +53,14 @@ def reconstruct(
     """
     result = dict(weights)
     done: set[str] = set()
-    for stage in _stages(probe, [site for site in sites if site.label in weights and not site.is_batched]):
-        moments = _rows(probe, stage, samples, done, rows, seed)
+    stages = _stages(probe, [site for site in sites if site.label in weights and not site.is_batched])
+    ordered = list(itertools.chain(*stages))
+    floats: dict[str, SiteInput] = {}
+    if rows * 4 * sum(site.groups * site.matrix().shape[2] for site in ordered) <= MOST_BYTES:
+        floats = _float_rows(probe, ordered, samples, rows, seed)
+    for stage in stages:
+        own = floats or _float_rows(probe, stage, samples, rows, seed)
+        moments = _rows(probe, stage, samples, done, rows, seed, own)
         for site in stage:
             x, changed = moments[site.label]
             if x is not None and changed is not None and x.shape[2] <= _MOST_DEPTH:
@@ -71,21 +82,31 @@ def _stages(probe: Probe, sites: Sequence[WeightSite]) -> list[list[WeightSite]]
     return [list(itertools.chain(*groups[first:last])) for first, last in itertools.pairwise(bounds)]
 
 
+def _float_rows(
+    probe: Probe, sites: Sequence[WeightSite], samples: Sequence[Mapping[str, Any]], rows: int, seed: int
+) -> dict[str, SiteInput]:
+    """Return the rows that each site reads in the float model."""
+    inputs = {site.label: SiteInput(site, Needs(rows=rows), False, seed) for site in sites}
+    for sample in samples:
+        read = probe.site_inputs(sample, ())
+        for label, own in inputs.items():
+            own.add(read[label])
+    return inputs
+
+
 def _rows(
     probe: Probe, stage: Sequence[WeightSite], samples: Sequence[Mapping[str, Any]], done: set[str], rows: int,
-    seed: int,
+    seed: int, floats: Mapping[str, SiteInput],
 ) -> dict[str, tuple[np.ndarray | None, np.ndarray | None]]:  # fmt: skip
     """Return the rows that each site reads in the float model and in the quantized one: the same draw of both."""
-    needs = Needs(rows=rows)
     # A site quantizes its own input too: its switch is on, while the weights of the stage are still float.
     own = {site.label for site in stage}
-    pairs = {site.label: (SiteInput(site, needs, False, seed), SiteInput(site, needs, False, seed)) for site in stage}
+    inputs = {site.label: SiteInput(site, Needs(rows=rows), False, seed) for site in stage}
     for sample in samples:
-        floats, integers = probe.site_inputs(sample, ()), probe.site_inputs(sample, done | own)
-        for label, (before, after) in pairs.items():
-            before.add(floats[label])
-            after.add(integers[label])
-    return {label: _bounded(before.rows, after.rows) for label, (before, after) in pairs.items()}
+        read = probe.site_inputs(sample, done | own)
+        for label, after in inputs.items():
+            after.add(read[label])
+    return {label: _bounded(floats[label].rows, after.rows) for label, after in inputs.items()}
 
 
 def _bounded(x: np.ndarray | None, changed: np.ndarray | None) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -103,21 +124,32 @@ def _rounded(
     plain = site.matrix(start.values.astype(np.float32))
     width = scale_width(site, start)
     integers, scales = np.empty(matrices.shape, np.float32), np.empty(matrices.shape, np.float32)
-    for number, (rows, grid) in enumerate(zip(matrices, grids, strict=True)):
-        trust = trust_of(len(x[number]), x.shape[2])
-        hessian = shrunk(changed[number].T @ changed[number], trust)
-        # With few rows, the errors of the sites before are chance as well: fewer of these are corrected.
-        target = rows @ (hessian + np.float32(trust) * ((x[number] - changed[number]).T @ changed[number]))
-        objective, ideal = Objective(rows, hessian, target), Objective(_solution(target, hessian, rows), hessian)
-        candidates = [
-            descend(objective, objective.rounded(grid, first))
-            for first in (plain[number], gptq(ideal, ideal.rounded(grid)).integers)
-        ]
-        chosen = objective.best(*candidates)
-        for _ in range(_ALTERNATIONS if width else 0):
-            chosen = descend(objective, refit_scales(objective, chosen, width), sweeps=1)
-        integers[number], scales[number] = chosen.integers, chosen.grid.scales
+    k = matrices.shape[2]
+    with products(max(matrices.shape[1], k, x.shape[1]) * k**2):
+        for number, (rows, grid) in enumerate(zip(matrices, grids, strict=True)):
+            own = _corrected(rows, grid, plain[number], (x[number], changed[number]), width)
+            integers[number], scales[number] = own.integers, own.grid.scales
     return replace_integers(site, scheme, start, integers, scales_of(site, start, scales, width) if width else None)
+
+
+def _corrected(
+    rows: np.ndarray, grid: Grid, plain: np.ndarray, inputs: tuple[np.ndarray, np.ndarray], width: int
+) -> Rounded:
+    """Return the integers of one matrix for its inputs in the float model and in the quantized one, [rows, k]."""
+    x, changed = inputs
+    trust = trust_of(len(x), x.shape[1])
+    hessian = shrunk(changed.T @ changed, trust)
+    # With few rows, the errors of the sites before are chance as well: fewer of these are corrected.
+    target = rows @ (hessian + np.float32(trust) * ((x - changed).T @ changed))
+    objective, ideal = Objective(rows, hessian, target), Objective(_solution(target, hessian, rows), hessian)
+    candidates = [
+        descend(objective, objective.rounded(grid, first))
+        for first in (plain, gptq(ideal, ideal.rounded(grid)).integers)
+    ]
+    chosen = objective.best(*candidates)
+    for _ in range(_ALTERNATIONS if width else 0):
+        chosen = descend(objective, refit_scales(objective, chosen, width), sweeps=1)
+    return chosen
 
 
 def _solution(target: np.ndarray, hessian: np.ndarray, rows: np.ndarray) -> np.ndarray:
