@@ -28,7 +28,7 @@ from sardonyx.distributed.tensor_plan import PARTIAL, Plan, is_tensor, plan
 from sardonyx.distributed.weightward import with_free_weights
 from sardonyx.errors import EvaluationError, OptionError, SardonyxError, UnsupportedError, VerificationError
 from sardonyx.model.copying import copy_model
-from sardonyx.model.load import Loadable, load
+from sardonyx.model.load import DECRYPTED, Loadable, load
 from sardonyx.ops.nodes import kept_calls
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.optimize import optimize
@@ -61,8 +61,9 @@ class Join:
         if self.axis is not None:
             return np.concatenate(parts, self.axis)
         total = parts[0]
-        for part in parts[1:]:
-            total = total + part
+        with np.errstate(all="ignore"):  # As engines add: infinities and NaN are values.
+            for part in parts[1:]:
+                total = total + part
         return total
 
 
@@ -183,6 +184,10 @@ def split_tensors(model: Loadable, ways: int) -> TensorParallel:
     inputs = tuple(str(value.name) for value in optimized.graph.inputs)
     parts = _Parts(layout, inputs)
     stages = tuple(parts.stage(number) for number in range(parts.count))
+    if DECRYPTED in whole.meta:
+        for stage in stages:
+            for part in stage.models:
+                part.meta[DECRYPTED] = whole.meta[DECRYPTED]
     names = [str(value.name) for value in optimized.graph.outputs]
     outputs = dict(zip(names, map(parts.result_name, function.results), strict=True))
     weights = tuple(sum(_weight_bytes(stage.models[way]) for stage in stages) for way in range(ways))

@@ -319,7 +319,9 @@ def test_verbs_that_join_or_convert_models_write_no_plain_text(model: Path, tmp_
         head = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 64] a)'
         relu = f"{head} => (float[N, 64] {name}) {{ {name} = Relu(a) }}"
         merged = sardonyx.merge([onnx.parser.parse_model(relu), secret])
+        way = sardonyx.split_tensors(secret, 2).stages[0].models[0]
         for write in (
+            lambda: sardonyx.save(way, tmp_path / "way.onnx"),
             lambda: sardonyx.save(merged, tmp_path / "merged.onnx"),
             lambda: sardonyx.convert_to(tmp_path / "m.onnxe", "stablehlo", verify=False),
             lambda: sardonyx.convert_to(secret, "tflite", verify=False),
