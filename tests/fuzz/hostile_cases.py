@@ -38,6 +38,9 @@ FLOATS = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 2.0**31, -(2.0**3
 DECLARED_OUTPUT = 0.1
 """Share of models that declare the type and the sizes of an output, often wrongly."""
 
+INSIDE = "inside."
+"""Prefix of the name of a generator: its results are not outputs, and are declared with drawn types."""
+
 SIZES = ("open", "declared", "named", "wrong")
 """The declarations of inputs: no sizes, the case's sizes, names for them, or the case's with one changed."""
 
@@ -161,8 +164,10 @@ def variant_of(name: str, seed: int) -> Variant:
     draw = Draw(f"hostile {name} {seed}")
     if name in GRAPHS:
         return _graph_variant(draw, name, seed)
-    case = CASES[name](draw)
+    case = CASES[name.removeprefix(INSIDE)](draw)
     model, fed, words = declared_model(draw, case)
+    if name.startswith(INSIDE):
+        _measure_results(draw, model.graph, [x for x in fed.values() if isinstance(x, np.ndarray)])
     return Variant(f"{name} seed {seed} ({words})", case, model, fed, draw)
 
 
@@ -181,6 +186,23 @@ def _output_measured(graph: onnx.GraphProto) -> None:
     read |= {value.name for value in (*graph.input, *graph.output)}
     measured = (node.input[0] for node in graph.node if node.op_type == "Shape")
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(measured) if name not in read)
+
+
+def _measure_results(draw: Draw, graph: onnx.GraphProto, inputs: list[np.ndarray]) -> None:
+    """Declare the results with drawn types, and return their sizes, a copy, and a reshape to their own sizes."""
+    ranks = [x.ndim for x in inputs] or [1]
+    sizes = [size for x in inputs for size in x.shape] or [3]
+    results = list(graph.output)
+    del graph.output[:]
+    for result in results:
+        kind = result.type.tensor_type.elem_type or draw.pick(onnx.TensorProto.FLOAT, onnx.TensorProto.INT64)
+        shape = [draw.pick(*sizes, 1, 2, None) for _ in range(draw.pick(*ranks, draw.integer(0, 4)))]
+        graph.value_info.append(helper.make_tensor_value_info(result.name, kind, shape))
+        copy, measured, same = (f"{result.name}_{word}" for word in ("copy", "sizes", "same"))
+        graph.node.append(helper.make_node("Identity", [result.name], [copy]))
+        graph.node.append(helper.make_node("Shape", [result.name], [measured]))
+        graph.node.append(helper.make_node("Reshape", [result.name, measured], [same]))
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in (copy, measured, same))
 
 
 def declared_model(draw: Draw, case: Case) -> tuple[onnx.ModelProto, dict[str, Any], str]:

@@ -16,7 +16,7 @@ from sardonyx import Session
 from sardonyx.compiler import pipeline
 from tests.fuzz import gradient_fuzzer
 from tests.fuzz.guarded_memory import Edge, guarded
-from tests.fuzz.hostile_cases import CASES, Variant, variant_of
+from tests.fuzz.hostile_cases import CASES, GRAPHS, INSIDE, Variant, variant_of
 from tests.fuzz.native_fuzzer import compiler_defects, fuzz, run_in_child
 
 RUNS = 6
@@ -83,6 +83,13 @@ def test_hostile_values_change_neither_memory_nor_errors(part: int) -> None:
     assert [str(finding) for finding in tally.findings] == []
 
 
+def test_declarations_of_values_inside_a_model_change_no_answer() -> None:
+    names = [f"{INSIDE}{name}" for name in sorted(set(CASES) - set(GRAPHS))[::8]]
+    tally = fuzz(names, RUNS * len(names), 100, feeds_per_model=RUNS)
+    assert tally.outcomes["compiled"] > tally.runs // 5
+    assert [str(finding) for finding in tally.findings] == []
+
+
 def test_hostile_values_in_kernels_of_training() -> None:
     names = ["AveragePool", "Conv", "Gather", "LayerNormalization", "MatMul", "MaxPool", "ScatterElements"]
     tally = fuzz(names, RUNS * len(names), 1, feeds_per_model=RUNS, run_variant=gradient_fuzzer.run_gradient)
@@ -118,4 +125,5 @@ def test_an_endless_number_of_empty_rows_is_no_work() -> None:
 
 @pytest.mark.long
 def test_hostile_values_at_length() -> None:
-    assert [str(finding) for finding in fuzz(sorted(CASES), LONG_RUNS, first_seed=1).findings] == []
+    names = [*sorted(CASES), *(f"{INSIDE}{name}" for name in sorted(set(CASES) - set(GRAPHS)))]
+    assert [str(finding) for finding in fuzz(names, LONG_RUNS, first_seed=1).findings] == []

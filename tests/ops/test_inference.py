@@ -142,8 +142,19 @@ def test_a_function_is_inferred_at_its_call() -> None:
     assert (types["a"], types["y"]) == ("float[2*N]", "float[4*N]")
 
 
-def test_a_declaration_determines_a_run_time_size() -> None:
+def test_a_declaration_names_a_run_time_size() -> None:
     types = inferred("g (float[N] x) => (int64[1, M] y, z) { y = NonZero(x) z = Concat<axis = 1>(y, y) }")
+    assert (types["y"], types["z"]) == ("int64[1, M]", "int64[1, 2*M]")
+
+
+@pytest.mark.parametrize("size", ["3", "N"])
+def test_a_declaration_never_determines_a_run_time_size(size: str) -> None:
+    types = inferred(f"g (float[N] x) => (int64[1, {size}] y, z) {{ y = NonZero(x) z = Concat<axis = 1>(y, y) }}")
+    assert types["z"] == "int64[1, ?]"
+
+
+def test_one_name_for_two_run_time_sizes_names_the_first_only() -> None:
+    types = inferred("g (float[N] x) => (int64[1, M] y, int64[1, M] z) { y = NonZero(x) z = Concat<axis = 1>(y, y) }")
     assert (types["y"], types["z"]) == ("int64[1, M]", "int64[1, 2*M]")
 
 

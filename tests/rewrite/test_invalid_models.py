@@ -83,6 +83,18 @@ DECLARED = {
     "resize of a scalar": ("(float x, float[K] k) => (float y) { y = Resize (x, , k) }", [2]),
     "reshape": ("(float[2, 3] x, int64[K] k) => (float[2, 3] y) { y = Reshape (x, k) }", [3, 2]),
     "reshape of a scalar": ("(float x, int64[K] k) => (float y) { y = Reshape (x, k) }", [1, 1]),
+    "sizes of a result": (
+        "(float[2] x, int64[K] k) => (int64[K] y) <int64[1, 3] r> { r = NonZero (k)  y = Shape (r) }",
+        [5, 7],
+    ),
+    "sizes of a reshape": (
+        "(float[6] x, int64[K] k) => (int64[L] y) <float[2, 3] r> { r = Reshape (x, k)  y = Shape (r) }",
+        [3, 2],
+    ),
+    "rank of a reshape": (
+        "(float[6] x, int64[K] k) => (int64[L] y) <float[2, 3] r> { r = Reshape (x, k)  y = Shape (r) }",
+        [1, 2, 3],
+    ),
     "squeeze": ("(float x, int64[K] k) => (float y) { y = Squeeze (x, k) }", [0]),
 }
 

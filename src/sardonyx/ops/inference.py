@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.base.gc_pause import collector_paused
-from sardonyx.core.dim import Dim, Size, as_dim, equal
+from sardonyx.core.dim import Dim, Size, as_dim
 from sardonyx.core.eval.run_context import tracing
 from sardonyx.core.eval.tensor import FOLDED_ELEMENTS, function_input, size_tensor, sizes_of
 from sardonyx.core.eval.trace import nested
@@ -115,6 +115,8 @@ class Inference:
         self._operands: dict[ir.Value | None, int] = {}
         self._symbol_numbers = itertools.count()
         self._names: dict[str, Size] = {}
+        self._declared_names: dict[str, Size] = {}
+        self._input_symbols = frozenset(symbols_in(tuple(map(_type_and_sizes, known.values()))))
         self._in_bodies = 0
 
     def type(self, value: ir.Value) -> Type | None:
@@ -148,10 +150,11 @@ class Inference:
                 self.known[value] = initializer_facts(value)
         for step in graph.steps:
             results = self.step(step, frame, level)
+            is_opaque = step.operator is None and step.function is None
             for position, output in enumerate(step.node.outputs):
                 if output.name:
                     result = results[position] if position < len(results) else None
-                    self.known[output] = self._merge_declared(output, result)
+                    self.known[output] = self._merge_declared(output, result, is_opaque)
 
     def step(self, step: Step, frame: Frame, level: int) -> Sequence[Known]:
         """Return the facts about a node's outputs; if tracing fails, the types that the signature determines."""
@@ -330,24 +333,41 @@ class Inference:
             ),
         )
 
-    def _merge_declared(self, value: ir.Value, traced: Known) -> Known:
-        """Return the traced facts about a value, completed by the declared type."""
+    def _merge_declared(self, value: ir.Value, traced: Known, is_opaque: bool) -> Known:
+        """Return the traced facts about a value, completed by the declared type.
+
+        The declared type is all that is known about a result of an opaque operator. Else it gives the rank if that
+        cannot be traced, and names to sizes that depend on data; it never determines such a size: exporters declare
+        the sizes of one example.
+        """
         declared = symbolic_type(value) if value.type is not None else None
-        if traced is None or declared is None:
-            return traced if traced is not None else declared
+        if declared is None:
+            return traced
+        if traced is None:
+            if is_opaque or not isinstance(declared, TensorType):
+                return declared
+            traced = TensorType(declared.dtype, None)
         inferred = _type_of(traced)
-        assert inferred is not None
         if not isinstance(declared, TensorType) or not isinstance(inferred, TensorType):
             return traced
-        if inferred.shape is None:
-            return declared if declared.dtype == inferred.dtype else traced
-        if declared.dtype != inferred.dtype or (declared.shape is not None and _contradict(inferred, declared)):
+        if declared.dtype != inferred.dtype or _contradict(inferred, declared):
             self.conflicts.append(Conflict(value, inferred, declared))
             return traced
-        if declared.shape is None or isinstance(traced, Value):
+        if declared.shape is None or inferred.shape is None or isinstance(traced, Value):
             return traced
-        sizes = tuple(map(_choose_size, inferred.shape, declared.shape))
-        return traced if sizes == inferred.shape else TensorType(inferred.dtype, sizes)
+        named = tuple(map(self._name, inferred.shape, declared.shape))
+        return traced if named == inferred.shape else TensorType(inferred.dtype, named)
+
+    def _name(self, inferred: Size, declared: Size) -> Size:
+        """Return the declared name of a size that depends on data, unless it is the name of another size."""
+        if not isinstance(declared, Dim) or not isinstance(inferred, Dim):
+            return inferred
+        name = str(declared)
+        if name in self._input_symbols or declared.symbols() != {name} or name.startswith((DEFINED, *UNNAMED)):
+            return inferred
+        if not any(symbol.startswith(DEFINED) for symbol in inferred.symbols()):
+            return inferred
+        return declared if self._declared_names.setdefault(name, inferred) == inferred else inferred
 
 
 def infer(model: ir.Model, input_types: Mapping[str, Type] | None = None) -> Inference:
@@ -369,19 +389,12 @@ def infer(model: ir.Model, input_types: Mapping[str, Type] | None = None) -> Inf
 
 
 def _contradict(inferred: TensorType, declared: TensorType) -> bool:
-    a, b = inferred.shape or (), declared.shape or ()
+    a, b = inferred.shape, declared.shape
+    if a is None or b is None:
+        return False
     return len(a) != len(b) or any(
         isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)
     )
-
-
-def _choose_size(inferred: Size, declared: Size) -> Size:
-    """Return the declared size if compatible with an inferred run-time size; else the inferred size."""
-    if not isinstance(inferred, Dim) or not any(name.startswith(DEFINED) for name in inferred.symbols()):
-        return inferred
-    if isinstance(declared, Dim) and any(name.startswith((DEFINED, *UNNAMED)) for name in declared.symbols()):
-        return inferred
-    return inferred if equal(inferred, declared) is False else declared
 
 
 def _new_symbols(results: Sequence[Known], inputs: Sequence[Known]) -> frozenset[str]:
