@@ -59,6 +59,22 @@ def test_images_are_quantized_by_their_range(channels: int, groups: int) -> None
             np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])
 
 
+@pytest.mark.parametrize("channels", [3, 16])
+def test_the_range_of_images_that_other_kernels_write(channels: int) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        joined = L.concat([layer(x, channels), x], axis=1)
+        small = L.reduce_window("max", layer(joined, 8), [2, 2], strides=[2, 2], padding=[(0, 1), (0, 1)])
+        return [layer(small, 8), layer(L.permute(x, (0, 1, 3, 2)), 8)]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (1, channels, 33, 16))])
+    program = Program.compile(function)
+    assert any(launch.title == "extremes" for launch in program.launches)
+    x = np.random.default_rng(6).standard_normal((1, channels, 33, 16)).astype(np.float32)
+    poison(BLOCKS)
+    for mine, reference in zip(program.run([x]), computed(function, [x]), strict=True):
+        np.testing.assert_array_equal(mine, reference)
+
+
 def test_the_range_of_a_convolution_is_found_as_it_is_written() -> None:
     def body(x: L.Tensor) -> list[L.Tensor]:
         return [layer(layer(x, 20), 8, 4)]
@@ -95,8 +111,9 @@ def test_a_whole_image_is_reduced_in_the_order_of_memory(kind: str, channels: in
 def test_scale_and_zero_point_are_results_of_one_kernel() -> None:
     function = trace("f", lambda x: list(dynamic_quantize_linear(x)), [TensorType(t.FLOAT, (H, W))])
     inner = trace("f", lambda x: [layer(x, 8)], [TensorType(t.FLOAT, (1, 8, H, W))])
-    rows = [launch for launch in Program.compile(inner).launches if launch.title == "rows"]
-    assert len(rows) == 1
+    launches = Program.compile(inner).launches
+    readers = [launch for launch in launches if inner.inputs[0] in launch.buffers and launch.title == "extremes"]
+    assert len(readers) == len([launch for launch in launches if launch.title == "rows"]) == 1
     x = np.random.default_rng(3).standard_normal((5, 37)).astype(np.float32)
     for mine, reference in zip(Program.compile(function).run([x]), computed(function, [x]), strict=True):
         np.testing.assert_array_equal(mine, reference)

@@ -117,7 +117,7 @@ class ImageKernel:
         w, kernel, schedule = self.writer, self.writer.kernel, choice.schedule
         w.choice = choice
         w.prepare_numbers()
-        self.extremes = Extremes(w) if w.group.root in self.context.reduced else None
+        self.extremes = Extremes(w, w.group.root) if w.group.root in self.context.reduced else None
         params = conv.core.params
         shape, out = shape_of(conv.image), shape_of(conv.result)
         channels, filters = shape[1], out[1]

@@ -122,7 +122,7 @@ class Lowering:
         if op == "scatter":
             return lower_scatter(self.context, group)
         if any(member.op == "reduce" for member in group.members):
-            return [lower_extremes(self.context, group) or lower_rows(self.context, group)]
+            return lower_extremes(self.context, group) or [lower_rows(self.context, group)]
         return [lower_map(self.context, group)]
 
     def _lower_anchor(self, group: Group, anchor: Value) -> list[Launch]:
