@@ -151,3 +151,30 @@ def test_extrema_of_no_elements_have_an_empty_gradient(operator: str) -> None:
     assert session.run(["x_gradient"], {"x": x})[0].tolist() == [[0, 1, 0], [1, 0, 0]]
     x[0, 1:] = np.nan  # The first of several.
     assert session.run(["x_gradient"], {"x": x})[0].tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+_EXTREMES = np.array([-1e5, -200, -89, -20, 0, 20, 89, 200, 1e5], np.float32)
+
+
+def _logistic(x: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x.astype(np.float64)))
+
+
+@pytest.mark.parametrize("compile", ["off", "wait"])
+@pytest.mark.parametrize(
+    ("operator", "derivative"),
+    [
+        ("Sigmoid", lambda x: _logistic(x) * _logistic(-x)),
+        ("Swish", lambda x: _logistic(x) * (1 + x * _logistic(-x))),
+        ("Softplus", _logistic),
+        ("Celu", lambda x: np.exp(np.minimum(x, 0))),
+    ],
+)
+def test_saturated_activations_have_finite_gradients(operator: str, derivative: Any, compile: Any) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 11, opset_import: ["": 24]> net (float[N] x) => (float[N] y) {{ y = {operator} (x) }}"""
+    )
+    session = sardonyx.Session(sardonyx.gradient(model, of="y", wrt=["x"]), compile=compile)
+    (actual,) = session.run(["x_gradient"], {"x": _EXTREMES})
+    np.testing.assert_allclose(actual, derivative(_EXTREMES), rtol=1e-5, atol=1e-7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import TensorType
+from sardonyx.core.language import Tensor
 from sardonyx.core.transform.differentiation import FLAT, GRADIENTS, apply_call, gradient, vjp
 from sardonyx.errors import RuleError, SardonyxError, UnsupportedError
 
@@ -220,6 +222,41 @@ def test_extrema_over_open_sizes_are_searched_without_a_copy(kind: str) -> None:
 def test_running_totals_of_nothing(kind: str) -> None:
     actual = computed(gradient(traced(lambda x: L.cumulative(kind, x, 0), "N M")), [np.zeros((0, 4))])
     assert actual[1].shape == (0, 4)
+
+
+def recurrence(width: int) -> Function:
+    """The sum of the last state of ``h = sigmoid(h w) v`` in five iterations; the hidden width is an argument."""
+    state, w, v = TensorType(t.DOUBLE, (N, 4)), TensorType(t.DOUBLE, (4, width)), TensorType(t.DOUBLE, (width, 4))
+
+    def body(h: Tensor, w: Tensor, v: Tensor) -> list[Tensor]:
+        def once(_: Tensor, h: Tensor) -> tuple[None, list[Tensor], list[Tensor]]:
+            return None, [L.matmul(L.sigmoid(L.matmul(h, w)), v)], []
+
+        (last,), _ = L.loop(L.constant(5, t.INT64), None, [h], once)  # type: ignore[arg-type]
+        return [L.reduce_sum(L.sin(last))]
+
+    return trace("recurrence", body, [state, w, v])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("width", "expected"), [(8, {}), (64, {"contract": 1, "exp": 1})])
+def test_loops_save_what_takes_long_to_compute_again(width: int, expected: dict[str, int]) -> None:
+    """The second width has more values than the memory that a state permits."""
+    derived = gradient(recurrence(width), [1, 2])
+    backward = [value.params["body"] for value in derived.values if value.op == "loop"][-1]
+    counts = Counter(value.op for value in backward.values)
+    assert counts["exp"] == expected.get("exp", 0)
+    rng = np.random.default_rng(3)
+    arguments = [rng.standard_normal(shape) for shape in ((3, 4), (4, width), (width, 4))]
+    actual = computed(derived, arguments)
+
+    def total(at: list[np.ndarray]) -> float:
+        h = at[0]
+        for _ in range(5):
+            h = 1 / (1 + np.exp(-(h @ at[1]))) @ at[2]
+        return float(np.sin(h).sum())
+
+    for i in (1, 2):
+        np.testing.assert_allclose(actual[i], differences(total, arguments, i), rtol=1e-5, atol=1e-7)
 
 
 # As a whole.

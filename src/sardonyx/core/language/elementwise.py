@@ -129,6 +129,12 @@ def sigmoid(x: Tensor) -> Tensor:
     return 1 / (1 + exp(-x))
 
 
+def softplus(x: Tensor) -> Tensor:
+    """Return ``log(1 + exp(x))`` without overflow; the gradient at 0 is 1/2."""
+    is_negative = x < 0
+    return where(is_negative, 0, x) + log(exp(where(is_negative, x, -x)) + 1)
+
+
 def equal(x: Operand, y: Operand) -> Tensor:
     """Return True for equal elements."""
     return elementwise("equal", x, y)

@@ -2,7 +2,8 @@
 
 The result is a Core function, which can be simplified, exported, compiled, and differentiated again. A branch and a
 call are differentiated in place, and recompute the values needed by their gradient. A loop saves its carried values in
-every iteration; its gradient is a loop over the saved values, from the last to the first.
+every iteration, and as many products and transcendental functions as memory in proportion to the state permits; its
+gradient is a loop over the saved values, from the last to the first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sardonyx.core import language as L
-from sardonyx.core.dim import Dim, Size, equal
+from sardonyx.core.dim import Dim, Size, at_least, equal
 from sardonyx.core.eval.substitution import substitute_values
 from sardonyx.core.eval.tensor import apply, get
 from sardonyx.core.eval.trace import inline, trace
@@ -28,9 +29,21 @@ from sardonyx.core.ir.graph import (
 )
 from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.core.language import Tensor
-from sardonyx.core.transform.gradients import FLAT, GRADIENTS, gradient_rule
+from sardonyx.core.transform.gradients import (
+    FLAT,
+    GRADIENTS,
+    exponent_of_logistic,
+    gradient_rule,
+    logistic_cotangents,
+)
 from sardonyx.core.transform.loop_sums import move_sums_out
 from sardonyx.errors import RuleError, UnsupportedError
+
+_SAVED = ({"contract"}, {"cos", "div", "erf", "exp", "log", "pow", "sin", "tanh"})
+"""Primitives whose results a loop saves for its gradient, the most expensive ones first."""
+
+_MOST_SAVED = 8
+"""Elements that an iteration saves for each element of the state; the gates of an LSTM and their functions are 5."""
 
 
 def is_differentiable(type: Type) -> bool:
@@ -62,8 +75,13 @@ def gradient(function: Function, wrt: Sequence[int] | None = None) -> Function:
     return trace(f"gradient of {function.name}", body, [value.type for value in function.inputs])
 
 
-def vjp(function: Function, wrt: Sequence[int] | None = None) -> Function:
+def vjp(function: Function, wrt: Sequence[int] | None = None, reused: Sequence[Value] = ()) -> Function:
     """Return the vector-Jacobian product, of the inputs, then a cotangent per differentiable result.
+
+    Args:
+        function: The function.
+        wrt: Positions of the inputs to differentiate by; all differentiable ones by default.
+        reused: Values of the function that the result has as further inputs, and does not compute.
 
     Returns:
         A function for the cotangents of the inputs, zeros for inputs without influence.
@@ -76,13 +94,20 @@ def vjp(function: Function, wrt: Sequence[int] | None = None) -> Function:
     count = len(function.inputs)
     own = function.defined_symbols
     types = [_rename_own_symbols(r.type, own) for r in function.results if is_differentiable(r.type)]
+    extended = _with_results(function, reused)
 
     def body(*inputs: Value) -> list[Value]:
-        results = [r for r in inline(function, inputs[:count]) if is_differentiable(r.type)]
-        cotangents = [_match_shape(dy, r) for r, dy in zip(results, inputs[count:], strict=True)]  # type: ignore[arg-type]
-        return _backpropagate(results, cotangents, [inputs[i] for i in positions])
+        values = inline(extended, inputs[:count])
+        end = len(function.results)
+        results = [r for r in values[:end] if is_differentiable(r.type)]
+        ends = inputs[count : count + len(results)]
+        cotangents = [_match_shape(dy, r) for r, dy in zip(results, ends, strict=True)]  # type: ignore[arg-type]
+        roots = _backpropagate(results, cotangents, [inputs[i] for i in positions])
+        replaced = {x: own for x, own in zip(values[end:], _last(inputs, len(reused)), strict=True) if x not in inputs}
+        return _replaced(roots, replaced, {}) if replaced else roots
 
-    return trace(f"vjp of {function.name}", body, [*(value.type for value in function.inputs), *types])
+    every = [*(value.type for value in function.inputs), *types, *(value.type for value in reused)]
+    return trace(f"vjp of {function.name}", body, every)
 
 
 def jvp(function: Function, wrt: Sequence[int] | None = None) -> Function:
@@ -202,6 +227,11 @@ class _Pass:
                 if value.op == "slice" and _sliced_axis(value) is not None:
                     self._parts.setdefault(value.operands[0], []).append((value, self.cotangents[value]))
                     continue
+                if (exponent := exponent_of_logistic(value)) is not None:
+                    shares = logistic_cotangents(value, self.cotangents[value], *value.operands)  # type: ignore[arg-type]
+                    self.add(value.operands[0], shares[0])
+                    self.add(exponent, shares[1])
+                    continue
                 contributions = GRADIENTS[value.op](value, self.cotangents[value], *value.operands, **value.params)
             else:
                 continue
@@ -288,10 +318,12 @@ def _backpropagate(
     backward.run()
     gradients = [backward.cotangents.get(x) for x in wrt]
     roots = [*outputs, *(L.zeros_like(x) if dx is None else dx for x, dx in zip(wrt, gradients, strict=True))]  # type: ignore[arg-type]
-    if not backward.replaced:
-        return roots
+    return _replaced(roots, backward.replaced, backward.sizes) if backward.replaced else roots
+
+
+def _replaced(roots: Sequence[Value], replaced: Mapping[Value, Value], sizes: Mapping[str, Size]) -> list[Value]:
     inner = scope.get()
-    return substitute_values(roots, backward.replaced, backward.sizes, level=CLOSED if inner is None else inner.level)
+    return substitute_values(roots, replaced, sizes, level=CLOSED if inner is None else inner.level)
 
 
 # Primitives that call functions.
@@ -372,14 +404,15 @@ def _loop(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) ->
     operands = value.operands[2:]
     states = [i for i in range(carried) if is_differentiable(operands[i].type)]
     others = [i for i in _positions(backward, operands) if i >= carried]
-    pull = vjp(body, [2 + i for i in (*states, *others)])
+    pull, reused = _pull_of_saved(value, [2 + i for i in (*states, *others)])
     used = [i for i in range(carried) if pull.inputs[2 + i] in set(pull.values)]
-    trips, saved = _save_states(backward, value, used)
+    trips, saved = _save_states(backward, value, used, reused)
     rows = {i: dy for i, dy in enumerate(cotangents) if i >= carried and dy is not None}
 
     def step(k: Tensor, *state: Value) -> tuple[None, list[Value], list[Value]]:
         at = L.reshape(L.size_tensor([trips - 1], ()) - k, (1,))
-        before: dict[int, Value] = {i: apply("gather", x, at, batch=0) for i, x in zip(used, saved, strict=True)}
+        rows_at = [apply("gather", x, at, batch=0) for x in saved]
+        before: dict[int, Value] = dict(zip(used, rows_at, strict=False))
         arguments = [before.get(i, operands[i]) for i in range(len(operands))]
         after: dict[int, Tensor] = dict(zip(states, state, strict=False))  # type: ignore[arg-type]
         after |= {i: apply("gather", dy, at, batch=0) for i, dy in rows.items()}
@@ -389,7 +422,7 @@ def _loop(backward: _Pass, value: Value, cotangents: Sequence[Tensor | None]) ->
             if is_differentiable(result.type)
         ]
         going = L.constant(True, t.BOOL)
-        gradients = inline(pull, [L.reshape(at, ()), going, *arguments, *after_cotangents])
+        gradients = inline(pull, [L.reshape(at, ()), going, *arguments, *after_cotangents, *rows_at[len(used) :]])
         summed = [a + b for a, b in zip(state[len(states) :], gradients[len(states) :], strict=True)]  # type: ignore[operator]
         return None, [*gradients[: len(states)], *summed], []
 
@@ -420,8 +453,67 @@ def _zeros_of(row: Type, body: Function, arguments: Sequence[Value]) -> Tensor:
     return L.full(shape, 0, row.dtype)
 
 
-def _save_states(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Size, list[Tensor]]:
-    """Rebuild the loop to collect the carried values, and return the number of iterations; replaces the original."""
+def _pull_of_saved(loop: Value, positions: Sequence[int]) -> tuple[Function, list[Value]]:
+    """Return the vector-Jacobian product of a body, and the values of the body that it has as its last inputs.
+
+    Args:
+        loop: The loop.
+        positions: The inputs of the body to differentiate by.
+    """
+    body: Function = loop.params["body"]
+    reused = _worth_saving(body, loop.params["carried"])
+    pull = vjp(body, positions, reused)
+    read = set(pull.values)
+    used = [x for x, own in zip(reused, _last(pull.inputs, len(reused)), strict=True) if own in read]
+    return (pull, reused) if len(used) == len(reused) else (vjp(body, positions, used), used)
+
+
+def _worth_saving(body: Function, carried: int) -> list[Value]:
+    """Return the values of a body that take longer to compute again than to read, as far as memory permits."""
+    inputs = body.inputs[2 : 2 + carried]
+    states = [x.type for x in inputs if is_differentiable(x.type)]
+    if any(_changes_sizes(body, i) for i in range(carried) if isinstance(inputs[i].type, TensorType)):
+        return []
+    varying = set(body.inputs[: 2 + carried])
+    for value in body.values:
+        if not varying.isdisjoint(value.operands):
+            varying.add(value)
+    budget: Size = 0
+    for type in states:
+        budget = budget + _MOST_SAVED * L.product(type.shape)  # type: ignore[union-attr,arg-type]
+    chosen: list[Value] = []
+    for names in _SAVED:
+        for value in body.values:
+            if value.op in names and value in varying and is_differentiable(value.type):
+                shape = value.type.shape  # type: ignore[union-attr]
+                if shape is not None and all(body.defined_symbols.isdisjoint(symbols_in(size)) for size in shape):
+                    rest = budget - L.product(shape)
+                    if at_least(rest, 0) is True:
+                        budget = rest
+                        chosen.append(value)
+    return chosen
+
+
+def _last(values: Sequence[Value], count: int) -> Sequence[Value]:
+    return values[len(values) - count :]
+
+
+def _with_results(function: Function, values: Sequence[Value]) -> Function:
+    """Return a function that also gives some of its values."""
+    if not values:
+        return function
+    extended = Function(function.name, function.inputs, [*function.results, *values], function.level)
+    extended.conditions = function.conditions
+    return extended
+
+
+def _save_states(
+    backward: _Pass, value: Value, used: Sequence[int], reused: Sequence[Value]
+) -> tuple[Size, list[Tensor]]:
+    """Rebuild the loop to collect carried and other values, and return the number of iterations.
+
+    The new loop replaces the original.
+    """
     body, carried = value.params["body"], value.params["carried"]
     count, go, *operands = value.operands
     for i in used:
@@ -433,10 +525,13 @@ def _save_states(backward: _Pass, value: Value, used: Sequence[int]) -> tuple[Si
                 remedy="Carry values of one size.",
             )
 
+    extended = _with_results(body, reused)
+
     def once(i: Tensor, *state: Value) -> tuple[Tensor, Sequence[Value], Sequence[Value]]:
-        again, *after = inline(body, [i, L.constant(True, t.BOOL), *state, *operands[carried:]])
+        again, *after = inline(extended, [i, L.constant(True, t.BOOL), *state, *operands[carried:]])
         saved = [_of_first_sizes(state[k], operands[k], k) for k in used]
-        return again, after[:carried], [*after[carried:], i, *saved]  # type: ignore[return-value]
+        rows, values = after[carried : len(after) - len(reused)], _last(after, len(reused))
+        return again, after[:carried], [*rows, i, *saved, *values]  # type: ignore[return-value]
 
     final, collected = L.loop(count, go, operands[:carried], once)  # type: ignore[arg-type]
     rows = len(value.type.results) - carried  # type: ignore[union-attr]

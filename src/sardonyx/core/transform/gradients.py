@@ -19,6 +19,7 @@ from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, Size, at_least, dim_max, equal, floor_div
 from sardonyx.core.eval.tensor import apply
 from sardonyx.core.ir import types as t
+from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import DType, Shape
 from sardonyx.core.language import Tensor
 
@@ -128,6 +129,22 @@ def _div(y: Tensor, dy: Tensor, a: Tensor, b: Tensor) -> Cotangents:
     return dy / conj(b), -dy * conj(y / b)
 
 
+def exponent_of_logistic(value: Value) -> Value | None:
+    """Return the exponent ``z`` of a real quotient ``a / (1 + exp(z))``; None for other values."""
+    if value.op != "div" or not t.is_float(value.type.dtype) or value.operands[1].op != "add":  # type: ignore[union-attr]
+        return None
+    for power, one in (terms := value.operands[1].operands, terms[::-1]):
+        if power.op == "exp" and _is_splat(one, 1):
+            return power.operands[0]
+    return None
+
+
+def logistic_cotangents(y: Tensor, dy: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cotangents of ``a`` and ``z`` in ``y = a / (1 + exp(z))``, where the power may be infinite."""
+    share = y if _is_splat(a, 1) else 1 / b
+    return dy * share, -dy * y * (1 - share)
+
+
 @gradient_rule("rem")
 def _rem(y: Tensor, dy: Tensor, a: Tensor, b: Tensor) -> Cotangents:
     return dy, -dy * L.round_((a - y) / b)
@@ -142,10 +159,10 @@ def _pow(y: Tensor, dy: Tensor, a: Tensor, b: Tensor) -> Cotangents:
     return dy * by_base, dy * L.where(L.equal(a, 0) & (b >= 0), 0, y * L.log(a))
 
 
-def _is_zero(x: Tensor) -> bool:
+def _is_splat(x: Value, number: float) -> bool:
     while x.op in ("broadcast", "reshape"):
-        x = x.operands[0]  # type: ignore[assignment]
-    return x.is_constant and not np.any(np.asarray(x.known))
+        x = x.operands[0]
+    return x.is_constant and bool(np.all(np.asarray(x.known) == number))
 
 
 @gradient_rule("max")
@@ -154,7 +171,7 @@ def _max(y: Tensor, dy: Tensor, a: Tensor, b: Tensor) -> Cotangents:
 
     The sign of the result decides, so that the operand need not be in memory.
     """
-    if _is_zero(b):
+    if _is_splat(b, 0):
         return L.where(b < y, dy, 0), None
     second = a < b
     return L.where(second, 0, dy), L.where(second, dy, 0)

@@ -62,7 +62,9 @@ def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
 @operator("Celu", since=12)
 @rounded_once
 def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return L.maximum(x, 0) + L.minimum((L.exp(x / alpha) - 1) * alpha, 0)
+    scaled = x / alpha
+    # The gradient of a power that is not selected would be infinite.
+    return L.maximum(x, 0) + L.minimum((L.exp(L.minimum(scaled, 0) if alpha > 0 else scaled) - 1) * alpha, 0)
 
 
 @operator("Selu", since=6)
@@ -120,7 +122,7 @@ def swiglu(a: Tensor, b: Tensor, *, alpha: float = 1.0) -> Tensor:
 @rounded_once
 def softplus(x: Tensor) -> Tensor:
     """Return ``log(exp(x) + 1)``, computed without overflow."""
-    return L.maximum(x, 0) + L.log(L.exp(-L.abs_(x)) + 1)
+    return L.softplus(x)
 
 
 @operator("Mish", since=18)

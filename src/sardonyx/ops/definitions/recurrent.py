@@ -40,7 +40,7 @@ _FORMS: dict[str, _Form] = {
     "hardsigmoid": _Form(lambda x, alpha, beta: L.clip(alpha * x + beta, 0, 1), (0.2, 0.5)),
     "elu": _Form(lambda x, alpha: L.where(x < 0, alpha * (L.exp(L.minimum(x, 0)) - 1), x), (1.0,)),
     "softsign": _Form(lambda x: x / (1 + L.abs_(x))),
-    "softplus": _Form(lambda x: L.maximum(x, 0) + L.log(1 + L.exp(-L.abs_(x)))),
+    "softplus": _Form(L.softplus),
 }
 
 

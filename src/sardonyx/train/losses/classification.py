@@ -173,7 +173,7 @@ class BinaryCrossEntropy(Loss):
 
     def terms(self, outputs: Outputs, labels: Outputs) -> Terms:
         x, y = pair(self, outputs, labels)
-        positive, negative = softplus(-x), softplus(x)
+        positive, negative = L.softplus(-x), L.softplus(x)
         return mean_over(self.positive_weight * y * positive + (1 - y) * negative)
 
 
@@ -291,11 +291,6 @@ def check_shares(labels: np.ndarray, name: str) -> None:
     if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise FeedError(f"expected labels from 0 to 1, got {labels[index]} at {list(index)}.", where=name)
-
-
-def softplus(x: Tensor) -> Tensor:
-    """Return ``log(1 + exp(x))`` without overflow."""
-    return L.maximum(x, 0) + L.log(1 + L.exp(-L.abs_(x)))
 
 
 def same_shape(loss: Loss, outputs: OutputTypes) -> dict[str, TensorType]:
