@@ -179,7 +179,7 @@ def _transforms() -> dict[str, Case]:
             {"orig_freq": 5000, "new_freq": RATE, "resampling_method": "sinc_interp_kaiser"},
             (sound,),
         ),
-        "RTFMVDR": ({}, (channels, channels[..., 0], torch.randn(2, 33, 3, 3, dtype=torch.complex64), 0)),
+        "RTFMVDR": ({}, (channels, channels[..., 0].mT, torch.randn(2, 33, 3, 3, dtype=torch.complex64), 0)),
         "SlidingWindowCmn": ({"cmn_window": 7, "norm_vars": True}, (bands,)),
         "SpectralCentroid": ({"sample_rate": RATE, **spectral}, (sound,)),
         "Spectrogram": (spectral, (sound,)),
