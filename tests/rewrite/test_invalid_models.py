@@ -72,6 +72,33 @@ def test_an_optional_whose_type_is_another_attribute_is_refused_by_name() -> Non
         Session(model, compile="off").run(None, {})
 
 
+def test_a_block_beyond_all_sizes_is_no_error_of_onnx() -> None:
+    text = "(int32[A, B, C, D] x) => (int32[E, F, G, H] y) { y = DepthToSpace <blocksize = 1000000000000> (x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 28]> g {text}')
+    for target in ("portable", "onnxruntime"):
+        optimize(model, verify=False, target=target)
+
+
+@pytest.mark.parametrize("text", [
+    "(int8[N] x) => (int8[N] y) <float s = {0.5}> { y = DequantizeLinear (x, s) }",
+    "(uint8[1, 1, 3] x, uint8[1, 1, 2] w) => (uint8[1, 1, 2] y) { y = ConvInteger (x, w) }",
+])  # fmt: skip
+def test_an_output_declared_with_another_element_type_stays(text: str) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> g {text}')
+    declared = model.graph.output[0].type.tensor_type.elem_type
+    for target in ("portable", "onnxruntime"):
+        output = optimize(model, verify=False, target=target).proto.graph.output[0]
+        assert output.type.tensor_type.elem_type == declared
+
+
+def test_a_declared_element_type_inside_a_model_determines_nothing() -> None:
+    text = "(float[2] x, int64[K] k) => (int64[L] y) <int32[4] r> { r = Reshape (x, k)  y = Shape (r) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    feeds = {"x": np.ones(2, np.float32), "k": np.array([1, 2])}
+    for mode in ("off", "wait"):
+        assert Session(model, compile=mode, log_severity=4).run(None, feeds)[0].tolist() == [1, 2]
+
+
 DECLARED = {
     "slice": ("(float[5] x, int64[1] k) => (float[5] y) <int64[1] s = {0}> { y = Slice (x, s, k) }", [2]),
     "slice and layer": (

@@ -371,13 +371,13 @@ def annotate(inferred: operator_inference.Inference) -> None:
 def _annotate_value(
     value: ir.Value, kind: Type, names: dict[str, Size], shapes: dict[tuple[Size, ...], ir.Shape]
 ) -> None:
-    if value.type is None or (isinstance(kind, TensorType) and value.dtype != kind.dtype):
+    is_checked = value.is_graph_output()  # Sessions check the declared types of results.
+    if value.type is None or (isinstance(kind, TensorType) and value.dtype != kind.dtype and not is_checked):
         value.type = ir_type(kind)
     if not isinstance(kind, TensorType):
         return
     if kind.shape is None:
-        if not value.is_graph_output():  # Sessions check the declared shapes of results.
-            value.shape = None
+        value.shape = value.shape if is_checked else None
         return
     shape = shapes.get(kind.shape)
     if shape is None:

@@ -211,3 +211,10 @@ def test_constants_are_computed_without_any_other_engine(monkeypatch: pytest.Mon
     (node,) = convert_opset(model_io.from_proto(model), 8).graph
     assert node.op_type == "Upsample"
     assert node.attributes["scales"].as_floats() == (1.0, 1.0, 2.0, 3.0)
+
+
+def test_a_body_that_refuses_the_types_is_not_written() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 18]>
+        g (float[2, 3] x, int32[2] k) => (float[A, B] y) { y = CenterCropPad (x, k) }""")
+    with pytest.raises(OpsetConversionError, match="does not accept the types"):
+        convert_opset(model_io.load(model), 17)

@@ -29,7 +29,7 @@ def compose(
 
     Returns:
         A model of the nodes (empty if the composition belongs to a later opset) and the element types of its values;
-        None if the composition depends on unknown types, or refuses the types.
+        None if the composition depends on unknown types, or refuses the types or the attributes.
     """
     body = _body(node, schema, opset, types)
     if body is None:
@@ -84,9 +84,12 @@ def _body(
     versions: list[int] = schema.context_dependent_function_opset_versions  # type: ignore[attr-defined]
     version = max((version for version in versions if version <= opset), default=0)
     if version:
-        serialized = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
-            version, node.SerializeToString(), inputs
-        )
+        try:
+            serialized = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
+                version, node.SerializeToString(), inputs
+            )
+        except onnx.shape_inference.InferenceError:  # The node has attributes that the standard forbids.
+            return None
         body.ParseFromString(serialized)
     return body
 

@@ -10,6 +10,7 @@ from onnx import inliner
 from onnx.defs import OpSchema
 from onnx_ir import serde
 
+from sardonyx.errors import TypeMismatchError
 from sardonyx.rewrite import inference
 from sardonyx.rewrite.opset.constants import tensor_of_constant
 from sardonyx.rewrite.opset.schemas import canonical, default_of, schema_at
@@ -51,7 +52,10 @@ def _function(schema: OpSchema, site: Site) -> tuple[onnx.FunctionProto, int] | 
     else:
         types = [b"" if v is None else _type(v).SerializeToString() for v in site.node.inputs]
         node = serde.serialize_node(site.node)
-        content = bodies.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
+        try:
+            content = bodies.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), types)
+        except onnx.shape_inference.InferenceError as error:
+            site.refuse(f"its body cannot be written: {error}")
     if not content:
         return None
     function = onnx.FunctionProto.FromString(content)
@@ -114,7 +118,9 @@ def _inlined(function: onnx.FunctionProto, schema: OpSchema, site: Site, version
         ir_version=max(8, site.scope.model.ir_version),
     )
     body = serde.deserialize_model(inliner.inline_local_functions(wrapper))
-    inference.infer_shapes(body, strict=False)
+    for refusal in inference.infer_shapes(body, strict=False).values():
+        if isinstance(refusal, TypeMismatchError):  # The standard's body of CenterCropPad expects sizes of int64.
+            site.refuse(f"its body does not accept the types: {refusal.problem}")
     known = symbols_of(site.node.inputs)
     for node in ir.traversal.RecursiveGraphIterator(body.graph):
         forget_new_symbols(node.outputs, known)
