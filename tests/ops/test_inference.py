@@ -164,6 +164,13 @@ def test_a_declaration_types_an_unknown_operator() -> None:
     assert types["y"] == "float[4, N]"
 
 
+@pytest.mark.parametrize("nodes", ["a = other.Mystery(x) y = NonZero(x)", "y = NonZero(x) a = other.Mystery(x)"])
+def test_results_of_unknown_operators_and_computed_sizes_share_no_name(nodes: str) -> None:
+    types = values(infer(load(onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 17, "other": 1]>
+        g (float[N] x) => (a, y) <float[M] a, int64[1, M] y> {{ {nodes} }}"""))))  # fmt: skip
+    assert sorted([types["a"], types["y"]]) in (["float[M]", "int64[1, ?]"], ["float[?]", "int64[1, M]"])
+
+
 CONTRADICTION = "g (float[N, 3] x) => (float[3, 4] y) { [turn] y = Transpose(x) }"
 
 

@@ -345,7 +345,7 @@ class Inference:
             return traced
         if traced is None:
             if is_opaque or not isinstance(declared, TensorType):
-                return declared
+                return self._without_clashes(declared)
             traced = TensorType(declared.dtype, None)
         inferred = _type_of(traced)
         if not isinstance(declared, TensorType) or not isinstance(inferred, TensorType):
@@ -357,6 +357,16 @@ class Inference:
             return traced
         named = tuple(map(self._name, inferred.shape, declared.shape))
         return traced if named == inferred.shape else TensorType(inferred.dtype, named)
+
+    def _without_clashes(self, declared: Type) -> Type:
+        """Return the declared type of an opaque result; names of computed sizes are replaced."""
+        if not isinstance(declared, TensorType) or declared.shape is None:
+            return declared
+        sizes = [
+            self._open_size() if self._declared_names.setdefault(str(size), size) != size else size
+            for size in declared.shape
+        ]
+        return TensorType(declared.dtype, tuple(sizes))
 
     def _name(self, inferred: Size, declared: Size) -> Size:
         """Return the declared name of a size that depends on data, unless it is the name of another size."""

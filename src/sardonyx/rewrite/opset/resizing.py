@@ -230,8 +230,9 @@ def _probe(
     if probe_scales is not None:
         vector = np.asarray([1.0, float(probe_scales.reshape(-1)[entry])], np.float32)
         graph_inputs = [None, vector, None]
+    elif sizes is None:
+        site.refuse("it has neither scales nor sizes")
     else:
-        assert sizes is not None
         graph_inputs = [None, None, np.asarray([old, int(sizes.reshape(-1)[entry])], np.int64)]
     return _run_probe(site, attributes, graph_inputs, old)
 

@@ -271,10 +271,19 @@ def numbers(floats: Sequence[float], tensor: Tensor | None) -> np.ndarray:
     Raises:
         InvalidModelError: The tensor holds no numbers.
     """
-    values = np.asarray(floats, np.float64) if tensor is None else tensor.known.ravel()
+    return np.asarray(floats, np.float64) if tensor is None else elements(tensor).astype(np.float64)
+
+
+def elements(tensor: Tensor) -> np.ndarray:
+    """Return the numbers of an attribute as a vector.
+
+    Raises:
+        InvalidModelError: The tensor holds no numbers.
+    """
+    values: np.ndarray = tensor.known.ravel()
     if values.dtype.kind not in "fiub":
-        raise InvalidModelError(f"expected a tensor of numbers as an attribute of trees, got {values.dtype}.")
-    return values.astype(np.float64)
+        raise InvalidModelError(f"expected a tensor of numbers as an attribute of trees, got {tensor.dtype}.")
+    return values
 
 
 def require_targets(indices: np.ndarray, targets: int) -> None:

@@ -27,6 +27,7 @@ from sardonyx.ops.definitions.ml.tree_tables import (
     columns_of,
     count_table,
     depth_of,
+    elements,
     ids,
     leaf_table,
     numbers,
@@ -301,9 +302,9 @@ def tree_ensemble(
     if not 0 <= aggregate_function < len(AGGREGATES) or not 0 <= post_transform < len(NAMES):
         raise InvalidModelError(f"unknown aggregate_function {aggregate_function} or post_transform {post_transform}.")
     trees = trees_by_position(
-        tree_roots, nodes_modes.known.ravel(), nodes_splits.known.ravel(), nodes_featureids, nodes_truenodeids,
+        tree_roots, elements(nodes_modes), elements(nodes_splits), nodes_featureids, nodes_truenodeids,
         nodes_trueleafs, nodes_falsenodeids, nodes_falseleafs, nodes_missing_value_tracks_true, leaf_targetids,
-        leaf_weights.known.ravel(), () if membership_values is None else membership_values.known.ravel().tolist(),
+        elements(leaf_weights), () if membership_values is None else elements(membership_values).tolist(),
         n_targets,
     )  # fmt: skip
     total = scores(x, trees, n_targets, AGGREGATES[aggregate_function], x.dtype)
