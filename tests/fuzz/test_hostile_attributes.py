@@ -28,9 +28,11 @@ def test_a_failing_definition_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> N
 FOUND = (
     ("Cast-28", 11),
     ("CenterCropPad-18", 80000017),
+    ("Col2Im-18", 90000015),
     ("DepthToSpace-28", 400017),
     ("DepthToSpace-28", 80000010),
     ("IsInf-10", 80000016),
+    ("QLinearConv-10", 90000011),
     ("RandomNormal-22", 400014),
     ("Resize-19", 80000011),
     ("ai.onnx.ml.TreeEnsemble-5", 80000010),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,10 +55,13 @@ def windows(
     """Return a view of all windows over the trailing axes: [leading…, out…, window…]."""
     leading = x.ndim - len(window)
     steps = x.strides[leading:]
+    # No element is a stride away from the only one of its axis: the stride may exceed what numpy multiplies.
+    between = [step * stride if count > 1 else 0 for step, stride, count in zip(steps, strides, out, strict=True)]
+    inside = [step * stride if count > 1 else 0 for step, stride, count in zip(steps, dilation, window, strict=True)]
     return np.lib.stride_tricks.as_strided(
         x,
         (*x.shape[:leading], *out, *window),
-        (*x.strides[:leading], *map(operator.mul, steps, strides), *map(operator.mul, steps, dilation)),
+        (*x.strides[:leading], *between, *inside),
         writeable=False,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +12,8 @@ from sardonyx.rewrite.opset.site import AttributeValue, Site, convert_attributes
 from sardonyx.rewrite.opset.table import down, up
 
 _END = np.iinfo(np.int64).max
+_LARGEST_IMAGE = 1 << 26
+"""Most elements of a padded image that is written as a constant."""
 
 
 def reshape_like(site: Site, x: ir.Value, like: ir.Value) -> ir.Value:
@@ -366,6 +369,8 @@ def columns_summed_into_place(site: Site) -> None:
     pads = site.integers("pads") or [0] * (2 * axes)
     padded = [n + pads[i] + pads[i + axes] for i, n in enumerate(image)]
     steps = [(padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(axes)]
+    if math.prod(steps) != site.size(columns, 2) or math.prod(padded) > _LARGEST_IMAGE:
+        site.refuse(f"{site.size(columns, 2)} columns do not fit an image {padded}, or the image is too large")
     offsets = np.asarray(list(itertools.product(*map(range, block)))) * dilations
     starts = np.asarray(list(itertools.product(*map(range, steps)))) * strides
     positions = offsets[:, None, :] + starts[None, :, :]
