@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sardonyx.base.artifact_store import write_whole
 from sardonyx.errors import DownloadError
-from sardonyx.hub.file_lock import hold
+from sardonyx.hub.file_lock import hold, is_of_another
 
 FOLDER = "SARDONYX_HUB"
 """Environment variable with the folder; default ``~/.cache/sardonyx-hub``."""
@@ -91,7 +91,7 @@ class Cache:
         """Yield the path of an incomplete download, which one process at a time may write.
 
         Raises:
-            DownloadError: Another process downloads the file, or the folder cannot be written.
+            DownloadError: Another process downloads the file, or the folder cannot be written or locked.
         """
         name = hashlib.sha256(key.encode()).hexdigest()[:32]
         try:
@@ -104,7 +104,10 @@ class Cache:
             try:
                 hold(descriptor, wait=False)
             except OSError as error:
-                raise DownloadError("another process downloads the file.", where=str(self.blobs)) from error
+                reason = "another process downloads the file"
+                if not is_of_another(error):  # E.g. a network file system without locks.
+                    reason = f"cannot be locked: {error.strerror}"
+                raise DownloadError(f"{reason}.", where=str(self.blobs)) from error
             yield self.blobs / f"{name}.part"
         finally:
             os.close(descriptor)

@@ -383,29 +383,34 @@ def _connected(host: str, port: int, context: ssl.SSLContext | None, deadline: f
         OSError: No address answers in time, or the certificate is not that of the host.
     """
     failure: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        sock = socket.socket(family, kind, protocol)
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for left, (family, kind, protocol, _, address) in zip(range(len(entries), 0, -1), entries, strict=True):
+        sock: socket.socket | None = None
         try:
-            sock.settimeout(_seconds_until(deadline))
+            seconds = _seconds_until(deadline, left)
+            sock = socket.socket(family, kind, protocol)  # The system may lack the family, e.g. IPv6.
+            sock.settimeout(seconds)
             sock.connect(address)
             if context is not None:
-                sock.settimeout(_seconds_until(deadline))  # The time of the whole handshake.
+                sock.settimeout(_seconds_until(deadline, left))  # The time of the whole handshake.
                 sock = context.wrap_socket(sock, server_hostname=host)
             sock.settimeout(_SOCKET_SECONDS)
             return sock
         except OSError as error:
-            sock.close()
+            if sock is not None:
+                sock.close()
             failure = error
             if isinstance(error, ssl.SSLError) or time.monotonic() >= deadline:
                 break
     raise failure or OSError("the name has no address")
 
 
-def _seconds_until(deadline: float) -> float:
+def _seconds_until(deadline: float, addresses: int) -> float:
+    """Return the share of one of the addresses that are left in the time until a deadline."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("timed out")
-    return min(left, _SOCKET_SECONDS)
+    return min(left / addresses, _SOCKET_SECONDS)
 
 
 def _shown(url: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import time
 from typing import Any
 
 IS_POSIX = os.name == "posix"
+
+_OF_ANOTHER = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
 
 _TURN = 0.05
 """Seconds between two tries on Windows, which has no wait of its own without an end."""
@@ -21,7 +24,7 @@ def hold(descriptor: int, *, wait: bool) -> None:
         wait: True to wait for another holder.
 
     Raises:
-        OSError: Another descriptor holds the file, and `wait` is False.
+        OSError: The file cannot be locked, or another descriptor holds it (:func:`is_of_another`), and `wait` is False.
     """
     if IS_POSIX:
         import fcntl
@@ -35,7 +38,12 @@ def hold(descriptor: int, *, wait: bool) -> None:
             # The first byte: it may lie behind the end of the file.
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
             return
-        except OSError:
-            if not wait:
+        except OSError as error:
+            if not wait or not is_of_another(error):
                 raise
             time.sleep(_TURN)
+
+
+def is_of_another(error: OSError) -> bool:
+    """Return True if an error of :func:`hold` says that another descriptor holds the file."""
+    return error.errno in _OF_ANOTHER

@@ -109,7 +109,10 @@ def _exclusive(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DownloadError(f"cannot be written: {error.strerror}.", where=str(guard)) from error
     try:
-        hold(descriptor, wait=True)
+        try:
+            hold(descriptor, wait=True)
+        except OSError as error:  # E.g. a network file system without locks.
+            raise DownloadError(f"cannot be locked: {error.strerror}.", where=str(guard)) from error
         yield
     finally:
         os.close(descriptor)
