@@ -79,6 +79,9 @@ def test_bad_options_are_named_and_nothing_is_written(folder: Path, words: list[
         (["--plot", "@curves.pgf"], "--plot: expected a file of a format of plots"),
         (["--plot", "@missing/curves.svg"], "its folder does not exist"),
         (["--plot", "@"], "is not a regular file"),
+        (["--plot", "@missing/.."], "its folder does not exist"),
+        (["--plot", "@train.npz/curves"], "train.npz' is not a folder"),
+        (["--plot", "@dangling.svg"], "its folder does not exist"),
         (["--plot", "@" + "x" * 300], "File name too long"),
     ],
 )
@@ -86,6 +89,7 @@ def test_a_plot_that_cannot_be_written_is_refused_before_the_training(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     pytest.importorskip("matplotlib", reason="plots require matplotlib")
+    (folder / "dangling.svg").symlink_to("missing/curves.svg")
     assert run(folder, "train", "@model.onnx", "--data", "@train.npz", "-o", "@unwritten.onnx", *words) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (folder / "unwritten.onnx").exists()

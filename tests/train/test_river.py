@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
-from onnx import helper, parser
+from onnx import TensorProto, helper, parser
 
 import sardonyx
 from sardonyx import train
@@ -28,16 +31,16 @@ class Recorded:
         return float(len(self.pairs))
 
 
-def perceptron(end: str = "", outputs: int = 2) -> bytes:
+def perceptron(end: str = "", outputs: int = 2, type: str = "float") -> bytes:
     """A linear classifier of two features, with a function of the logits."""
     text = f"""<ir_version: 8, opset_import: ["": 17]>
-        net (float[N, 2] x) => (float[N, {outputs}] y) <float[2, {outputs}] w, float[{outputs}] b>
+        net ({type}[N, 2] x) => ({type}[N, {outputs}] y) <{type}[2, {outputs}] w, {type}[{outputs}] b>
         {{ {"y" if not end else "z"} = Gemm(x, w, b) {end} }}"""
     model = parser.parse_model(text)
-    rng = np.random.default_rng(0)
+    rng, code = np.random.default_rng(0), TensorProto.DataType.Value(type.upper())
     for name, shape in (("w", (2, outputs)), ("b", (outputs,))):
         array = rng.standard_normal(shape).astype(np.float32)
-        model.graph.initializer.append(helper.make_tensor(name, 1, shape, array.ravel()))
+        model.graph.initializer.append(helper.make_tensor(name, code, shape, array.ravel()))
     return model.SerializeToString()
 
 
@@ -189,6 +192,29 @@ def test_labels_that_are_no_numbers_or_classes_are_refused(label: Any) -> None:
         for classes in (None, (False, True)):
             with pytest.raises(FeedError, match=r"^label: expected"):
                 RiverModel(learner, ["a", "b"], classes=classes).learn_one({"a": 1, "b": np.float32(2)}, label)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("label", [np.float32("nan"), np.float64("inf"), np.float64(2**63), Decimal("sNaN")])
+def test_labels_out_of_range_are_refused_without_warnings(label: Any) -> None:
+    with Learner(session_of(perceptron()), "cross-entropy") as learner, np.errstate(all="raise"):
+        for classes in (None, (False, True)):
+            with pytest.raises(FeedError, match=r"^label: expected"):
+                RiverModel(learner, ["a", "b"], classes=classes).learn_one({"a": 1, "b": 2}, label)
+
+
+@pytest.mark.parametrize("type", ["float", "bfloat16"])
+def test_features_are_numbers_of_any_kind(type: str) -> None:
+    model = perceptron(type=type)
+    one = ml_dtypes.bfloat16(1)
+    with Learner(session_of(model), "cross-entropy") as learner, np.errstate(all="raise"):
+        river = RiverModel(learner, ["a", "b"])
+        expected = river.predict_proba_one({"a": 1.0, "b": 0.0})
+        for value in (1, True, Decimal(1), Fraction(1), np.array(1), np.array(one), one, np.float16(1), np.bool_(1)):
+            assert river.predict_proba_one({"a": value, "b": np.float64(1e-60)}) == expected
+        for value in (10**400, Decimal("sNaN"), np.array("1"), np.array(1j)):
+            with pytest.raises(FeedError, match="row, 'a': expected a number"):
+                river.predict_one({"a": value, "b": 0})
 
 
 def test_extreme_logits_are_probabilities() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import parser
 
 import sardonyx
 from sardonyx import train
@@ -308,6 +309,15 @@ def test_a_loss_that_is_not_finite_names_the_node_and_keeps_the_parameters() -> 
     assert all(np.array_equal(before[name], array) for name, array in trainer.state().items())
 
 
+def test_the_length_of_gradients_of_mixed_types_is_that_of_the_widest() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        net (float[N, 2] x) => (double[N, 1] y) <float[2, 1] w = {0, 0}, double[1, 1] b = {1}>
+        { z = MatMul(x, w)  wide = Cast<to = 11>(z)  y = MatMul(wide, b) }"""
+    trainer = train.Trainer(parser.parse_model(text), "mse", train.SGD(1.0), clip_norm=0.5)
+    trainer.step({"x": np.array([[3e9, 4e9]], np.float32), "labels": np.full((1, 1), 1e10)})  # 6e19 and 8e19.
+    assert np.allclose(trainer.state()["parameter:w"], [[0.3], [0.4]], rtol=1e-6)
+
+
 @pytest.mark.parametrize("steps", [0, 5])
 def test_an_overflow_of_the_squares_of_gradients_changes_nothing(steps: int) -> None:
     trainer = train.Trainer(regression(), "mse", train.Adam(0.01))
@@ -315,7 +325,7 @@ def test_an_overflow_of_the_squares_of_gradients_changes_nothing(steps: int) -> 
     for _ in range(steps):
         trainer.step(data)
     before = trainer.state()
-    with pytest.raises(ExecutionError, match="gradient of step"):
+    with pytest.raises(ExecutionError, match="length of the gradient of step"):
         trainer.step(data | {"labels": np.full_like(data["labels"], 1e18)} | {"x": np.full_like(data["x"], 1e3)})
     assert all(np.array_equal(before[name], array) for name, array in trainer.state().items())
     trainer.step(data)

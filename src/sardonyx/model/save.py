@@ -402,6 +402,9 @@ def require_writable(path: str | os.PathLike[str]) -> None:
     if not target.name:
         raise ModelFileError("is not the path of a file.", where=str(target))
     if not target.parent.is_dir():
+        nearest = next((folder for folder in target.parents if folder.exists()), None)
+        if nearest is not None and not nearest.is_dir():
+            raise ModelFileError(f"cannot be written: '{nearest}' is not a folder.", where=str(target))
         raise ModelFileError(
             "cannot be written: its folder does not exist.",
             where=str(target),

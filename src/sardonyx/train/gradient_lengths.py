@@ -18,7 +18,8 @@ def length_type(dtypes: Iterable[DType]) -> DType:
 def length_of(gradients: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean length of all gradients as one vector."""
     dtype = length_type(one.dtype for one in gradients)
-    squares = [L.cast(L.reduce_sum(g * g), dtype) for g in gradients]
+    wide = [L.cast(g, dtype) for g in gradients]  # Before the squares, which may exceed a narrower type.
+    squares = [L.reduce_sum(g * g) for g in wide]
     total = squares[0]
     for square in squares[1:]:
         total = total + square

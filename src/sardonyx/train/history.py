@@ -91,8 +91,11 @@ def require_plot(path: str | os.PathLike[str]) -> Path:
             "plots require matplotlib.", remedy="Install it: pip install matplotlib."
         ) from error
     file = Path(path)
-    if file.name and not file.suffix:
-        file = file.with_name(f"{file.name}.png")
+    if not file.suffix:
+        if os.path.isdir(file) or file.name == "..":  # noqa: PTH112 - False also for a name that is too long.
+            require_file(file, "plot")
+        if file.name:
+            file = file.with_name(f"{file.name}.png")
     formats = set(Figure().canvas.get_supported_filetypes()) - {"pgf"}  # Of which LaTeX computes the sizes.
     if file.suffix[1:].lower() not in formats:
         raise OptionError(
@@ -101,6 +104,8 @@ def require_plot(path: str | os.PathLike[str]) -> Path:
             remedy=f"Formats: {', '.join(sorted(formats))}.",
         )
     require_file(file, "plot")
+    if file.is_symlink():  # A plot is written through a link.
+        require_file(file.resolve(), "plot")
     if file.exists() and not os.access(file, os.W_OK):
         raise OptionError(f"{str(file)!r} cannot be written: it is read-only.", where="plot")
     return file

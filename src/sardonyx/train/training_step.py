@@ -329,7 +329,7 @@ class TrainingStep:
         step = self._position.step + 1
         return ExecutionError(
             f"the loss of step {step} is {loss}, expected a finite number." if not math.isfinite(loss)
-            else f"the gradient of step {step} is not finite.",
+            else f"the length of the gradient of step {step} is not finite.",
             where=where or "the gradient",
             remedy="Use a smaller learning rate, `clip_norm`, or other data; the parameters are those before the step.",
         )  # fmt: skip

@@ -365,7 +365,11 @@ class Learner:
 
     @property
     def report(self) -> LearnerReport:
-        """The counts so far."""
+        """The counts so far.
+
+        Raises:
+            ExecutionError: A metric has no number yet, or its function raised.
+        """
         with self._lock:
             seen = self._counts["samples"] + self._counts["held_back"]
             mean = self._loss_total / seen if seen else math.nan

@@ -124,9 +124,7 @@ class RiverModel:
     def _class_of(self, y: Any) -> int:
         """Return the index of a label."""
         assert self._classes is not None
-        # Arrays compare element by element: equal to a class is a label whose comparison is one truth.
-        equal = (isinstance(same := one == y, bool | np.bool_) and bool(same) for one in self._classes)
-        index = next((i for i, is_equal in enumerate(equal) if is_equal), None)
+        index = next((i for i, one in enumerate(self._classes) if _is_equal(one, y)), None)
         if index is None:
             raise FeedError(f"expected one of {', '.join(map(repr, self._classes))}, got {y!r}.", where="label")
         return index
@@ -154,16 +152,31 @@ class RiverModel:
         return int(scores[0] > (0.0 if self._has_logits else 0.5))
 
 
+def _is_equal(one: Any, y: Any) -> bool:
+    """Return True if a comparison is one truth: arrays compare element by element, signaling NaN raise an error."""
+    try:
+        same = one == y
+    except (ArithmeticError, TypeError, ValueError):
+        return False
+    return isinstance(same, bool | np.bool_) and bool(same)
+
+
 def _number(value: Any, dtype: DType, where: str) -> np.ndarray:
     """Return a scalar of an element type; integers are not rounded."""
-    if not isinstance(value, Real | Decimal | np.bool_):
+    plain = value
+    if isinstance(value, np.generic | np.ndarray) and value.ndim == 0:
+        plain = value.item()
+    if not isinstance(plain, Real | Decimal | np.bool_):
         raise FeedError(f"expected a number, got {value!r}.", where=where)
     refusal = FeedError(f"expected a number of the type {dtype}, got {value!r}.", where=where)
     try:
-        with np.errstate(over="ignore"):
-            number = np.asarray(value, dtype.numpy())
-    except (ValueError, OverflowError) as error:
+        with np.errstate(all="ignore"):  # The comparison below decides.
+            # Types that numpy does not have, e.g. bfloat16, convert few kinds of numbers.
+            has_numpy = dtype.numpy().isbuiltin == 1
+            number = np.asarray(plain if has_numpy else float(plain), dtype.numpy())
+            differs = bool(np.isinf(number) and abs(plain) != np.inf) if is_float(dtype) else bool(number != plain)
+    except (ArithmeticError, TypeError, ValueError) as error:
         raise refusal from error
-    if bool(np.isinf(number) and abs(value) != np.inf) if is_float(dtype) else bool(number != value):
+    if differs:
         raise refusal
     return number
