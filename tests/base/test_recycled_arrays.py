@@ -154,12 +154,31 @@ def test_an_array_that_is_prepared_after_a_release_is_given_back() -> None:
     assert allocate.in_memory == 1 and lent.nbytes == SIZE
 
 
+def test_a_finalizer_within_a_release_returns_its_array() -> None:
+    allocate = Counted(64)
+    arrays = RecycledArrays(allocate)
+    lent, memory = [arrays.lend()], [np.ones(64, np.uint8)]
+    weakref.finalize(memory[0], lent.clear)
+    others = RecycledArrays(memory.pop)
+    others.lend()
+    thread = threading.Thread(target=others.release, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive() and not lent
+    arrays.lend()
+    assert allocate.count == 1
+
+
 def exit_code_in_fork(check: Callable[[], bool]) -> int:
     """Return the exit code of a forked process: 0 if the check holds, that of an alarm if it hangs."""
     child = os.fork()
     if not child:
-        signal.alarm(20)
-        os._exit(not check())
+        code = 1
+        try:
+            signal.alarm(20)
+            code = 0 if check() else 1
+        finally:  # Also after an exception: the session of tests belongs to the parent.
+            os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
