@@ -495,7 +495,6 @@ def test_addresses_share_the_time_of_a_host(hub: Hub, tmp_path: Path, monkeypatc
     entries = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, hub.server.server_port)) for host in hosts]
     hub.files["/a"] = b"model"
     monkeypatch.setattr("sardonyx.hub.download.PATIENCE", 0.6)
-    monkeypatch.setattr("sardonyx.hub.download._SOCKET_SECONDS", 0.3)
     monkeypatch.setattr("sardonyx.hub.download.socket.getaddrinfo", lambda *_, **__: entries)
     monkeypatch.setattr("sardonyx.hub.download.socket.socket", Addressed)
     assert download(f"{hub.url}/a", tmp_path / "a.part", None, None, 1 << 20) == (sha256(b"model"), 5)
