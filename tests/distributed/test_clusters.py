@@ -143,6 +143,28 @@ def test_ways_on_ray_compute_a_model_together(cluster: Any) -> None:
         parallel.run({"x": ROWS})
     with pytest.raises(OptionError, match="options of 2 actors"):
         RayTensorParallel(split, actors=[{}])
+    with pytest.raises(OptionError, match="options of Ray's actors"):
+        RayTensorParallel(split, actors={"color": 1})
+
+
+@pytest.mark.long
+def test_actors_that_do_not_start_are_named_and_the_others_ended(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.distributed import ray_tensor_parallel
+
+    class Damaged:  # Local, so that Ray sends its text.
+        @staticmethod
+        def compile(model: Any, threads: int) -> Damaged:
+            return Damaged()
+
+        def open(self) -> None:
+            raise ExecutionError("the image is damaged.")
+
+    monkeypatch.setattr(ray_tensor_parallel, "Image", Damaged)
+    killed: list[Any] = []
+    monkeypatch.setattr(cluster, "kill", killed.append)
+    with pytest.raises(ExecutionError, match="a way has ended"):
+        ray_tensor_parallel.RayTensorParallel(sardonyx.split_tensors(layers(2), 2), actors={"num_cpus": 0})
+    assert len(killed) == 2
 
 
 def test_a_ray_deployment_answers_and_updates_weights(cluster: Any) -> None:

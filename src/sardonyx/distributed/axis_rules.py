@@ -134,8 +134,16 @@ def _convolve(value: Value, axes: Axes, ways: int) -> Division | None:
 
 
 def _is_sum(value: Value) -> bool:
-    """Return True if the results of ways may be added: floats; integers would have to wrap alike in every engine."""
-    return isinstance(value.type, TensorType) and is_float(value.type.dtype)
+    """Return True if the results of ways may be added: floats of 32 bits and more.
+
+    Integers would have to wrap alike in every engine, and parts in 16 bits are rounded before they are added.
+    """
+    return isinstance(value.type, TensorType) and is_float(value.type.dtype) and not is_narrow(value)
+
+
+def is_narrow(value: Value) -> bool:
+    """Return True for floats of fewer than 32 bits, of which two right results differ by more than the proof allows."""
+    return isinstance(value.type, TensorType) and is_float(value.type.dtype) and value.type.dtype.bitwidth < 32
 
 
 def _reduce_window(value: Value, axes: Axes, ways: int) -> Division | None:

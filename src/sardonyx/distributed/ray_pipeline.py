@@ -35,6 +35,7 @@ class RayPipeline:
         OptionError: An option is unknown to Ray, the number of mappings differs from that of the parts, or no request
             may be computed.
         UnsupportedError: A part is not compiled as a whole.
+        ExecutionError: An actor does not start; none is left then.
 
     Example:
         >>> with RayPipeline(sardonyx.split("model.onnx", 4)) as pipeline:
@@ -60,22 +61,20 @@ class RayPipeline:
         images = [Image.compile(part, threads) for part in pipeline.parts]
         self.outputs = pipeline.outputs
         self._inputs = _needed([_inputs(part) for part in pipeline.parts], pipeline)
-        self._actors = []
-        try:
-            stages = [ray.remote(_Stage).options(**one) for one in options]
-        except (TypeError, ValueError) as error:
-            raise OptionError(f"expected options of Ray's actors: {error}", where="actors") from error
-        with InputNode() as node:
-            step: Any = node
-            for image, names, stage in zip(images, self._inputs[1:], stages, strict=True):
-                actor = stage.remote(ray.put(image), sorted(names))
-                self._actors.append(actor)
-                step = actor.run.bind(step)
-        # A stage is ready before the graph starts its endless loop.
-        ray.get([actor.inputs.remote() for actor in self._actors])
-        self._graph: Any = step.experimental_compile(
-            _max_inflight_executions=most_requests, _max_buffered_results=most_requests
-        )
+        stages = actor_classes(_Stage, options)
+        self._actors: list[Any] = []
+        with starting(self._actors, "part of the pipeline"):
+            with InputNode() as node:
+                step: Any = node
+                for image, names, stage in zip(images, self._inputs[1:], stages, strict=True):
+                    actor = stage.remote(ray.put(image), sorted(names))
+                    self._actors.append(actor)
+                    step = actor.run.bind(step)
+            # A stage is ready before the graph starts its endless loop.
+            ray.get([actor.inputs.remote() for actor in self._actors])
+            self._graph: Any = step.experimental_compile(
+                _max_inflight_executions=most_requests, _max_buffered_results=most_requests
+            )
         self._most = most_requests
         self._waiting: list[PipelineAnswer] = []
 
@@ -194,6 +193,34 @@ def ray_errors(what: str = "part of the pipeline") -> Iterator[None]:
         ) from error  # fmt: skip
     except (RayActorError, RayChannelError) as error:
         raise ExecutionError(f"a {what} has ended.", where="ray", remedy="Start the actors again.") from error
+
+
+@contextmanager
+def starting(actors: Sequence[Any], what: str) -> Iterator[None]:
+    """End all actors that were started if one does not start; errors are those of :func:`ray_errors`."""
+    import ray
+
+    try:
+        with ray_errors(what):
+            yield
+    except BaseException:
+        for actor in actors:
+            ray.kill(actor)
+        raise
+
+
+def actor_classes(kind: type, options: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return a class of actors for each of the options.
+
+    Raises:
+        OptionError: An option is unknown to Ray.
+    """
+    import ray
+
+    try:
+        return [ray.remote(kind).options(**one) for one in options]
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"expected options of Ray's actors: {error}", where="actors") from error
 
 
 def actor_options(actors: Any, count: int) -> list[Mapping[str, Any]]:

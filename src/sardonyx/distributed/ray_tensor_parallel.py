@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from sardonyx.base.extras import require
 from sardonyx.distributed.image import Image
-from sardonyx.distributed.ray_pipeline import actor_options, ray_errors
+from sardonyx.distributed.ray_pipeline import actor_classes, actor_options, ray_errors, starting
 from sardonyx.distributed.tensor_parallel import Join, TensorParallel, Way
 from sardonyx.errors import ExecutionError, FeedError
 
@@ -19,6 +20,7 @@ class RayTensorParallel:
     """The ways of a model as actors; parts go from actor to actor as objects of Ray, not through this process.
 
     Each actor adds or joins the parts of all ways itself, in the order of the ways, so that all have equal bits.
+    Threads of one process may share the object: their requests are computed one after another.
 
     Args:
         parallel: The parts, of :func:`sardonyx.split_tensors`.
@@ -30,6 +32,7 @@ class RayTensorParallel:
         MissingDependencyError: Ray is not installed.
         OptionError: An option is unknown to Ray, or the number of mappings differs from that of the ways.
         UnsupportedError: A part is not compiled as a whole.
+        ExecutionError: An actor does not start; none is left then.
 
     Example:
         >>> with RayTensorParallel(sardonyx.split_tensors("model.onnx", 2)) as parallel:
@@ -48,14 +51,15 @@ class RayTensorParallel:
 
         options = actor_options(actors, parallel.ways)
         self._inputs = set(parallel.inputs)
-        self._stages = len(parallel.stages)
         joins = [stage.joins for stage in parallel.stages]
+        actors_of_ways = actor_classes(_Actor, options)
         self._actors: list[Any] = []
-        for way, one in enumerate(options):
-            images = [ray.put(Image.compile(stage.models[way], threads)) for stage in parallel.stages]
-            actor = ray.remote(_Actor).options(**one)
-            self._actors.append(actor.remote(images, joins, dict(parallel.outputs)))
-        ray.get([actor.ready.remote() for actor in self._actors])
+        with starting(self._actors, "way"):
+            for way, actor in enumerate(actors_of_ways):
+                images = [ray.put(Image.compile(stage.models[way], threads)) for stage in parallel.stages]
+                self._actors.append(actor.remote(images, joins, dict(parallel.outputs)))
+            ray.get([actor.ready.remote() for actor in self._actors])
+        self._submission = Submission(self._actors, len(parallel.stages))
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the outputs of one request, in the order of the whole model.
@@ -74,11 +78,7 @@ class RayTensorParallel:
             raise ExecutionError("the parts are closed.", where="tensor-parallel parts")
         with ray_errors("way"):
             shared = ray.put({name: np.asarray(value) for name, value in feeds.items()})
-            parts = [actor.start.remote(shared) for actor in self._actors]
-            for stage in range(self._stages):
-                # Every actor reads the parts of all actors for the stage before.
-                parts = [actor.run.remote(stage, *parts) for actor in self._actors]
-            return list(ray.get(self._actors[0].results.remote(*parts)))
+            return list(ray.get(self._submission.send(shared)))
 
     def close(self) -> None:
         """End the actors."""
@@ -97,8 +97,33 @@ class RayTensorParallel:
         self.close()
 
 
+class Submission:
+    """The calls of requests, in an order in which actors, which hold the values of one request, do not mix them.
+
+    An actor runs the calls of a process in the order in which they are sent. All calls of a request are sent to all
+    actors ahead of those of the next one, whichever threads send them.
+
+    Args:
+        actors: The actors of the ways.
+        stages: The number of stages.
+    """
+
+    def __init__(self, actors: Sequence[Any], stages: int) -> None:
+        self._actors, self._stages = list(actors), stages
+        self._lock = threading.Lock()
+
+    def send(self, feeds: Any) -> Any:
+        """Send a request, and return the reference of its outputs."""
+        with self._lock:
+            parts = [actor.start.remote(feeds) for actor in self._actors]
+            for stage in range(self._stages):
+                # Every actor reads the parts of all actors for the stage before.
+                parts = [actor.run.remote(stage, *parts) for actor in self._actors]
+            return self._actors[0].results.remote(*parts)
+
+
 class _Actor:
-    """One way. Calls of one caller run in order, so that requests do not mix."""
+    """One way, with the values of one request at a time: see :class:`Submission`."""
 
     def __init__(self, images: Sequence[Any], joins: Sequence[Sequence[Join]], outputs: Mapping[str, str]) -> None:
         import ray

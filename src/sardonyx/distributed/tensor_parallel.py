@@ -22,7 +22,7 @@ from sardonyx.core.ir.graph import CLOSED, Function, Value, functions_of, symbol
 from sardonyx.core.ir.types import TensorType, Type
 from sardonyx.core.language import slice_
 from sardonyx.core.transform.simplify import simplify
-from sardonyx.distributed.axis_rules import RULES, divide, local_params, moved_axis, shape_of, shared
+from sardonyx.distributed.axis_rules import RULES, divide, is_narrow, local_params, moved_axis, shape_of, shared
 from sardonyx.distributed.split import require_equal
 from sardonyx.distributed.tensor_plan import PARTIAL, Plan, is_tensor, plan
 from sardonyx.distributed.weightward import with_free_weights
@@ -159,7 +159,8 @@ def split_tensors(model: Loadable, ways: int) -> TensorParallel:
 
     Raises:
         OptionError: The number of ways is not from 2 to 64.
-        UnsupportedError: No product has weights that the rules divide, or a size depends on data.
+        UnsupportedError: No product has weights that the rules divide, a divided product has floats of fewer than 32
+            bits, or a size depends on data.
         VerificationError: The parts compute other outputs.
 
     Example:
@@ -181,6 +182,7 @@ def split_tensors(model: Loadable, ways: int) -> TensorParallel:
             where="split",
             remedy="Choose ways that divide columns, heads or filters. Products of few weights stay whole.",
         )
+    _require_wide(layout)
     inputs = tuple(str(value.name) for value in optimized.graph.inputs)
     parts = _Parts(layout, inputs)
     stages = tuple(parts.stage(number) for number in range(parts.count))
@@ -212,6 +214,22 @@ def _require_rules(function: Function) -> None:
                 raise UnsupportedError(problem, where=value.origin or "split")
             waiting += functions_of(value)
         bodies = True
+
+
+def _require_wide(layout: Plan) -> None:
+    """Refuse divided products of narrow floats: a sum in another order rounds to another number of 16 bits.
+
+    Raises:
+        UnsupportedError: There is such a product.
+    """
+    for value in layout.divided_products:
+        if is_narrow(value):
+            assert isinstance(value.type, TensorType)
+            raise UnsupportedError(
+                f"a product in {value.type.dtype.name.lower()} has no parts that are equal within 1e-5.",
+                where=value.origin or "split",
+                remedy="Split the model in float32.",
+            )
 
 
 def _weight_bytes(model: ir.Model) -> int:
