@@ -77,6 +77,32 @@ def test_recurrent_layers_are_named_where_they_stay(operator: str) -> None:
             refused()
 
 
+def test_recurrent_layers_beside_others_are_in_the_notes() -> None:
+    cells = "\n".join(f"[cell{n}] s{n} = GRU<hidden_size: int = 8>(x, w{n}, r)" for n in range(7))
+    text = f"""<ir_version: 9, opset_import: ["" : 17]>
+        net (float[5, 1, 64] x) => (float[5, 1, 64] y, {", ".join(f"float[5, 1, 1, 8] s{n}" for n in range(7))}) {{
+            y = MatMul(x, m) {cells} }}"""
+    low_rank = weight(64, 2) @ weight(2, 64)
+    cell_weights = {f"w{n}": weight(1, 24, 64) * np.float32(n + 1) for n in range(7)}
+    model = parsed(text, **cell_weights, r=weight(1, 24, 8), m=low_rank)
+    note = "The weights of recurrent layers stay as they are: cell0, cell1, cell2, cell3, cell4 and 2 more."
+    for changed in (
+        sardonyx.prune(model, sparsity=0.5), sardonyx.factorize(model, energy=0.9), sardonyx.cluster(model, bits=4)
+    ):  # fmt: skip
+        assert note in changed.report.notes
+
+
+def test_layers_that_stay_do_not_hide_recurrent_ones() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+        net (float[5, 1, 4] x) => (float[5, 1, 1, 8] y, float[5, 1, 2] z) {
+            [cell] y = GRU<hidden_size: int = 8>(x, w, r)
+            [product] z = MatMul(x, m) }"""
+    model = parsed(text, w=weight(1, 24, 4), r=weight(1, 24, 8), m=weight(4, 2))
+    for refused in (lambda: sardonyx.factorize(model, energy=0.9), lambda: sardonyx.cluster(model, bits=4)):
+        with pytest.raises(UnsupportedError, match=r"product: .*; the weights of recurrent layers stay .*: cell"):
+            refused()
+
+
 def test_the_metric_and_its_verdict_are_in_the_report() -> None:
     sample = images(1, 5)[0]
     expected = sardonyx.Session(detector(), compile="wait").run(None, sample)[0]

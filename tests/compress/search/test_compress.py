@@ -94,6 +94,25 @@ def test_a_state_of_other_samples_is_refused(files: Path) -> None:
             sardonyx.compress(CLASSIFIER, others, **options)
 
 
+def test_a_state_of_a_metric_of_another_name_is_refused_at_an_equal_number(files: Path) -> None:
+    def one(session: Any) -> float:
+        return 100.0
+
+    def another(session: Any) -> float:
+        return 100.0
+
+    options: dict[str, Any] = {
+        "budget": Budget(drop=5), "measured": False, "trials": 1, "state": files / "named", "data": None,
+    }  # fmt: skip
+    sardonyx.compress(CLASSIFIER, evaluate=one, **options)
+    sardonyx.compress(CLASSIFIER, evaluate=one, **options)
+    with pytest.raises(OptionError, match="another search"):
+        sardonyx.compress(CLASSIFIER, evaluate=another, **options)
+    assert (top1(files).__name__, stored_metric("f1", files / "eval.npz", sardonyx.load(CLASSIFIER)).__name__) == (
+        "top1", "f1",
+    )  # fmt: skip
+
+
 def test_the_page_shows_every_plan(result: Compressed) -> None:
     page = page_of("digits", result.report, "top1")
     assert page.count("<svg") == 2

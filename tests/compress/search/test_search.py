@@ -228,6 +228,14 @@ def test_outcomes_of_another_metric_are_refused_and_stay(tmp_path: Path, metric:
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_metric_without_a_number_is_the_same_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        bench = ModelOfModels()
+        plain = bench.trial
+        bench.trial = lambda plan, plain=plain: replace(plain(plan), metric=math.nan)  # type: ignore[misc]
+        searched(Budget(size=100), bench, State(tmp_path, "search"), trials=3)
+
+
 def test_the_front_has_no_beaten_plan() -> None:
     search = searched(Budget(drop=1.0), allows_slower=True)
     trials = list(search.trials.values())

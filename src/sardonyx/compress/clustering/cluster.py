@@ -22,7 +22,7 @@ from sardonyx.compress.evidence import (
     store,
 )
 from sardonyx.compress.quantization.calibration import Observation
-from sardonyx.compress.quantization.placement import WeightSite, find_placement, recurrent_weights
+from sardonyx.compress.quantization.placement import WeightSite, find_placement, recurrent_notes, without_layers
 from sardonyx.compress.quantization.plain_forms import write_plain_forms
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
@@ -164,8 +164,9 @@ def cluster(
         layers.append(shared[value])
     if all(layer.reason for layer in layers):
         stated = [f"{layer.name}: {layer.reason}" for layer in layers[:3]]
-        reasons = "; ".join(stated) or recurrent_weights(result) or "no layer has a constant weight"
+        reasons = without_layers(result, stated)
         raise UnsupportedError(f"no weight is smaller as a palette ({reasons}).", where=str(source.graph.name))
+    notes += recurrent_notes(result)
     after = int(to_proto(result).ByteSize())
     notes.append(f"The file has {before:,} -> {after:,} bytes; a run takes the time and memory of the original, since "
                  "engines restore the weights when they load the model.")  # fmt: skip

@@ -81,6 +81,7 @@ def metric(name: str, labels: Any, samples: Iterable[Mapping[str, Any]]) -> Eval
             value * chosen.scale, rows, chosen.statistic, chosen.scale, lower_is_better=chosen.lower_is_better
         )
 
+    evaluate.__name__ = name
     return evaluate
 
 

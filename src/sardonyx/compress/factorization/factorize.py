@@ -25,7 +25,7 @@ from sardonyx.compress.evidence import (
 )
 from sardonyx.compress.factorization.low_rank import Spectrum
 from sardonyx.compress.quantization.calibration import Observation
-from sardonyx.compress.quantization.placement import WeightSite, find_placement, recurrent_weights
+from sardonyx.compress.quantization.placement import WeightSite, find_placement, recurrent_notes, without_layers
 from sardonyx.compress.quantization.plain_forms import write_plain_forms
 from sardonyx.compress.quantization.site_inputs import Needs
 from sardonyx.compress.recovery import reconstruct
@@ -175,8 +175,9 @@ def factorize(
     )
     if all(layer.reason for layer in layers):
         stated = [f"{layer.name}: {layer.reason}" for layer in layers[:3]]
-        reasons = "; ".join(stated) or recurrent_weights(result) or "no layer has a constant weight"
+        reasons = without_layers(result, stated)
         raise UnsupportedError(f"no layer is smaller as two ({reasons}).", where=str(source.graph.name or "model"))
+    notes += recurrent_notes(result)
     infer_shapes(result)
     if samples:
         count = reconstruct(prepared, result, samples, {}, seed=seed)

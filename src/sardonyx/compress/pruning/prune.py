@@ -40,7 +40,7 @@ from sardonyx.compress.pruning.shrink import (
     stays_after,
 )
 from sardonyx.compress.quantization.calibration import Observation
-from sardonyx.compress.quantization.placement import find_placement, recurrent_weights
+from sardonyx.compress.quantization.placement import find_placement, recurrent_notes, without_layers
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.recovery import distill, reconstruct
 from sardonyx.compress.samples import Data, Preprocess, Split, read_samples, split_samples
@@ -208,8 +208,7 @@ def prune(
         work.remove_layers()
     else:
         work.remove_channels(align)
-    if stays := recurrent_weights(work.result):
-        work.notes.append(f"T{stays[1:]}.")
+    work.notes += recurrent_notes(work.result)
     work.recover(steps)
     outputs: tuple[OutputError, ...] = ()
     if split is not None:
@@ -286,7 +285,7 @@ class _Work:
         graph = find_channels(self.result, self.exclude)
         free = free_channels(graph, heads=self.kind == "heads")
         if not free:
-            reasons = "; ".join(dict.fromkeys(graph.fixed_roots().values())) or self._without_layers
+            reasons = "; ".join(dict.fromkeys(graph.fixed_roots().values())) or without_layers(self.result)
             noun = "channel" if self.kind == "channels" else "head"
             raise UnsupportedError(f"no {noun} can be removed: {reasons}.", where=self._where)
         axes = {
@@ -367,7 +366,7 @@ class _Work:
     def mask(self, pattern: Pattern) -> None:
         """Set weights to zero."""
         if not weighted_nodes(self.result):
-            raise UnsupportedError(f"no weight can be masked: {self._without_layers}.", where=self._where)
+            raise UnsupportedError(f"no weight can be masked: {without_layers(self.result)}.", where=self._where)
         statistics: dict[str, SiteInput] = {}
         if self.samples.exist:
             second = self.criterion in ("wanda", "sparsegpt")
@@ -405,10 +404,6 @@ class _Work:
     def _note_biases(self, corrected: int) -> None:
         if corrected:
             self.notes.append(f"The biases of {corrected} layers are corrected by the mean of the removed products.")
-
-    @property
-    def _without_layers(self) -> str:
-        return recurrent_weights(self.result) or "no layer has a constant weight"
 
     @property
     def _where(self) -> str:

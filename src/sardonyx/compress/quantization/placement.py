@@ -33,6 +33,9 @@ INTEGER = ("Add", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
 _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "HardSwish"})
 """Operators between an integer operator and the next quantization that engines fuse."""
 
+_MOST_NAMES = 5
+"""Recurrent layers that a note names."""
+
 _SMALLEST_TABLE = 1024
 """Elements from which a table of embeddings is quantized, and a constant of other operators is reported."""
 
@@ -216,14 +219,27 @@ def _report_constants(node: ir.Node, placement: Placement) -> None:
             placement.floats.append(FloatNode(node_label(node), node.op_type, reason))
 
 
-def recurrent_weights(model: ir.Model) -> str:
-    """Return a clause that names the recurrent layers with weights, which integers alone change; empty without."""
+def recurrent_notes(model: ir.Model) -> list[str]:
+    """Return a note that names the recurrent layers with weights, which integers alone change; none without."""
+    names = _recurrent_layers(model)
+    return [f"The weights of recurrent layers stay as they are: {names}."] if names else []
+
+
+def without_layers(model: ir.Model, reasons: Sequence[str] = ()) -> str:
+    """Return the reasons why no layer of a model changes: those of layers, and recurrent layers, which stay."""
+    names = _recurrent_layers(model)
+    recurrent = [f"the weights of recurrent layers stay as they are: {names}"] if names else []
+    return "; ".join([*reasons, *recurrent]) or "no layer has a constant weight"
+
+
+def _recurrent_layers(model: ir.Model) -> str:
     names = [
         node_label(node)
         for node in model.graph.all_nodes()
         if node.domain == "" and node.op_type in RECURRENT and facts.is_constant(node.inputs[1])
     ]
-    return f"the weights of recurrent layers stay as they are: {', '.join(names[:5])}" if names else ""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _recurrent_label(node: ir.Node, index: int) -> str:

@@ -165,7 +165,9 @@ def compress(
         seed: The seed of bootstrap intervals, and of draws and orders in moves.
         trials: The most plans to try.
         time: The time after which no further plan is tried: ``"10m"``, or seconds.
-        state: A folder for the outcomes of trials, from which the same search resumes.
+        state: A folder for the outcomes of trials, from which the same search resumes. A search by a function of
+            another name, or with another number on the original, is refused; other metrics that agree in both are not
+            noticed.
         progress: A function that is called with the name of each plan before its trial.
 
     Returns:
@@ -197,7 +199,7 @@ def compress(
         energy="energy" in budget.limits and measured is not False,
     )  # fmt: skip
     least = budget.sqnr if budget.sqnr is not None or budget.drop is not None else LEAST_SQNR
-    outcomes = State(state, "" if state is None else _identity(source, target, seed, samples, bench.measured))
+    outcomes = State(state, "" if state is None else _identity(source, target, seed, samples, bench))
     search = Search(
         bench, budget, least, outcomes, allow_slower, trials,
         lambda: deadline is not None and clock.monotonic() > deadline, progress or (lambda label: None),
@@ -274,8 +276,11 @@ def _feeds(source: ir.Model, samples: SampleSource | None) -> Mapping[str, Any]:
     return drawn_feeds(source, Session(source, compile="wait"))[0]
 
 
-def _identity(source: ir.Model, target: str, seed: int, samples: SampleSource | None, measured: bool) -> str:
-    """Return a text that identifies a search: the model, the samples, and the options that change a trial."""
+def _identity(source: ir.Model, target: str, seed: int, samples: SampleSource | None, bench: Workbench) -> str:
+    """Return a text that identifies a search: the model, the samples, and the options that change a trial.
+
+    A metric is identified by its name, and by its number on the original when it is measured.
+    """
     digest = hashlib.sha256()
     for node in source.graph:
         digest.update(ir.serde.serialize_node(node).SerializeToString(deterministic=True))
@@ -284,7 +289,9 @@ def _identity(source: ir.Model, target: str, seed: int, samples: SampleSource | 
         if value.const_value is not None:
             digest.update(value.const_value.tobytes())
     seen = "" if samples is None else samples.digest
-    return repr((digest.hexdigest(), target, seed, seen, measured, [move.name for move in MOVES]))
+    evaluate = bench.evaluate
+    metric = "" if evaluate is None else getattr(evaluate, "__name__", type(evaluate).__name__)
+    return repr((digest.hexdigest(), target, seed, seen, metric, bench.measured, [move.name for move in MOVES]))
 
 
 class _Choice:

@@ -1,7 +1,7 @@
 """The search: trials of plans, from single moves to combinations, until nothing improves.
 
-Every move is tried on all layers first. If the accuracy does not hold, the largest share of layers for which it holds
-is bisected, with the least harmful layers first. The best results are then combined with further moves.
+Every move on precision is tried on all layers first. If the accuracy does not hold, the largest share of layers for
+which it holds is bisected, with the least harmful layers first. The best results are then combined with further moves.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class State:
             raise ModelFileError(f"the state cannot be read or written: {error}", where=str(path)) from error
         if stored != head:
             raise OptionError(
-                "the folder holds the state of another search: another model, data, target, seed or version.",
+                "the folder holds the state of another search: another model, data, metric, target, seed or version.",
                 where=str(self._folder),
                 remedy="Name another folder, or remove this one.",
             )
@@ -123,7 +123,7 @@ class State:
             return None
 
     def require_same_metric(self, original: Trial) -> None:
-        """Check that the outcomes were measured as the original is measured now.
+        """Check that the metric of the original is the one of the stored outcomes, but for the last digits.
 
         Raises:
             OptionError: The metric of the stored original is another.
@@ -132,14 +132,14 @@ class State:
         if stored is None:
             return
         before, now = stored.metric, original.metric
-        is_same = before is now or (before is not None and now is not None and math.isclose(before, now, rel_tol=1e-6))
-        if not is_same:
+        if not _is_same(before, now):
             shown = ("no metric" if one is None else f"{abs(one):.6g}" for one in (before, now))
             raise OptionError(
                 "the folder holds the state of another search: the metric of the original is not the same "
                 f"({' then, '.join(shown)} now).",
                 where=str(self._folder),
-                remedy="Name another folder, or evaluate by the same metric on the same samples.",
+                remedy="Name another folder, or evaluate by the same metric on the same samples. A search by a metric "
+                "that differs between runs cannot resume.",
             )
 
     def put(self, trial: Trial) -> None:
@@ -159,6 +159,12 @@ class State:
         assert self._folder is not None
         text = json.dumps([asdict(step) for step in plan])
         return self._folder / f"trial-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+
+
+def _is_same(before: float | None, now: float | None) -> bool:
+    if before is None or now is None:
+        return before is now
+    return math.isclose(before, now, rel_tol=1e-6) or (math.isnan(before) and math.isnan(now))
 
 
 def _trial(data: Mapping[str, Any]) -> Trial:
