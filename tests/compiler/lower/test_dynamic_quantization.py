@@ -1,4 +1,4 @@
-"""Dynamic quantizations of images between integer convolutions equal the interpreter's, and read an image twice."""
+"""Dynamic quantizations equal the interpreter's to the bit, alone and between integer convolutions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sardonyx.core.dim import Dim
 from sardonyx.core.eval.tensor import constant
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
-from sardonyx.core.ir.graph import Value
+from sardonyx.core.ir.graph import Function, Value
 from sardonyx.core.ir.types import TensorType
-from sardonyx.ops.definitions.quantization import dynamic_quantize_linear
+from sardonyx.ops.definitions.quantization import dynamic_quantize_linear, quantize_units
 
 N, H, W = map(Dim.symbol, "NHW")
 
@@ -130,15 +130,17 @@ def test_an_image_is_padded_after_its_quantization(filling: float, groups: int) 
     program = Program.compile(function)
     pads = [value for value in program.function.values if value.op == "pad"]
     assert not pads if filling == 0 else pads
-    assert all("round" in _computed_from(value.operands[0]) for value in pads)
+    assert all(_is_of_codes(value.operands[0]) for value in pads)
     for factor in (1.0, 0.0, 1e-42, 1e-44, 1e30):
         x = (np.random.default_rng(2).standard_normal((1, 8, 9, 13)) * factor).astype(np.float32)
         np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])
 
 
-def _computed_from(value: Value, steps: int = 8) -> set[str]:
-    """Return the primitives of the last steps of the first operands."""
-    return {value.op} | (_computed_from(value.operands[0], steps - 1) if steps and value.operands else set())
+def _is_of_codes(value: Value) -> bool:
+    """Return True for codes of uint8 less a zero point, computed in another type."""
+    units = value.operands[0] if value.op == "sub" else value
+    codes = units.operands[0] if units.op == "convert" else units
+    return isinstance(codes.type, TensorType) and codes.type.dtype == t.UINT8
 
 
 def test_codes_are_those_of_a_division() -> None:
@@ -169,3 +171,68 @@ def test_numbers_that_are_not_finite_are_quantized_as_the_interpreter_does() -> 
         x[1, 5] = special
         for mine, reference in zip(program.run([x]), computed(function, [x]), strict=True):
             np.testing.assert_array_equal(mine, reference)
+
+
+def same_bits(program: Program, function: Function, x: np.ndarray) -> None:
+    """Raise an error unless the results have the bits of the interpreter's."""
+    with np.errstate(all="ignore"):
+        for mine, reference in zip(program.run([x]), computed(function, [x]), strict=True):
+            reference = np.asarray(reference)
+            assert np.asarray(mine).tobytes() == reference.tobytes(), (x, mine, reference)
+
+
+def quantized(x: L.Tensor, instead: float | None, with_zero: bool) -> list[L.Tensor]:
+    """Return codes, scale and zero point by the range, with a number in place of a scale of 0."""
+    least, greatest = L.reduce_min(x), L.reduce_max(x)
+    if with_zero:
+        least, greatest = L.minimum(least, 0), L.maximum(greatest, 0)
+    step = (greatest - least) / 255
+    scale = step if instead is None else L.where(L.equal(step, 0), instead, step)
+    zero_point = quantize_units(-least / scale, None, t.UINT8)
+    return [quantize_units(x / scale, zero_point, t.UINT8), scale, zero_point]
+
+
+@pytest.mark.parametrize("with_zero", [False, True])
+@pytest.mark.parametrize("instead", [None, 1.0, -1.0, 1e-30, 0.5, math.inf])
+def test_a_scale_of_the_range_may_be_any_number(instead: float | None, with_zero: bool) -> None:
+    function = trace("f", lambda x: quantized(x, instead, with_zero), [TensorType(t.FLOAT, (W,))])
+    program = Program.compile(function)
+    for number in (5, -5, 1e30, 3e38, -3e38, 1e-45, 0.0):
+        same_bits(program, function, np.full(20, number, np.float32))
+        same_bits(program, function, np.full(1, number, np.float32))
+    for numbers in ([1e-45, 0.0], [1000, 1001, 1000.5], [16777216, 16777218, 16777220], [3e38, 2.9999998e38]):
+        same_bits(program, function, np.array(numbers * 9, np.float32))
+
+
+def test_a_scale_of_the_range_may_be_wide() -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        step = (L.maximum(L.reduce_max(x), 0) - L.minimum(L.reduce_min(x), 0)) / 255
+        scale = L.where(L.equal(step, 0), 1, step)
+        return [L.round_(x / scale), scale]
+
+    function = trace("f", body, [TensorType(t.DOUBLE, (W,))])
+    same_bits(Program.compile(function), function, np.linspace(-1, 2, 40))
+
+
+@pytest.mark.parametrize("limit", [0.0, -0.0])
+def test_the_least_and_the_greatest_have_the_sign_of_the_interpreters_zero(limit: float) -> None:
+    zero = constant(np.float32(limit))
+    swapped = trace(
+        "f",
+        lambda x: [L.minimum(zero, L.reduce_min(x)), L.maximum(zero, L.reduce_max(x))],
+        [TensorType(t.FLOAT, (H, W))],
+    )
+    function = trace(
+        "f",
+        lambda x: [1 / L.minimum(L.reduce_min(x), 0), L.maximum(L.reduce_max(x), 0)],
+        [TensorType(t.FLOAT, (H, W))],
+    )
+    programs = [(f, Program.compile(f)) for f in (swapped, function)]
+    for sizes in ((4, 40), (2, 2), (4, 5), (1, 9)):
+        for number in (1.0, -1.0, 0.0, -0.0):
+            for one, program in programs:
+                x = np.full(sizes, number, np.float32)
+                same_bits(program, one, x)
+                if number:
+                    x[0, 1] = -0.0
+                    same_bits(program, one, x)

@@ -60,9 +60,13 @@ def single(value: Value) -> Value:
 def quantized_image(scale: Value) -> Value | None:
     """Return the floats whose range a computed scale covers; None for other scales.
 
-    A quotient of one of these floats is of at most 8 bits, or NaN.
+    The scale is a positive number or NaN, and 1 for a range of 0: a quotient of one of these floats is of at most 32
+    bits before its point, the float itself, or NaN. Without the 1 the scale may be 0; with another number, quotients
+    may overflow.
     """
-    step = single(scale.operands[2]) if is_not_zero(scale) else scale
+    if dtype_of(scale) != t.FLOAT or not is_not_zero(scale) or number(scale.operands[1]) != 1:
+        return None
+    step = single(scale.operands[2])
     if step.op != "div" or number(step.operands[1]) != 255:
         return None
     width = single(step.operands[0])

@@ -100,7 +100,10 @@ class Divisor:
         return cls(infinite.where(scale.like(0.0), power), moved, 1.0 / moved)
 
     def __call__(self, x: Vector) -> Vector:
-        """Return the quotients of floats of which none exceeds 256 scales."""
+        """Return the quotients of floats within the range of the scale, for rounding to integers.
+
+        A quotient of 0 may have the other sign, and one far below 1 other bits.
+        """
         x, scale, reciprocal = x * self._wide(self.power, x), self._wide(self.scale, x), self._wide(self.reciprocal, x)
         first = x * reciprocal
         return (-first).fma(scale, x).fma(reciprocal, first)

@@ -107,7 +107,7 @@ def _combine(context: FunctionContext, group: Group, stage: Stage) -> Launch:
             Vector(e, e.call("i32", f"llvm.vector.reduce.{combine}.{suffix(type)}", [(type, part.get())]), "i32", 1)
             for part, (combine, _) in zip(parts, _PARTS.values(), strict=True)
         )
-        numbers = greatest.number(), least.number()
+        numbers = greatest.number(), least.number() + 0.0  # A least element of -0.0 stands for none below 0.
         nan = numbers[0].is_nan() | numbers[1].is_nan()
         for value in group.members:
             if value.op == "reduce":

@@ -15,7 +15,10 @@ from sardonyx.core.ir.graph import Value
 
 
 def reduced_image(group: Group) -> Value | None:
-    """Return the image of which a group computes the range, with 0, and numbers of the range; None for others."""
+    """Return the image of which a group computes the range, with 0, and numbers of the range; None for others.
+
+    The 0 is the second operand and has the sign +: the interpreter takes it where the extreme is 0, too.
+    """
     if group.rows is None or group.anchor is not None or any(_elements(member) != 1 for member in group.members):
         return None
     reductions = {member for member in group.members if member.op == "reduce"}
@@ -23,10 +26,14 @@ def reduced_image(group: Group) -> Value | None:
     if len(images) != 1 or not reductions.isdisjoint(group.roots):
         return None
     for member in group.members:
-        for operand, other in zip(member.operands, reversed(member.operands), strict=True):
-            source = single(operand)
-            if source in reductions and (member.op != source.params["kind"] or number(other) != 0):
-                return None
+        sources = [single(operand) for operand in member.operands]
+        if reductions.isdisjoint(sources):
+            continue
+        if sources[0] not in reductions or member.op != sources[0].params["kind"]:
+            return None
+        limit = number(sources[1])
+        if limit != 0 or math.copysign(1, limit) < 0:
+            return None
     image = images.pop()
     is_range = {reduction.params["kind"] for reduction in reductions} <= {"min", "max"}
     return image if is_range and dtype_of(image) == t.FLOAT and _elements(image) != 1 else None
