@@ -236,3 +236,21 @@ def test_the_least_and_the_greatest_have_the_sign_of_the_interpreters_zero(limit
                 if number:
                     x[0, 1] = -0.0
                     same_bits(program, one, x)
+
+
+def test_padding_of_an_image_with_nan_has_the_code_of_nan() -> None:
+    def body(x: L.Tensor, zero: L.Tensor) -> list[L.Tensor]:
+        _, scale, _ = quantized(x, 1.0, True)
+        codes = quantize_units(L.pad(x, (0, 0, 1, 1), (0, 0, 1, 1), 0.0) / scale, zero, t.UINT8)
+        units = L.cast(codes, t.INT32) - L.cast(zero, t.INT32)
+        weights = L.cast(constant(np.full((8, 16, 3, 3), 3, np.int8)), t.INT32)
+        return [L.convolve(units, weights, strides=[1, 1], padding=[(0, 0), (0, 0)])]
+
+    function = trace("f", body, [TensorType(t.FLOAT, (1, 16, H, W)), TensorType(t.UINT8, ())])
+    program = Program.compile(function)
+    x = np.random.default_rng(7).standard_normal((1, 16, 5, 6)).astype(np.float32)
+    for special in (0.0, np.inf, np.nan):
+        x[0, 2, 2, 2] = special
+        with np.errstate(all="ignore"):
+            arrays: list[np.ndarray] = [x, np.full(1, 7, np.uint8).reshape(())]
+            np.testing.assert_array_equal(program.run(arrays)[0], computed(function, arrays)[0])

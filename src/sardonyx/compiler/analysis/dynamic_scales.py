@@ -31,7 +31,21 @@ def is_zero_code(code: Value, zero: Value) -> bool:
     units, offset = moved.operands[0].operands[0], single(moved.operands[1])
     if offset.op != "convert" or single(offset.operands[0]) is not single(zero):
         return False
-    return units.op == "div" and number(units.operands[0]) == 0 and is_not_zero(single(units.operands[1]))
+    if units.op != "div" or number(units.operands[0]) != 0:
+        return False
+    scale = single(units.operands[1])
+    return is_not_zero(scale) and _is_code_by(zero, scale)
+
+
+def _is_code_by(zero: Value, scale: Value) -> bool:
+    """Return True for a code of a number in units of a scale: where the scale is NaN, it is the code of NaN."""
+    value = single(zero)
+    if value.op != "convert":
+        return False
+    value = single(value.operands[0])
+    while value.op in ("min", "max", "round", "add", "neg"):  # NaN comes through.
+        value = single(value.operands[0])
+    return value.op == "div" and single(value.operands[1]) is scale
 
 
 def is_not_zero(scale: Value) -> bool:
