@@ -17,13 +17,13 @@ from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.host_function import host
 from sardonyx.core.eval.tensor import apply
-from sardonyx.core.eval.trace import trace
+from sardonyx.core.eval.trace import inline, trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
-from sardonyx.core.transform.differentiation import FLAT, GRADIENTS, apply_call, gradient, vjp
+from sardonyx.core.transform.differentiation import FLAT, GRADIENTS, apply_call, gradient, jvp, vjp
 from sardonyx.errors import RuleError, SardonyxError, UnsupportedError
 
 N, M, K = map(Dim.symbol, "NMK")
@@ -150,6 +150,31 @@ def test_cond_takes_the_gradient_of_the_branch_taken() -> None:
 def test_loop_with_a_count_that_the_run_tells(trips: int) -> None:
     function = traced(looped, "N", "N N", ":")
     assert_gradient(function, [numbers(3), numbers(3, 3) * 0.5, np.int64(trips)])
+
+
+@pytest.mark.parametrize("trips", [0, 1, 4])
+def test_the_gradient_of_a_loop_with_an_open_count_has_a_gradient(trips: int) -> None:
+    """Both functions of the body are saved, in rows whose number the loop itself defines."""
+
+    def looped(x: L.Tensor, count: L.Tensor) -> list[L.Tensor]:
+        return list(L.loop(count, None, [x], lambda i, s: (None, [L.sin(L.exp(s * x)) * 0.5], []))[0])
+
+    first = gradient(traced(looped, "N", ":"))
+    second = trace("second", lambda *x: [L.reduce_sum(L.sin(inline(first, x)[1]))], [x.type for x in first.inputs])
+    assert_gradient(second, [numbers(3) * 0.5, np.int64(trips)])
+    at = [numbers(3) * 0.5, np.int64(trips)]
+    (along,) = computed(jvp(traced(looped, "N", ":")), [*at, np.ones(3)])
+    np.testing.assert_allclose(along, computed(first, at)[1].sum())
+
+
+def test_no_function_is_saved_for_a_state_that_needs_none() -> None:
+    """A sum of any function of the arguments reads no earlier sum: memory does not grow with the iterations."""
+
+    def summed(x: L.Tensor, count: L.Tensor) -> list[L.Tensor]:
+        return list(L.loop(count, None, [x], lambda i, s: (None, [s + L.sin(L.exp(x * L.cast(i, t.DOUBLE)))], []))[0])
+
+    backward = [value.params["body"] for value in gradient(traced(summed, "N", ":")).values if value.op == "loop"][-1]
+    assert "exp" in {value.op for value in backward.values}
 
 
 def test_loop_that_the_data_end() -> None:

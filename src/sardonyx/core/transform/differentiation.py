@@ -323,7 +323,12 @@ def _backpropagate(
 
 def _replaced(roots: Sequence[Value], replaced: Mapping[Value, Value], sizes: Mapping[str, Size]) -> list[Value]:
     inner = scope.get()
-    return substitute_values(roots, replaced, sizes, level=CLOSED if inner is None else inner.level)
+    if inner is None:
+        return substitute_values(roots, replaced, sizes, level=CLOSED)
+    values = inner.values  # A loop outside defines the number of its rows, which the replaced values have.
+    return substitute_values(
+        roots, replaced, sizes, level=inner.level, inside=lambda x: x.level == CLOSED or x in values
+    )
 
 
 # Primitives that call functions.
@@ -461,17 +466,28 @@ def _pull_of_saved(loop: Value, positions: Sequence[int]) -> tuple[Function, lis
         positions: The inputs of the body to differentiate by.
     """
     body: Function = loop.params["body"]
-    reused = _worth_saving(body, loop.params["carried"])
+    plain = vjp(body, positions)
+    read = set(plain.values)
+    states = [x for x, own in zip(body.inputs, plain.inputs, strict=False) if own in read]
+    reused = _worth_saving(body, loop.params["carried"], states)
+    if not reused:
+        return plain, []
     pull = vjp(body, positions, reused)
     read = set(pull.values)
     used = [x for x, own in zip(reused, _last(pull.inputs, len(reused)), strict=True) if own in read]
     return (pull, reused) if len(used) == len(reused) else (vjp(body, positions, used), used)
 
 
-def _worth_saving(body: Function, carried: int) -> list[Value]:
-    """Return the values of a body that take longer to compute again than to read, as far as memory permits."""
+def _worth_saving(body: Function, carried: int, saved: Sequence[Value]) -> list[Value]:
+    """Return the values of a body that take longer to compute again than to read, as far as memory permits.
+
+    Args:
+        body: The body of a loop.
+        carried: The number of states.
+        saved: The inputs of the body that are saved anyway; memory may grow in proportion to the states among them.
+    """
     inputs = body.inputs[2 : 2 + carried]
-    states = [x.type for x in inputs if is_differentiable(x.type)]
+    states = [x.type for x in inputs if is_differentiable(x.type) and x in saved]
     if any(_changes_sizes(body, i) for i in range(carried) if isinstance(inputs[i].type, TensorType)):
         return []
     varying = set(body.inputs[: 2 + carried])
