@@ -9,9 +9,6 @@ import hashlib
 import http.server
 import io
 import json
-import os
-import socket
-import sys
 import tarfile
 import threading
 import time
@@ -30,8 +27,7 @@ from sardonyx.errors import DownloadError, ModelFileError, OptionError
 from sardonyx.hub import get, search, sources, stored
 from sardonyx.hub.cache import Cache
 from sardonyx.hub.download import Digest, download, read_json
-from sardonyx.hub.file_lock import hold
-from sardonyx.hub.lock import Lock, LockedModel
+from sardonyx.hub.lock import Lock
 from tests.hub.conftest import Hub, model_files
 
 FEED = {"x": np.ones((1, 64), np.float32)}
@@ -456,91 +452,6 @@ def test_a_server_that_drips_the_framing_is_left(
     hub.hostile["/slow"] = raw(*DRIPPING[part])
     with pytest.raises(DownloadError, match=r"bytes in 0\.1 s"):
         download(f"{hub.url}/slow", tmp_path / "a.part", None, None, 1 << 20)
-
-
-@pytest.mark.parametrize("addresses", [1, 50])
-def test_a_server_that_does_not_begin_tls_is_left(
-    addresses: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sardonyx.hub.download.PATIENCE", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        entry = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
-        monkeypatch.setattr("sardonyx.hub.download.socket.getaddrinfo", lambda *_, **__: [entry] * addresses)
-        begin = time.monotonic()
-        with pytest.raises(DownloadError, match=r"cannot be reached: .*timed out"):
-            download(f"https://127.0.0.1:{port}/a", tmp_path / "a.part", None, None, 1 << 20)
-        assert time.monotonic() < begin + 5
-
-
-def test_the_next_address_of_a_host_is_tried(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        refusing = closed.getsockname()
-    families = [(250, refusing), (socket.AF_INET, refusing), (socket.AF_INET, hub.server.server_address)]
-    entries = [(family, socket.SOCK_STREAM, 6, "", address) for family, address in families]  # No system has the first.
-    hub.files["/a"] = b"model"
-    monkeypatch.setattr("sardonyx.hub.download.socket.getaddrinfo", lambda *_, **__: entries)
-    assert download(f"{hub.url}/a", tmp_path / "a.part", None, None, 1 << 20) == (sha256(b"model"), 5)
-
-
-def test_addresses_share_the_time_of_a_host(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Addressed(socket.socket):
-        def connect(self, address: Any) -> None:
-            if address[0] != "127.0.0.1":  # Dead.
-                time.sleep(self.gettimeout() or 0)
-                raise TimeoutError("timed out")
-            super().connect(address)
-
-    hosts = ["192.0.2.1"] * 3 + ["127.0.0.1"]
-    entries = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, hub.server.server_port)) for host in hosts]
-    hub.files["/a"] = b"model"
-    monkeypatch.setattr("sardonyx.hub.download.PATIENCE", 0.6)
-    monkeypatch.setattr("sardonyx.hub.download.socket.getaddrinfo", lambda *_, **__: entries)
-    monkeypatch.setattr("sardonyx.hub.download.socket.socket", Addressed)
-    assert download(f"{hub.url}/a", tmp_path / "a.part", None, None, 1 << 20) == (sha256(b"model"), 5)
-
-
-class LockedBytes:
-    """The part of `msvcrt` that locks files, for the processes of Windows; a file is locked by one descriptor."""
-
-    LK_NBLCK = 2
-
-    def __init__(self) -> None:
-        self.tries = 0
-        self.free_at = 3
-        self.error = errno.EACCES
-
-    def locking(self, descriptor: int, mode: int, count: int) -> None:
-        assert (mode, count, os.lseek(descriptor, 0, os.SEEK_CUR)) == (self.LK_NBLCK, 1, 0)
-        self.tries += 1
-        if self.tries < self.free_at:
-            raise OSError(self.error, os.strerror(self.error))
-
-
-def test_locks_of_windows_wait_or_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    locked = LockedBytes()
-    monkeypatch.setitem(sys.modules, "msvcrt", locked)
-    monkeypatch.setattr("sardonyx.hub.file_lock.IS_POSIX", False)
-    with (tmp_path / "a").open("wb") as file:
-        with pytest.raises(OSError, match="Permission denied"):
-            hold(file.fileno(), wait=False)
-        hold(file.fileno(), wait=True)
-        assert locked.tries == locked.free_at
-        locked.free_at, locked.error = 9, errno.EINVAL  # A file system without locks.
-        with pytest.raises(OSError, match="Invalid argument"):
-            hold(file.fileno(), wait=True)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="the system has no flock")
-def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.flock", fail)
-    with pytest.raises(DownloadError, match="cannot be locked: No locks available"):
-        Lock.add(tmp_path / "models.lock", "a", LockedModel("1", {}))
-    with pytest.raises(DownloadError, match="cannot be locked: No locks"), Cache(tmp_path, 1 << 20).incomplete("a"):
-        pass
 
 
 @pytest.mark.parametrize("body", [b"5\r\nhello\r\nff\r\nabc", b"5\r\nhello", b"5\r\nhello\r\n", b"-5\r\nhello"])
