@@ -1,4 +1,4 @@
-"""``sardonyx split``: a model as parts that run one after another."""
+"""``sardonyx split``: a model as parts that run one after another, or beside each other."""
 
 from __future__ import annotations
 
@@ -50,10 +50,7 @@ def command(
     with progress("splitting", quiet=as_json):
         pipeline = split(model, parts, by_memory=limit)
         files = [f"part-{number}.onnx" for number in range(1, len(pipeline.parts) + 1)]
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ModelFileError(f"cannot be written: {error.strerror}", where=str(output)) from error
+        _create(output)
         for name, part in zip(files, pipeline.parts, strict=True):
             save(part, output / name)
         report = {
@@ -79,10 +76,7 @@ def _split_tensors(model: Path, output: Path, ways: int, as_json: bool) -> None:
 
     with progress("splitting", quiet=as_json):
         parallel = split_tensors(model, ways)
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ModelFileError(f"cannot be written: {error.strerror}", where=str(output)) from error
+        _create(output)
         stages = []
         for number, stage in enumerate(parallel.stages, 1):
             files = [f"stage-{number}-way-{way}.onnx" for way in range(1, ways + 1)]
@@ -106,3 +100,10 @@ def _split_tensors(model: Path, output: Path, ways: int, as_json: bool) -> None:
         console.print(f"way {way}: {weights:,} bytes of weights", markup=False)
     console.print(f"{len(stages)} stages in {output}, {exchanges} values exchanged", markup=False, soft_wrap=True)
     console.print(f"proved: largest relative difference {parallel.error:.3g}", markup=False)
+
+
+def _create(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelFileError(f"cannot be written: {error.strerror}", where=str(folder)) from error
