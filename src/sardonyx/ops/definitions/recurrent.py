@@ -8,7 +8,7 @@ begins there.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sardonyx.core import language as L
@@ -49,13 +49,23 @@ def _activate(form: _Form, scales: Sequence[float], clip: float | None, x: Tenso
 
 
 def activation_functions(
-    names: Sequence[str], alpha: Sequence[float], beta: Sequence[float], clip: float | None
-) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Yield the activations by name; each consumes the next scaling values if it has any.
+    names: Sequence[str], alpha: Sequence[float], beta: Sequence[float], clip: float | None, count: int
+) -> list[Callable[[Tensor], Tensor]]:
+    """Return the activations by name; each consumes the next scaling values if it has any.
+
+    Args:
+        names: The names.
+        alpha: The first scaling values, of the activations that have one.
+        beta: The second scaling values.
+        clip: The largest magnitude of an input; None for no limit.
+        count: The number of activations that the directions of the layer need.
 
     Raises:
-        InvalidModelError: An activation is unknown or lacks a scaling value.
+        InvalidModelError: There are fewer activations, or one is unknown or lacks a scaling value.
     """
+    if len(names) < count:
+        raise InvalidModelError(f"expected {count} names in `activations`, got {len(names)}.")
+    functions: list[Callable[[Tensor], Tensor]] = []
     alphas, betas = iter(alpha), iter(beta)
     for name in names:
         form = _FORMS.get(name.lower())
@@ -65,7 +75,8 @@ def activation_functions(
         scales = [scale for scale in values if scale is not None]
         if len(scales) < len(values):
             raise InvalidModelError(f"the activation {name} needs `activation_alpha` and `activation_beta`.")
-        yield functools.partial(_activate, form, scales, clip)
+        functions.append(functools.partial(_activate, form, scales, clip))
+    return functions
 
 
 class Layer:
@@ -210,9 +221,10 @@ def rnn(
     layout: int = 0,
     output_sequence: int = 0,
 ) -> tuple[Tensor, ...]:
-    functions = list(activation_functions(activations, activation_alpha, activation_beta, clip))
     layer = Layer(x, w, r, b, sequence_lens, [initial_h], gates=1, direction=direction, layout=layout,
                   hidden_size=hidden_size)  # fmt: skip
+    count = len(layer.backward)
+    functions = activation_functions(activations, activation_alpha, activation_beta, clip, count)
 
     def cell(d: int) -> Cell:
         f, recurrence = functions[d], layer.recurrence(d)
@@ -240,9 +252,10 @@ def gru(
     linear_before_reset: int = 0,
     output_sequence: int = 0,
 ) -> tuple[Tensor, ...]:
-    functions = list(activation_functions(activations, activation_alpha, activation_beta, clip))
     layer = Layer(x, w, r, b, sequence_lens, [initial_h], gates=3, direction=direction, layout=layout,
                   hidden_size=hidden_size)  # fmt: skip
+    count = 2 * len(layer.backward)
+    functions = activation_functions(activations, activation_alpha, activation_beta, clip, count)
 
     def cell(d: int) -> Cell:
         f, g = functions[2 * d : 2 * d + 2]
@@ -284,8 +297,9 @@ def lstm(
 ) -> tuple[Tensor, ...]:
     layer = Layer(x, w, r, b, sequence_lens, [initial_h, initial_c], gates=4, direction=direction, layout=layout,
                   hidden_size=hidden_size)  # fmt: skip
-    functions = activation_functions(activations, activation_alpha, activation_beta, clip)
-    return run_lstm(layer, list(functions), p, input_forget)
+    count = 3 * len(layer.backward)
+    functions = activation_functions(activations, activation_alpha, activation_beta, clip, count)
+    return run_lstm(layer, functions, p, input_forget)
 
 
 def run_lstm(

@@ -33,6 +33,8 @@ def expand(site: Site) -> tuple[list[ir.Node], int] | None:
     schema = schema_at(site.domain, site.node.op_type, site.source)
     if schema is None:
         return None
+    if site.node.op_type == "Celu" and not site.real("alpha", 1.0) > 0:
+        site.refuse("the body of the standard answers other values for an alpha that is not positive")
     body = _function(schema, site)
     if body is None:
         return None

@@ -19,9 +19,11 @@ def body_of(node: ir.Node, name: str) -> ir.Graph | None:
 
 
 def branches(node: ir.Node) -> tuple[ir.Graph, ir.Graph] | None:
-    """Return the then-branch and the else-branch of an If; None unless both are graphs with all outputs."""
+    """Return the then-branch and the else-branch of an If; None unless both are graphs of all outputs and no inputs."""
     yes, no = body_of(node, "then_branch"), body_of(node, "else_branch")
     if yes is None or no is None or not len(yes.outputs) == len(no.outputs) == len(node.outputs):
+        return None
+    if yes.inputs or no.inputs:
         return None
     return yes, no
 

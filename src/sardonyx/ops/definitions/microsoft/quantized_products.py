@@ -158,8 +158,9 @@ def dynamically_quantized_lstm(
         direction=direction, layout=0, hidden_size=hidden_size,
     )  # fmt: skip
     layer.w_quantization, layer.r_quantization = (w_scale, w_zero_point), (r_scale, r_zero_point)
-    functions = recurrent.activation_functions(activations, activation_alpha, activation_beta, clip)
-    return recurrent.run_lstm(layer, list(functions), p, input_forget)
+    count = 3 * len(layer.backward)
+    functions = recurrent.activation_functions(activations, activation_alpha, activation_beta, clip, count)
+    return recurrent.run_lstm(layer, functions, p, input_forget)
 
 
 def unpack_bits(x: Tensor, bits: int) -> Tensor:
