@@ -336,8 +336,8 @@ class Inference:
     def _merge_declared(self, value: ir.Value, traced: Known, is_opaque: bool) -> Known:
         """Return the traced facts about a value, completed by the declared type.
 
-        The declared type is all that is known about a result of an opaque operator. Else it gives the rank if that
-        cannot be traced, and names to sizes that depend on data; it never determines such a size: exporters declare
+        The declared type is all that is known about a result of an opaque operator, and about a result that is no
+        tensor. Else it only names sizes that depend on data, and never gives a rank or a number: exporters declare
         the sizes of one example.
         """
         declared = symbolic_type(value) if value.type is not None else None

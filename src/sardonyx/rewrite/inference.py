@@ -371,7 +371,7 @@ def annotate(inferred: operator_inference.Inference) -> None:
 def _annotate_value(
     value: ir.Value, kind: Type, names: dict[str, Size], shapes: dict[tuple[Size, ...], ir.Shape]
 ) -> None:
-    is_checked = value.is_graph_output()  # Sessions check the declared types of results.
+    is_checked = value.is_graph_output()  # Sessions check the types of results, and the full checker requires them.
     if value.type is None or (isinstance(kind, TensorType) and value.dtype != kind.dtype and not is_checked):
         value.type = ir_type(kind)
     if not isinstance(kind, TensorType):

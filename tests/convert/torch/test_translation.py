@@ -360,3 +360,18 @@ def test_general_eigenvalues_are_refused_in_words() -> None:
         converted(Eigenvalues(), drawn(4, 4))
     assert refusal.value.problem.startswith("an operator has no translation: aten.linalg_eig")
     assert "test_translation.py" in refusal.value.where
+
+
+def test_quotients_that_floats_round_are_no_exact_sizes() -> None:
+    """``ceil(53 / 49 * 49)`` is 54 in floating point."""
+    import sympy
+    from torch.utils._sympy.functions import CeilToInt, IntTrueDiv
+
+    from sardonyx.convert.torch.operators.sizes import of_expression
+    from sardonyx.core.dim import Dim
+
+    n, sizes = sympy.Symbol("n", integer=True, positive=True), {"n": Dim.symbol("n")}
+    exact = (IntTrueDiv(n, 49), 0.75 * n, 3.0 * IntTrueDiv(n, 4), 0.5 + IntTrueDiv(n, 49))
+    rounded = (49.0 * IntTrueDiv(n, 49), IntTrueDiv(n, 49) + IntTrueDiv(n, 7))
+    assert all(of_expression(CeilToInt(size), sizes) is not None for size in exact)
+    assert all(of_expression(CeilToInt(size), sizes) is None for size in rounded)

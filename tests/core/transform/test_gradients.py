@@ -23,6 +23,7 @@ from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
+from sardonyx.core.transform import differentiation
 from sardonyx.core.transform.differentiation import FLAT, GRADIENTS, apply_call, gradient, jvp, vjp
 from sardonyx.errors import RuleError, SardonyxError, UnsupportedError
 
@@ -165,6 +166,23 @@ def test_the_gradient_of_a_loop_with_an_open_count_has_a_gradient(trips: int) ->
     at = [numbers(3) * 0.5, np.int64(trips)]
     (along,) = computed(jvp(traced(looped, "N", ":")), [*at, np.ones(3)])
     np.testing.assert_allclose(along, computed(first, at)[1].sum())
+
+
+def test_the_work_of_a_gradient_is_in_proportion_to_the_depth_of_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nest(depth: int, x: L.Tensor, s: L.Tensor) -> L.Tensor:
+        if depth == 0:
+            return L.sin(L.exp(s * x)) * 0.5
+        body = lambda i, r: (None, [L.sin(L.exp(nest(depth - 1, x, r) * r))], [])  # noqa: E731
+        return L.loop(L.constant(3, t.INT64), None, [s], body)[0][0]
+
+    calls: list[Function] = []
+    monkeypatch.setattr(differentiation, "vjp", lambda f, *rest: calls.append(f) or vjp(f, *rest))
+    numbers_of_calls = []
+    for depth in (2, 4):
+        calls.clear()
+        gradient(traced(lambda x, depth=depth: [nest(depth, x, x)], "N"))
+        numbers_of_calls.append(len(calls))
+    assert numbers_of_calls[1] <= 2 * numbers_of_calls[0]
 
 
 def test_no_function_is_saved_for_a_state_that_needs_none() -> None:

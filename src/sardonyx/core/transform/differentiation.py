@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sardonyx.core import language as L
 from sardonyx.core.dim import Dim, Size, at_least, equal
@@ -39,7 +40,7 @@ from sardonyx.core.transform.gradients import (
 from sardonyx.core.transform.loop_sums import move_sums_out
 from sardonyx.errors import RuleError, UnsupportedError
 
-_SAVED = ({"contract"}, {"cos", "div", "erf", "exp", "log", "pow", "sin", "tanh"})
+_SAVED = ({"contract", "convolve"}, {"cos", "div", "erf", "exp", "log", "pow", "sin", "tanh"})
 """Primitives whose results a loop saves for its gradient, the most expensive ones first."""
 
 _MOST_SAVED = 8
@@ -103,7 +104,8 @@ def vjp(function: Function, wrt: Sequence[int] | None = None, reused: Sequence[V
         ends = inputs[count : count + len(results)]
         cotangents = [_match_shape(dy, r) for r, dy in zip(results, ends, strict=True)]  # type: ignore[arg-type]
         roots = _backpropagate(results, cotangents, [inputs[i] for i in positions])
-        replaced = {x: own for x, own in zip(values[end:], _last(inputs, len(reused)), strict=True) if x not in inputs}
+        stored = zip(values[end:], _last(inputs, len(reused)), strict=True)
+        replaced = {x: known for x, known in stored if x.op != "input"}
         return _replaced(roots, replaced, {}) if replaced else roots
 
     every = [*(value.type for value in function.inputs), *types, *(value.type for value in reused)]
@@ -466,10 +468,25 @@ def _pull_of_saved(loop: Value, positions: Sequence[int]) -> tuple[Function, lis
         positions: The inputs of the body to differentiate by.
     """
     body: Function = loop.params["body"]
+    around = scope.get()
+    key = (tuple(positions), loop.params["carried"], CLOSED if around is None else around.level)
+    known = _pulls.setdefault(body, {})
+    if key not in known:
+        known[key] = _find_pull(body, loop.params["carried"], positions)
+    return known[key]
+
+
+_pulls: WeakKeyDictionary[Function, dict[tuple[tuple[int, ...], int, int], tuple[Function, list[Value]]]] = (
+    WeakKeyDictionary()
+)
+"""Products of bodies that are known: each is found by several products, and each of them differentiates inner loops."""
+
+
+def _find_pull(body: Function, carried: int, positions: Sequence[int]) -> tuple[Function, list[Value]]:
     plain = vjp(body, positions)
     read = set(plain.values)
     states = [x for x, own in zip(body.inputs, plain.inputs, strict=False) if own in read]
-    reused = _worth_saving(body, loop.params["carried"], states)
+    reused = _worth_saving(body, carried, states)
     if not reused:
         return plain, []
     pull = vjp(body, positions, reused)

@@ -217,7 +217,9 @@ def _optional_types(x: Type | None = None, *, type: Type | None = None) -> tuple
     if element is None:
         raise InvalidModelError("Optional without an input needs its attribute `type`.")
     if not isinstance(element, Type):
-        raise InvalidModelError("expected a type as the attribute `type` of Optional, got another kind of attribute.")
+        raise InvalidModelError(
+            f"expected a type as the attribute `type` of Optional, got {element.__class__.__name__}."
+        )
     return (OptionalType(element),)
 
 

@@ -12,8 +12,8 @@ from sardonyx.rewrite.opset.site import AttributeValue, Site, convert_attributes
 from sardonyx.rewrite.opset.table import down, up
 
 _END = np.iinfo(np.int64).max
-_LARGEST_IMAGE = 1 << 26
-"""Most elements of a padded image that is written as a constant."""
+_MOST_ELEMENTS = 1 << 26
+"""Maximum number of elements of a constant."""
 
 
 def reshape_like(site: Site, x: ir.Value, like: ir.Value) -> ir.Value:
@@ -369,8 +369,11 @@ def columns_summed_into_place(site: Site) -> None:
     pads = site.integers("pads") or [0] * (2 * axes)
     padded = [n + pads[i] + pads[i + axes] for i, n in enumerate(image)]
     steps = [(padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(axes)]
-    if math.prod(steps) != site.size(columns, 2) or math.prod(padded) > _LARGEST_IMAGE:
-        site.refuse(f"{site.size(columns, 2)} columns do not fit an image {padded}, or the image is too large")
+    if math.prod(steps) != site.size(columns, 2):
+        site.refuse(f"expected {math.prod(steps)} columns, got {site.size(columns, 2)}")
+    elements = site.size(columns, 0) * site.size(columns, 1) * math.prod(steps)
+    if max(elements, math.prod(padded)) > _MOST_ELEMENTS:
+        site.refuse(f"expected at most {_MOST_ELEMENTS} columns and elements of the padded image")
     offsets = np.asarray(list(itertools.product(*map(range, block)))) * dilations
     starts = np.asarray(list(itertools.product(*map(range, steps)))) * strides
     positions = offsets[:, None, :] + starts[None, :, :]

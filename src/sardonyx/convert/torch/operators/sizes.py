@@ -103,18 +103,22 @@ def of_expression(expression: Any, table: dict[str, Size]) -> Size | None:
 
 
 _TO_INTEGER = ("CeilToInt", "FloorToInt", "TruncToInt")
-"""Functions of torch that return the whole number beside a fraction."""
+"""Functions of torch that round a fraction to an integer."""
 
-_MOST_DENOMINATOR = 1 << 20
+_LARGEST_DENOMINATOR = 1 << 20
 """Largest denominator of a fraction: products of sizes with it remain far below 2^63."""
 
 
 def _fraction(expression: Any, table: dict[str, Size]) -> tuple[Size, int] | None:
-    """Return an expression in floating point as numerator and denominator; None if it has no such form."""
+    """Return an expression in floating point as numerator and denominator; None if it has no such form.
+
+    A quotient by a divisor that is no power of two is rounded, so a product of it, or a sum of two, may differ from
+    the fraction by an integer (``n / 49 * 49``): they have no such form.
+    """
     kind = type(expression).__name__
     if expression.is_Float or expression.is_Rational:
         number = Fraction(float(expression))
-        return (number.numerator, number.denominator) if number.denominator <= _MOST_DENOMINATOR else None
+        return (number.numerator, number.denominator) if number.denominator <= _LARGEST_DENOMINATOR else None
     if kind == "ToFloat":
         return _fraction(expression.args[0], table)
     if kind not in ("Add", "Mul", "IntTrueDiv", "FloatTrueDiv"):
@@ -127,21 +131,26 @@ def _fraction(expression: Any, table: dict[str, Size]) -> tuple[Size, int] | Non
             return None
         terms.append(term)
     numerator, denominator = terms[0]
-    for above, below in terms[1:]:
+    for p, q in terms[1:]:
+        is_exact, is_other_exact = _is_power_of_two(denominator), _is_power_of_two(q)
         match kind:
-            case "Add":
-                numerator, denominator = numerator * below + above * denominator, denominator * below
-            case "Mul":
-                numerator, denominator = L.product([numerator, above]), denominator * below
-            case _ if isinstance(above, int) and above > 0:
-                numerator, denominator = numerator * below, denominator * above
+            case "Add" if is_exact or is_other_exact:
+                numerator, denominator = numerator * q + p * denominator, denominator * q
+            case "Mul" if is_other_exact and (is_exact or _is_power_of_two(p)):
+                numerator, denominator = L.product([numerator, p]), denominator * q
+            case "IntTrueDiv" | "FloatTrueDiv" if is_other_exact and isinstance(p, int) and p > 0:
+                numerator, denominator = numerator * q, denominator * p
             case _:
                 return None
-    return (numerator, denominator) if denominator <= _MOST_DENOMINATOR else None
+    return (numerator, denominator) if denominator <= _LARGEST_DENOMINATOR else None
+
+
+def _is_power_of_two(size: Size) -> bool:
+    return isinstance(size, int) and size > 0 and size & (size - 1) == 0
 
 
 def _whole(fraction: tuple[Size, int] | None, kind: str) -> Size | None:
-    """Return the whole number beside a fraction; None if the fraction is unknown."""
+    """Return a fraction rounded to an integer; None if the fraction is unknown."""
     if fraction is None or (kind == "TruncToInt" and at_least(fraction[0], 0) is not True):
         return None
     numerator, denominator = fraction
