@@ -107,6 +107,13 @@ ALGEBRA = {
         (MATRIX, RIGHT),
     ),
     "power": (lambda a: torch.linalg.matrix_power(a, 5), (MATRIX / 2,)),
+    **{
+        f"complex power {n}": (
+            lambda a, n=n: torch.view_as_real(torch.linalg.matrix_power(torch.complex(a, 2 * a.mT), n)),
+            (POSITIVE,),
+        )
+        for n in (-2, 0, 3)
+    },
     "exponential": (torch.linalg.matrix_exp, (MATRIX / 2,)),
 }
 FUNCTIONS = {

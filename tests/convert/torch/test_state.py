@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import sardonyx  # noqa: E402
+from sardonyx.convert.torch import state  # noqa: E402
 from tests.convert.torch.conversions import converted, drawn  # noqa: E402
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ class Writing(torch.nn.Module):  # type: ignore[misc,name-defined]
                 self.weight = torch.nn.Parameter(self.weight * 2)
             elif self.way == "replaced":
                 self.weight.data = self.weight.data * 2
+            elif self.way == "transposed":
+                self.weight.data = self.weight.data.t()
         return x @ self.weight
 
 
@@ -146,3 +149,30 @@ def test_a_module_that_writes_to_its_weight_keeps_it(way: str) -> None:
     assert module.weight is weight and weight.data_ptr() == memory and (weight == 1).all()
     # torch.export keeps the values of a parameter whose `data` are replaced.
     assert result.report.verdict.status == ("different" if way == "replaced" else "proved")
+
+
+def test_a_weight_that_is_read_in_another_way_is_read_as_before() -> None:
+    module = Writing("transposed")
+    values = torch.arange(9.0).reshape(3, 3)
+    module.weight.data.copy_(values)
+    with state.State(module).watched():
+        module(drawn(2, 3))
+    assert torch.equal(module.weight, values) and module.weight.is_contiguous()
+
+
+def test_a_weight_of_another_type_in_the_same_memory_has_its_type_again() -> None:
+    module = torch.nn.Linear(3, 3)
+    before = module.weight.detach().clone()
+    with state.State(module).watched():
+        module.weight.requires_grad_(False)
+        module.weight.data = module.weight.data.view(torch.int32)
+    assert module.weight.dtype == torch.float32 and torch.equal(module.weight, before)
+
+
+def test_a_parameter_too_large_for_a_copy_leaves_the_watch_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MOST_BYTES", 100)
+    module = torch.nn.ParameterList([torch.zeros(10), torch.zeros(20), torch.zeros(5)])
+    with torch.no_grad(), state.State(module).watched():
+        for parameter in module:
+            parameter += 1
+    assert [parameter[0].item() for parameter in module] == [0, 1, 0]

@@ -1,7 +1,8 @@
 """Functional forms of in-place operators that write to a fresh result, e.g. of ``ReLU(inplace=True)``.
 
 torch makes a program functional by tracing it twice more, which takes longer than the first capture. A write to the
-result of an operator that returns new memory, of which no view exists, is that of a new value under the old name.
+result of an operator that returns new memory, of which no view exists, is replaced by a new value, which later users
+read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from sardonyx.convert.torch.operators.activations import DROPOUTS
 from sardonyx.convert.torch.operators.registry import translation_of
 
 _FRESH = frozenset({
@@ -28,10 +30,6 @@ _SAME_NAME = frozenset(name for name in _FRESH if name.endswith("_"))
 """In-place operators whose functional forms have the name without the underscore and the same arguments."""
 
 
-_DROPOUTS = frozenset({"alpha_dropout", "dropout", "feature_alpha_dropout", "feature_dropout"})
-"""Operators that return the operand itself, not a copy, outside of training."""
-
-
 def functional(exported: Any) -> Any:
     """Return a program whose in-place operators on fresh results are functional; the program itself if none is."""
     if any(isinstance(part, torch.fx.GraphModule) for part in list(exported.graph_module.modules())[1:]):
@@ -42,7 +40,7 @@ def functional(exported: Any) -> Any:
     for node, original in zip(graph.nodes, exported.graph_module.graph.nodes, strict=True):
         node.name = original.name  # A copy renumbers names, by which the program's signature has inputs and outputs.
     for node in list(graph.nodes):
-        if _name(node) in _DROPOUTS and node.args[2:] == (False,):
+        if _name(node) in DROPOUTS and node.args[2:] == (False,):
             node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
             if not node.users:
                 graph.erase_node(node)

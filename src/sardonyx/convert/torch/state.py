@@ -91,7 +91,7 @@ class State:
                 members.clear()
                 members.update(known)
         for parameter, data in self._parameters:
-            if parameter.data_ptr() != data.data_ptr() or parameter.shape != data.shape:
+            if _form(parameter) != _form(data):
                 parameter.data = data
         with torch.no_grad():
             for tensor, values in self._tensors:
@@ -108,8 +108,9 @@ class State:
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         size = 0
         for _, data in self._parameters:
-            size += data.numel() * data.element_size()
-            if size <= MOST_BYTES:
+            needed = data.numel() * data.element_size()
+            if size + needed <= MOST_BYTES:
+                size += needed
                 copies.append((data, data.clone()))
         try:
             yield
@@ -137,6 +138,11 @@ def _has_contents(value: Any) -> bool:
     # A logger, a lock or a stream of Python belongs to the whole process.
     package = type(value).__module__.partition(".")[0]
     return package == "__main__" or package not in {*sys.stdlib_module_names, "torch", "numpy"}
+
+
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return the memory that a tensor reads, and how it reads it."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _are_same(first: Any, second: Any) -> bool:

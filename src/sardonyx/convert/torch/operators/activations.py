@@ -25,6 +25,9 @@ from sardonyx.core.ir import types as t
 from sardonyx.errors import UnsupportedError
 from sardonyx.ops.nodes import onnx
 
+DROPOUTS = ("alpha_dropout", "dropout", "feature_alpha_dropout", "feature_dropout")
+"""Operators that return the operand itself, not a copy, outside of training."""
+
 
 def _sigmoid(x: Tensor) -> Tensor:
     return pointwise("Sigmoid", L.sigmoid, x)
@@ -215,7 +218,7 @@ def _inactive(name: str) -> None:
     aten(f"{name}.default")(function)
 
 
-for _name in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"):
+for _name in DROPOUTS:
     _inactive(_name)
 
 

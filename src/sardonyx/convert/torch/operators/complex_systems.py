@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sardonyx.convert.torch.operators.linear_algebra import identity_like, no_error, solution
+from sardonyx.convert.torch.operators.linear_algebra import identity_like, no_error, power, solution
 from sardonyx.convert.torch.operators.registry import of_complex
 from sardonyx.convert.torch.operators.spectral import joined, part
 from sardonyx.core import language as L
@@ -41,8 +41,19 @@ def _solve_full(a: Tensor, b: Tensor, *, left: bool = True, check_errors: bool =
 
 @of_complex("linalg_inv.default", "inverse.default")
 def _inverse(a: Tensor) -> Tensor:
+    return _solved(a, _identity_like(a))
+
+
+def _identity_like(a: Tensor) -> Tensor:
     identity = identity_like(part(a, 0))
-    return _solved(a, joined(identity, L.zeros_like(identity)))
+    return joined(identity, L.zeros_like(identity))
+
+
+@of_complex("linalg_matrix_power.default", "matrix_power.default")
+def _matrix_power(a: Tensor, n: int) -> Tensor:
+    if n == 0:
+        return _identity_like(a)
+    return power(_inverse(a) if n < 0 else a, abs(n))
 
 
 @of_complex("linalg_inv_ex.default")

@@ -339,9 +339,13 @@ def _matrix_exp(a: Tensor) -> Tensor:
 def _matrix_power(a: Tensor, n: int) -> Tensor:
     if n == 0:
         return identity_like(a)
-    base = _inverse(a) if n < 0 else a
+    return power(_inverse(a) if n < 0 else a, abs(n))
+
+
+def power(base: Tensor, n: int) -> Tensor:
+    """Return a power of square matrices, by an exponent of at least 1."""
     result: Tensor | None = None
-    for bit in bin(abs(n))[2:]:
+    for bit in bin(n)[2:]:
         if result is not None:
             result = L.matmul(result, result)
         if bit == "1":
