@@ -208,7 +208,7 @@ def prune(
         work.remove_layers()
     else:
         work.remove_channels(align)
-    work.notes += recurrent_notes(work.result)
+    work.notes += recurrent_notes(work.result, "No weight of recurrent layers is pruned")
     work.recover(steps)
     outputs: tuple[OutputError, ...] = ()
     if split is not None:

@@ -219,10 +219,10 @@ def _report_constants(node: ir.Node, placement: Placement) -> None:
             placement.floats.append(FloatNode(node_label(node), node.op_type, reason))
 
 
-def recurrent_notes(model: ir.Model) -> list[str]:
-    """Return a note that names the recurrent layers with weights, which integers alone change; none without."""
+def recurrent_notes(model: ir.Model, fact: str = "The weights of recurrent layers stay as they are") -> list[str]:
+    """Return a note of a fact that names the recurrent layers with weights; none without."""
     names = _recurrent_layers(model)
-    return [f"The weights of recurrent layers stay as they are: {names}."] if names else []
+    return [f"{fact}: {names}."] if names else []
 
 
 def without_layers(model: ir.Model, reasons: Sequence[str] = ()) -> str:
