@@ -16,6 +16,8 @@ from sardonyx.train.online.prequential import sigmoid
 if TYPE_CHECKING:
     from sardonyx.train.online.learner import Learner
 
+_PLAIN = frozenset({int, float, bool})
+
 
 class RiverModel:
     """A learner with the methods of River's models: rows are mappings of features to numbers.
@@ -135,8 +137,12 @@ class RiverModel:
         missing = [feature for feature in self._features if feature not in x]
         if missing:
             raise FeedError(f"the feature {missing[0]!r} is missing.", where="row")
-        dtype = self._type.dtype
-        return np.array([[_number(x[feature], dtype, f"row, {feature!r}") for feature in self._features]])
+        dtype, values = self._type.dtype, [x[feature] for feature in self._features]
+        row = _plain_row(values, dtype)
+        if row is not None:
+            return row
+        numbers = zip(self._features, values, strict=True)
+        return np.array([[_number(value, dtype, f"row, {feature!r}") for feature, value in numbers]])
 
     def _scores(self, x: Mapping[Any, Any]) -> np.ndarray:
         answer = self._learner.predict({self._input: self._row(x)})
@@ -161,6 +167,24 @@ def _is_equal(one: Any, y: Any) -> bool:
     return isinstance(same, bool | np.bool_) and bool(same)
 
 
+def _plain_row(values: list[Any], dtype: DType) -> np.ndarray | None:
+    """Return a row of Python's own numbers in one step; None if one of them needs a look by :func:`_number`."""
+    if not _PLAIN.issuperset(map(type, values)):
+        return None
+    try:
+        with np.errstate(all="ignore"):  # The comparison below decides.
+            row = np.array([values if _is_of_numpy(dtype) else list(map(float, values))], dtype.numpy())
+            is_exact = not np.isinf(row).any() if is_float(dtype) else row[0].tolist() == values
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+    return row if is_exact else None
+
+
+def _is_of_numpy(dtype: DType) -> bool:
+    """Return False for types that numpy does not have, e.g. bfloat16, which convert few kinds of numbers."""
+    return dtype.numpy().isbuiltin == 1
+
+
 def _number(value: Any, dtype: DType, where: str) -> np.ndarray:
     """Return a scalar of an element type; integers are not rounded."""
     plain = value
@@ -168,15 +192,16 @@ def _number(value: Any, dtype: DType, where: str) -> np.ndarray:
         plain = value.item()
     if not isinstance(plain, Real | Decimal | np.bool_):
         raise FeedError(f"expected a number, got {value!r}.", where=where)
-    refusal = FeedError(f"expected a number of the type {dtype}, got {value!r}.", where=where)
     try:
         with np.errstate(all="ignore"):  # The comparison below decides.
-            # Types that numpy does not have, e.g. bfloat16, convert few kinds of numbers.
-            has_numpy = dtype.numpy().isbuiltin == 1
-            number = np.asarray(plain if has_numpy else float(plain), dtype.numpy())
+            number = np.asarray(plain if _is_of_numpy(dtype) else float(plain), dtype.numpy())
             differs = bool(np.isinf(number) and abs(plain) != np.inf) if is_float(dtype) else bool(number != plain)
     except (ArithmeticError, TypeError, ValueError) as error:
-        raise refusal from error
+        raise _refusal(value, dtype, where) from error
     if differs:
-        raise refusal
+        raise _refusal(value, dtype, where)
     return number
+
+
+def _refusal(value: Any, dtype: DType, where: str) -> FeedError:
+    return FeedError(f"expected a number of the type {dtype}, got {value!r}.", where=where)
