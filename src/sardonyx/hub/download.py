@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import http.client
 import io
@@ -384,13 +385,15 @@ def _connected(host: str, port: int, context: ssl.SSLContext | None, deadline: f
     """
     failure: OSError | None = None
     entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for left, (family, kind, protocol, _, address) in zip(range(len(entries), 0, -1), entries, strict=True):
+    for index, (family, kind, protocol, _, address) in enumerate(entries):
+        left = len(entries) - index
         sock: socket.socket | None = None
         try:
             seconds = _seconds_until(deadline, left)
             sock = socket.socket(family, kind, protocol)  # The system may lack the family, e.g. IPv6.
             sock.settimeout(seconds)
             sock.connect(address)
+            _send_at_once(sock)
             if context is not None:
                 sock.settimeout(_seconds_until(deadline, left))  # The time of the whole handshake.
                 sock = context.wrap_socket(sock, server_hostname=host)
@@ -403,6 +406,15 @@ def _connected(host: str, port: int, context: ssl.SSLContext | None, deadline: f
             if isinstance(error, ssl.SSLError) or time.monotonic() >= deadline:
                 break
     raise failure or OSError("the name has no address")
+
+
+def _send_at_once(sock: socket.socket) -> None:
+    """Let a socket send without waiting for more, where its protocol can, as http.client does."""
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise
 
 
 def _seconds_until(deadline: float, addresses: int) -> float:

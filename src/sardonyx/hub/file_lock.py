@@ -10,9 +10,9 @@ from typing import Any
 
 IS_POSIX = os.name == "posix"
 
-_OF_ANOTHER = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
+_HELD_ERRORS = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
 
-_TURN = 0.05
+_RETRY_SECONDS = 0.05
 """Seconds between two tries on Windows, which has no wait of its own without an end."""
 
 
@@ -35,15 +35,15 @@ def hold(descriptor: int, *, wait: bool) -> None:
     while True:
         os.lseek(descriptor, 0, os.SEEK_SET)
         try:
-            # The first byte: it may lie behind the end of the file.
+            # The first byte: it may be past the end of the file.
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
             return
         except OSError as error:
             if not wait or not is_of_another(error):
                 raise
-            time.sleep(_TURN)
+            time.sleep(_RETRY_SECONDS)
 
 
 def is_of_another(error: OSError) -> bool:
     """Return True if an error of :func:`hold` says that another descriptor holds the file."""
-    return error.errno in _OF_ANOTHER
+    return error.errno in _HELD_ERRORS
