@@ -144,6 +144,7 @@ def _transforms() -> dict[str, Case]:
     import torch
     from torchaudio import transforms
 
+    torch.manual_seed(0)
     sound = torch.randn(2, 800)
     bands = torch.rand(2, 33, 20)
     spectra = torch.randn(2, 33, 20, dtype=torch.complex64)
@@ -205,6 +206,7 @@ def _filters() -> dict[str, Case]:
     import torch
     from torchaudio import functional
 
+    torch.manual_seed(0)
     sound = torch.rand(2, 300) - 0.5
     table: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "lfilter": ((torch.tensor([1.0, -0.5, 0.2]), torch.tensor([0.3, 0.2, 0.1])), {}),

@@ -1,9 +1,9 @@
 """Codes of a dynamic quantization: of floats by the scale of their own range, which the call computes.
 
-A code is that of a true division, which takes twice as long as all else. A product by the reciprocal ``r`` of the
-scale, corrected once by its exact rest, has the same bits (Markstein): with ``q = x * r`` rounded,
-``q + (x - q * s) * r`` rounds to the quotient ``x / s`` if ``r`` is the reciprocal rounded to nearest and no step
-overflows or loses bits of small numbers. Scales of extreme size are moved by a power of 2, and so are their floats.
+A code is that of a true division, which is slow. A product by the reciprocal ``r`` of the scale, corrected once by its
+exact rest, has the same bits (Markstein): with ``q = x * r`` rounded, ``q + (x - q * s) * r`` rounds to the
+quotient ``x / s`` if ``r`` is the reciprocal rounded to nearest and no step overflows or loses bits of small numbers.
+Scales of extreme size are moved by a power of 2, and so are their floats.
 """
 
 from __future__ import annotations

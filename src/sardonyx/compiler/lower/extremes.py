@@ -61,7 +61,7 @@ class Extremes:
             part.set(Vector(e, part.get(), "i32", self._lanes).call(combine, bits).name)
 
     def store(self, items: Size) -> None:
-        """Write the extremes of the work items of a call to the place of the first one, zeros to the others."""
+        """Write the extremes of the work items of a call to the memory of the first work item, zeros to the others."""
         w, e, lanes = self._writer, self._writer.kernel.emitter, self._lanes
         memory = w.pointer(_stage(w.group.root, items, lanes))
         extremes = [part.get() for part in self._parts]
