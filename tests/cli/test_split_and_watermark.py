@@ -58,8 +58,8 @@ def test_split_writes_ways_that_compute_the_model(run: Run, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--ways", "2", "--parts", "2"], "expected --ways, or --parts"),
-        (["--ways", "1"], "--ways: expected 2 to 64 ways"),
+        (["--ways", "2", "--parts", "2"], "expected one of --ways, --parts and --by-memory, got --ways and --parts"),
+        (["--ways", "1"], "--ways: expected an integer of at least 2 and below 65"),
         ([], "expected a number of parts"),
         (["--parts", "0"], "--parts: expected 1 to 64 parts"),
         (["--parts", "2", "--by-memory", "1GiB"], "expected a number of parts"),

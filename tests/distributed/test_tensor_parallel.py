@@ -216,8 +216,50 @@ def test_convolutions_are_divided_by_channels() -> None:
 
 @pytest.mark.parametrize("ways", [0, 1, 65, True, 2.0])
 def test_other_numbers_of_ways_are_refused(ways: Any) -> None:
-    with pytest.raises(OptionError, match="2 to 64"):
+    with pytest.raises(OptionError, match="at least 2 and below 65"):
         sardonyx.split_tensors(layers(2), ways)
+
+
+def test_integers_of_numpy_are_numbers_of_ways() -> None:
+    assert sardonyx.split_tensors(layers(2), np.int64(2)).ways == 2  # type: ignore[arg-type]
+
+
+def slices_of_product(*starts: int) -> tuple[list[Any], dict[str, Any], list[str]]:
+    """Return slices of 64 columns of ``a``, each read by a Tanh."""
+    nodes, weights = [], {"columns": np.array([1])}
+    for start in starts:
+        weights |= {f"from{start}": np.array([start]), f"to{start}": np.array([start + 64])}
+        nodes += [helper.make_node("Slice", ["a", f"from{start}", f"to{start}", "columns"], [f"s{start}"]),
+                  helper.make_node("Tanh", [f"s{start}"], [f"y{start}"])]  # fmt: skip
+    return nodes, weights, [f"y{start}" for start in starts]
+
+
+RESHAPED = ([helper.make_node("Reshape", ["a", "s"], ["r"]), helper.make_node("Tanh", ["r"], ["y"])],
+            {"s": np.array([-1, 4, 32])})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "nodes, weights, outputs",
+    [
+        (*RESHAPED, ["y", "a"]),
+        ([*RESHAPED[0], helper.make_node("Exp", ["a"], ["e"])], RESHAPED[1], ["y", "e"]),
+        slices_of_product(0, 8, 16),
+        slices_of_product(0, 64),
+    ],
+    ids=["result and split", "function and split", "overlapping slices", "disjoint slices"],
+)
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_product_read_more_than_once_has_its_weights_once(
+    nodes: list[Any], weights: dict[str, Any], outputs: list[str], biased: bool
+) -> None:
+    product, own = [helper.make_node("MatMul", ["x", "w"], ["a"])], {"w": weight(64, 128)}
+    if biased:
+        product = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["a"])]
+        own["b"] = weight(128)
+    model = model_of([*product, *nodes], {**own, **weights}, {"x": ["batch", 64]}, outputs)
+    parallel = sardonyx.split_tensors(model, 2)
+    assert max(parallel.weight_bytes) < 0.55 * own["w"].nbytes
+    compared(model, parallel, {"x": RNG.standard_normal((3, 64), np.float32)})
 
 
 def test_models_without_divisible_weights_are_refused() -> None:

@@ -42,8 +42,11 @@ def command(
     from sardonyx.model import save, write_text
 
     if ways is not None:
-        if parts is not None or by_memory is not None:
-            raise OptionError("expected --ways, or --parts, or --by-memory.", where="split")
+        named = {"--ways": ways, "--parts": parts, "--by-memory": by_memory}
+        present = [name for name, option in named.items() if option is not None]
+        if len(present) > 1:
+            problem = f"expected one of --ways, --parts and --by-memory, got {' and '.join(present)}."
+            raise OptionError(problem, where="split")
         _split_tensors(model, output, ways, as_json)
         return
     limit = None if by_memory is None else parse_bytes(by_memory, "--by-memory")
@@ -98,8 +101,13 @@ def _split_tensors(model: Path, output: Path, ways: int, as_json: bool) -> None:
     exchanges = sum(len(stage.joins) for stage in parallel.stages)
     for way, weights in enumerate(parallel.weight_bytes, 1):
         console.print(f"way {way}: {weights:,} bytes of weights", markup=False)
-    console.print(f"{len(stages)} stages in {output}, {exchanges} values exchanged", markup=False, soft_wrap=True)
+    counts = f"{_counted(len(stages), 'stage')} in {output}, {_counted(exchanges, 'value')} exchanged"
+    console.print(counts, markup=False, soft_wrap=True)
     console.print(f"proved: largest relative difference {parallel.error:.3g}", markup=False)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _create(folder: Path) -> None:

@@ -16,6 +16,9 @@ from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import TensorType, is_float
 
+ELEMENTWISE = frozenset(name for name, row in PRIMITIVES.items() if row.kind in ("unary", "binary", "ternary"))
+"""Functions of each element by itself."""
+
 Axes = tuple[int | None, ...]
 """The divided axis of each operand; None for a whole one."""
 
@@ -42,19 +45,28 @@ def shape_of(value: Value) -> tuple[Size, ...]:
 
 def is_divisible(value: Value, axis: int, ways: int) -> bool:
     """Return True if an axis has a known size that is a multiple of the ways."""
-    size = shape_of(value)[axis]
+    return _has_shares(shape_of(value)[axis], ways)
+
+
+def _has_shares(size: Size, ways: int) -> bool:
     return isinstance(size, int) and size >= ways and size % ways == 0
+
+
+def own_axes(product: Value, side: int) -> list[int]:
+    """Return the axes of one operand of a ``contract`` that the other operand lacks."""
+    used = {*(pair[side] for pair in product.params["batch"]), *product.params["right" if side else "left"]}
+    return [axis for axis in range(len(shape_of(product.operands[side]))) if axis not in used]
 
 
 def moved_axis(old: Sequence[Size], axis: int, new: Sequence[Size], ways: int) -> int | None:
     """Return the axis of a reshaped tensor whose blocks are those of an axis before; None without one.
 
-    Both have equally many rows ahead of the axis, and in each row as many elements behind it, in equal order: the first
+    Both have equally many rows ahead of the axis, and in each row as many elements after it, in equal order: the first
     n-th of the row is the first n-th of either axis.
     """
     ahead = product(old[:axis])
     for other, size in enumerate(new):
-        if product(new[:other]) == ahead and isinstance(size, int) and size >= ways and size % ways == 0:
+        if product(new[:other]) == ahead and _has_shares(size, ways):
             return other
     return None
 
@@ -100,7 +112,7 @@ def _reduce(value: Value, axes: Axes, ways: int) -> Division | None:
 
 
 def _contract(value: Value, axes: Axes, ways: int) -> Division | None:
-    params, ranks = value.params, [len(shape_of(operand)) for operand in value.operands]
+    params = value.params
     pairs = {0: dict(params["batch"]), 1: {right: left for left, right in params["batch"]}}
     summed = {0: dict(zip(params["left"], params["right"], strict=True)),
               1: dict(zip(params["right"], params["left"], strict=True))}  # fmt: skip
@@ -117,8 +129,8 @@ def _contract(value: Value, axes: Axes, ways: int) -> Division | None:
         return Division(operands, [pair[side] for pair in params["batch"]].index(axis))
     if other is not None:
         return None
-    free = [[one for one in range(ranks[s]) if one not in pairs[s] and one not in summed[s]] for s in (0, 1)]
-    return Division(axes, len(params["batch"]) + (len(free[0]) if side else 0) + free[side].index(axis))
+    ahead = len(own_axes(value, 0)) if side else 0
+    return Division(axes, len(params["batch"]) + ahead + own_axes(value, side).index(axis))
 
 
 def _convolve(value: Value, axes: Axes, ways: int) -> Division | None:
@@ -173,7 +185,7 @@ def _pad(value: Value, axes: Axes, ways: int) -> Division | None:
 
 
 def _gather(value: Value, axes: Axes, ways: int) -> Division | None:
-    """Rows at index vectors: an axis behind the indexed ones stays behind those of the indices."""
+    """Rows at index vectors: an axis after the indexed ones stays after those of the indices."""
     axis, (source, indices), batch = axes[0], value.operands, value.params["batch"]
     indexed = shape_of(indices)[-1]
     if axis is None or axes[1] is not None or not isinstance(indexed, int) or axis < batch + indexed:
@@ -195,7 +207,7 @@ def _along_another(name: str) -> Rule:
 
 
 RULES: Mapping[str, Rule] = {
-    **{name: _elementwise for name, row in PRIMITIVES.items() if row.kind in ("unary", "binary", "ternary")},
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
     "convert": _same_axis, "stop_gradient": _same_axis,
     "permute": _permute, "reshape": _reshape, "broadcast": _broadcast, "slice": _slice, "pad": _pad, "concat": _concat,
     "reduce": _reduce, "contract": _contract, "convolve": _convolve, "reduce_window": _reduce_window,

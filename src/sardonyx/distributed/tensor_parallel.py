@@ -26,7 +26,7 @@ from sardonyx.distributed.axis_rules import RULES, divide, is_narrow, local_para
 from sardonyx.distributed.split import require_equal
 from sardonyx.distributed.tensor_plan import PARTIAL, Plan, is_tensor, plan
 from sardonyx.distributed.weightward import with_free_weights
-from sardonyx.errors import EvaluationError, OptionError, SardonyxError, UnsupportedError, VerificationError
+from sardonyx.errors import EvaluationError, SardonyxError, UnsupportedError, VerificationError
 from sardonyx.model.copying import copy_model
 from sardonyx.model.load import DECRYPTED, Loadable, load
 from sardonyx.ops.nodes import kept_calls
@@ -36,6 +36,7 @@ from sardonyx.rewrite.pipeline import exact_passes
 from sardonyx.rewrite.verify.search import Search
 from sardonyx.runtime.session import Session
 from sardonyx.train.forward import trace_graph
+from sardonyx.train.option_checks import require_count
 
 _MOST_WAYS = 64
 _SAMPLES = 2
@@ -160,16 +161,17 @@ def split_tensors(model: Loadable, ways: int) -> TensorParallel:
     Raises:
         OptionError: The number of ways is not from 2 to 64.
         UnsupportedError: No product has weights that the rules divide, a divided product has floats of fewer than 32
-            bits, or a size depends on data.
-        VerificationError: The parts compute other outputs.
+            bits, random numbers are drawn, a size or a value is computed from data by a function without rules, or two
+            stages would exchange other values than tensors.
+        VerificationError: The parts compute other outputs, or the model runs on none of the random inputs.
 
     Example:
         >>> parallel = sardonyx.split_tensors("model.onnx", 2)
         >>> ways = [Way(parallel.sessions(way)) for way in range(2)]
         >>> outputs = run_ways(parallel, ways, {"x": x})
     """
-    if isinstance(ways, bool) or not isinstance(ways, int) or not 2 <= ways <= _MOST_WAYS:
-        raise OptionError(f"expected 2 to {_MOST_WAYS} ways, got {ways!r}.", where="ways")
+    require_count(ways, "ways", least=2, limit=_MOST_WAYS + 1)
+    ways = int(ways)
     whole = load(model)
     optimized = optimize(whole, target="native", passes=exact_passes(), verify=False).model
     with kept_calls(()):
@@ -203,17 +205,16 @@ def _require_rules(function: Function) -> None:
     Raises:
         UnsupportedError: There is such a value.
     """
-    waiting, bodies = [function], False
+    waiting = [function]
     while waiting:
-        inner = waiting.pop()
-        for value in inner.values:
+        for value in waiting.pop().values:
             if value.op == "random":
                 raise UnsupportedError("every way would draw other random numbers.", where=value.origin or "split")
-            if not bodies and value.op in ("host", "bind"):
-                problem = "a size or a value is computed from data by a function without rules."
-                raise UnsupportedError(problem, where=value.origin or "split")
             waiting += functions_of(value)
-        bodies = True
+    for value in function.values:
+        if value.op in ("host", "bind"):
+            problem = "a size or a value is computed from data by a function without rules."
+            raise UnsupportedError(problem, where=value.origin or "split")
 
 
 def _require_wide(layout: Plan) -> None:
@@ -256,7 +257,7 @@ def _proof(whole: ir.Model, parallel: TensorParallel) -> float:
         raise VerificationError("the model runs on none of the random inputs.", where="split")
     ways = [Way(parallel.sessions(way, compile="wait")) for way in range(parallel.ways)]
     return max(
-        require_equal(names, list(run(sample.feeds).values()), run_ways(parallel, ways, sample.feeds))
+        require_equal(names, [sample.answers[name] for name in names], run_ways(parallel, ways, sample.feeds))
         for sample in samples
     )
 
@@ -331,7 +332,7 @@ class _Parts:
         reads = list(self._reads[number])
         types = [self._type(value, joined) for value, joined in reads]
         bound = {
-            linear[0] for type in types for size in _sizes(type)
+            linear[0] for value, _ in reads for size in shape_of(value)
             if isinstance(size, Dim) and (linear := linear_symbol(size)) is not None
         }  # fmt: skip
         needed = set(symbols_in(tuple((value.params, value.type) for value in own))) - bound
@@ -356,10 +357,6 @@ class _Parts:
         if joined or axis is None or axis == PARTIAL or not isinstance(value.type, TensorType):
             return value.type
         return TensorType(value.type.dtype, shared(shape_of(value), axis, self.plan.ways))
-
-
-def _sizes(type: Type) -> tuple[Any, ...]:
-    return tuple(type.shape or ()) if isinstance(type, TensorType) else ()
 
 
 class _Local:

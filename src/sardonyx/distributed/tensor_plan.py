@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sardonyx.core.ir.graph import CLOSED, Function, Value
 from sardonyx.core.ir.types import TensorType
-from sardonyx.distributed.axis_rules import Axes, divide, is_divisible, shape_of
+from sardonyx.distributed.axis_rules import Axes, divide, is_divisible, own_axes, shape_of
 
 LEAST_ELEMENTS = 4096
 """Elements of weights from which a product is divided: a smaller one costs less than an exchange."""
@@ -26,6 +27,7 @@ class Plan:
         axis: The divided axis of each value, :data:`PARTIAL`, or None for values that every way has whole.
         operands: The axes along which each value needs its operands.
         stage: The stage that computes each value; ways exchange results between stages.
+        exchanged: Divided values that every reader needs whole.
     """
 
     function: Function
@@ -34,7 +36,6 @@ class Plan:
     operands: dict[Value, Axes] = field(default_factory=dict)
     stage: dict[Value, int] = field(default_factory=dict)
     exchanged: frozenset[Value] = frozenset()
-    """Divided values of which every reader takes the whole."""
 
     @property
     def divided_products(self) -> list[Value]:
@@ -47,7 +48,7 @@ class Plan:
         return axis is not None and (axis != needed or operand in self.exchanged)
 
     def present(self, operand: Value) -> int | None:
-        """Return the axis along which readers see a value divided."""
+        """Return the divided axis of a value as its readers find it; None if they find the whole."""
         axis = self.axis[operand]
         return None if axis == PARTIAL or operand in self.exchanged else axis
 
@@ -111,32 +112,20 @@ def _divided_weights(value: Value, ways: int) -> Axes | None:
     if side is None:
         return None
     weights = value.operands[side]
-    shape = shape_of(weights)
-    if not all(isinstance(size, int) for size in shape) or _elements(weights) < LEAST_ELEMENTS:
+    sizes = [size for size in shape_of(weights) if isinstance(size, int)]
+    if len(sizes) < len(shape_of(weights)) or math.prod(sizes) < LEAST_ELEMENTS:
         return None
-    for axis in _own_axes(value, side):
+    for axis in _weights_axes(value, side):
         if is_divisible(weights, axis, ways):
             return (axis, None) if side == 0 else (None, axis)
     return None
 
 
-def _own_axes(value: Value, side: int) -> Sequence[int]:
+def _weights_axes(value: Value, side: int) -> Sequence[int]:
     """Return the axes of the weights that the other operand lacks."""
     if value.op == "convolve":
         return [1] if side == 1 and shape_of(value.operands[1])[0] == 1 else []
-    used = [*(pair[side] for pair in value.params["batch"]), *value.params["right" if side else "left"]]
-    return [axis for axis in range(len(shape_of(value.operands[side]))) if axis not in used]
-
-
-def _elements(value: Value) -> int:
-    count = 1
-    for size in shape_of(value):
-        count *= _number(size)
-    return count
-
-
-def _number(size: object) -> int:
-    return size if isinstance(size, int) else 1
+    return own_axes(value, side)
 
 
 def is_tensor(value: Value) -> bool:

@@ -1,12 +1,14 @@
 """Slices and splits of axes, moved from products into their weights, so that weights can be divided by heads.
 
 ``reshape(x @ w + b, [..., heads, size])`` is ``x @ reshape(w) + reshape(b)``, and a slice of the columns of a product
-is the product with these columns.
+is the product with these columns. A product with other readers, or whose slices overlap, is left as it is: each reader
+would have weights of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,24 +16,33 @@ import numpy as np
 from sardonyx.core.dim import Size, product
 from sardonyx.core.eval.tensor import apply, constant
 from sardonyx.core.ir.graph import CLOSED, Function, Value, symbols_in
-from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import TensorType
 from sardonyx.core.rules.numpy_rules import NUMPY_RULES
 from sardonyx.core.transform.rewriting import Match, RuleSet
 from sardonyx.core.transform.simplify import simplify
-from sardonyx.distributed.axis_rules import shape_of
+from sardonyx.distributed.axis_rules import ELEMENTWISE, own_axes, shape_of
 
 _ROUNDS = 8
-_ELEMENTWISE = frozenset(name for name, row in PRIMITIVES.items() if row.kind in ("unary", "binary", "ternary"))
-_FOLDED = (*_ELEMENTWISE, "convert", "permute", "reshape", "broadcast", "slice", "concat", "pad", "reverse")
+_FOLDED = (*ELEMENTWISE, "convert", "permute", "reshape", "broadcast", "slice", "concat", "pad", "reverse")
 
 WEIGHTWARD = RuleSet("move changes of shape into weights")
+
+
+def _readers(function: Function) -> dict[Value, list[Value | None]]:
+    """Return the readers of each value, once for each operand; the function is a reader (None) of its results."""
+    readers: dict[Value, list[Value | None]] = {value: [] for value in function.values}
+    for value in function.values:
+        for operand in value.operands:
+            readers[operand].append(value)
+    for value in function.results:
+        readers[value].append(None)
+    return readers
 
 
 def with_free_weights(function: Function) -> Function:
     """Return a function whose weights are constants, with slices and splits of axes in the weights."""
     for _ in range(_ROUNDS):
-        rewritten = simplify(WEIGHTWARD.apply(function))
+        rewritten = simplify(WEIGHTWARD.apply(function, _readers(function)))
         if rewritten.results == function.results and rewritten.inputs == function.inputs:
             break
         function = rewritten
@@ -46,17 +57,16 @@ def _known(m: Match, *operands: Value, **params: Any) -> Value | None:
     if not isinstance(m.type, TensorType) or m.value.op == "broadcast":
         return None
     with np.errstate(all="ignore"):
-        result = NUMPY_RULES[m.value.op](m.type, *[one.known for one in operands], **params)
+        result = NUMPY_RULES[m.op](m.type, *[one.known for one in operands], **params)
     return constant(np.asarray(result), m.type.dtype)
 
 
 @WEIGHTWARD.rule("slice")
 def _sliced(m: Match, x: Value, *, starts: Any, limits: Any, strides: Any) -> Value | None:
-    old = shape_of(x)
-    cut = [axis for axis, size in enumerate(old) if (starts[axis], limits[axis], strides[axis]) != (0, size, 1)]
-    if len(cut) != 1 or strides[cut[0]] != 1 or not all(isinstance(n, int) for n in (starts[cut[0]], limits[cut[0]])):
+    cut = _range(m.value)
+    if cut is None or not _is_free(m):
         return None
-    start, limit = starts[cut[0]], limits[cut[0]]
+    axis, start, limit = cut
 
     def change(value: Value, axis: int) -> Value:
         shape = shape_of(value)
@@ -64,14 +74,14 @@ def _sliced(m: Match, x: Value, *, starts: Any, limits: Any, strides: Any) -> Va
         low[axis], high[axis] = start, limit
         return apply("slice", value, starts=tuple(low), limits=tuple(high), strides=steps)
 
-    return _moved(x, cut[0], change, (limit - start,))
+    return _moved(x, axis, change, (limit - start,))
 
 
 @WEIGHTWARD.rule("reshape")
 def _split_axis(m: Match, x: Value, *, shape: Any) -> Value | None:
     """Split the last axis, then join or split the axes ahead."""
     old = shape_of(x)
-    if not old or not isinstance(old[-1], int):
+    if not old or not isinstance(old[-1], int) or not _is_free(m):
         return None
     for first in range(len(shape) - 1):
         parts = tuple(shape[first:])
@@ -90,6 +100,34 @@ def _split_axis(m: Match, x: Value, *, shape: Any) -> Value | None:
     return None if moved is None else apply("reshape", moved, shape=shape)
 
 
+def _range(value: Value) -> tuple[int, int, int] | None:
+    """Return the axis, the first element and the limit of a slice along one axis; None for others."""
+    if value.op != "slice":
+        return None
+    starts, limits, strides = (value.params[name] for name in ("starts", "limits", "strides"))
+    sizes = shape_of(value.operands[0])
+    cut = [axis for axis, size in enumerate(sizes) if (starts[axis], limits[axis], strides[axis]) != (0, size, 1)]
+    if len(cut) != 1 or strides[cut[0]] != 1 or not all(isinstance(n, int) for n in (starts[cut[0]], limits[cut[0]])):
+        return None
+    return cut[0], starts[cut[0]], limits[cut[0]]
+
+
+def _is_free(m: Match) -> bool:
+    """Return True if a change of the source copies no weights: it has one reader, or disjoint slices along one axis."""
+    source, readers = m.value.operands[0], m.context
+    if len(readers[source]) != 1:
+        ranges = [None if reader is None else _range(reader) for reader in readers[source]]
+        known = sorted(one for one in ranges if one is not None)
+        if len(known) < len(ranges) or any(a[0] != b[0] or a[2] > b[1] for a, b in pairwise(known)):
+            return False
+    while source.op in ELEMENTWISE:
+        open_ = [one for one in source.operands if one.level != CLOSED]
+        if len(open_) != 1 or len(readers[open_[0]]) != 1:
+            return False
+        source = open_[0]
+    return True
+
+
 Change = Callable[[Value, int], Value]
 
 
@@ -104,19 +142,14 @@ def _moved(x: Value, axis: int, change: Change, parts: tuple[int, ...]) -> Value
 
 def _reaches_weights(x: Value, axis: int) -> bool:
     """Return True if the axis is one of weights, through functions of each element by itself."""
-    while x.op in _ELEMENTWISE:
+    while x.op in ELEMENTWISE:
         open_ = [one for one in x.operands if one.level != CLOSED]
         if len(open_) != 1:
             return False
         x = open_[0]
     if x.op != "contract" or not x.operands[1].is_constant or x.operands[0].level == CLOSED:
         return False
-    return axis >= len(shape_of(x)) - len(_own_axes(x))
-
-
-def _own_axes(x: Value) -> list[int]:
-    used = {*(right for _, right in x.params["batch"]), *x.params["right"]}
-    return [axis for axis in range(len(shape_of(x.operands[1]))) if axis not in used]
+    return axis >= len(shape_of(x)) - len(own_axes(x, 1))
 
 
 def _changed(value: Value, axis: int, change: Change, parts: tuple[int, ...]) -> Value:
@@ -135,7 +168,7 @@ def _changed(value: Value, axis: int, change: Change, parts: tuple[int, ...]) ->
 
 def _moved_into_product(x: Value, axis: int, change: Change, count: int) -> Value:
     left, weights = x.operands
-    own = _own_axes(x)
+    own = own_axes(x, 1)
     own_axis = own[axis - (len(shape_of(x)) - len(own))]
 
     def at(one: int) -> int:
