@@ -38,6 +38,7 @@ FOUND = (
     ("QLinearConv-10", 90000011),
     ("RandomNormal-22", 400014),
     ("Resize-19", 80000011),
+    ("TopK-24", 110000016),
     ("ai.onnx.ml.TreeEnsemble-5", 80000010),
     ("ai.onnx.ml.TreeEnsembleRegressor-3", 400011),
 )

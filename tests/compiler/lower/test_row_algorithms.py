@@ -48,6 +48,21 @@ def test_cumulative(axis: int, dtype: t.DType) -> None:
         assert_close(program.run([x]), computed(function, [x]))
 
 
+@pytest.mark.parametrize("empty", range(3))
+def test_rows_beside_an_empty_axis(empty: int) -> None:
+    shape = tuple(0 if axis == empty else size for axis, size in enumerate((N, 3, K)))
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        along = [axis for axis in range(3) if axis != empty]
+        return [y for axis in along for y in (L.sort(x, axis), L.top_k(x, axis, 2), L.cumulative("add", x, axis))]
+
+    function = trace("f", body, [TensorType(t.FLOAT16, shape)])
+    program = Program.compile(function)
+    assert not program.grouping.host
+    x = np.zeros([2 if isinstance(size, Dim) else size for size in shape], np.float16)
+    assert_close(program.run([x]), computed(function, [x]))
+
+
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 @pytest.mark.parametrize("dtype", [t.FLOAT, t.DOUBLE, t.INT8, t.UINT64, t.BFLOAT16], ids=lambda d: d.name.lower())
 def test_the_first_extremum(dtype: t.DType, kind: str) -> None:

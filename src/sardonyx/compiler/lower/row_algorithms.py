@@ -36,7 +36,8 @@ _SORT_COST = 4
 
 def lower_row_algorithm(writer: KernelWriter, value: Value) -> Size:
     """Emit the kernel of a ``scan``, ``sort``, ``top_k``, ``determinant`` or ``fft``; return work items."""
-    return _LOWERINGS[value.op](writer, value)
+    # A value without elements has no vectors to store, whatever its rows are.
+    return 0 if 0 in shape_of(value) else _LOWERINGS[value.op](writer, value)
 
 
 def lanes_for(value: Value, lanes: int) -> int:
@@ -57,8 +58,6 @@ def _scan(w: KernelWriter, value: Value) -> Size:
     source, axis, kind = value.operands[0], value.params["axis"], value.params["kind"]
     reader, e, dtype = w.reader, w.kernel.emitter, dtype_of(value)
     memory = w.located(w.group.root)
-    if 0 in shape_of(value):
-        return 0
     count = w.kernel.size(shape_of(value)[axis])
 
     def row(position: list[Index]) -> None:
