@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sardonyx.compiler.analysis.strided_views import Memory
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Reader
+from sardonyx.compiler.codegen.element_reader import Element, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import Axis, put, work_items
+from sardonyx.compiler.codegen.position_arithmetic import ORIGIN
 from sardonyx.compiler.codegen.tiled_transpose import interleave
 from sardonyx.compiler.llvm.ir_builder import vector
 from sardonyx.compiler.llvm.vector_value import BITS

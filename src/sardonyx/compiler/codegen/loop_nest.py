@@ -15,8 +15,9 @@ from sardonyx.compiler.analysis.primitive_traits import EXTREMA, Rows, dtype_of
 from sardonyx.compiler.analysis.strided_views import Memory
 from sardonyx.compiler.codegen import elementwise, load_store
 from sardonyx.compiler.codegen.arg_reduction import Extremum
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Position, Reader
+from sardonyx.compiler.codegen.element_reader import Element, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
+from sardonyx.compiler.codegen.position_arithmetic import ORIGIN, Position
 from sardonyx.compiler.llvm.ir_builder import vector
 from sardonyx.core.dim import Size, ceil_div, dim_max, dim_min, floor_div
 from sardonyx.core.ir import types as t

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from sardonyx.compiler.analysis.primitive_traits import dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import Memory, shape_of
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import Element, Position, Reader
+from sardonyx.compiler.codegen.element_reader import Element, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
+from sardonyx.compiler.codegen.position_arithmetic import Position
 from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value

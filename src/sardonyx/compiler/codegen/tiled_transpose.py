@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from sardonyx.compiler.analysis.axis_collapsing import visit_inlined
 from sardonyx.compiler.analysis.strided_views import Memory
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Reader
+from sardonyx.compiler.codegen.element_reader import Element, Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import CHUNK, Axis, over_vectors, put
+from sardonyx.compiler.codegen.position_arithmetic import ORIGIN
 from sardonyx.compiler.llvm.ir_builder import Emitter, vector
 from sardonyx.compiler.llvm.vector_value import BITS
 from sardonyx.core.dim import Size, ceil_div, dim_max, dim_min, floor_div

@@ -10,9 +10,10 @@ from sardonyx.compiler.analysis.patterns import Convolution
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen import requantize
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element
+from sardonyx.compiler.codegen.element_reader import Element
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Index
 from sardonyx.compiler.codegen.loop_nest import bound_at, masked, stored
+from sardonyx.compiler.codegen.position_arithmetic import ORIGIN
 from sardonyx.compiler.kernels.conv import matrix, winograd
 from sardonyx.compiler.kernels.conv.blocked_pooling import pooling
 from sardonyx.compiler.kernels.conv.convolution import convolution

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 
 from sardonyx.compiler.analysis.strided_views import shape_of
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Position
+from sardonyx.compiler.codegen.element_reader import Element
+from sardonyx.compiler.codegen.position_arithmetic import ORIGIN, Position
 from sardonyx.compiler.llvm.ir_builder import splat, suffix, vector
 from sardonyx.compiler.llvm.vector_value import Vector
 from sardonyx.compiler.lower.context import FunctionContext, KernelWriter

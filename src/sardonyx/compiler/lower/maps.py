@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from sardonyx.compiler.analysis.axis_collapsing import can_collapse, visit_inlined
 from sardonyx.compiler.analysis.strided_views import Memory, shape_of
 from sardonyx.compiler.codegen.channel_blocks import channel_items, reads_rows
-from sardonyx.compiler.codegen.element_reader import Position, Reader
+from sardonyx.compiler.codegen.element_reader import Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import Axis, channel_mask, masked, nest_axes, put, stored, work_items
+from sardonyx.compiler.codegen.position_arithmetic import Position
 from sardonyx.compiler.codegen.tiled_transpose import block_items, blocks_of
 from sardonyx.compiler.lower.code_tables import is_dense_table, lower_table
 from sardonyx.compiler.lower.context import FunctionContext, KernelWriter

@@ -12,9 +12,10 @@ from sardonyx.compiler.analysis.multi_gate_matmul import Gates
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import View, contiguous, merge_axes, shape_of
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Position, Reader
+from sardonyx.compiler.codegen.element_reader import Element, Reader
 from sardonyx.compiler.codegen.kernel_builder import Gated, Index
 from sardonyx.compiler.codegen.loop_nest import Unfusable, bound_at, masked, stored
+from sardonyx.compiler.codegen.position_arithmetic import ORIGIN, Position
 from sardonyx.compiler.codegen.prefetch_reader import Ahead
 from sardonyx.compiler.kernels.gemm.gemm import (
     LowBitPanels,

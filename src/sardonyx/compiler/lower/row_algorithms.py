@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from sardonyx.compiler.analysis.primitive_traits import dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen import load_store
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element
+from sardonyx.compiler.codegen.element_reader import Element
 from sardonyx.compiler.codegen.elementwise import combining, identity
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import (  # fmt: skip
@@ -20,6 +20,7 @@ from sardonyx.compiler.codegen.loop_nest import (  # fmt: skip
     stored,
     work_items,
 )
+from sardonyx.compiler.codegen.position_arithmetic import ORIGIN
 from sardonyx.compiler.kernels import determinant, fft, sort_top_k
 from sardonyx.compiler.kernels.fft import Fourier
 from sardonyx.compiler.kernels.sort_top_k import Sorting

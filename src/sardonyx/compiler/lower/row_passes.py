@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.analysis.primitive_traits import Rows, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import Memory, shape_of
-from sardonyx.compiler.codegen.element_reader import ORIGIN, Element, Position
+from sardonyx.compiler.codegen.element_reader import Element
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import RowNest
+from sardonyx.compiler.codegen.position_arithmetic import ORIGIN, Position
 from sardonyx.compiler.lower.context import KernelWriter
 from sardonyx.compiler.lower.launch import Scratch
 from sardonyx.compiler.schedule.groups import operations
