@@ -38,10 +38,12 @@ def flatten(value: Any) -> list[Any]:
     return [value] if isinstance(value, torch.Tensor) else [leaf for part in value for leaf in flatten(part)]
 
 
-def require_equal(function: Any, *examples: Sequence[Any], tolerance: float = 2e-5) -> None:
+def require_equal(
+    function: Any, *examples: Sequence[Any], tolerance: float = 2e-5, options: Options | None = None
+) -> None:
     """Translate with the first inputs, and compare the answers to all of them."""
     module = module_of(function, len(examples[0]))
-    model = translation.read(Program(module, tuple(examples[0]), {}, None, Options())).model
+    model = translation.read(Program(module, tuple(examples[0]), {}, None, options or Options())).model
     session = sardonyx.Session(model, providers=["reference"])
     for inputs in examples:
         expected = [numbers(leaf) for leaf in flatten(module(*inputs))]

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra: torch)")
 
+from sardonyx.convert.imported import Options  # noqa: E402
 from tests.convert.torch.programs import require_equal  # noqa: E402
 
 
@@ -173,6 +174,18 @@ def test_spectra(name: str) -> None:
 @pytest.mark.parametrize("name", ALGEBRA)
 def test_linear_algebra(name: str) -> None:
     require_equal(*ALGEBRA[name], tolerance=1e-4)
+
+
+def test_right_hand_sides_that_all_complex_systems_share_are_no_vectors() -> None:
+    """As real systems of twice the size, four systems have a right-hand side of the shape of four vectors."""
+    require_equal(
+        lambda a, b: torch.view_as_real(
+            torch.linalg.solve(torch.complex(a, a.mT + torch.eye(2)), torch.complex(b, -b))
+        ),
+        (POSITIVE[0, :2, :2].expand(4, 2, 2).clone(), x(2, 4)),
+        tolerance=1e-4,
+        options=Options(dynamic=False),
+    )
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sardonyx.convert.torch.operators.linear_algebra import identity_like, no_error, power, solution
+from sardonyx.convert.torch.operators.linear_algebra import eliminated, identity_like, no_error, power, solution
 from sardonyx.convert.torch.operators.registry import of_complex
 from sardonyx.convert.torch.operators.spectral import joined, part
 from sardonyx.core import language as L
@@ -16,17 +16,13 @@ def _solved(a: Tensor, b: Tensor) -> Tensor:
     n = a.shape[-1]
     real, imaginary = part(a, 0), part(a, 1)
     matrix = L.concat([L.concat([real, -imaginary], -1), L.concat([imaginary, real], -1)], -2)
-    x = solution(matrix, L.concat([part(b, 0), part(b, 1)], -2), True)
+    x = eliminated(matrix, L.concat([part(b, 0), part(b, 1)], -2))
     return joined(L.slice_(x, -2, 0, n), L.slice_(x, -2, n, 2 * n))
 
 
 @of_complex("linalg_solve.default")
 def _solve(a: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
-    if b.rank == 1 or (b.rank == a.rank - 1 and b.shape == a.shape[:-1]):
-        return L.squeeze(_solved(a, L.unsqueeze(b, [-1])), [-1])
-    if left:
-        return _solved(a, b)
-    return L.swap_axes(_solved(L.swap_axes(a, -1, -2), L.swap_axes(b, -1, -2)), -1, -2)
+    return solution(a, b, left, _solved)
 
 
 @of_complex("linalg_solve_ex.default")

@@ -98,7 +98,7 @@ def pivot_row(x: Tensor, k: Tensor) -> Tensor:
     return L.argmax(size, x.rank - 2, keepdims=True)
 
 
-def _eliminated(a: Tensor, b: Tensor) -> Tensor:
+def eliminated(a: Tensor, b: Tensor) -> Tensor:
     """Return the solutions X of A X = B by Gauss and Jordan with pivots."""
     n = _last(a, -1)
     batch = L.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -130,7 +130,7 @@ def no_error(a: Tensor) -> Tensor:
 
 @aten("linalg_inv.default", "inverse.default")
 def _inverse(a: Tensor, *_: Any, **__: Any) -> Tensor:
-    return _eliminated(a, identity_like(a))
+    return eliminated(a, identity_like(a))
 
 
 @aten("linalg_inv_ex.default")
@@ -138,14 +138,20 @@ def _inverse_ex(a: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tenso
     return _inverse(a), no_error(a)
 
 
-def solution(a: Tensor, b: Tensor, left: bool) -> Tensor:
-    """Return X of A X = B, or of X A = B if not `left`; B may be a vector."""
-    vector = b.rank == 1 or (b.rank == a.rank - 1 and b.rank > 0 and b.shape == a.shape[:-1])
-    if vector:
-        return L.squeeze(_eliminated(a, L.unsqueeze(b, [-1])), [-1])
+def solution(a: Tensor, b: Tensor, left: bool, solve: Callable[[Tensor, Tensor], Tensor] = eliminated) -> Tensor:
+    """Return X of A X = B, or of X A = B if not `left`; B may be a vector.
+
+    Args:
+        a: The matrices A.
+        b: The right-hand sides B.
+        left: True for A X = B.
+        solve: Returns X of A X = B for matrices B.
+    """
+    if b.rank == 1 or (b.rank == a.rank - 1 and b.shape == a.shape[:-1]):
+        return L.squeeze(solve(a, L.unsqueeze(b, [-1])), [-1])
     if left:
-        return _eliminated(a, b)
-    return L.swap_axes(_eliminated(L.swap_axes(a, -1, -2), L.swap_axes(b, -1, -2)), -1, -2)
+        return solve(a, b)
+    return L.swap_axes(solve(L.swap_axes(a, -1, -2), L.swap_axes(b, -1, -2)), -1, -2)
 
 
 @aten("linalg_solve.default")
