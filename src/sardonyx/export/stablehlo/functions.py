@@ -11,8 +11,12 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value
 from sardonyx.core.ir.types import TensorType, TupleType
 from sardonyx.errors import UnsupportedError
-from sardonyx.export.stablehlo.primitives import HLO_FORMS
+from sardonyx.export.stablehlo import elementwise, primitives
+from sardonyx.export.stablehlo.hlo_forms import HLO_FORMS
 from sardonyx.export.stablehlo.text_writer import Operand, TextWriter, element, type_text
+
+FAMILIES = (elementwise, primitives)
+"""Modules that register forms."""
 
 
 def write(w: TextWriter, function: Function, arguments: Sequence[Operand]) -> list[Operand]:

@@ -1,8 +1,8 @@
-"""The StableHLO form of every primitive without bodies."""
+"""The StableHLO forms of contractions, movements, sources and orders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,210 +11,10 @@ from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import DType, Shape
-from sardonyx.core.rules import erf
 from sardonyx.core.rules.numpy_rules import identity_of
 from sardonyx.errors import UnsupportedError
+from sardonyx.export.stablehlo.hlo_forms import dtype_of, hlo_form, shape_of
 from sardonyx.export.stablehlo.text_writer import Operand, TextWriter, element, type_text
-
-HloRule = Callable[..., Operand]
-
-HLO_FORMS: dict[str, HloRule] = {}
-
-
-def hlo_form(*names: str) -> Callable[[HloRule], HloRule]:
-    """Register the StableHLO form of primitives."""
-
-    def register(rule: HloRule) -> HloRule:
-        HLO_FORMS.update(dict.fromkeys(names, rule))
-        return rule
-
-    return register
-
-
-def dtype_of(value: Value) -> DType:
-    """Return the element type of a tensor value."""
-    return value.type.dtype  # type: ignore[union-attr]
-
-
-def shape_of(value: Value) -> Shape:
-    """Return the sizes of a tensor value."""
-    return value.type.shape  # type: ignore[union-attr,return-value]
-
-
-def _base(value: Value) -> str:
-    return value.origin
-
-
-# Elementwise.
-
-_UNARY = {
-    "neg": "negate", "abs": "abs", "sign": "sign", "floor": "floor", "ceil": "ceil", "round": "round_nearest_even",
-    "exp": "exponential", "log": "log", "sqrt": "sqrt", "sin": "sine", "cos": "cosine", "tan": "tan", "tanh": "tanh",
-    "not": "not",
-}  # fmt: skip
-_BINARY = {
-    "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "rem": "remainder", "pow": "power",
-    "max": "maximum", "min": "minimum", "and": "and", "or": "or", "xor": "xor", "shift_left": "shift_left",
-}  # fmt: skip
-
-
-def _unary(op: str) -> HloRule:
-    def rule(w: TextWriter, value: Value, x: Operand) -> Operand:
-        kind = t.kind(x.dtype)
-        if kind in ("int", "uint") and op in ("floor", "ceil", "round"):
-            return x
-        if kind == "uint" and op == "abs":
-            return x
-        if kind == "uint" and op == "sign":
-            zero, one = w.full(0, x.dtype, x.shape), w.full(1, x.dtype, x.shape)
-            return w.select(w.compare("EQ", x, zero), zero, one, _base(value))
-        return w.unary(_UNARY[op], x, _base(value))
-
-    return rule
-
-
-def _binary(op: str) -> HloRule:
-    def rule(w: TextWriter, value: Value, x: Operand, y: Operand) -> Operand:
-        return w.binary(_BINARY[op], x, y, _base(value))
-
-    return rule
-
-
-HLO_FORMS |= {op: _unary(op) for op in _UNARY} | {op: _binary(op) for op in _BINARY}
-
-
-@hlo_form("shift_right")
-def _shift_right(w: TextWriter, value: Value, x: Operand, y: Operand) -> Operand:
-    arithmetic = t.kind(x.dtype) == "int"
-    return w.binary(f"shift_right_{'arithmetic' if arithmetic else 'logical'}", x, y, _base(value))
-
-
-@hlo_form("equal", "less")
-def _compare(w: TextWriter, value: Value, x: Operand, y: Operand) -> Operand:
-    return w.compare("EQ" if value.op == "equal" else "LT", x, y, _base(value))
-
-
-@hlo_form("select")
-def _select(w: TextWriter, value: Value, condition: Operand, x: Operand, y: Operand) -> Operand:
-    return w.select(condition, x, y, _base(value))
-
-
-def _number(w: TextWriter, number: float, like: Operand) -> Operand:
-    return w.full(number, like.dtype, like.shape)
-
-
-def _arc_tangent(w: TextWriter, x: Operand, base: str = "") -> Operand:
-    return w.binary("atan2", x, _number(w, 1, x), base)
-
-
-@hlo_form("atan")
-def _atan(w: TextWriter, value: Value, x: Operand) -> Operand:
-    return _arc_tangent(w, x, _base(value))
-
-
-@hlo_form("asin", "acos")
-def _asin(w: TextWriter, value: Value, x: Operand) -> Operand:
-    one = _number(w, 1, x)
-    below, above = w.binary("subtract", one, x), w.binary("add", one, x)
-    leg = w.unary("sqrt", w.binary("multiply", below, above))
-    return w.binary("atan2", x, leg, _base(value)) if value.op == "asin" else w.binary("atan2", leg, x, _base(value))
-
-
-@hlo_form("sinh", "cosh")
-def _sinh(w: TextWriter, value: Value, x: Operand) -> Operand:
-    half = _number(w, 0.5, x)
-    if value.op == "cosh":
-        both = w.binary("add", w.unary("exponential", x), w.unary("exponential", w.unary("negate", x)))
-        return w.binary("multiply", half, both, _base(value))
-    up, down = w.unary("exponential_minus_one", x), w.unary("exponential_minus_one", w.unary("negate", x))
-    return w.binary("multiply", half, w.binary("subtract", up, down), _base(value))
-
-
-@hlo_form("asinh", "acosh", "atanh")
-def _asinh(w: TextWriter, value: Value, x: Operand) -> Operand:
-    one, base = _number(w, 1, x), _base(value)
-    if value.op == "acosh":
-        leg = w.unary("sqrt", w.binary("multiply", w.binary("subtract", x, one), w.binary("add", x, one)))
-        return w.unary("log", w.binary("add", x, leg), base)
-    if value.op == "atanh":
-        up, down = w.unary("log_plus_one", x), w.unary("log_plus_one", w.unary("negate", x))
-        return w.binary("multiply", _number(w, 0.5, x), w.binary("subtract", up, down), base)
-    size = w.unary("abs", x)
-    square = w.binary("multiply", size, size)
-    root = w.unary("sqrt", w.binary("add", one, square))
-    fraction = w.binary("divide", square, w.binary("add", one, root))
-    return w.binary("multiply", w.unary("sign", x), w.unary("log_plus_one", w.binary("add", size, fraction)), base)
-
-
-@hlo_form("erf")
-def _erf(w: TextWriter, value: Value, x: Operand) -> Operand:
-    """Write the error function in float64 by the approximations of Core."""
-    wide = w.convert(x, t.DOUBLE)
-
-    def number(v: float) -> Operand:
-        return _number(w, v, wide)
-
-    def polynomial(v: Operand, coefficients: Sequence[float]) -> Operand:
-        result = number(coefficients[-1])
-        for coefficient in reversed(coefficients[:-1]):
-            result = w.binary("add", w.binary("multiply", result, v), number(coefficient))
-        return result
-
-    def ratio(v: Operand, parts: tuple[tuple[float, ...], tuple[float, ...]]) -> Operand:
-        return w.binary("divide", polynomial(v, parts[0]), polynomial(v, parts[1]))
-
-    size = w.binary("minimum", w.unary("abs", wide), number(6.0))
-    square = w.binary("multiply", size, size)
-    small = w.binary("add", size, w.binary("multiply", size, ratio(square, erf.NEAR_ZERO)))
-    near_one = w.binary("add", number(erf.ERX), ratio(w.binary("subtract", size, number(1.0)), erf.NEAR_ONE))
-    inverse = w.binary("divide", number(1.0), w.binary("maximum", square, number(1.0)))
-    middle = w.compare("LT", size, number(1 / 0.35))
-    tail = w.select(middle, ratio(inverse, erf.MIDDLE), ratio(inverse, erf.FAR))
-    exponent = w.binary("add", w.binary("subtract", w.unary("negate", square), number(0.5625)), tail)
-    above = w.binary("divide", w.unary("exponential", exponent), w.binary("maximum", size, number(1.0)))
-    large = w.binary("subtract", number(1.0), above)
-    inner = w.select(w.compare("LT", size, number(1.25)), near_one, large)
-    magnitude = w.select(w.compare("LT", size, number(0.84375)), small, inner)
-    signed = w.binary("multiply", magnitude, w.unary("sign", wide))
-    return w.convert(signed, x.dtype, _base(value))
-
-
-# Conversions.
-
-
-@hlo_form("convert")
-def _convert(w: TextWriter, value: Value, x: Operand, *, dtype: DType, saturate: bool, rounding: str) -> Operand:
-    if t.STRING in (x.dtype, dtype):
-        raise UnsupportedError("StableHLO has no texts.")
-    if dtype == t.BOOL:
-        return w.compare("NE", x, _number(w, 0, x), _base(value))
-    if t.kind(x.dtype) == "complex" and t.kind(dtype) != "complex":
-        part = t.FLOAT if x.dtype == t.COMPLEX64 else t.DOUBLE
-        text = f"stablehlo.real {x.name} : ({x.type}) -> {type_text(part, x.shape)}"
-        x = w.op(text, part, x.shape)
-    if dtype in t.FLOAT8 and saturate:
-        import ml_dtypes
-
-        limit = float(ml_dtypes.finfo(t.numpy_dtype(dtype)).max)  # type: ignore[no-untyped-call]
-        x = w.convert(x, t.FLOAT)
-        x = w.binary("maximum", w.binary("minimum", x, _number(w, limit, x)), _number(w, -limit, x))
-    if t.is_float(x.dtype) and t.is_integer(dtype) and dtype.bitwidth < 32:
-        x = w.convert(x, t.INT32)
-    return w.convert(x, dtype, _base(value))
-
-
-@hlo_form("bitcast")
-def _bitcast(w: TextWriter, value: Value, x: Operand, *, dtype: DType) -> Operand:
-    shape = shape_of(value)
-    if dtype.bitwidth < x.dtype.bitwidth:
-        split = (*x.shape, x.dtype.bitwidth // dtype.bitwidth)
-        text = f"stablehlo.bitcast_convert {x.name} : ({x.type}) -> {type_text(dtype, split)}"
-        return w.reshape(w.op(text, dtype, split), shape, _base(value))
-    if dtype.bitwidth > x.dtype.bitwidth:
-        x = w.reshape(x, (*shape, dtype.bitwidth // x.dtype.bitwidth))
-    text = f"stablehlo.bitcast_convert {x.name} : ({x.type}) -> {type_text(dtype, shape)}"
-    return w.op(text, dtype, shape, _base(value))
-
 
 # Contractions.
 
@@ -238,7 +38,7 @@ def _reduce(w: TextWriter, value: Value, x: Operand, *, kind: str, axes: tuple[i
     if kind in ("argmax", "argmin"):
         return _arg_extremum(w, value, x, "max" if kind == "argmax" else "min", axes[0])
     wide = WIDE_SUMS.get(x.dtype, x.dtype)
-    return w.convert(reduction(w, w.convert(x, wide), kind, axes, shape), dtype_of(value), _base(value))
+    return w.convert(reduction(w, w.convert(x, wide), kind, axes, shape), dtype_of(value), value.origin)
 
 
 def reduction(w: TextWriter, x: Operand, kind: str, axes: Sequence[int], shape: Shape) -> Operand:
@@ -259,7 +59,7 @@ def _arg_extremum(w: TextWriter, value: Value, x: Operand, kind: str, axis: int)
         attained = w.binary("or", attained, w.compare("NE", x, x))
     index = iota(w, x.shape, axis, t.INT64)
     far = w.full(np.iinfo(np.int64).max, t.INT64, x.shape)
-    return w.convert(reduction(w, w.select(attained, index, far), "min", (axis,), shape), dtype_of(value), _base(value))
+    return w.convert(reduction(w, w.select(attained, index, far), "min", (axis,), shape), dtype_of(value), value.origin)
 
 
 @hlo_form("contract")
@@ -283,7 +83,7 @@ def _contract(
     parts.append(f"contracting_dims = {_list(left)} x {_list(right)}")
     parts.append("precision = [HIGHEST, HIGHEST]")
     text = f"stablehlo.dot_general {', '.join(parts)} : ({a.type}, {b.type}) -> {type_text(wide, shape)}"
-    return w.convert(w.op(text, wide, shape, _base(value)), dtype)
+    return w.convert(w.op(text, wide, shape, value.origin), dtype)
 
 
 def _list(numbers: Any) -> str:
@@ -330,7 +130,7 @@ def _convolve(
         f": ({rows.type}, {weights.type}) -> {type_text(wide, shape)}"
     )
     result = w.reshape(w.op(text, wide, shape), (count, groups, filters, *out[3:]))
-    return w.convert(w.transpose(result, (1, 0, *range(2, 3 + n)), _base(value)), dtype)
+    return w.convert(w.transpose(result, (1, 0, *range(2, 3 + n)), value.origin), dtype)
 
 
 @hlo_form("reduce_window")
@@ -349,7 +149,7 @@ def _reduce_window(
         x = padded(w, x, start, (*lead, *low), (*lead, *high), (0,) * rank)
         padding = [(0, 0)] * n
     result = windows(w, x, start, kind, window, strides, padding, dilation, shape_of(value))
-    return w.convert(result, dtype_of(value), _base(value))
+    return w.convert(result, dtype_of(value), value.origin)
 
 
 def windows(
@@ -396,17 +196,17 @@ def combiner(w: TextWriter, op: str, dtype: DType) -> None:
 
 @hlo_form("reshape")
 def _reshape(w: TextWriter, value: Value, x: Operand, *, shape: Shape) -> Operand:
-    return w.reshape(x, shape, _base(value))
+    return w.reshape(x, shape, value.origin)
 
 
 @hlo_form("permute")
 def _permute(w: TextWriter, value: Value, x: Operand, *, axes: tuple[int, ...]) -> Operand:
-    return w.transpose(x, axes, _base(value)) if axes else x
+    return w.transpose(x, axes, value.origin) if axes else x
 
 
 @hlo_form("broadcast")
 def _broadcast(w: TextWriter, value: Value, x: Operand, *, shape: Shape) -> Operand:
-    return w.broadcast(x, shape, range(len(x.shape)), _base(value))
+    return w.broadcast(x, shape, range(len(x.shape)), value.origin)
 
 
 @hlo_form("slice")
@@ -415,20 +215,20 @@ def _slice(w: TextWriter, value: Value, x: Operand, *, starts: Shape, limits: Sh
     if all(isinstance(number, int) for number in (*starts, *limits, *x.shape)):
         parts = [f"{a}:{b}:{s}" for a, b, s in zip(starts, limits, strides, strict=True)]
         text = f"stablehlo.slice {x.name} [{', '.join(parts)}] : ({x.type}) -> {type_text(x.dtype, shape)}"
-        return w.op(text, x.dtype, shape, _base(value))
+        return w.op(text, x.dtype, shape, value.origin)
     if not x.shape:
         return x
     bounds = [w.vector(numbers) for numbers in (starts, limits, strides)]
     names, types = ", ".join(b.name for b in bounds), ", ".join(b.type for b in bounds)
     text = f"stablehlo.real_dynamic_slice {x.name}, {names} : ({x.type}, {types}) -> {type_text(x.dtype, shape)}"
-    return w.op(text, x.dtype, shape, _base(value))
+    return w.op(text, x.dtype, shape, value.origin)
 
 
 @hlo_form("pad")
 def _pad(
     w: TextWriter, value: Value, x: Operand, filler: Operand, *, low: Shape, high: Shape, interior: Any
 ) -> Operand:
-    return padded(w, x, filler, low, high, interior, _base(value), shape_of(value))
+    return padded(w, x, filler, low, high, interior, value.origin, shape_of(value))
 
 
 def padded(
@@ -462,7 +262,7 @@ def padded(
 
 @hlo_form("concat")
 def _concat(w: TextWriter, value: Value, *xs: Operand, axis: int) -> Operand:
-    return w.concatenate(xs, axis, shape_of(value), _base(value))
+    return w.concatenate(xs, axis, shape_of(value), value.origin)
 
 
 @hlo_form("gather")
@@ -483,11 +283,11 @@ def _gather(w: TextWriter, value: Value, x: Operand, indices: Operand, *, batch:
     if all(isinstance(size, int) for size in sizes):
         spelled = f"slice_sizes = array<i64: {', '.join(map(str, sizes))}>" if sizes else "slice_sizes = array<i64>"
         text = f'"stablehlo.gather"({x.name}, {indices.name}) <{{{attributes}, {spelled}}}>'
-        return w.op(f"{text} : ({x.type}, {indices.type}) -> {result}", x.dtype, shape, _base(value) or "gather")
+        return w.op(f"{text} : ({x.type}, {indices.type}) -> {result}", x.dtype, shape, value.origin or "gather")
     vector = w.convert(w.vector(sizes), indices.dtype)
     text = f'"stablehlo.dynamic_gather"({x.name}, {indices.name}, {vector.name}) <{{{attributes}}}>'
     types = f"({x.type}, {indices.type}, {vector.type})"
-    return w.op(f"{text} : {types} -> {result}", x.dtype, shape, _base(value) or "gather")
+    return w.op(f"{text} : {types} -> {result}", x.dtype, shape, value.origin or "gather")
 
 
 @hlo_form("scatter")
@@ -507,7 +307,7 @@ def _scatter(
         f"scatter_dims_to_operand_dims = {_list(axes)}",
         f"index_vector_dim = {len(indices.shape) - 1}",
     ]
-    result = Operand(w.name(_base(value) or "scatter"), x.dtype, shape_of(value))
+    result = Operand(w.name(value.origin or "scatter"), x.dtype, shape_of(value))
     attributes = f"scatter_dimension_numbers = #stablehlo.scatter<{', '.join(numbers)}>, "
     attributes += "indices_are_sorted = false, unique_indices = false"
     w.line(f'{result.name} = "stablehlo.scatter"({x.name}, {indices.name}, {updates.name}) <{{{attributes}}}> ({{')
@@ -518,7 +318,7 @@ def _scatter(
 
 @hlo_form("reverse")
 def _reverse(w: TextWriter, value: Value, x: Operand, *, axes: tuple[int, ...]) -> Operand:
-    return w.op(f"stablehlo.reverse {x.name}, dims = {_list(axes)} : {x.type}", x.dtype, x.shape, _base(value))
+    return w.op(f"stablehlo.reverse {x.name}, dims = {_list(axes)} : {x.type}", x.dtype, x.shape, value.origin)
 
 
 # Sources.
@@ -526,7 +326,7 @@ def _reverse(w: TextWriter, value: Value, x: Operand, *, axes: tuple[int, ...]) 
 
 @hlo_form("iota")
 def _iota(w: TextWriter, value: Value, *, shape: Shape, axis: int, dtype: DType) -> Operand:
-    return iota(w, shape, axis, dtype, _base(value))
+    return iota(w, shape, axis, dtype, value.origin)
 
 
 def iota(w: TextWriter, shape: Shape, axis: int, dtype: DType, base: str = "") -> Operand:
@@ -541,14 +341,14 @@ def iota(w: TextWriter, shape: Shape, axis: int, dtype: DType, base: str = "") -
 @hlo_form("dims")
 def _dims(w: TextWriter, value: Value, *, sizes: Shape, shape: tuple[int, ...], dtype: DType) -> Operand:
     if not shape:
-        return w.convert(w.size(sizes[0]), dtype, _base(value))
-    return w.convert(w.reshape(w.vector(sizes), shape), dtype, _base(value))
+        return w.convert(w.size(sizes[0]), dtype, value.origin)
+    return w.convert(w.reshape(w.vector(sizes), shape), dtype, value.origin)
 
 
 @hlo_form("constant")
 def _constant(w: TextWriter, value_: Value, /, **params: Any) -> Operand:
     element(dtype_of(value_), value_.origin)
-    return w.constant(value_.known, dtype_of(value_), _base(value_) or "constant")
+    return w.constant(value_.known, dtype_of(value_), value_.origin or "constant")
 
 
 @hlo_form("random")
@@ -557,7 +357,7 @@ def _random(w: TextWriter, value: Value, *, kind: str, shape: Shape, dtype: DTyp
     distribution = "UNIFORM" if kind == "uniform" else "NORMAL"
     text = f"stablehlo.rng {low.name}, {high.name}, {sizes.name}, distribution = {distribution}"
     types = f"({low.type}, {high.type}, {sizes.type}) -> {type_text(dtype, shape)}"
-    return w.op(f"{text} : {types}", dtype, shape, _base(value))
+    return w.op(f"{text} : {types}", dtype, shape, value.origin)
 
 
 # Order.
@@ -613,7 +413,7 @@ def _scan(w: TextWriter, value: Value, x: Operand, *, kind: str, axis: int) -> O
     pads = [(size - 1 if a == axis else 0, 0) for a in range(rank)]
     ones = [1] * rank
     result = windows(w, w.convert(x, wide), start, kind, window, ones, pads, ones, x.shape)
-    return w.convert(result, x.dtype, _base(value))
+    return w.convert(result, x.dtype, value.origin)
 
 
 # Special.
@@ -625,7 +425,7 @@ def _fft(w: TextWriter, value: Value, x: Operand, *, inverse: bool) -> Operand:
     if not isinstance(size, int):
         raise UnsupportedError("StableHLO transforms an axis of known size alone.", remedy="Fix it: `--size`.")
     text = f"stablehlo.fft {x.name}, type = {'IFFT' if inverse else 'FFT'}, length = [{size}] : ({x.type}) -> {x.type}"
-    result = w.op(text, x.dtype, x.shape, _base(value))
+    result = w.op(text, x.dtype, x.shape, value.origin)
     return w.binary("multiply", result, w.full(size, x.dtype, x.shape)) if inverse else result
 
 
