@@ -24,8 +24,9 @@ from sardonyx.core.ir.graph import Function, Value
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import NeedsValueError, SardonyxError, SizeLimitError
 from sardonyx.model import load
+from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.feeds import as_value
-from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.ops.graph import prepare
 from tests.suites.node_cases import Case, node_cases
 
 RANDOM = re.compile(r"test_bernoulli.*|test_training_dropout.*")

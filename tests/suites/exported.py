@@ -22,8 +22,9 @@ from sardonyx.core.ir.graph import Function, Value, sort_topologically
 from sardonyx.core.ir.types import OptionalType, SequenceType, TensorType, Type
 from sardonyx.errors import NeedsValueError
 from sardonyx.model import load
+from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.feeds import as_value
-from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.ops.graph import prepare
 
 
 def traced_case(model: onnx.ModelProto, inputs: Sequence[Any]) -> tuple[Function, list[int]]:

@@ -24,8 +24,9 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 from sardonyx.errors import NeedsValueError, SardonyxError
 from sardonyx.model import load
+from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.feeds import as_value
-from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.ops.graph import prepare
 from tests.suites.left_out import TRACED
 
 

@@ -11,7 +11,8 @@ from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import STRING, DType, dtype_of
 from sardonyx.errors import UnsupportedError
-from sardonyx.ops.graph import Frame, Preparer, array_constant, call_step, node_label
+from sardonyx.ops.core_values import array_constant
+from sardonyx.ops.graph import Frame, Preparer, call_step, node_label
 
 MEMORY = 1 << 30
 """Most bytes alive at a time while constants are computed."""

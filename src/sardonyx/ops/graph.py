@@ -11,17 +11,14 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx.base.span_recorder import record_span
 from sardonyx.core import language as L
-from sardonyx.core.dim import as_dim
-from sardonyx.core.eval.host_function import unknown_size
 from sardonyx.core.eval.run_context import current_run
-from sardonyx.core.eval.tensor import Tensor, constant
+from sardonyx.core.eval.tensor import Tensor
 from sardonyx.core.ir.graph import Value
-from sardonyx.core.ir.types import FLOAT, FLOAT16, STRING, DType, MapType, OptionalType, SequenceType, TensorType, Type
+from sardonyx.core.ir.types import FLOAT, FLOAT16
 from sardonyx.core.transform.named_sizes import has_long_forms, with_named_sizes
 from sardonyx.errors import (
     ExecutionError,
@@ -31,14 +28,14 @@ from sardonyx.errors import (
     SizeLimitError,
     UnsupportedError,
 )
-from sardonyx.model import types as model_types
 from sardonyx.ops import registry
+from sardonyx.ops.core_values import attribute_value, declared_type, tensor_constant
 from sardonyx.ops.nodes import is_kept, kept_call
 from sardonyx.ops.registry import Between, Operator, canonical
 from sardonyx.ops.signatures import Signature, signature
 from sardonyx.ops.wide_values import wide_values
 
-_GRAPH, _GRAPHS, _INTS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.INTS
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
 def node_label(node: ir.Node) -> str:
@@ -402,7 +399,7 @@ class Preparer:
         """Prepare a graph and its bodies."""
         steps = [self.step(node, imports) for node in graph]
         declared = graph.attributes.items() if isinstance(graph, ir.Function) else ()
-        defaults = {name: _attribute(attribute) for name, attribute in declared if attribute.value is not None}
+        defaults = {name: attribute_value(attribute) for name, attribute in declared if attribute.value is not None}
         prepared = PreparedGraph(graph, steps, defaults)
         for step in steps:
             if step.operator is not None and "between" in step.operator.context_parameters:
@@ -430,7 +427,7 @@ class Preparer:
             elif kind is _GRAPHS:
                 step.bodies[name] = [self.graph(body, imports) for body in attribute.as_graphs()]
             else:
-                attributes[name] = _attribute(attribute)
+                attributes[name] = attribute_value(attribute)
         step.attributes = attributes
         if self._declared:
             function = self._declared.get(node.op_identifier())
@@ -556,86 +553,3 @@ def _values_read_by(node: ir.Node) -> Iterator[ir.Value]:
             for graph in graphs:
                 waiting.extend(graph)
                 yield from graph.outputs
-
-
-def _attribute(attribute: ir.Attr) -> Any:
-    kinds = ir.AttributeType
-    value, kind = attribute.value, attribute.type
-    if isinstance(value, (int, float, str)):
-        return value
-    if kind is _INTS:  # The most frequent of the other kinds.
-        return tuple(value)
-    match kind:
-        case kinds.TENSOR:
-            return tensor_constant(value)
-        case kinds.TENSORS:
-            return [tensor_constant(tensor) for tensor in value]
-        case kinds.STRING if isinstance(value, bytes):
-            raise InvalidModelError(f"the string attribute {attribute.name!r} is not valid UTF-8.")
-        case kinds.STRINGS if bytes in set(map(type, value)):
-            raise InvalidModelError(f"the attribute {attribute.name!r} contains a string that is not valid UTF-8.")
-        case kinds.FLOATS | kinds.STRINGS:
-            return tuple(value)
-        case kinds.TYPE_PROTO:
-            return core_type(value.type, value.shape)
-        case kinds.SPARSE_TENSOR:
-            return tensor_constant(value)
-    return value
-
-
-def tensor_constant(tensor: ir.TensorProtocol) -> Value:
-    """Return a tensor of the model as a known value.
-
-    Raises:
-        InvalidModelError: A string element is not UTF-8.
-    """
-    return array_constant(tensor.numpy(), tensor.dtype, tensor.name or "")
-
-
-def array_constant(array: np.ndarray, dtype: DType, where: str) -> Value:
-    """Return an array as a known value; strings may be bytes.
-
-    Raises:
-        InvalidModelError: A string element is not UTF-8.
-    """
-    if dtype == STRING:
-        try:
-            words = [word.decode() if isinstance(word, bytes) else str(word) for word in array.ravel().tolist()]
-        except UnicodeDecodeError as error:
-            raise InvalidModelError("a string is not UTF-8.", where=where) from error
-        array = np.array(words, object).reshape(array.shape)
-    return constant(array, dtype)
-
-
-def is_unnamed(size: ir.SymbolicDim) -> bool:
-    """Return True if an open size has no name; some exporters write ``?`` for every unknown size."""
-    return size.value in (None, "", "?")
-
-
-def declared_type(value: ir.Value) -> Type | None:
-    """Return the type that the file declares for a value; None if undeclared."""
-    return None if value.type is None else core_type(value.type, value.shape)
-
-
-def core_type(type: ir.TypeProtocol, shape: ir.Shape | None = None) -> Type:
-    """Return a type of the model as a Core type; an open size becomes a symbol, a missing shape None.
-
-    Raises:
-        UnsupportedError: Core has no such type.
-    """
-    if isinstance(type, ir.SequenceType):
-        return SequenceType(core_type(type.elem_type))
-    if isinstance(type, ir.OptionalType):
-        return OptionalType(core_type(type.elem_type, shape))
-    if isinstance(type, ir.TensorType):
-        if shape is None:
-            return TensorType(type.dtype, None)
-        sizes = [
-            size if isinstance(size, int) else -1 if is_unnamed(size) else as_dim(str(size.value)) for size in shape
-        ]
-        # Some exporters write -1 for an open size.
-        open_sizes = [unknown_size() if isinstance(size, int) and size < 0 else size for size in sizes]
-        return TensorType(type.dtype, tuple(open_sizes))
-    if isinstance(type, model_types.MapType):
-        return MapType(type.key_type, core_type(type.value_type, ir.Shape(())))
-    raise UnsupportedError(f"values of type {type} are not supported.")

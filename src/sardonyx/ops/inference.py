@@ -26,7 +26,7 @@ from sardonyx.core.eval.tensor import FOLDED_ELEMENTS, function_input, size_tens
 from sardonyx.core.eval.trace import nested
 from sardonyx.core.ir.graph import DEFINED, Value, fresh_symbol, symbols_in
 from sardonyx.core.ir.types import DType, OptionalType, SequenceType, TensorType, Type, is_float
-from sardonyx.core.rules.type_rules import same_type
+from sardonyx.core.rules.assumed_sizes import same_type
 from sardonyx.errors import (
     InvalidModelError,
     ModelFileError,
@@ -36,18 +36,8 @@ from sardonyx.errors import (
     SizeLimitError,
     UnsupportedError,
 )
-from sardonyx.ops.graph import (
-    Frame,
-    PreparedGraph,
-    Preparer,
-    Step,
-    apply_operator,
-    array_constant,
-    attributes_in,
-    core_type,
-    node_label,
-    tensor_constant,
-)
+from sardonyx.ops.core_values import array_constant, core_type, tensor_constant
+from sardonyx.ops.graph import Frame, PreparedGraph, Preparer, Step, apply_operator, attributes_in, node_label
 from sardonyx.ops.registry import canonical
 
 UNNAMED = ("?", "unk__")

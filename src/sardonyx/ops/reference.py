@@ -12,8 +12,9 @@ from sardonyx.core.eval.run_context import RunContext, running
 from sardonyx.core.ir.graph import Value
 from sardonyx.core.ir.types import Type
 from sardonyx.errors import FeedError
+from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.feeds import as_value, to_python
-from sardonyx.ops.graph import PreparedGraph, declared_type, prepare
+from sardonyx.ops.graph import PreparedGraph, prepare
 
 _MAX_CACHED_GRAPHS = 16
 """Most sets of requested outputs for which a reduced graph is cached."""

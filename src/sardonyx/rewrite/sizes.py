@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import POSITIVE, Dim, Size, product
 from sardonyx.errors import ShapeError
-from sardonyx.ops.graph import is_unnamed
+from sardonyx.ops.core_values import is_unnamed
 from sardonyx.ops.inference import UNNAMED
 from sardonyx.rewrite import facts
 

@@ -32,7 +32,7 @@ class ValueInfo:
     @classmethod
     def of(cls, value: ir.Value) -> ValueInfo:
         """Return the declaration of a value."""
-        from sardonyx.ops.graph import declared_type
+        from sardonyx.ops.core_values import declared_type
         from sardonyx.ops.signatures import type_text
 
         declared = declared_type(value)

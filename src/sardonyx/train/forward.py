@@ -19,8 +19,9 @@ from sardonyx.core.language import Tensor
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import OptionError, UnsupportedError
 from sardonyx.model.copying import copy_model
+from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.definitions.counted_dropout import DOMAIN
-from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.ops.graph import prepare
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.names import Names, node_label, value_names
 from sardonyx.rewrite.opset import convert_opset

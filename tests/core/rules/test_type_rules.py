@@ -18,7 +18,8 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import function
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorType
-from sardonyx.core.rules.type_rules import TYPE_RULES, same_type
+from sardonyx.core.rules.assumed_sizes import same_type
+from sardonyx.core.rules.type_rules import TYPE_RULES
 from sardonyx.errors import ShapeError, TypeMismatchError
 
 N, M = Dim.symbol("N"), Dim.symbol("M")

@@ -18,7 +18,8 @@ from sardonyx.core.ir.types import FLOAT, TensorType
 from sardonyx.core.transform.named_sizes import has_long_forms, with_named_sizes
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.model import load
-from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.ops.core_values import declared_type
+from sardonyx.ops.graph import prepare
 from sardonyx.runtime.session import Session
 
 HEIGHT, WIDTH = "h" * 400, "w" * 400

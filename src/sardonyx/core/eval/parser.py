@@ -24,7 +24,8 @@ from sardonyx.core.ir.graph import DEFINED, Function, Value, define, defined_by,
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.printer import INFIX, PREFIX, SIZES, UNWRITTEN
 from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorType, TupleType, Type
-from sardonyx.core.rules.type_rules import TYPE_RULES, same_type
+from sardonyx.core.rules.assumed_sizes import same_type
+from sardonyx.core.rules.type_rules import TYPE_RULES
 from sardonyx.errors import SardonyxError, ShapeError, TextFormatError, TypeMismatchError
 
 _BY_SIGN = {sign: op for op, sign in INFIX.items()}

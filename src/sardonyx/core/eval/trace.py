@@ -34,7 +34,8 @@ from sardonyx.core.ir.graph import (
     symbols_in,
 )
 from sardonyx.core.ir.types import Type
-from sardonyx.core.rules.type_rules import TYPE_RULES, recorded_assumptions, same_type
+from sardonyx.core.rules.assumed_sizes import recorded_assumptions, same_type
+from sardonyx.core.rules.type_rules import TYPE_RULES
 from sardonyx.errors import NeedsValueError, RuleError, TypeMismatchError
 
 Traced = Callable[..., "Sequence[Value]"]

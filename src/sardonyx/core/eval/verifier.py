@@ -17,7 +17,8 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import CLOSED, Function, Value, defined_by, symbols_in
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import TensorType, TupleType, Type
-from sardonyx.core.rules.type_rules import TYPE_RULES, same_type
+from sardonyx.core.rules.assumed_sizes import same_type
+from sardonyx.core.rules.type_rules import TYPE_RULES
 from sardonyx.errors import InvalidModelError, SardonyxError
 
 

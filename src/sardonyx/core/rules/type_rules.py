@@ -8,16 +8,24 @@ the primitive needs. The interpreter applies the rules again to the actual sizes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sardonyx.core.dim import Size, at_least, broadcast, dim_max, dim_min, equal, floor_div, product
+from sardonyx.core.dim import Size, broadcast, dim_max, dim_min, equal, floor_div, product
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
 from sardonyx.core.ir.primitives import PRIMITIVES
-from sardonyx.core.ir.types import DType, MapType, Shape, TensorType, TupleType, Type
+from sardonyx.core.ir.types import DType, Shape, TensorType, TupleType, Type
+from sardonyx.core.rules.assumed_sizes import (
+    assumed_pairs,
+    exceeds,
+    recorded_assumptions,
+    require_same_shapes,
+    require_sizes,
+    same_size,
+    same_type,
+    shape_text,
+)
 from sardonyx.errors import NeedsValueError, ResourceError, ShapeError, TypeMismatchError
 
 TypeRule = Callable[..., Type]
@@ -65,31 +73,6 @@ def _tensor(operand: Type) -> tuple[DType, Shape]:
     return operand.dtype, shape  # type: ignore[union-attr]
 
 
-_assumed_pairs: ContextVar[dict[tuple[Size, Size], None] | None] = ContextVar(
-    "sardonyx_sizes_assumed_equal", default=None
-)
-
-
-def same_size(a: Size, b: Size) -> bool:
-    """Return True unless the sizes are proven different."""
-    if a is b or a == b:
-        return True
-    answer = equal(a, b)
-    if answer is None and (pairs := _assumed_pairs.get()) is not None:
-        pairs[a, b] = None
-    return answer is not False
-
-
-@contextmanager
-def recorded_assumptions(pairs: dict[tuple[Size, Size], None] | None) -> Iterator[None]:
-    """Add the pairs of sizes that type rules assume equal to ``pairs``; None to record no pairs inside."""
-    token = _assumed_pairs.set(pairs)
-    try:
-        yield
-    finally:
-        _assumed_pairs.reset(token)
-
-
 def sizes_assumed_equal(op: str, operands: Sequence[Type], params: Mapping[str, Any]) -> list[tuple[Size, Size]]:
     """Return the pairs of sizes that a primitive assumes equal, undecided until run time.
 
@@ -100,37 +83,6 @@ def sizes_assumed_equal(op: str, operands: Sequence[Type], params: Mapping[str, 
     with recorded_assumptions(pairs):
         TYPE_RULES[op](*operands, **params)
     return list(pairs)
-
-
-def _same_shapes(name: str, a: Shape, b: Shape) -> None:
-    if a is b or a == b:
-        return
-    if len(a) != len(b) or not all(same_size(x, y) for x, y in zip(a, b, strict=True)):
-        raise ShapeError(f"expected equal shapes for {name}, got {shape_text(a)} and {shape_text(b)}.")
-
-
-def _exceeds(a: Size, b: Size) -> bool:
-    """Return True if ``a`` is proven greater than ``b``; an undecided order is assumed to be a ≤ b."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a > b
-    answer = at_least(b, a)
-    if answer is None and (pairs := _assumed_pairs.get()) is not None:
-        pairs[dim_min(a, b), a] = None
-    return answer is False
-
-
-def _require_sizes(shape: Shape) -> None:
-    for size in shape:
-        if size.__class__ is int:
-            if size < 0:
-                raise ShapeError(f"{shape_text(shape)} has a negative size.")
-        elif _assumed_pairs.get() is not None:
-            _exceeds(0, size)
-
-
-def shape_text(shape: Sequence[Size]) -> str:
-    """Return the sizes for a message."""
-    return "[" + ", ".join(map(str, shape)) + "]"
 
 
 def _accept(op: str, dtype: DType, allowed: frozenset[DType]) -> None:
@@ -166,7 +118,7 @@ def _binary(op: str) -> TypeRule:
             other, sizes = _tensor(y)
             if dtype != other:
                 raise TypeMismatchError(f"{op} needs equal element types, got {dtype.name} and {other.name}.")
-            _same_shapes(op, shape, sizes)
+            require_same_shapes(op, shape, sizes)
         _accept(op, dtype, allowed)
         return TensorType(t.BOOL, shape) if compares else x
 
@@ -186,8 +138,8 @@ def _select(condition: Type, x: Type, y: Type) -> Type:
     _accept("the condition of select", _tensor(condition)[0], frozenset({t.BOOL}))
     if _tensor(y)[0] != dtype:
         raise TypeMismatchError(f"select needs equal element types, got {x} and {y}.")
-    _same_shapes("select", shape, _shape(y))
-    _same_shapes("select", shape, _shape(condition))
+    require_same_shapes("select", shape, _shape(y))
+    require_same_shapes("select", shape, _shape(condition))
     return x
 
 
@@ -224,7 +176,7 @@ def _reduce(x: Type, *, kind: str, axes: tuple[int, ...]) -> Type:
         _accept(kind, dtype, _REAL)
         if len(axes) != 1:
             raise ShapeError(f"expected one axis for {kind}, got {len(axes)}.")
-        if _exceeds(1, shape[axes[0]]):
+        if exceeds(1, shape[axes[0]]):
             raise ShapeError(f"{kind} over an axis of size 0 is undefined.")
         return TensorType(t.INT64, remaining)
     allowed = {"add": _NUMBERS, "mul": _NUMBERS, "and": _BITS, "or": _BITS}.get(kind, _REAL | {t.BOOL})
@@ -256,11 +208,11 @@ def _contract(
 
 def window_count(size: Size, window: Size, stride: int, dilation: int, low: Size, high: Size) -> Size:
     """Return the number of windows along an axis; a window spans ``dilation*(window-1)+1`` elements."""
-    if _assumed_pairs.get() is not None:
-        _exceeds(1, window)
+    if assumed_pairs.get() is not None:
+        exceeds(1, window)
     room = size + low + high - (dilation * (window - 1) + 1)
     count = floor_div(room, stride) + 1
-    if _exceeds(0, count):
+    if exceeds(0, count):
         raise ShapeError(
             f"a window of {window} (dilation {dilation}) is wider than the padded axis, {size} + {low} + {high}."
         )
@@ -344,12 +296,12 @@ def _reduce_window(
 @type_rule("reshape")
 def _reshape(x: Type, *, shape: Shape) -> Type:
     dtype, old = _tensor(x)
-    _require_sizes(shape)
+    require_sizes(shape)
     before, after = product(old), product(shape)
     same = equal(before, after)
     if same is False:
         raise ShapeError(f"{shape_text(old)} cannot be reshaped to {shape_text(shape)}: the element counts differ.")
-    if same is None and (pairs := _assumed_pairs.get()) is not None:
+    if same is None and (pairs := assumed_pairs.get()) is not None:
         pairs[_changed_counts(old, shape)] = None
     return TensorType(dtype, shape)
 
@@ -381,7 +333,7 @@ def _permute(x: Type, *, axes: tuple[int, ...]) -> Type:
 @type_rule("broadcast")
 def _broadcast(x: Type, *, shape: Shape) -> Type:
     dtype, old = _tensor(x)
-    _require_sizes(shape)
+    require_sizes(shape)
     if len(old) != len(shape):
         raise ShapeError(f"{shape_text(old)} has another rank than {shape_text(shape)}.")
     for size, target in zip(old, shape, strict=True):
@@ -389,7 +341,7 @@ def _broadcast(x: Type, *, shape: Shape) -> Type:
             continue
         if broadcast(size, target) != target and equal(size, target) is False:
             raise ShapeError(f"{shape_text(old)} does not broadcast to {shape_text(shape)}.")
-        if (pairs := _assumed_pairs.get()) is not None:
+        if (pairs := assumed_pairs.get()) is not None:
             pairs[(size - 1) * (size - target), 0] = None  # The size is 1 or the target.
     return TensorType(dtype, shape)
 
@@ -399,7 +351,7 @@ def _slice(x: Type, *, starts: Shape, limits: Shape, strides: tuple[int, ...]) -
     dtype, shape = _tensor(x)
     out: list[Size] = []
     for size, start, limit, stride in zip(shape, starts, limits, strides, strict=True):
-        if _exceeds(0, start) or _exceeds(start, limit) or _exceeds(limit, size):
+        if exceeds(0, start) or exceeds(start, limit) or exceeds(limit, size):
             raise ShapeError(f"the slice {start}:{limit} is out of range for an axis of {size}.")
         out.append(limit - start if stride == 1 else -floor_div(start - limit, stride))
     return TensorType(dtype, tuple(out))
@@ -415,7 +367,7 @@ def _pad(x: Type, value: Type, *, low: Shape, high: Shape, interior: tuple[int, 
         padded = size + before + after
         if between:
             padded = padded + dim_max(size - 1, 0) * between
-        if _exceeds(0, padded):
+        if exceeds(0, padded):
             raise ShapeError(f"padding of {before} and {after} removes more than all {size} elements.")
         out.append(padded)
     return TensorType(dtype, tuple(out))
@@ -455,11 +407,11 @@ def _index_vectors(x: Shape, indices: Type, batch: int) -> tuple[Shape, int]:
 def _gather(x: Type, indices: Type, *, batch: int) -> Type:
     dtype, shape = _tensor(x)
     at, depth = _index_vectors(shape, indices, batch)
-    if (pairs := _assumed_pairs.get()) is not None:
+    if (pairs := assumed_pairs.get()) is not None:
         # Compiled code reads position 0 in place of an index out of range: an axis that is read has a position 0.
         least = dim_min(1, product(at[:-1]))
         for size in shape[batch : batch + depth]:
-            if _exceeds(least, size):
+            if exceeds(least, size):
                 pairs[size, least] = None  # Sizes that are proven to differ: no run is valid.
     return TensorType(dtype, (*at[:-1], *shape[batch + depth :]))
 
@@ -472,7 +424,7 @@ def _scatter(x: Type, indices: Type, updates: Type, *, kind: str, batch: int) ->
         _accept(f"scatter {kind}", dtype, _NUMBERS if kind in ("add", "mul") else _REAL | {t.BOOL})
     if _tensor(updates)[0] != dtype:
         raise TypeMismatchError(f"expected updates of the element type of {x}, got {updates}.")
-    _same_shapes("updates and the updated elements", (*at[:-1], *shape[batch + depth :]), _shape(updates))
+    require_same_shapes("updates and the updated elements", (*at[:-1], *shape[batch + depth :]), _shape(updates))
     return x
 
 
@@ -489,7 +441,7 @@ def _reverse(x: Type, *, axes: tuple[int, ...]) -> Type:
 @type_rule("iota")
 def _iota(*, shape: Shape, axis: int, dtype: DType) -> Type:
     _axis(axis, len(shape))
-    _require_sizes(shape)
+    require_sizes(shape)
     return TensorType(dtype, shape)
 
 
@@ -531,7 +483,7 @@ def _top_k(x: Type, *, axis: int, k: Size, largest: bool) -> Type:
     dtype, shape = _tensor(x)
     _accept("top_k", dtype, _REAL)
     _axis(axis, len(shape))
-    if _exceeds(0, k) or _exceeds(k, shape[axis]):
+    if exceeds(0, k) or exceeds(k, shape[axis]):
         raise ShapeError(f"expected 0 ≤ k ≤ {shape[axis]}, got {k}.")
     return TensorType(t.INT64, (*shape[:axis], k, *shape[axis + 1 :]))
 
@@ -565,7 +517,7 @@ def _determinant(x: Type) -> Type:
 
 @type_rule("random")
 def _random(*, kind: str, shape: Shape, dtype: DType, seed: float | None, identity: str) -> Type:
-    _require_sizes(shape)
+    require_sizes(shape)
     if seed is not None and not math.isfinite(seed):
         raise ShapeError(f"expected a finite seed, got {seed}.", remedy="Give a finite number.")
     return TensorType(dtype, shape)
@@ -585,25 +537,6 @@ def _check_arguments(function: Function, operands: Sequence[Type]) -> None:
     for declared, operand in zip(function.inputs, operands, strict=True):
         if not same_type(declared.type, operand):
             raise TypeMismatchError(f"expected {declared.type} for {function.name}, got {operand}.")
-
-
-def same_type(a: Type, b: Type) -> bool:
-    """Return True if types may be equal at run time."""
-    if a is b or a == b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, TensorType) and isinstance(b, TensorType):
-        if a.dtype != b.dtype:
-            return False
-        if a.shape is None or b.shape is None:
-            return True
-        return len(a.shape) == len(b.shape) and all(map(same_size, a.shape, b.shape))
-    if isinstance(a, TupleType) and isinstance(b, TupleType):
-        return len(a.results) == len(b.results) and all(map(same_type, a.results, b.results))
-    if isinstance(a, MapType) and isinstance(b, MapType):
-        return a.key == b.key and same_type(a.value, b.value)
-    return same_type(a.element, b.element)  # type: ignore[union-attr]
 
 
 def _check_results(name: str, results: Sequence[Type], actual: Sequence[Type]) -> None:

@@ -17,7 +17,8 @@ from sardonyx.export.tflite.channel_order import over_images, with_channels_last
 from sardonyx.export.tflite.emission import EMITTERS, OPSET
 from sardonyx.export.tflite.operators.windows import can_resize
 from sardonyx.model.copying import copy_model
-from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.ops.core_values import declared_type
+from sardonyx.ops.graph import prepare
 from sardonyx.rewrite import facts, inference, pipeline
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.opset import convert_opset

@@ -13,7 +13,7 @@ import numpy as np
 from sardonyx.core.eval.host_function import unknown_size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType, Type
-from sardonyx.core.rules.type_rules import same_size
+from sardonyx.core.rules.assumed_sizes import same_size
 from sardonyx.errors import ExecutionError, ShapeError
 from sardonyx.ops.registry import host_operator
 

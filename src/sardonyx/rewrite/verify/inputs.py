@@ -17,7 +17,7 @@ from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Dim, Size
 from sardonyx.errors import EvaluationError, OptionError, ShapeError
 from sardonyx.model import MapType
-from sardonyx.ops.graph import is_unnamed
+from sardonyx.ops.core_values import is_unnamed
 from sardonyx.rewrite.sizes import parsed
 from sardonyx.rewrite.verify.ranges import Choice, Range, known_keys, known_strings, permitted_values
 

@@ -17,12 +17,13 @@ from sardonyx.core.eval.tensor import function_input
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir.graph import Function, Value, function, symbols_in
 from sardonyx.core.ir.types import TensorType, Type
-from sardonyx.core.rules.type_rules import recorded_assumptions
+from sardonyx.core.rules.assumed_sizes import recorded_assumptions
 from sardonyx.core.transform.conditions import rewritten_with_conditions
 from sardonyx.core.transform.simplify import simplify
 from sardonyx.errors import NeedsValueError, SardonyxError, ShapeError, UnsupportedError
 from sardonyx.model.copying import copy_model
-from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.ops.core_values import declared_type
+from sardonyx.ops.graph import prepare
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.pipeline import Selection, exact_passes, select
 from sardonyx.rewrite.weight_update import Rewriting, watch

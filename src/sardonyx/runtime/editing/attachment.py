@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from sardonyx import model as model_io
-from sardonyx.core.rules.type_rules import same_type
+from sardonyx.core.rules.assumed_sizes import same_type
 from sardonyx.errors import EditError, ShapeError
 from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_model
 from sardonyx.ops import inference
-from sardonyx.ops.graph import declared_type, node_label
+from sardonyx.ops.core_values import declared_type
+from sardonyx.ops.graph import node_label
 from sardonyx.rewrite.names import Names, node_names, value_names
 from sardonyx.rewrite.opset.convert import convert_opset
 from sardonyx.rewrite.surgery.interface import graphs_of, rename_values

@@ -13,7 +13,8 @@ from sardonyx.core.dim import Dim, Size
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.types import TensorType, Type, numpy_dtype
 from sardonyx.errors import ExecutionError, SardonyxError, ShapeError
-from sardonyx.ops.graph import declared_type, node_label
+from sardonyx.ops.core_values import declared_type
+from sardonyx.ops.graph import node_label
 from sardonyx.rewrite.surgery.subgraph import is_constant_node
 from sardonyx.runtime.providers.protocol import Runner
 

@@ -14,8 +14,8 @@ from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.types import STRING, TensorType, Type, numpy_dtype
 from sardonyx.errors import OptionError, ResourceError, SizeLimitError
 from sardonyx.model.copying import copy_model
+from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.feeds import as_value
-from sardonyx.ops.graph import declared_type
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.runtime.compiled.memory_usage import Memory, memory
 from sardonyx.runtime.compiled.native_provider import NativeRunner

@@ -16,7 +16,7 @@ from sardonyx import model as model_io
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.errors import ExecutionError, MissingDependencyError, OptionError, ResourceError, UnsupportedError
 from sardonyx.model.schemas import get_schema
-from sardonyx.ops.graph import declared_type
+from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.registry import canonical
 from sardonyx.ops.signatures import type_text
 from sardonyx.rewrite import facts

@@ -12,7 +12,7 @@ from sardonyx import model as model_io
 from sardonyx.core.eval.run_context import RunContext
 from sardonyx.core.ir.types import TensorType, Type, numpy_dtype
 from sardonyx.errors import ExecutionError, MissingDependencyError, OptionError, ResourceError, UnsupportedError
-from sardonyx.ops.graph import declared_type
+from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.registry import canonical
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.surgery.subgraph import boundary, is_constant_node, part_of

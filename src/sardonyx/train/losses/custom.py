@@ -17,7 +17,8 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.core.language import Tensor
 from sardonyx.errors import OptionError
 from sardonyx.model import Loadable, load
-from sardonyx.ops.graph import declared_type, prepare
+from sardonyx.ops.core_values import declared_type
+from sardonyx.ops.graph import prepare
 from sardonyx.train.losses.loss import Loss, Outputs, OutputTypes, Terms, mean_over
 
 
