@@ -401,6 +401,27 @@ REFUSED = {
         18,
         "axis 8 is out of range",
     ),
+    "columns of images without bound": (
+        18,
+        "(float[64, 64, 1] x) => (float[64, 64, 8000, 8000] y) <int64[2] i = {8000, 8000}, int64[2] b = {1, 1}>"
+        " { [named] y = Col2Im<strides = [8000, 8000]>(x, i, b) }",
+        17,
+        "at most 67108864 elements",
+    ),
+    "columns of a block without bound": (
+        18,
+        "(float[0, 1, 1] x) => (float[0, 0, 9000, 9000] y) <int64[2] i = {9000, 9000}, int64[2] b = {9000, 9000}>"
+        " { [named] y = Col2Im(x, i, b) }",
+        17,
+        "at most 67108864 elements",
+    ),
+    "columns of an empty block": (
+        18,
+        "(float[1, 4, 12] x) => (float[1, c, 3, 4] y) <int64[2] i = {2, 5}, int64[2] b = {0, 2}>"
+        " { [named] y = Col2Im(x, i, b) }",
+        17,
+        "a block of at least one element",
+    ),
     "texts of no elements": (
         14,
         "(string[0, 3] x, int64[2] s) => (string[a, b] y) { [named] y = Reshape<allowzero = 1>(x, s) }",

@@ -369,11 +369,13 @@ def columns_summed_into_place(site: Site) -> None:
     pads = site.integers("pads") or [0] * (2 * axes)
     padded = [n + pads[i] + pads[i + axes] for i, n in enumerate(image)]
     steps = [(padded[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1 for i in range(axes)]
+    if min((*block, *steps), default=1) < 1:
+        site.refuse(f"expected a block of at least one element within the padded image {padded}, got {block}")
     if math.prod(steps) != site.size(columns, 2):
         site.refuse(f"expected {math.prod(steps)} columns, got {site.size(columns, 2)}")
-    elements = site.size(columns, 0) * site.size(columns, 1) * math.prod(steps)
-    if max(elements, math.prod(padded)) > _MOST_ELEMENTS:
-        site.refuse(f"expected at most {_MOST_ELEMENTS} columns and elements of the padded image")
+    images = max(site.size(columns, 0) * site.size(columns, 1) // math.prod(block), 1)
+    if images * max(math.prod(block) * math.prod(steps), math.prod(padded)) > _MOST_ELEMENTS:
+        site.refuse(f"expected at most {_MOST_ELEMENTS} elements of all columns, and of all padded images")
     offsets = np.asarray(list(itertools.product(*map(range, block)))) * dilations
     starts = np.asarray(list(itertools.product(*map(range, steps)))) * strides
     positions = offsets[:, None, :] + starts[None, :, :]
