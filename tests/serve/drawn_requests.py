@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,13 @@ def values(rng: random.Random, name: str, rows: int) -> dict[str, np.ndarray]:
     return arrays
 
 
+def empty_shape(rng: random.Random, rank: int) -> list[int]:
+    """Return sizes of no element, others of which are beyond all memory."""
+    sizes = [rng.choice((1, 4, 2**31, 2**32, 2**60, 2**62, 2**63 - 1)) for _ in range(rank)]
+    sizes[rng.randrange(rank)] = 0
+    return sizes
+
+
 def identity(rng: random.Random) -> str:
     if rng.random() < 0.2:
         return rng.choice(("", "ü", 'a"b', "a\\b", "%d", "\x7f", "x" * 513, '"id":"a"', "[1]", "\n"))
@@ -52,6 +60,8 @@ def http_request(rng: random.Random) -> bytes:
     inputs, tail = [], b""
     for tensor, array in arrays.items():
         part: dict[str, Any] = {"name": tensor, "datatype": MODELS[name][tensor][0], "shape": list(array.shape)}
+        if rng.random() < 0.02:
+            part["shape"], array = empty_shape(rng, array.ndim), array[:0]
         if is_binary:
             part["parameters"] = {"binary_data_size": array.nbytes}
             tail += array.tobytes()
@@ -88,7 +98,10 @@ def grpc_message(rng: random.Random) -> bytes:
     arrays = values(rng, name, 1 if name == "fixed" else rng.choice((1, 1, 2, 3)))
     call = message_class("ModelInferRequest")(model_name=name)
     for tensor, array in arrays.items():
-        call.inputs.add(name=tensor, datatype=MODELS[name][tensor][0], shape=array.shape)
+        shape: Sequence[int] = array.shape
+        if rng.random() < 0.02:
+            shape, array = empty_shape(rng, array.ndim), array[:0]
+        call.inputs.add(name=tensor, datatype=MODELS[name][tensor][0], shape=shape)
         call.raw_input_contents.append(array.tobytes())
     if rng.random() < 0.3:
         call.id = identity(rng)

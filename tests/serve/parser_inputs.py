@@ -33,6 +33,7 @@ class Transport:
     def __init__(self) -> None:
         self.sent = bytearray()
         self.is_closed = False
+        self.is_paused = False
 
     def write(self, data: bytes) -> None:
         self.sent += data
@@ -49,23 +50,31 @@ class Transport:
 
     abort = close
 
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.sent)
+
     def pause_reading(self) -> None:
-        pass
+        self.is_paused = True
 
     def resume_reading(self) -> None:
-        pass
+        self.is_paused = False
 
 
 class Machine:
     """A service with connections that are fed bytes by hand; one for all cases."""
 
-    def __init__(self, names: Sequence[str] = ("net",), compile: str = "off", **options: Any) -> None:
+    def __init__(
+        self, names: Sequence[str] = ("net",), compile: str = "off", limits: Limits = LIMITS, **options: Any
+    ) -> None:
         self.loop = asyncio.new_event_loop()
-        self.service = Service(ServiceOptions(LIMITS, control="edit", **options), None, self.loop)
+        self.service = Service(ServiceOptions(limits, control="edit", **options), None, self.loop)
         for name in names:
             self.service.host.put(name, [ServedModel(name, Model(session(name, compile)))])
         self.service.host.is_loading = False
-        self._http = Connections(Application(self.service, Tokens()), LIMITS)
+        self._http = Connections(Application(self.service, Tokens()), limits)
         self._grpc = OwnGrpcListener(self.service, Tokens())
 
     def connect(self, wire: str) -> tuple[Any, Transport]:

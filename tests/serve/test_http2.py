@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import struct
@@ -23,6 +24,10 @@ from tests.serve.models import session
 
 CALL = header_block((
     (":method", "POST"), (":scheme", "http"), (":path", "/inference.GRPCInferenceService/ModelInfer"),
+    (":authority", "x"), ("content-type", "application/grpc"), ("te", "trailers"),
+))  # fmt: skip
+STREAM = header_block((
+    (":method", "POST"), (":scheme", "http"), (":path", "/inference.GRPCInferenceService/ModelStreamInfer"),
     (":authority", "x"), ("content-type", "application/grpc"), ("te", "trailers"),
 ))  # fmt: skip
 RESET = b"<reset>"
@@ -97,6 +102,7 @@ ATTACKS = {
         BEGIN + frame(frames.WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff") * 2, frames.FLOW_CONTROL_ERROR,
     ),
     "window of zero": (BEGIN + frame(frames.WINDOW_UPDATE, 0, 0, b"\0\0\0\0"), frames.FLOW_CONTROL_ERROR),
+    "settings by the hundred": (BEGIN + settings_frame([(4, 1)] * 100), frames.ENHANCE_YOUR_CALM),
     "even stream": (BEGIN + frame(frames.HEADERS, OPEN, 2, CALL), frames.PROTOCOL_ERROR),
     "stream used twice": (
         BEGIN + frame(frames.HEADERS, OPEN, 5, CALL) + frame(frames.HEADERS, OPEN, 3, CALL), frames.PROTOCOL_ERROR,
@@ -126,10 +132,12 @@ def test_an_attack_ends_its_connection_with_the_reason(server: Server, attack: s
     [
         (b"\0\0\0\0\x03\xff\xff\xff", b"3"),
         (b"\0\xff\xff\xff\xff", b"8"),
-        (b"\x02\0\0\0\0", b"8"),
+        (b"\x02\0\0\0\0", b"3"),
         (b"\x01\0\0\0\x01x", b"12"),
         (b"\0\0\0\0\x09abc", b"3"),
         (b"", b"3"),
+        (b"\0\0\0\0\0" * 2, b"3"),
+        (b"\0\0\x01\x11\x70" + b"\x2a\0" * 35_000, b"8"),
     ],
 )
 def test_a_malformed_message_has_a_status(server: Server, message: bytes, status: bytes) -> None:
@@ -184,3 +192,60 @@ def test_window_updates_and_pings_of_ordinary_clients_are_no_attack(server: Serv
                 assert part, "the connection ended"
                 received += part
     assert not is_ended(received, frames.ENHANCE_YOUR_CALM)
+
+
+def test_data_after_the_end_of_a_call_reset_the_call_alone(server: Server) -> None:
+    begin = frames.PREFACE + settings_frame(((frames.SETTINGS_INITIAL_WINDOW_SIZE, 0),))
+    call = frame(frames.HEADERS, OPEN, 1, CALL) + frame(frames.DATA, frames.END_STREAM, 1, request())
+    closed = frame(frames.RST_STREAM, 0, 1, struct.pack(">I", frames.STREAM_CLOSED))
+    ping = frame(frames.PING, 0, 0, b"12345678")
+    received = send(server, begin + call + frame(frames.DATA, 0, 1, b"x") + ping, frame(frames.PING, 1, 0, b"12345678"))
+    assert closed in received
+
+
+@pytest.mark.parametrize(
+    "fields, status", [((":method", "GET"), b"405"), (("content-type", "application/grpc-web"), b"415")]
+)
+def test_a_call_of_another_protocol_has_a_status_of_http(
+    server: Server, fields: tuple[str, str], status: bytes
+) -> None:
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    names = {":method": "POST", ":path": path, "content-type": "application/grpc"}
+    block = header_block(list((names | dict([fields])).items()))
+    call = frame(frames.HEADERS, OPEN, 3, CALL) + frame(frames.DATA, frames.END_STREAM, 3, request())
+    received = send(server, BEGIN + frame(frames.HEADERS, OPEN, 1, block) + call, b"grpc-status")
+    assert b":status\x03" + status in received
+
+
+def test_a_stream_accepts_few_messages_whose_answers_are_not_read(server: Server) -> None:
+    """A client that reads nothing gets no further window, and all answers in order once it reads."""
+    begin = frames.PREFACE + settings_frame(((frames.SETTINGS_INITIAL_WINDOW_SIZE, 0),))
+    opened = frame(frames.HEADERS, OPEN, 1, STREAM)
+    messages = []
+    for number in range(40):
+        message = message_class("ModelInferRequest")(model_name="absent", id=f"{number:02}" + "x" * 100_000)
+        data = message.SerializeToString()
+        messages.append(frame(frames.DATA, 0, 1, struct.pack(">BI", 0, len(data)) + data))
+    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=10) as connection:
+        connection.sendall(begin + opened + b"".join(messages))
+        received = b""
+        connection.settimeout(0.3)
+        with contextlib.suppress(TimeoutError):
+            while part := connection.recv(65536):
+                received += part
+        assert window_of_stream(received) == 0
+        connection.settimeout(10)
+        wide = struct.pack(">I", 1 << 24)
+        end = frame(frames.DATA, frames.END_STREAM, 1)
+        connection.sendall(frame(frames.WINDOW_UPDATE, 0, 1, wide) + frame(frames.WINDOW_UPDATE, 0, 0, wide) + end)
+        while b"grpc-status" not in received:
+            part = connection.recv(65536)
+            assert part, "the connection ended"
+            received += part
+        assert window_of_stream(received) > 0
+    assert received.count(b"at most 512 characters") == 40
+
+
+def window_of_stream(received: bytes) -> int:
+    """Return the number of window updates of the first stream."""
+    return received.count(b"\0\0\x04\x08\0\0\0\0\x01")

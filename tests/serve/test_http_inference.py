@@ -156,6 +156,7 @@ MALFORMED: dict[str, tuple[int, bytes, dict[str, str]]] = {
     "another fixed size": (400, changed(shape=[1, 3], data=[1, 2, 3]), {}),
     "negative size": (400, changed(shape=[-1, 4]), {}),
     "sizes beyond 64 bits": (400, changed(shape=[2**40, 2**40]), {}),
+    "no element, and a size beyond 64 bits of bytes": (400, changed(shape=[0, 2**62], data=[]), {}),
     "a size that is not an integer": (400, changed(shape=[1.5, 4]), {}),
     "a shape that is not a list": (400, changed(shape="1,4"), {}),
     "too few elements": (400, changed(data=[1, 2, 3]), {}),

@@ -24,6 +24,7 @@ from sardonyx.serve.http.connection import AccessLog, Connections
 from sardonyx.serve.models.model import Model, ServedModel
 from sardonyx.serve.models.repository import LoadOptions, Repository
 from sardonyx.serve.observation.traces import Traces
+from sardonyx.serve.operations.free_memory import FreeMemory
 from sardonyx.serve.operations.service import ControlMode, Service, ServiceOptions
 from sardonyx.serve.protocol.limits import MODEL_NAME, Limits
 from sardonyx.serve.security.tls import Tls, require_protection
@@ -341,7 +342,7 @@ class Server:
             await self._listen(Address.parse(options.http), loop, connections)
         if options.grpc is not None:
             await self._open_grpc(service, Address.parse(options.grpc))
-        self._tasks.append(loop.create_task(_sweep(connections)))
+        self._tasks.append(loop.create_task(_sweep(connections, service)))
         if options.poll_seconds:
             self._tasks.append(loop.create_task(service.poll(options.poll_seconds)))
 
@@ -466,7 +467,10 @@ def _served(name: str, entry: Model | Session | str | Path) -> ServedModel:
     return ServedModel(name, entry if isinstance(entry, Model) else Model(entry))
 
 
-async def _sweep(connections: Connections) -> None:
+async def _sweep(connections: Connections, service: Service) -> None:
+    memory = FreeMemory()
     while True:
         await asyncio.sleep(1.0)
         connections.sweep()
+        if not service.host.pending and memory.is_due():
+            await service.in_worker(memory.give_back)

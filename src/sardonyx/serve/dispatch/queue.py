@@ -84,6 +84,12 @@ class Entry:
         if self.is_waiting:
             self.queue.remove(self)
             self.queue.model.statistics.cancelled += 1
+            self.forget()
+
+    def forget(self) -> None:
+        """Free the inputs and the caller's objects: the queue drops a removed entry only when its turn comes."""
+        self.request.inputs = {}
+        self.done = _ignored
 
 
 class Queue:
@@ -328,6 +334,7 @@ class Queue:
             self.remove(entry)
             self.model.statistics.expired += 1
             self._fail(entry, RequestError("the time of the request was over before its computation.", kind="timeout"))
+            entry.forget()
 
     def _retry_after(self) -> float:
         """Return the seconds after which half of the queue is computed, as far as known."""
@@ -450,6 +457,10 @@ class Queue:
         if self._thread is not None:
             self._thread.end()
             self._thread = None
+
+
+def _ignored(result: Answer | Exception) -> None:
+    """Receive the answer to a request whose caller has gone."""
 
 
 def _repeat(requests: Sequence[PlainRequest]) -> None:

@@ -19,14 +19,15 @@ Submit = Callable[[InferRequest, Done], Any]
 
 
 class _Open:
-    """An open sequence."""
+    """An open sequence; it is over after its last request, unless a request that waits begins it again."""
 
-    __slots__ = ("is_running", "states", "used", "waiting")
+    __slots__ = ("is_over", "is_running", "states", "used", "waiting")
 
     def __init__(self) -> None:
         self.states: dict[str, np.ndarray] = {}
         self.waiting: deque[tuple[InferRequest, Done]] = deque()
         self.is_running = False
+        self.is_over = False
         self.used = time.monotonic()
 
 
@@ -72,14 +73,12 @@ class Sequences:
         if position.is_start:
             sequence = self._start(position, sequence)
         if sequence is None:
-            raise RequestError(
-                "the sequence is not open.", where=f"sequence {position.id}", remedy="Begin with sequence_start."
-            )
+            raise _not_open(position)
         for name in self.hidden & set(request.inputs):
             raise RequestError("the server feeds this input.", where=name)
         sequence.used = time.monotonic()
         self._open.move_to_end(position.id)
-        if sequence.is_running:
+        if sequence.is_running or sequence.waiting:
             self._require_room(request)
             sequence.waiting.append((request, done))
             self._waiting += 1
@@ -91,7 +90,7 @@ class Sequences:
         if before is None and len(self._open) >= self._limits.sequences:
             most = self._limits.sequences
             raise RequestError(f"{most} sequences are open.", kind="exhausted", where=self._model.name, retry_after=1.0)
-        if before is not None and before.is_running:
+        if before is not None and (before.is_running or before.waiting):
             return before
         sequence = self._open[position.id] = _Open()
         return sequence
@@ -118,8 +117,11 @@ class Sequences:
     def _run(self, sequence: _Open, request: InferRequest, interface: Interface, done: Done) -> None:
         position = request.sequence
         assert position is not None
+        if sequence.is_over and not position.is_start:
+            raise _not_open(position)
         if position.is_start:
             sequence.states.clear()
+            sequence.is_over = False
         rows = next((array.shape[0] for array in request.inputs.values() if array.ndim), 1)
         feeds = dict(request.inputs)
         for control in self._model.model.controls:
@@ -137,8 +139,8 @@ class Sequences:
             sequence.is_running = False
             if isinstance(result, Answer):
                 result = self._split(sequence, request, result)
-            if position.is_end:
-                self._open.pop(position.id, None)
+            sequence.is_over = position.is_end
+            self._forget_if_over(position, sequence)
             done(result)
             while sequence.waiting and not sequence.is_running:
                 later, later_done = sequence.waiting.popleft()
@@ -150,12 +152,18 @@ class Sequences:
                     self._run(sequence, later, self._model.revision.interface, later_done)
                 except Exception as error:
                     later_done(error)
+            self._forget_if_over(position, sequence)
 
         try:
             self._submit(inner, finish)
         except BaseException:
             sequence.is_running = False
             raise
+
+    def _forget_if_over(self, position: SequencePosition, sequence: _Open) -> None:
+        is_used = sequence.is_running or sequence.waiting
+        if sequence.is_over and not is_used and self._open.get(position.id) is sequence:
+            del self._open[position.id]
 
     def _outputs(self, request: InferRequest, interface: Interface) -> list[RequestedOutput]:
         states = [RequestedOutput(state.output) for state in self._model.model.states]
@@ -191,6 +199,12 @@ class Sequences:
                 "an edit changed the sizes of the state: the sequence ends.", kind="no_result", where=state.input
             )
         return stored
+
+
+def _not_open(position: SequencePosition) -> RequestError:
+    return RequestError(
+        "the sequence is not open.", where=f"sequence {position.id}", remedy="Begin with sequence_start."
+    )
 
 
 def _control(control: Control, position: SequencePosition, interface: Interface, rows: int) -> np.ndarray:

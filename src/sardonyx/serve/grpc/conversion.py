@@ -12,7 +12,7 @@ from sardonyx.serve.operations.service import Service
 from sardonyx.serve.operations.tensors import binary_data, binary_tensor, requested_output
 from sardonyx.serve.protocol import datatypes
 from sardonyx.serve.protocol.datatypes import Datatype
-from sardonyx.serve.protocol.limits import elements_of
+from sardonyx.serve.protocol.limits import elements_of, require_rank
 from sardonyx.serve.protocol.messages import message_class
 from sardonyx.serve.protocol.requests import Answer, InferRequest, tensor_bytes
 from sardonyx.serve.protocol.strings import decoded, string_array
@@ -41,6 +41,7 @@ def parsed_request(service: Service, message: Any) -> InferRequest:
         if name in request.inputs:
             raise RequestError("the request has the input twice.", where=name[:64])
         datatype = datatypes.named(part.datatype, name[:64])
+        require_rank(len(part.shape), name[:64])
         shape = list(part.shape)
         if "shared_memory_region" in part.parameters:
             if part.HasField("contents"):
@@ -83,6 +84,11 @@ def parsed_request(service: Service, message: Any) -> InferRequest:
 def _typed_tensor(contents: Any, datatype: Datatype, shape: list[int], where: str) -> np.ndarray:
     if not datatype.contents:
         raise RequestError(f"{datatype.name} has raw contents alone.", where=where)
+    for field, _ in contents.ListFields():
+        if field.name != datatype.contents:
+            raise RequestError(
+                f"expected the elements of {datatype.name} in {datatype.contents}, got {field.name}.", where=where
+            )
     values = getattr(contents, datatype.contents)
     count = elements_of(shape, where)
     if len(values) != count:

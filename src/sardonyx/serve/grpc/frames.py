@@ -15,12 +15,16 @@ DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDO
 END_STREAM, ACK, END_HEADERS, PADDED, HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 
 NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR = 0x0, 0x1, 0x2, 0x3, 0x6
-REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 0x7, 0x8, 0x9, 0xB
+STREAM_CLOSED, REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 0x5, 0x7, 0x8, 0x9, 0xB
 
 SETTINGS_MAX_CONCURRENT_STREAMS, SETTINGS_INITIAL_WINDOW_SIZE = 0x3, 0x4
 SETTINGS_MAX_FRAME_SIZE, SETTINGS_MAX_HEADER_LIST_SIZE = 0x5, 0x6
 
-_LARGEST_CACHE = 512
+_REMEMBERED_BYTES = 64 << 10
+"""Bytes of header blocks and fields that a connection remembers: a client repeats a few of some hundred bytes."""
+
+_FIELD_BYTES = 128
+"""Bytes of the objects of a field."""
 
 
 class Http2Error(Exception):
@@ -39,7 +43,12 @@ class Http2Error(Exception):
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     """Return the bytes of a frame."""
-    return struct.pack(">IBI", (len(payload) << 8) | kind, flags, stream) + payload
+    return frame_head(kind, flags, stream, len(payload)) + payload
+
+
+def frame_head(kind: int, flags: int, stream: int, size: int) -> bytes:
+    """Return the bytes of a frame before its payload of some bytes."""
+    return struct.pack(">IBI", (size << 8) | kind, flags, stream)
 
 
 def settings_frame(values: Iterable[tuple[int, int]]) -> bytes:
@@ -125,6 +134,7 @@ class HeaderReader:
         self._errors = hpack.HPACKError
         self._decoder: Any = hpack.Decoder(max_header_list_size=limit)
         self._blocks: dict[bytes, HeaderFields] = {}
+        self._remembered = 0
 
     def known(self, block: bytes) -> HeaderFields | None:
         """Return the fields of a block that was read before and changes no table."""
@@ -148,6 +158,11 @@ class HeaderReader:
         after = len(entries), entries[0] if entries else None, self._decoder.header_table.maxsize
         if before[0] != after[0] or before[1] is not after[1] or before[2] != after[2]:
             self._blocks.clear()
-        elif len(self._blocks) < _LARGEST_CACHE:
-            self._blocks[block] = fields
+            self._remembered = 0
+        else:
+            # An entry of the table is repeated by one byte, so that fields may be larger than their block.
+            size = len(block) + sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields.items())
+            if self._remembered + size <= _REMEMBERED_BYTES:
+                self._remembered += size
+                self._blocks[block] = fields
         return fields

@@ -3,100 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import math
 import struct
 import time
 import zlib
-from collections import deque
-from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.plain import LARGEST, PlainRequest
 from sardonyx.serve.grpc import frames
-from sardonyx.serve.grpc.frames import HeaderFields, Http2Error, frame, header_block
+from sardonyx.serve.grpc.frames import Http2Error, frame, frame_head, header_block
+from sardonyx.serve.grpc.streams import Answer, Stream
 from sardonyx.serve.grpc.templates import GrpcTemplates
+from sardonyx.serve.protocol.held_bytes import SMALL, HeldBytes
 from sardonyx.serve.protocol.limits import Limits
-from sardonyx.serve.protocol.refusals import REFUSALS, refusal
-
-_log = logging.getLogger("sardonyx.serve")
 
 _FRAME_BYTES = 1 << 20
 _STREAM_WINDOW = 4 << 20
 _CONNECTION_WINDOW = 32 << 20
+_WRITTEN_BYTES = 256 << 10
+"""Bytes that are given to the transport at once, which then tells if the client reads."""
 _CONTROL_FRAMES = 1000
 """Control frames (settings, pings, resets, empty frames) of a connection in one second, beyond those of answers."""
 
 _CONTROL_FRAMES_OF_DATA = 8
 """Control frames that a client may send for a frame of data: it opens windows, and measures the connection by pings."""
 
-_TIMEOUT_UNITS = {"H": 3_600_000_000, "M": 60_000_000, "S": 1_000_000, "m": 1000, "u": 1, "n": 0}
-
-Send = Callable[[bytes], None]
-
-
-class Stream:
-    """One call.
-
-    Attributes:
-        number: The number of the stream.
-        method: The name of the call.
-        headers: The header fields.
-        is_ended: True once the client sends no more.
-        work: The pending work, for cancellation.
-        send_window: Bytes that the client accepts.
-    """
-
-    __slots__ = (
-        "connection", "data", "headers", "is_closed", "is_ended", "method", "number", "pending", "received",
-        "send_window", "sent_head", "trailers", "work",
-    )  # fmt: skip
-
-    def __init__(self, connection: Http2Connection, number: int, headers: HeaderFields, window: int) -> None:
-        self.connection = connection
-        self.number = number
-        self.headers = headers
-        self.method = headers[":path"].rpartition("/")[2]
-        self.data = bytearray()
-        self.received = 0
-        self.is_ended = False
-        self.is_closed = False
-        self.work: Any = None
-        self.send_window = window
-        self.pending: deque[bytes] = deque()
-        self.trailers: bytes | None = None
-        self.sent_head = False
-
-    @property
-    def timeout_us(self) -> int:
-        """The deadline of the call in microseconds from its start; 0 for none."""
-        text = self.headers.get("grpc-timeout", "")
-        if not text or not text[:-1].isdecimal() or len(text) > 9 or text[-1] not in _TIMEOUT_UNITS:
-            return 0
-        return max(1, int(text[:-1]) * _TIMEOUT_UNITS[text[-1]])
-
-    def reply(self, message: bytes) -> None:
-        """Send one message of the answer."""
-        self.connection.send_message(self, message)
-
-    def finish(self) -> None:
-        """End the call with success."""
-        self.connection.end_stream(self, frames.ANSWER_TRAILERS)
-
-    def fail(self, error: BaseException) -> None:
-        """End the call with the status of an error."""
-        refused, is_defect = refusal(error)
-        if is_defect:
-            _log.error("%s", refused, exc_info=error)
-        fields = [("grpc-status", str(REFUSALS[refused.kind].grpc)), ("grpc-message", quote(str(refused)[:1000], " "))]
-        if not self.sent_head:
-            fields = [(":status", "200"), ("content-type", "application/grpc"), *fields]
-        self.connection.end_stream(self, header_block(fields))
-
-
-Answer = Callable[[Stream, "bytes | None"], None]
-"""Answers a message of a call, now or later; None after the last message."""
+_SETTINGS = 64
+"""Settings in a frame: each may change the windows of all streams."""
 
 
 class Http2Connection(asyncio.Protocol):
@@ -107,13 +41,24 @@ class Http2Connection(asyncio.Protocol):
         limits: The limits of the server.
         connections: The open connections, of which this becomes one.
         templates: Read calls that are equal to earlier ones but for the values.
+        held: Counts the bytes that wait for clients.
+
+    Attributes:
+        last_active: The time of the last received bytes, to the second.
     """
 
     def __init__(
-        self, answer: Answer, limits: Limits, connections: set[Http2Connection], templates: GrpcTemplates
+        self,
+        answer: Answer,
+        limits: Limits,
+        connections: set[Http2Connection],
+        templates: GrpcTemplates,
+        held: HeldBytes,
     ) -> None:
+        self.last_active = time.monotonic()
         self._answer = answer
         self._templates = templates
+        self._held = held
         self._plain: dict[int, PlainRequest] = {}
         self._limits = limits
         self._connections = connections
@@ -130,10 +75,16 @@ class Http2Connection(asyncio.Protocol):
         self._consumed = 0
         self._control = 0
         self._resets = 0
-        self._control_since = time.monotonic()
-        self._output: list[bytes] = []
+        self._control_since = self.last_active
+        self._output: list[bytes | memoryview] = []
+        self._output_bytes = 0
         self._is_feeding = False
+        self._is_full = False
         self._is_closing = False
+        self._is_active = False
+        self._frame_begin = 0.0
+        self._head_deadline = self.last_active + limits.head_seconds
+        self._read_deadline = math.inf
 
     @property
     def is_busy(self) -> bool:
@@ -143,7 +94,8 @@ class Http2Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Accept the connection, unless too many are open."""
         self._transport = transport
-        if len(self._connections) >= self._limits.connections:
+        if len(self._connections) >= self._limits.connections and not self._replace_idle():
+            self._is_closing = True
             transport.close()
             return
         self._connections.add(self)
@@ -155,12 +107,22 @@ class Http2Connection(asyncio.Protocol):
         )))  # fmt: skip
         self._send(frame(frames.WINDOW_UPDATE, 0, 0, struct.pack(">I", _CONNECTION_WINDOW - 65535)))
 
+    def _replace_idle(self) -> bool:
+        """End the connection that has been idle for the longest time; return False if all are in use."""
+        idle = [connection for connection in self._connections if not connection.is_busy]
+        oldest = min(idle, key=lambda connection: connection.last_active, default=None)
+        if oldest is None or time.monotonic() - oldest.last_active < self._limits.idle_seconds:
+            return False
+        self._connections.discard(oldest)
+        oldest.go_away()
+        return True
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all calls of the client."""
         self._connections.discard(self)
         self._transport = None
         for stream in list(self._streams.values()):
-            self._cancel(stream)
+            self._close(stream)
         self._streams.clear()
         for request in list(self._plain.values()):
             request.cancel()
@@ -170,6 +132,7 @@ class Http2Connection(asyncio.Protocol):
         """Read frames."""
         if self._transport is None or self._is_closing:
             return
+        self._is_active = True
         buffer: bytes | bytearray = data
         if self._buffer:
             self._buffer += data
@@ -182,6 +145,22 @@ class Http2Connection(asyncio.Protocol):
         finally:
             self._is_feeding = False
             self._flush()
+
+    def pause_writing(self) -> None:
+        """Read no frames while the client does not read."""
+        self._is_full = True
+        self._read_deadline = time.monotonic() + self._limits.idle_seconds
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Continue, as the client has read."""
+        self._is_full = False
+        if self._transport is not None and not self._is_closing:
+            self._read_deadline = math.inf
+            self._transport.resume_reading()
+            self._send_pending()
+            self._flush_soon()
 
     def _read_frames(self, buffer: bytes | bytearray) -> None:
         """Read the complete frames of a buffer, and keep the rest.
@@ -197,6 +176,7 @@ class Http2Connection(asyncio.Protocol):
                 raise Http2Error(frames.PROTOCOL_ERROR, "expected the preface of HTTP/2")
             if size >= len(frames.PREFACE):
                 self._has_preface = True
+                self._head_deadline = math.inf
                 offset = len(frames.PREFACE)
         while self._has_preface and size - offset >= 9:
             length = (buffer[offset] << 16) | (buffer[offset + 1] << 8) | buffer[offset + 2]
@@ -217,6 +197,10 @@ class Http2Connection(asyncio.Protocol):
             self._frame(kind, flags, number, payload)
             if self._transport is None or self._is_closing:
                 return
+        if offset == size:
+            self._frame_begin = 0.0
+        elif offset or not self._frame_begin:
+            self._frame_begin = time.monotonic()
         if buffer is self._buffer:
             del self._buffer[:offset]
         elif offset < size:
@@ -285,6 +269,8 @@ class Http2Connection(asyncio.Protocol):
         if kind == frames.SETTINGS:
             if number or len(payload) % 6 or (flags & frames.ACK and payload):
                 raise Http2Error(frames.PROTOCOL_ERROR, "malformed settings")
+            if len(payload) > 6 * _SETTINGS:
+                raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many settings")
             if not flags & frames.ACK:
                 self._settings(payload)
         elif kind == frames.PING:
@@ -297,13 +283,14 @@ class Http2Connection(asyncio.Protocol):
         elif kind == frames.RST_STREAM:
             if not number or len(payload) != 4 or number > self._last:
                 raise Http2Error(frames.PROTOCOL_ERROR, "malformed reset")
-            stream = self._streams.pop(number, None)
+            stream = self._streams.get(number)
             if stream is not None:
-                self._cancel(stream)
+                self._close(stream)
             elif (request := self._plain.pop(number, None)) is not None:
                 request.cancel()
         elif kind == frames.GOAWAY:
-            self._is_closing = self._is_closing or not self.is_busy
+            if not self.is_busy:
+                self._end(frames.NO_ERROR, "")
         elif kind == frames.PUSH_PROMISE:
             raise Http2Error(frames.PROTOCOL_ERROR, "clients do not push")
 
@@ -314,8 +301,10 @@ class Http2Connection(asyncio.Protocol):
                     raise Http2Error(frames.FLOW_CONTROL_ERROR, "window too large")
                 change = value - self._stream_window
                 self._stream_window = value
-                for stream in list(self._streams.values()):
+                for stream in self._streams.values():
                     stream.send_window += change
+                    if stream.send_window > 0x7FFFFFFF:
+                        raise Http2Error(frames.FLOW_CONTROL_ERROR, "window too large")
             elif key == frames.SETTINGS_MAX_FRAME_SIZE:
                 if not 16384 <= value <= 0xFFFFFF:
                     raise Http2Error(frames.PROTOCOL_ERROR, "invalid frame size")
@@ -356,6 +345,7 @@ class Http2Connection(asyncio.Protocol):
             self._begin(number, flags, block)
         else:
             self._block = number, flags, bytearray(block)
+            self._head_deadline = time.monotonic() + self._limits.head_seconds
             self._require_block(len(block))
 
     def _continuation(self, flags: int, payload: bytes) -> None:
@@ -368,6 +358,7 @@ class Http2Connection(asyncio.Protocol):
         self._require_block(len(block))
         if flags & frames.END_HEADERS:
             self._block = None
+            self._head_deadline = math.inf
             self._begin(number, first, bytes(block))
 
     def _require_block(self, size: int) -> None:
@@ -380,8 +371,11 @@ class Http2Connection(asyncio.Protocol):
         stream = self._stream(number)
         if stream is not None:
             # Trailers of the client.
-            if flags & frames.END_STREAM:
-                self._ended(stream)
+            if stream.is_ended or not flags & frames.END_STREAM:
+                self.reset(stream, frames.STREAM_CLOSED if stream.is_ended else frames.PROTOCOL_ERROR)
+                return
+            stream.is_ended = True
+            self._read_messages(stream)
             return
         if number <= self._last:
             raise Http2Error(frames.PROTOCOL_ERROR, "the stream is closed")
@@ -390,38 +384,42 @@ class Http2Connection(asyncio.Protocol):
             self._count_control()
             self._send(frame(frames.RST_STREAM, 0, number, struct.pack(">I", frames.REFUSED_STREAM)))
             return
-        if headers.get(":method") != "POST" or ":path" not in headers:
-            raise Http2Error(frames.PROTOCOL_ERROR, "expected a call of gRPC")
+        if ":path" not in headers:
+            self._send(frame(frames.RST_STREAM, 0, number, struct.pack(">I", frames.PROTOCOL_ERROR)))
+            return
         stream = self._streams[number] = Stream(self, number, headers, self._stream_window)
-        if not headers.get("content-type", "").startswith("application/grpc"):
-            stream.fail(RequestError("expected the content type application/grpc.", kind="media_type"))
-        elif flags & frames.END_STREAM:
-            self._ended(stream)
+        stream.is_ended = bool(flags & frames.END_STREAM)
+        if headers.get(":method") != "POST" or not is_grpc(headers.get("content-type", "")):
+            status = "405" if headers.get(":method") != "POST" else "415"
+            self.end_stream(stream, header_block([(":status", status)]))
+        elif stream.is_ended:
+            self._read_messages(stream)
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
-        self._consume(len(payload))
+        size = len(payload)
+        self._consume(size)
         stream = self._stream(number)
         if stream is None:
             if number == 0 or number > self._last:
                 raise Http2Error(frames.PROTOCOL_ERROR, "data of no stream")
             return
+        if stream.is_ended:
+            self.reset(stream, frames.STREAM_CLOSED)
+            return
         if not payload and not flags & frames.END_STREAM:
             self._count_control()
+        stream.unacknowledged += size
+        if stream.unacknowledged > _STREAM_WINDOW:
+            raise Http2Error(frames.FLOW_CONTROL_ERROR, "data beyond the window")
         if flags & frames.PADDED:
-            if not payload or payload[0] + 1 > len(payload):
+            if not payload or payload[0] + 1 > size:
                 raise Http2Error(frames.PROTOCOL_ERROR, "malformed padding")
-            payload = payload[1 : len(payload) - payload[0]]
+            payload = payload[1 : size - payload[0]]
+        if not stream.data:
+            stream.message_begin = time.monotonic()
         stream.data += payload
-        stream.received += len(payload)
-        if len(stream.data) > self._limits.body_bytes + 5:
-            stream.fail(RequestError(f"expected at most {self._limits.body_bytes} bytes.", kind="too_large"))
-            return
-        if stream.received > _STREAM_WINDOW // 2 and not flags & frames.END_STREAM:
-            self._send(frame(frames.WINDOW_UPDATE, 0, number, struct.pack(">I", stream.received)))
-            stream.received = 0
-        self._messages(stream)
-        if flags & frames.END_STREAM and not stream.is_closed:
-            self._ended(stream)
+        stream.is_ended = bool(flags & frames.END_STREAM)
+        self._read_messages(stream)
 
     def _consume(self, size: int) -> None:
         self._consumed += size
@@ -429,25 +427,76 @@ class Http2Connection(asyncio.Protocol):
             self._send(frame(frames.WINDOW_UPDATE, 0, 0, struct.pack(">I", self._consumed)))
             self._consumed = 0
 
-    def _messages(self, stream: Stream) -> None:
-        """Answer the complete messages of a call."""
-        data = stream.data
-        while len(data) >= 5 and not stream.is_closed:
-            compressed, length = struct.unpack_from(">BI", data)
-            if compressed > 1 or length > self._limits.body_bytes:
-                stream.fail(RequestError(f"expected a message of at most {self._limits.body_bytes} bytes.",
-                                         kind="too_large"))  # fmt: skip
-                return
-            if len(data) < 5 + length:
-                return
-            message = bytes(memoryview(data)[5 : 5 + length])
-            del data[: 5 + length]
-            try:
-                if compressed:
-                    message = self._decompressed(stream, message)
+    def _read_messages(self, stream: Stream) -> None:
+        """Answer the complete messages of a call while few answers wait, then the end of the call."""
+        if stream.is_reading:
+            return
+        most = self._limits.streams if stream.is_streaming else 1
+        stream.is_reading = True
+        try:
+            while not (stream.is_read or stream.is_closed) and stream.trailers is None and stream.open_messages < most:
+                message = self._message(stream)
+                if message is None:
+                    break
+                stream.open_messages += 1
+                self._require_one(stream)
                 self._answer(stream, message)
-            except Exception as error:
-                stream.fail(error)
+            if stream.is_closed or stream.trailers is not None:
+                return
+            self._require_one(stream)
+            if stream.is_ended and not stream.is_read and stream.open_messages < most:
+                stream.is_read = True
+                if stream.data:
+                    raise RequestError("the message is truncated.")
+                self._answer(stream, None)
+        except Exception as error:
+            stream.cancel()
+            stream.fail(error)
+            return
+        finally:
+            stream.is_reading = False
+        if stream.unacknowledged > _STREAM_WINDOW // 2 and stream.open_messages < most and not stream.is_ended:
+            self._send(frame(frames.WINDOW_UPDATE, 0, stream.number, struct.pack(">I", stream.unacknowledged)))
+            stream.unacknowledged = 0
+        self._hold(stream)
+
+    @staticmethod
+    def _require_one(stream: Stream) -> None:
+        if stream.data and stream.open_messages and not stream.is_streaming:
+            raise RequestError("expected one message.")
+
+    def _message(self, stream: Stream) -> bytes | None:
+        """Take the next complete message of a call; None if there is none.
+
+        Raises:
+            RequestError: The message is too large or not compressed as declared.
+        """
+        data = stream.data
+        if len(data) < 5:
+            return None
+        is_compressed, length = struct.unpack_from(">BI", data)
+        if is_compressed > 1:
+            raise RequestError(f"expected 0 or 1 before a message, got {is_compressed}.")
+        if length > self._limits.body_bytes:
+            raise RequestError(f"expected a message of at most {self._limits.body_bytes} bytes.", kind="too_large")
+        if len(data) < 5 + length:
+            return None
+        message = bytes(memoryview(data)[5 : 5 + length])
+        del data[: 5 + length]
+        stream.message_begin = time.monotonic()
+        return self._decompressed(stream, message) if is_compressed else message
+
+    def _hold(self, stream: Stream) -> None:
+        """Count the bytes of a call that wait for the client."""
+        size = len(stream.data) + stream.pending_bytes
+        if size > SMALL and not stream.is_closed:
+            stream.is_held = True
+            if not self._held.hold(stream, size):
+                stream.is_held = False
+                stream.give_up()
+        elif stream.is_held:
+            stream.is_held = False
+            self._held.release(stream)
 
     def _decompressed(self, stream: Stream, message: bytes) -> bytes:
         encoding = stream.headers.get("grpc-encoding", "identity")
@@ -465,21 +514,21 @@ class Http2Connection(asyncio.Protocol):
             raise RequestError(f"expected at most {most} bytes after decompression.", kind="too_large")
         return data
 
-    def _ended(self, stream: Stream) -> None:
-        stream.is_ended = True
-        if stream.data:
-            stream.fail(RequestError("the message is truncated."))
-            return
-        try:
-            self._answer(stream, None)
-        except Exception as error:
-            stream.fail(error)
-
-    def _cancel(self, stream: Stream) -> None:
+    def _close(self, stream: Stream) -> None:
+        """Forget a call, and cancel its work."""
         stream.is_closed = True
-        if stream.work is not None:
-            stream.work.cancel()
-            stream.work = None
+        self._streams.pop(stream.number, None)
+        stream.cancel()
+        stream.data.clear()
+        stream.pending.clear()
+        stream.pending_bytes = 0
+        self._hold(stream)
+
+    def reset(self, stream: Stream, code: int) -> None:
+        """End a call at once."""
+        self._close(stream)
+        self._send(frame(frames.RST_STREAM, 0, stream.number, struct.pack(">I", code)))
+        self._flush_soon()
 
     # Plain calls.
 
@@ -501,13 +550,13 @@ class Http2Connection(asyncio.Protocol):
         number, headers = request.tag
         if self._plain.pop(number, None) is None or self._transport is None:
             return
-        if size <= self._window and size <= self._stream_window and size <= self._peer_frame:
+        if size <= self._window and size <= self._stream_window and size <= self._peer_frame and not self._is_full:
             self._window -= size
             self._output.append(data)
             self._control = max(0, self._control - _CONTROL_FRAMES_OF_DATA)
             return
         stream = self._streams[number] = Stream(self, number, headers, self._stream_window)
-        stream.is_ended = True
+        stream.is_ended = stream.is_read = True
         begin = 9 + len(frames.ANSWER_HEAD) + 9
         stream.reply(data[begin + 5 : begin + size])
         stream.finish()
@@ -523,12 +572,9 @@ class Http2Connection(asyncio.Protocol):
         if self._plain.pop(number, None) is None or self._transport is None:
             return
         stream = self._streams[number] = Stream(self, number, headers, self._stream_window)
-        try:
-            self._answer(stream, request.data)
-        except Exception as error:
-            stream.fail(error)
-        if not stream.is_closed:
-            self._ended(stream)
+        stream.data += struct.pack(">BI", 0, len(request.data)) + request.data
+        stream.is_ended = True
+        self._read_messages(stream)
 
     # Answers.
 
@@ -540,6 +586,7 @@ class Http2Connection(asyncio.Protocol):
             stream.sent_head = True
             self._send(frame(frames.HEADERS, frames.END_HEADERS, stream.number, frames.ANSWER_HEAD))
         stream.pending.append(struct.pack(">BI", 0, len(message)) + message)
+        stream.pending_bytes += len(message) + 5
         self._send_stream(stream)
         self._flush_soon()
 
@@ -552,34 +599,49 @@ class Http2Connection(asyncio.Protocol):
         self._flush_soon()
 
     def _send_stream(self, stream: Stream) -> None:
+        """Send what the client accepts of the answer of a call, and continue to read its messages."""
         pending = stream.pending
         while pending:
             data = pending[0]
-            size = min(len(data), self._peer_frame, self._window, stream.send_window)
-            if size <= 0:
+            size = min(len(data) - stream.sent, self._peer_frame, self._window, stream.send_window)
+            if size <= 0 or self._is_full:
+                stream.stalled_since = stream.stalled_since or time.monotonic()
+                self._hold(stream)
                 return
-            pending.popleft()
-            if size < len(data):
-                pending.appendleft(data[size:])
+            end = stream.sent + size
             self._window -= size
             stream.send_window -= size
-            self._send(frame(frames.DATA, 0, stream.number, data[:size]))
+            stream.stalled_since = 0.0
+            stream.pending_bytes -= size
             self._control = max(0, self._control - _CONTROL_FRAMES_OF_DATA)
+            self._send(frame_head(frames.DATA, 0, stream.number, size))
+            self._send(data if size == len(data) else memoryview(data)[stream.sent : end])
+            stream.sent = end
+            if end == len(data):
+                pending.popleft()
+                stream.sent = 0
+                stream.open_messages -= 1
+                stream.message_begin = time.monotonic()
+            if self._output_bytes > _WRITTEN_BYTES:
+                self._flush()
         if stream.trailers is not None:
             flags = frames.END_HEADERS | frames.END_STREAM
             self._send(frame(frames.HEADERS, flags, stream.number, stream.trailers))
             if not stream.is_ended:
                 self._send(frame(frames.RST_STREAM, 0, stream.number, struct.pack(">I", frames.NO_ERROR)))
-            stream.is_closed = True
-            self._streams.pop(stream.number, None)
+            stream.work = None
+            self._close(stream)
+        elif stream.is_streaming:
+            self._read_messages(stream)
 
     def _send_pending(self) -> None:
         for stream in list(self._streams.values()):
             if stream.pending or stream.trailers is not None:
                 self._send_stream(stream)
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes | memoryview) -> None:
         self._output.append(data)
+        self._output_bytes += len(data)
 
     def _flush_soon(self) -> None:
         """Write at the end of a read; or at once, where no read is in progress."""
@@ -591,9 +653,36 @@ class Http2Connection(asyncio.Protocol):
         if output and self._transport is not None:
             self._transport.write(b"".join(output))
         output.clear()
+        self._output_bytes = 0
+
+    # Time.
+
+    def sweep(self, now: float) -> None:
+        """End the connection, or calls, whose time is over; called about once a second."""
+        if self._transport is None:
+            return
+        if self._is_active:
+            self._is_active = False
+            self.last_active = now
+        seconds = now - self._frame_begin - self._limits.body_seconds if self._frame_begin else 0.0
+        if now >= self._read_deadline:
+            self._transport.abort()
+            return
+        if self._is_full or self._is_closing:
+            return
+        if now >= self._head_deadline or (seconds > 0 and len(self._buffer) < seconds * 1024):
+            self._end(frames.ENHANCE_YOUR_CALM, "the frame took too long to arrive")
+            return
+        for stream in list(self._streams.values()):
+            if stream.stalled_since and now - stream.stalled_since > self._limits.idle_seconds:
+                self.reset(stream, frames.CANCEL)
+            elif stream.is_too_slow(now, self._limits) and stream.trailers is None:
+                stream.cancel()
+                stream.fail(RequestError("the message arrives too slowly.", kind="timeout"))
 
     def _end(self, code: int, text: str) -> None:
         self._is_closing = True
+        self._read_deadline = time.monotonic() + self._limits.idle_seconds
         self._send(frame(frames.GOAWAY, 0, 0, struct.pack(">II", self._last, code) + text.encode()[:128]))
         self._flush()
         if self._transport is not None:
@@ -606,9 +695,15 @@ class Http2Connection(asyncio.Protocol):
         self._send(frame(frames.GOAWAY, 0, 0, struct.pack(">II", self._last, frames.NO_ERROR)))
         self._flush_soon()
         if not self.is_busy:
+            self._is_closing = True
             self._transport.close()
 
     def abort(self) -> None:
         """End the connection at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def is_grpc(content_type: str) -> bool:
+    """Return True for the content type of gRPC, which has neighbours such as `application/grpc-web`."""
+    return content_type == "application/grpc" or content_type.startswith(("application/grpc+", "application/grpc;"))

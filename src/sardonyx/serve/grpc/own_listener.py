@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections import deque
 from typing import Any
 
 from sardonyx.errors import RequestError, ResourceError
 from sardonyx.serve.grpc.calls import CALLS
 from sardonyx.serve.grpc.conversion import answer_message, parsed_request
-from sardonyx.serve.grpc.http2 import Http2Connection, Stream
+from sardonyx.serve.grpc.field_counts import require_few_fields
+from sardonyx.serve.grpc.http2 import Http2Connection
+from sardonyx.serve.grpc.streams import STREAMING, Stream
 from sardonyx.serve.grpc.templates import GrpcTemplates
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol.messages import SERVICE, message_class
@@ -24,6 +27,9 @@ _QUIET_SECONDS = 0.05
 _HEALTH = "/grpc.health.v1.Health/Check"
 """The health call of gRPC, with its two answers, for probes of orchestrators."""
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
+
+_INFER = f"/{SERVICE}/ModelInfer"
+_STREAM_INFER = f"/{SERVICE}/{STREAMING}"
 
 
 class OwnGrpcListener:
@@ -43,6 +49,7 @@ class OwnGrpcListener:
         self._tokens = tokens
         self._connections: set[Http2Connection] = set()
         self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
         self._templates = GrpcTemplates(service)
         self._request = message_class("ModelInferRequest")
         self._streamed = message_class("ModelStreamInferResponse")
@@ -68,15 +75,26 @@ class OwnGrpcListener:
                 f"the address cannot be used: {error.strerror or error}.", where=f"{host}:{port}"
             ) from error
         self.port = self._listener.sockets[0].getsockname()[1]
+        self._sweeper = loop.create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            now = time.monotonic()
+            for connection in list(self._connections):
+                connection.sweep(now)
 
     def connection(self) -> Http2Connection:
         """Return the protocol of a new connection."""
-        return Http2Connection(self._answer, self._service.limits, self._connections, self._templates)
+        service = self._service
+        return Http2Connection(self._answer, service.limits, self._connections, self._templates, service.held)
 
     async def close(self, seconds: float) -> None:
         """End after the calls that are being answered, or after some seconds."""
         if self._listener is not None:
             self._listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         for connection in list(self._connections):
             connection.go_away()
         loop = asyncio.get_running_loop()
@@ -87,13 +105,12 @@ class OwnGrpcListener:
             connection.abort()
 
     def _answer(self, stream: Stream, data: bytes | None) -> None:
-        method = stream.method
-        if method == "ModelStreamInfer":
+        path = stream.headers[":path"]
+        if path == _STREAM_INFER:
             self._stream(stream, data)
         elif data is None:
-            if stream.work is None and not stream.pending and stream.trailers is None and not stream.is_closed:
-                raise RequestError("the call has no message.")
-        elif method == "ModelInfer" and stream.headers[":path"] == f"/{SERVICE}/ModelInfer":
+            raise RequestError("the call has no message.")
+        elif path == _INFER:
             self._infer(stream, data)
         else:
             self._call(stream, data)
@@ -106,8 +123,9 @@ class OwnGrpcListener:
         """Return a request for inference.
 
         Raises:
-            RequestError: The bytes are not such a message.
+            RequestError: The bytes are not such a message, or the message has too many fields.
         """
+        require_few_fields(data, is_inference=True)
         try:
             return self._request.FromString(data)
         except Exception as error:  # The library's error class depends on its implementation.
@@ -158,6 +176,7 @@ class OwnGrpcListener:
             raise RequestError("unknown call.", kind="unsupported")
         kind, scope, handler = entry
         self._require(stream, scope)
+        require_few_fields(data)
         try:
             message = message_class(kind).FromString(data)
         except Exception as error:  # The library's error class depends on its implementation.
@@ -199,7 +218,9 @@ class OwnGrpcListener:
 
     def begin(self, stream: Stream, message: Any, done: Any) -> Any:
         """Compute a request of a stream; return the pending work."""
-        return self._service.infer(self._parsed(stream, message), done)
+        request = self._parsed(stream, message)
+        work = self._service.infer(request, done)
+        return work if work is not None else _Flag(request)
 
     def streamed(self, answer: Answer) -> bytes:
         """Return the message of an answer of a stream."""
@@ -219,54 +240,59 @@ class _Flag:
         self._request.cancelled = True
 
 
+class _Slot:
+    """A request of a stream."""
+
+    __slots__ = ("answer", "work")
+
+    def __init__(self) -> None:
+        self.answer: bytes | None = None
+        self.work: Any = None
+
+
 class _Window:
-    """The answers of a stream, in order."""
+    """The requests of a stream whose answers are not sent, in order."""
 
     def __init__(self, listener: OwnGrpcListener, stream: Stream) -> None:
         self.is_ended = False
         self._listener = listener
         self._stream = stream
-        self._slots: deque[list[bytes | None]] = deque()
-        self._works: list[Any] = []
+        self._slots: deque[_Slot] = deque()
 
     def add(self, data: bytes) -> None:
-        slot: list[bytes | None] = [None]
+        slot = _Slot()
         self._slots.append(slot)
         identity = ""
 
         def done(result: Answer | Exception) -> None:
             try:
-                slot[0] = (
+                slot.answer = (
                     self._listener.failed(identity, result)
                     if isinstance(result, Exception)
                     else self._listener.streamed(result)
                 )
             except Exception as error:
-                slot[0] = self._listener.failed(identity, error)
+                slot.answer = self._listener.failed(identity, error)
             self.send()
 
         try:
             message = self._listener.message(data)
             identity = message.id
-            work = self._listener.begin(self._stream, message, done)
-            if work is not None:
-                self._works = [entry for entry in self._works if entry.is_waiting]
-                self._works.append(work)
+            slot.work = self._listener.begin(self._stream, message, done)
         except Exception as error:
             done(error)
 
     def send(self) -> None:
         slots = self._slots
-        while slots and slots[0][0] is not None:
-            message = slots.popleft()[0]
-            assert message is not None
-            self._stream.reply(message)
+        while slots and slots[0].answer is not None:
+            self._stream.reply(slots.popleft().answer)  # type: ignore[arg-type]
         if self.is_ended and not slots:
             self._stream.finish()
 
     def cancel(self) -> None:
-        for work in self._works:
-            work.cancel()
+        for slot in self._slots:
+            if slot.work is not None and slot.answer is None:
+                slot.work.cancel()
 
 
 async def open_own_grpc(

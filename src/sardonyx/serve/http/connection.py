@@ -20,6 +20,7 @@ from sardonyx.serve.http.messages import (
     response_head,
 )
 from sardonyx.serve.http.templates import HeadTemplate
+from sardonyx.serve.protocol.held_bytes import SMALL
 from sardonyx.serve.protocol.limits import Limits
 
 try:
@@ -107,6 +108,7 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._limits = connections.limits
         self._application = connections.application
+        self._held = connections.application.service.held
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpRequestParser(self)
         self._requests: deque[tuple[HttpRequest, bool, int]] = deque()
@@ -114,6 +116,9 @@ class Connection(asyncio.Protocol):
         self._is_answering = False
         self._is_broken = False
         self._is_full = False
+        self._unread_bytes = 0
+        self._waiting_bytes = 0
+        self._is_held = False
         self._template: HeadTemplate | None = None
         self._source = b""
         self._peer = ""
@@ -150,7 +155,7 @@ class Connection(asyncio.Protocol):
         """Cancel the pending work of the client."""
         self._connections.open.discard(self)
         self._transport = None
-        self._requests.clear()
+        self._forget_requests()
         if self._work is not None:
             self._work.cancel()
             self._work = None
@@ -194,11 +199,41 @@ class Connection(asyncio.Protocol):
         """Begin no further request while the client does not read."""
         self._is_full = True
         self._deadline = time.monotonic() + self._limits.idle_seconds
+        if self._transport is not None:
+            self._unread_bytes = self._transport.get_write_buffer_size()
+            if not self._hold():
+                self._transport.abort()
 
     def resume_writing(self) -> None:
         """Continue with the next request."""
         self._is_full = False
+        self._unread_bytes = 0
+        self._hold()
         self._next()
+
+    def _hold(self) -> bool:
+        """Count the bytes that wait for the client; return False if they are too many."""
+        size = self._unread_bytes + self._waiting_bytes + (self._body_bytes if self._is_reading else 0)
+        if size > SMALL:
+            self._is_held = self._held.hold(self, size)
+            return self._is_held
+        if self._is_held:
+            self._is_held = False
+            self._held.release(self)
+        return True
+
+    def _forget_requests(self) -> None:
+        self._requests.clear()
+        self._chunks, self._body = [], None
+        self._unread_bytes = self._waiting_bytes = self._body_bytes = 0
+        self._hold()
+
+    def give_up(self) -> None:
+        """End the connection, whose bytes others need."""
+        if self._is_full and self._transport is not None:
+            self._transport.abort()
+        else:
+            self._refuse(_too_many_held())
 
     # The parser.
 
@@ -248,6 +283,8 @@ class Connection(asyncio.Protocol):
         """Read a part of the body."""
         self._body_bytes += len(body)
         self._limits.body(self._body_bytes)
+        if self._body_bytes > SMALL and not self._hold():
+            raise _too_many_held()
         if self._body is not None:
             self._body += body
             return
@@ -265,11 +302,14 @@ class Connection(asyncio.Protocol):
         else:
             body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks, self._body = [], None
+        self._waiting_bytes += len(body)
         method = self._parser.get_method().decode("latin-1")
         keeps_alive = bool(self._parser.should_keep_alive())
         source = self._source if keeps_alive else b""
         request = HttpRequest(method, self._target.decode("latin-1"), self._headers, body, self._peer, source)
         self._requests.append((request, keeps_alive, time.monotonic_ns()))
+        if self._waiting_bytes > SMALL and not self._hold():
+            raise _too_many_held()
         if len(self._requests) > _PIPELINED:
             raise RequestError(f"expected at most {_PIPELINED} requests before the first answer.", kind="unavailable")
         if not self._is_answering:
@@ -282,6 +322,9 @@ class Connection(asyncio.Protocol):
     def _next(self) -> None:
         while self._requests and not self._is_answering and not self._is_full and self._transport is not None:
             request, keeps_alive, begin = self._requests.popleft()
+            self._waiting_bytes -= len(request.body)
+            if self._is_held:
+                self._hold()
             self._is_answering = True
             self._deadline = float("inf")
 
@@ -314,10 +357,10 @@ class Connection(asyncio.Protocol):
         if self._connections.access_log is not None:
             plain = request.tag.request(request.data, self._peer)
             self._connections.access_log(plain, 200, size, time.monotonic_ns() - request.arrival)
+        self._deadline = time.monotonic() + self._limits.idle_seconds
         if is_closing:
             transport.close()
             return
-        self._deadline = time.monotonic() + self._limits.idle_seconds
         if self._requests:
             asyncio.get_running_loop().call_soon(self._next)
 
@@ -331,7 +374,9 @@ class Connection(asyncio.Protocol):
         self._is_answering = False
         self._work = None
         if self._transport is not None:
-            self._requests.appendleft((request.tag.request(request.data, self._peer), True, request.arrival))
+            repeated = request.tag.request(request.data, self._peer)
+            self._waiting_bytes += len(repeated.body)
+            self._requests.appendleft((repeated, True, request.arrival))
             self._next()
 
     def _respond(self, request: HttpRequest, response: HttpResponse, keeps_alive: bool, begin: int) -> None:
@@ -348,10 +393,10 @@ class Connection(asyncio.Protocol):
         size = self._write(response, keeps_alive, is_head=request.method == "HEAD")
         if self._connections.access_log is not None:
             self._connections.access_log(request, response.status, size, time.monotonic_ns() - begin)
+        self._deadline = time.monotonic() + self._limits.idle_seconds
         if not keeps_alive:
             self._transport.close()
             return
-        self._deadline = time.monotonic() + self._limits.idle_seconds
         if self._requests:
             asyncio.get_running_loop().call_soon(self._next)
         else:
@@ -379,9 +424,10 @@ class Connection(asyncio.Protocol):
         if self._is_broken or self._transport is None:
             return
         self._is_broken = True
-        self._requests.clear()
+        self._forget_requests()
         if not self._is_answering:
             self._write(error_response(error), keeps_alive=False)
+        self._deadline = time.monotonic() + self._limits.idle_seconds
         self._transport.close()
 
     # Time.
@@ -392,7 +438,7 @@ class Connection(asyncio.Protocol):
             if self._is_reading and self._has_head and self._is_too_slow(now):
                 self._refuse(RequestError("the body arrives too slowly.", kind="timeout"))
             return
-        if self._is_full:
+        if self._is_full or self._transport.is_closing():
             self._transport.abort()
         elif self._is_reading:
             self._refuse(RequestError("the request took too long to arrive.", kind="timeout"))
@@ -418,6 +464,10 @@ class Connection(asyncio.Protocol):
         """End the connection at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _too_many_held() -> RequestError:
+    return RequestError("too many requests are incomplete.", kind="exhausted", retry_after=1.0)
 
 
 def _head_too_large(limits: Limits) -> RequestError:

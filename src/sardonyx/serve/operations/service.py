@@ -30,6 +30,7 @@ from sardonyx.serve.operations.model_config import PLATFORM, described_config
 from sardonyx.serve.operations.private_answers import described_policy, make_noisy, released_outputs
 from sardonyx.serve.operations.shared_memory import SharedMemory
 from sardonyx.serve.protocol.datatypes import shortened
+from sardonyx.serve.protocol.held_bytes import HeldBytes
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.requests import Answer, Done, InferRequest
 
@@ -96,6 +97,7 @@ class Service:
         traces: As passed.
         limits: The limits of the server.
         host: The endpoints of all models.
+        held: The bytes that wait for slow clients.
         shared_memory: The registered regions.
         collects_models: True if edits and loads collect garbage, in a process whose other objects are frozen.
         is_draining: True once the server stops: it answers what it has accepted.
@@ -112,6 +114,7 @@ class Service:
         self.options = options
         self.limits = options.limits
         self.host = Host(options.limits, loop, options.allow_inner)
+        self.held = HeldBytes(options.limits)
         self.shared_memory = SharedMemory(options.allow_shared_memory, options.limits.shared_memory_regions)
         self.is_draining = False
         self.collects_models = False

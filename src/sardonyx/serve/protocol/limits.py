@@ -14,6 +14,11 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 _LARGEST_SIZE = 2**63 - 1
 
+_LARGEST_RANK = 64
+
+_MOST_ELEMENTS = _LARGEST_SIZE // 16
+"""Elements of 16 bytes, the largest, whose bytes are counted by 63 bits."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -31,6 +36,8 @@ class Limits:
         streams: Concurrent streams of an HTTP/2 connection.
         queue_requests: Requests that wait for a model.
         queue_bytes: Bytes of requests that wait for a model: received bytes, tensors and objects.
+        held_bytes: Bytes of all incomplete requests, and of all answers that clients do not read; at least a body and
+            an answer.
         head_seconds: Time for a complete head.
         body_seconds: Time for a body, beyond one second for each KiB.
         idle_seconds: Time between requests of a connection.
@@ -55,6 +62,7 @@ class Limits:
     streams: int = 64
     queue_requests: int = 1024
     queue_bytes: int = 1 << 30
+    held_bytes: int = 1 << 30
     head_seconds: float = 10.0
     body_seconds: float = 10.0
     idle_seconds: float = 75.0
@@ -98,18 +106,29 @@ def elements_of(shape: Sequence[object], where: str) -> int:
     """Return the number of elements of a shape, computed without overflow.
 
     Raises:
-        RequestError: A size is not an integer, is negative, or the product exceeds 2⁶³ - 1.
+        RequestError: The rank is above 64, a size is not an integer, is negative, or no array has the sizes, even if
+            another of them is 0.
     """
-    number = 1
+    require_rank(len(shape), where)
+    number, strides = 1, 1
     for size in shape:
         if type(size) is not int or not 0 <= size <= _LARGEST_SIZE:
             raise RequestError(f"expected sizes from 0 to 2⁶³ - 1, got {shortened(size)}.", where=where)
         number *= size
-        if number > _LARGEST_SIZE:
+        strides *= size or 1
+        if strides > _MOST_ELEMENTS:
             raise RequestError(f"the shape {shortened(list(shape))} has too many elements.", where=where)
-    if len(shape) > 64:
-        raise RequestError(f"expected at most 64 sizes, got {len(shape)}.", where=where)
     return number
+
+
+def require_rank(rank: int, where: str) -> None:
+    """Check the number of sizes of a tensor.
+
+    Raises:
+        RequestError: The rank is above 64.
+    """
+    if rank > _LARGEST_RANK:
+        raise RequestError(f"expected at most {_LARGEST_RANK} sizes, got {rank}.", where=where)
 
 
 def require_bytes(shape: Sequence[int], datatype: Datatype, length: int, where: str) -> None:
