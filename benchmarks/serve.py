@@ -4,7 +4,7 @@
     python benchmarks/serve.py --model resnet18.onnx --proto binary grpc --json serve.json --check 1.0
     python benchmarks/serve.py --ragged --model resnet18.onnx --images 1000 --peers triton
     python benchmarks/serve.py --rate 0.5 --proto json binary --peers triton
-    python benchmarks/serve.py --model resnet18.onnx --session --peers triton
+    python benchmarks/serve.py --model resnet18.onnx --session --proto json binary --clients 1 8 --rounds 9
     python benchmarks/serve.py --many --peers triton
     python benchmarks/serve.py --parse
 
@@ -20,9 +20,9 @@ ports), and `floor` (an event loop that answers fixed bytes without reading a re
 that is not installed is named and left out. `--check` fails below a ratio of requests a second to every peer.
 
 `--rate 0.5` measures latency over HTTP at a half of the requests a second that the server answers to 64 clients:
-requests are due at random times, and latency counts from then. `--session` adds `session.run` of one row in a process
-without a server. `--ragged` sends images of up to 64 sizes from 16 clients: as they are, and to Triton padded to the
-largest size too.
+requests are due at random times, and latency counts from then. `--session` compares this server, over HTTP, with
+`session.run` in a process without a server, in turns of equal requests. `--ragged` sends images of up to 64 sizes from
+16 clients: as they are, and to Triton padded to the largest size too.
 `--many` measures start-up: time, processor time and memory until ready with 1 and 50 models, and the memory
 of 4 workers. `--parse` measures the JSON parser alone, in this process.
 """
@@ -44,9 +44,10 @@ import rich.table
 
 import serve_open_loop
 import serve_ragged
+import serve_session
 import serve_start
 from serve_load import Load, parse_speed
-from serve_servers import PEERS, command, free_port, processor_seconds, running, session_rate, small_model
+from serve_servers import PEERS, command, free_port, processor_seconds, running, small_model
 
 PROTOCOLS = {"fastapi": ("json",), "floor": ("json",), "mlserver": ("json", "grpc")}
 """Protocols of a peer; all for others."""
@@ -85,15 +86,10 @@ def served(arguments: argparse.Namespace, console: rich.console.Console) -> Iter
 
 def measure(arguments: argparse.Namespace, console: rich.console.Console) -> list[dict[str, Any]]:
     rows = []
-    for number, server, model, load, http, grpc, group in served(arguments, console):
+    for number, server, _, load, http, grpc, group in served(arguments, console):
         for proto in arguments.proto:
             if proto not in PROTOCOLS.get(server, ("json", "binary", "grpc")):
                 continue
-            if arguments.session and server == "sardonyx":
-                rate, processor = session_rate(model, arguments.seconds)
-                rows += [{"round": number, "server": "session.run", "proto": proto, "clients": clients,
-                          "requests_per_second": rate, "p50_ms": 1e3 / rate, "cpu_us": processor * 1e6}
-                         for clients in arguments.clients]  # fmt: skip
             port = grpc if proto == "grpc" else http
             if proto == "grpc":
                 load.check_grpc(port)
@@ -122,6 +118,14 @@ def latencies(arguments: argparse.Namespace, console: rich.console.Console) -> l
                          "rate": rate, "p50 ms": point["p50_ms"], "p99 ms": point["p99_ms"],
                          "p99 / p50": point["p99_ms"] / point["p50_ms"]})  # fmt: skip
     return rows
+
+
+def session_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as text:
+        model = Path(text) / "model.onnx"
+        shutil.copy(arguments.model, model) if arguments.model else small_model(model)
+        protocols = [proto for proto in arguments.proto if proto != "grpc"]
+        return serve_session.measure(model, protocols, arguments.clients, arguments.seconds, arguments.rounds)
 
 
 def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -186,7 +190,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, help="measure latency at this fraction of the capacity")
-    parser.add_argument("--session", action="store_true", help="measure session.run without a server too")
+    parser.add_argument("--session", action="store_true", help="compare with session.run without a server")
     parser.add_argument("--ragged", action="store_true", help="measure images of mixed sizes")
     parser.add_argument("--images", type=int, default=1000, help="number of images of --ragged")
     parser.add_argument("--many", action="store_true", help="measure start-up and memory")
@@ -202,6 +206,8 @@ def main() -> int:
         parser.error("taskset is not installed")
     if arguments.ragged:
         return report(serve_ragged.measure(arguments.model, arguments.images, arguments.peers), arguments, console)
+    if arguments.session:
+        return report(session_rows(arguments), arguments, console)
     if arguments.many:
         return report(serve_start.measure(arguments.peers, arguments.rounds), arguments, console)
     for program in ("wrk", *(("h2load",) if "grpc" in arguments.proto else ())):

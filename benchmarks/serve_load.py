@@ -20,12 +20,15 @@ class Load:
     Args:
         model: The model; its first input has floats.
         folder: A folder for the files of the programs.
+
+    Attributes:
+        row: The row of all requests.
     """
 
     def __init__(self, model: Path, folder: Path) -> None:
         value = onnx.load(model, load_external_data=False).graph.input[0]
         shape = [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim]
-        data = np.random.default_rng(0).random(shape, np.float32).round(4)
+        data = self.row = np.random.default_rng(0).random(shape, np.float32).round(4)
         tensor = {"name": value.name, "datatype": "FP32", "shape": shape}
         plain = json.dumps({"inputs": [{**tensor, "data": data.ravel().tolist()}]}).encode()
         part = {**tensor, "parameters": {"binary_data_size": data.nbytes}}

@@ -67,21 +67,6 @@ Server(path, http="127.0.0.1:" + http, grpc="127.0.0.1:" + grpc, grpc_engine=eng
     lambda server: None)
 """
 
-SESSION = """
-import sys, time
-import numpy as np
-import sardonyx
-path, seconds = sys.argv[1], float(sys.argv[2])
-session = sardonyx.Session(path, threads=1, compile="wait")
-info = session.get_inputs()[0]
-x = np.random.default_rng(0).random([size if isinstance(size, int) else 1 for size in info.shape], np.float32)
-for _ in range(3): session.run(None, {info.name: x})
-runs, begin, processor = 0, time.perf_counter(), time.process_time()
-while time.perf_counter() < begin + seconds:
-    session.run(None, {info.name: x}); runs += 1
-print(runs / (time.perf_counter() - begin), (time.process_time() - processor) / runs)
-"""
-
 TRITON_CONFIG = """
 backend: "onnxruntime"
 max_batch_size: 64
@@ -173,13 +158,6 @@ def command(server: str, model: Path, folder: Path, http: int, grpc: int) -> lis
     if not repository.exists():
         write_repository(repository, [model])
     return shlex.split(template.format(repository=repository, http=http, grpc=grpc))
-
-
-def session_rate(model: Path, seconds: float) -> tuple[float, float]:
-    """Return runs of one row a second without a server, and the processor time of a run."""
-    words = ["taskset", "-c", "0", sys.executable, "-c", SESSION, str(model), str(seconds)]
-    rate, processor = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-    return float(rate), float(processor)
 
 
 def write_repository(repository: Path, models: list[Path]) -> None:
