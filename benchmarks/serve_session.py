@@ -135,7 +135,7 @@ def turn(port: int, request: bytes, clients: int, number: int) -> float:
 
 
 def measure(model: Path, protocols: list[str], clients: list[int], seconds: float, rounds: int) -> list[dict[str, Any]]:
-    """Return medians of the paired ratios of `session.run` to a server, by time and processor time of a row.
+    """Return medians of paired ratios, `session.run` to a server, of the time and processor time of a row.
 
     Args:
         model: The model.
