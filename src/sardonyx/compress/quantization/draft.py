@@ -252,13 +252,14 @@ class Draft:
         ]  # fmt: skip
         free = all(balance.folded is not None for balance in balances)
         least = _LEAST_FREE_GAIN if free else _LEAST_GAIN
-        readers = {site.label for balance in balances for site in balance.group.sites}
-        # A balance removes a part of the noise of its readers: without all of it the gain would be larger.
-        if not balances or plain.ratio_without(readers) < plain.ranges.after + least:
+        changed = {label for balance in balances for label in balance.requantized(self.scheme.granularity)}
+        # A balance removes a part of the noise of the integers that it changes: without all of it the gain would be
+        # larger.
+        if not balances or plain.ratio_without(changed) < plain.ranges.after + least:
             return plain
         names = {str(balance.value.name): balance.shaped for balance in balances}
         before, statistics, notes = copy_model(self.prepared), dict(observation.statistics), list(self.notes)
-        rounded, changed = dict(self._rounded), {label for balance in balances for label in balance.changed_weights}
+        rounded, rewritten = dict(self._rounded), {label for balance in balances for label in balance.changed_weights}
         products = product_statistics(before, names, self._preview)
         results = []
         for balance in balances:
@@ -266,7 +267,7 @@ class Draft:
             results.append(insert(self.prepared, balance))
             observation.rescale(name, results[-1], balance.factors, products[name])
         self.placement = find_placement(self.prepared, self.exclude)
-        self._rounded = {key: weight for key, weight in rounded.items() if key[0] not in changed}
+        self._rounded = {key: weight for key, weight in rounded.items() if key[0] not in rewritten}
         self.notes = [note for note in notes if note != plain.ranges.note]
         selection = self.selection(calibration)
         if selection is not None and selection.ranges.after >= plain.ranges.after + least:

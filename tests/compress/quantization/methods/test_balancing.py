@@ -12,7 +12,9 @@ from sardonyx.compress.quantization.calibration import Observation, product_stat
 from sardonyx.compress.quantization.methods.balancing import find_balances, insert
 from sardonyx.compress.quantization.placement import find_placement
 from sardonyx.compress.quantization.ranges import Statistics
+from sardonyx.compress.quantization.scheme import Granularity, Scheme
 from sardonyx.compress.quantization.site_inputs import Needs
+from sardonyx.compress.quantization.weights import quantize_weight
 from sardonyx.model import load
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.inference import infer_shapes
@@ -81,6 +83,24 @@ def test_the_float_function_stays_equal_to_the_bit(activation: str, group: int) 
     assert observation.statistics[name].high == again.statistics[name].high
     largest = seen.maxima
     assert largest is not None and largest.max() / largest.min() < 40
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+@pytest.mark.parametrize("activation", ["SiLU", "Relu"])
+def test_requantized_nodes_are_those_whose_integers_change(activation: str, granularity: Granularity) -> None:
+    model = network(activation, 1)
+    scheme = Scheme(granularity=granularity)
+
+    def integers() -> dict[str, np.ndarray]:
+        sites = find_placement(model).sites
+        return {site.label: quantize_weight(site.weight, site.channel_axis, None, scheme).values for site in sites}
+
+    placement, before = find_placement(model), integers()
+    (balance,) = find_balances(model, placement, Observation(model, ["t"], SAMPLES, placement.sites, NEEDS).inputs)
+    insert(model, balance)
+    changed = {label for label, values in integers().items() if (values != before[label]).any()}
+    assert changed == balance.requantized(granularity)
+    assert ("first" in changed) == (activation == "Relu" and granularity == "tensor")
 
 
 def test_channels_of_like_ranges_stay() -> None:

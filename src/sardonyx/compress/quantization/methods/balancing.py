@@ -26,6 +26,7 @@ from sardonyx.compress.quantization.methods.product_noise import (
 )
 from sardonyx.compress.quantization.methods.smoothing import candidate_factors
 from sardonyx.compress.quantization.placement import INTEGER, Placement, WeightSite
+from sardonyx.compress.quantization.scheme import Granularity
 from sardonyx.compress.quantization.site_inputs import SiteInput
 from sardonyx.compress.quantization.writer import Writer
 from sardonyx.rewrite import facts
@@ -65,6 +66,13 @@ class Balance:
         """The labels of the nodes whose weights the factors change, at the end and at the beginning of the group."""
         starts = () if self.folded is None else self.folded.parameters
         return {site.label for site in self.group.sites} | {node_label(parameter.node) for parameter in starts}
+
+    def requantized(self, granularity: Granularity) -> set[str]:
+        """Return the labels of the nodes whose integers the factors change: at a scale per channel, readers alone.
+
+        A power of two leaves the integers of a weight with a scale for each of its output channels.
+        """
+        return self.changed_weights if granularity == "tensor" else {site.label for site in self.group.sites}
 
 
 def find_balances(model: ir.Model, placement: Placement, inputs: Mapping[str, SiteInput]) -> list[Balance]:
