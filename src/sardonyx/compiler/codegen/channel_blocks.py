@@ -37,7 +37,27 @@ def reads_rows(reader: Reader, loops: Sequence[Axis], rank: int, body: Body) -> 
     """
     if not loops or reader.lanes == 1 or (isinstance(loops[-1].size, int) and loops[-1].size < reader.lanes):
         return False
-    position = [Index("%n"), Index("%c"), *[ORIGIN] * (rank - 2)]
+    contiguous, others, length = _count_loads(reader, loops, [Index("%n"), Index("%c"), *[ORIGIN] * (rank - 2)], body)
+    return contiguous > 0 and others == 0 and length <= _LONG
+
+
+def moves_rows(reader: Reader, loops: Sequence[Axis], rank: int, body: Body) -> bool:
+    """Return True if a map reads nothing but adjacent elements, or one element, along its innermost loop.
+
+    Args:
+        reader: Reader of the body.
+        loops: The loops, outermost first.
+        rank: Axes of the shape.
+        body: Writes a vector of the result.
+    """
+    contiguous, others, _ = _count_loads(reader, loops, [ORIGIN] * rank, body, (1,))
+    return contiguous > 0 and others == 0
+
+
+def _count_loads(
+    reader: Reader, loops: Sequence[Axis], position: list[Index], body: Body, steps: Sequence[int] = (1, 2)
+) -> tuple[int, int, int]:
+    """Return the loads at some steps along the innermost loop, other vector loads, and the length of the body."""
     for number, axis in enumerate(loops):
         put(position, axis, Index(f"%{number}"))
     put(position, loops[-1], Index("%lane", 1, reader.lanes))
@@ -45,7 +65,7 @@ def reads_rows(reader: Reader, loops: Sequence[Axis], rank: int, body: Body) -> 
 
     def loaded(memory: Memory, at: Index) -> None:
         nonlocal contiguous, others
-        is_row = not at.vector and at.repeat == 1 and at.lane in (1, 2)
+        is_row = not at.vector and at.repeat == 1 and at.lane in steps
         contiguous += is_row
         others += not is_row and not at.is_uniform
 
@@ -53,12 +73,12 @@ def reads_rows(reader: Reader, loops: Sequence[Axis], rank: int, body: Body) -> 
     with reader.trial() as written:
         body(position)
     reader.across, length = None, written.text().count("\n")
-    return contiguous > 0 and others == 0 and length <= _LONG
+    return contiguous, others, length
 
 
 def channel_items(
     reader: Reader, memory: Memory, channels: int, outer: Sequence[Axis], spatial: Sequence[Axis], rank: int,
-    work: int, body: Body, rest: Body,
+    work: int, body: Body, rest: Body, width: int,
 ) -> Size:  # fmt: skip
     """Write the nest of a map over a blocked image, in tiles of positions.
 
@@ -72,6 +92,7 @@ def channel_items(
         work: Cost of one element.
         body: Writes a vector of the result along positions.
         rest: Writes the block of channels at one position, with channels as lanes.
+        width: The positions of a tile.
 
     Returns:
         The number of work items.
@@ -82,8 +103,8 @@ def channel_items(
 
     def tile(position: list[Index]) -> None:
         channel = position[1].base
-        start = e.mul(position[inner.axes[-1]].base, lanes)
-        with e.either(e.let(f"icmp sle i64 {e.add(start, lanes)}, {size}")) as branches:
+        start = e.mul(position[inner.axes[-1]].base, width)
+        with e.either(e.let(f"icmp sle i64 {e.add(start, width)}, {size}")) as branches:
             for is_rest, _ in enumerate(branches):
                 if is_rest:
                     with e.loop(start, size) as i, reader.inside():
@@ -91,11 +112,13 @@ def channel_items(
                         put(here, inner, Index(i))
                         rest(here)
                 else:
+                    reader.lanes = width
                     for count in _counts(reader, channel, channels, block):
                         _write_tile(reader, memory, position, inner, start, count, body)
+                    reader.lanes = lanes
 
-    tiles = Axis(inner.axes, ceil_div(inner.size, lanes))
-    return work_items(reader, [*outer, *between, tiles], rank, lanes * block * work, False, tile)
+    tiles = Axis(inner.axes, ceil_div(inner.size, width))
+    return work_items(reader, [*outer, *between, tiles], rank, width * block * work, False, tile)
 
 
 def _counts(reader: Reader, channel: str | int, channels: int, block: int) -> Iterator[int]:

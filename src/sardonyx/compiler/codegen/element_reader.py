@@ -31,6 +31,9 @@ from sardonyx.core.dim import Size
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
+_MOST_STEP = 4
+"""Distance of channels up to which whole blocks are loaded for some of their channels."""
+
 
 @dataclass(frozen=True)
 class Element:
@@ -314,6 +317,8 @@ class Reader(PositionArithmetic):
 
     def loaded(self, memory: Memory, position: Position) -> Element:
         """Load an element of a buffer."""
+        if self.across is None and (name := self._every_few_channels(memory, position)) is not None:
+            return Element(name, False)
         at = self.offset(memory, position)
         e = self.kernel.emitter
         if self.across is not None and (register := self.across[0](memory, at)) is not None:
@@ -326,6 +331,25 @@ class Reader(PositionArithmetic):
         if at.vector or (isinstance(at.lane, str) and self.mask is not None):
             return Element(self._gathered(memory, self.lanes_of(at)), False)
         return Element(load_store.load(e, memory.dtype, memory.pointer, at, self.lanes, self.mask), False)
+
+    def _every_few_channels(self, memory: Memory, position: Position) -> str | None:
+        """Load every second, third or fourth channel of a blocked image from whole blocks; None for other positions."""
+        if not memory.block or self.mask is not None or self.lanes != memory.block:
+            return None
+        batch, channel, *spatial = position
+        step, (modulus, remainder), block = channel.lane, channel.congruence, memory.block
+        if not (isinstance(step, int) and 2 <= step <= _MOST_STEP and modulus % block == 0) or channel.repeat > 1:
+            return None
+        if channel.vector or channel.row or any(at.row or not at.is_uniform for at in (batch, *spatial)):
+            return None
+        e, first = self.kernel.emitter, remainder % block
+        channels = [first + lane * step for lane in range(self.lanes)]
+        begin = e.sub(channel.base, first)
+        starts = [
+            self.offset(memory, (batch, Index(e.add(begin, number * block), 1, block), *spatial)).base
+            for number in range(channels[-1] // block + 1)
+        ]
+        return load_store.load_parts(e, memory.dtype, memory.pointer, starts, channels, block)
 
     def _repeated(self, memory: Memory, at: Index) -> str:
         """Load elements each of which fills ``repeat`` neighbouring lanes."""

@@ -29,6 +29,8 @@ class Index:
             fields.
         row: The stride between the rows of a block, added to ``base`` for each row; the reader knows the current row.
         repeat: Number of neighbouring lanes at one position; lane ``i`` is then at ``base + i // repeat * lane``.
+        remainder: A number that differs from ``base`` by a multiple of ``modulus``; both ignored in comparisons.
+        modulus: See ``remainder``; 1 if nothing but ``multiple`` is known.
     """
 
     base: str | int
@@ -37,6 +39,15 @@ class Index:
     vector: str = ""
     row: str | int = 0
     repeat: int = 1
+    remainder: int = field(default=0, compare=False)
+    modulus: int = field(default=1, compare=False)
+
+    @property
+    def congruence(self) -> tuple[int, int]:
+        """A modulus and the remainder of ``base``; the modulus is 0, and the remainder ``base``, if that is known."""
+        if isinstance(self.base, int):
+            return 0, self.base
+        return (self.multiple, 0) if self.modulus == 1 else (self.modulus, self.remainder)
 
     @property
     def is_uniform(self) -> bool:

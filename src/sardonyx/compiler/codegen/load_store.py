@@ -7,6 +7,7 @@ same type in memory and in registers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -112,6 +113,34 @@ def load(emitter: Emitter, dtype: DType, pointer: str, index: Index, lanes: int,
     else:
         raw = _load_strided(emitter, element, pointer, index, lanes)
     return from_memory(emitter, dtype, raw, lanes)
+
+
+def load_parts(
+    emitter: Emitter, dtype: DType, pointer: str, starts: Sequence[str | int], picks: Sequence[int], width: int
+) -> str:
+    """Load elements of several contiguous parts, in register form.
+
+    Args:
+        emitter: Emitter of the instructions.
+        dtype: The element type of the buffer.
+        pointer: The buffer.
+        starts: The offset of each part, in elements; at most 4.
+        picks: The element of each lane, counted over the parts.
+        width: Elements of a part.
+    """
+    element, wide = memory_type(dtype), width
+    parts = [_load_row(emitter, element, pointer, start, width) for start in starts]
+    parts += parts[-1:] * (-len(parts) % 2)
+    while len(parts) > 2:
+        type, order = vector(wide, element), ", ".join(f"i32 {i}" for i in range(2 * wide))
+        parts = [
+            emitter.let(f"shufflevector {type} {low}, {type} {high}, <{2 * wide} x i32> <{order}>")
+            for low, high in zip(parts[::2], parts[1::2], strict=True)
+        ]
+        wide *= 2
+    type, chosen = vector(wide, element), ", ".join(f"i32 {pick}" for pick in picks)
+    raw = emitter.let(f"shufflevector {type} {parts[0]}, {type} {parts[1]}, <{len(picks)} x i32> <{chosen}>")
+    return from_memory(emitter, dtype, raw, len(picks))
 
 
 def store(

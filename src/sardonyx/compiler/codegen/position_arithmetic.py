@@ -68,7 +68,11 @@ class PositionArithmetic:
             return Index(0, vector=e.let(f"mul nsw {vector(self.lanes, 'i64')} {self.lanes_of(index)}, {spread}"))
         known = factor if isinstance(factor, int) else 1
         lane, row = e.mul(index.lane, factor), e.mul(index.row, factor)
-        return Index(e.mul(index.base, factor), lane, index.multiple * abs(known) or 1, row=row, repeat=index.repeat)
+        modulus, remainder = (number * known for number in index.congruence)
+        return Index(
+            e.mul(index.base, factor), lane, index.multiple * abs(known) or 1, row=row, repeat=index.repeat,
+            remainder=remainder, modulus=abs(modulus) if isinstance(factor, int) else 1,
+        )  # fmt: skip
 
     def plus(self, a: Index, b: Index) -> Index:
         """Return the sum of two positions."""
@@ -79,7 +83,11 @@ class PositionArithmetic:
             return Index(0, vector=e.let(f"add nsw {vector(self.lanes, 'i64')} {self.lanes_of(a)}, {self.lanes_of(b)}"))
         multiple = math.gcd(_multiple(a), _multiple(b)) or 1
         repeat = a.repeat if a.lane else b.repeat
-        return Index(e.add(a.base, b.base), e.add(a.lane, b.lane), multiple, row=e.add(a.row, b.row), repeat=repeat)
+        (first, rest), (second, other) = a.congruence, b.congruence
+        return Index(
+            e.add(a.base, b.base), e.add(a.lane, b.lane), multiple, row=e.add(a.row, b.row), repeat=repeat,
+            remainder=rest + other, modulus=math.gcd(first, second) or 1,
+        )  # fmt: skip
 
     def shifted(self, index: Index, amount: str | int) -> Index:
         """Return a position plus an offset."""

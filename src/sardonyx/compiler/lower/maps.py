@@ -7,8 +7,10 @@ import functools
 from collections.abc import Callable, Sequence
 
 from sardonyx.compiler.analysis.axis_collapsing import can_collapse, visit_inlined
-from sardonyx.compiler.analysis.strided_views import Memory, shape_of
-from sardonyx.compiler.codegen.channel_blocks import channel_items, reads_rows
+from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.primitive_traits import dtype_of
+from sardonyx.compiler.analysis.strided_views import MOVEMENTS, Memory, shape_of
+from sardonyx.compiler.codegen.channel_blocks import channel_items, moves_rows, reads_rows
 from sardonyx.compiler.codegen.element_reader import Reader
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import Axis, channel_mask, masked, nest_axes, put, stored, work_items
@@ -20,9 +22,16 @@ from sardonyx.compiler.lower.launch import Launch
 from sardonyx.compiler.schedule.groups import Group, operations
 from sardonyx.compiler.tiling import costs
 from sardonyx.core.dim import Size, ceil_div
+from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
 Body = Callable[[list[Index]], None]
+
+_BYTES = 4
+"""Bytes in a lane of 32 bits."""
+
+_TILE_BYTES = 16
+"""Positions of a tile of bytes: processors interleave halves of 128 bits in one instruction."""
 
 
 def lower_map(context: FunctionContext, group: Group) -> Launch:
@@ -105,7 +114,8 @@ def write_elements(
         spatial = nest_axes(shape, range(2, rank), lambda a, b: collapses(a) and is_dense(b))
         of_block = mask_channels(w, shape[1], body)
         if not once and isinstance(shape[1], int) and reads_rows(w.reader, spatial, rank, body):
-            return channel_items(w.reader, memory, shape[1], loops, spatial, rank, work, body, of_block)
+            width = max(w.reader.lanes, _TILE_BYTES) if _moves_bytes(w, value, memory) else w.reader.lanes
+            return channel_items(w.reader, memory, shape[1], loops, spatial, rank, work, body, of_block, width)
         return work_items(w.reader, [*loops, *spatial], rank, memory.block * work, False, of_block)
     loops = nest_axes(shape, range(rank), lambda a, b: collapses(a) and is_dense(b))
     if not once and (blocks := blocks_of(w.reader, value, w.memory, loops, rank, body)) is not None:
@@ -114,6 +124,8 @@ def write_elements(
     if is_short and not operations(w.group.members) and not w.context.target.has_masks:
         # Without masks, storing some lanes of a vector takes longer than storing elements one by one.
         w.reader.lanes = 1
+    if loops and w.reader.lanes > 1 and _moves_bytes(w, value, memory) and moves_rows(w.reader, loops, rank, body):
+        w.reader.lanes *= _BYTES  # A whole vector of bytes.
     gathers = any(operand.op == "gather" and source is None for operand, source in visit_inlined(value, w.memory))
     before = functools.partial(_load_row_indices, w.reader, loops, body) if loops and gathers else None
     return work_items(w.reader, loops, rank, work, True, body, again=not once, before=before)
@@ -134,6 +146,16 @@ def _load_row_indices(reader: Reader, loops: Sequence[Axis], body: Body, positio
     reader.on_gather = None
     for value, at in uniform:
         reader.picked(value, at)
+
+
+def _moves_bytes(w: KernelWriter, value: Value, memory: Memory) -> bool:
+    """Return True if a kernel moves the bytes of a value, which it reads from memory, to other memory."""
+    codes = (t.UINT8, t.INT8)
+    inlined = [operand for operand, source in visit_inlined(value, w.memory) if source is None]
+    return {memory.dtype, dtype_of(value)} <= {*codes} and all(
+        is_closed(operand) or (dtype_of(operand) in codes and operand.op in (*MOVEMENTS, "gather"))
+        for operand in inlined
+    )
 
 
 def mask_channels(w: KernelWriter, channels: Size, body: Body) -> Body:

@@ -10,6 +10,7 @@
 - Products of dequantized values are products of int8 codes (:mod:`sardonyx.compiler.passes.int8_matmul`). This is not a
   pass of its own: a convolution of codes needs the image and the movements that the rule for ``convolve`` has at hand.
 - Rows of a dequantized table are dequantized rows (:mod:`sardonyx.compiler.passes.gathered_tables`).
+- Known rows at equal distances are a slice.
 - Dequantized weights of other products keep their codes (:mod:`sardonyx.compiler.passes.low_bit_matmul`).
 
 Passes before: calls are inlined (:mod:`sardonyx.compiler.passes.inline_calls`) and slices at the iteration number of a
@@ -166,6 +167,25 @@ def exchanged_product(m: Match, x: Tensor, *, axes: tuple[int, ...]) -> Value | 
 def gathered_rows(m: Match, x: Tensor, at: Tensor, *, batch: int) -> Value | None:
     """Rows of a table that constants define are computed from rows of the constants."""
     return gather_rows(x, at, batch)
+
+
+@CANONICAL_FORMS.rule("gather")
+def sliced_rows(m: Match, x: Tensor, at: Tensor, *, batch: int) -> Value | None:
+    """Known entries at equal distances, such as half of the channels, are a slice: a view that loops can follow."""
+    if batch or not at.is_constant or shape_of(at)[-1] != 1 or is_closed(x):
+        return None
+    rows = np.asarray(at.known, np.int64).reshape(-1)
+    size, steps = shape_of(x)[0], np.unique(np.diff(rows))
+    if not rows.size or len(steps) > 1 or not isinstance(size, int) or rows.min() < 0 or rows.max() >= size:
+        return None
+    step = int(steps[0]) if len(steps) else 1
+    if step <= 0:
+        return None
+    first, last, rest = int(rows[0]), int(rows[-1]) + 1, shape_of(x)[1:]
+    part = apply(
+        "slice", x, starts=(first, *(0 for _ in rest)), limits=(last, *rest), strides=(step, *(1 for _ in rest))
+    )
+    return apply("reshape", part, shape=m.type.shape)
 
 
 @CANONICAL_FORMS.rule("permute")
