@@ -409,10 +409,14 @@ class Draft:
     def _maps(self, placement: Placement, calibration: str) -> dict[ir.Value, Affine]:
         assert self.observation is not None
         kind, symmetric = self.scheme.activation_type, self.scheme.symmetric_activations
-        maps = {}
+        maps: dict[ir.Value, Affine] = {}
+        known = self.observation.statistics.keys() - self._unseen
         for value in placement.reads:
-            if value.name not in self._unseen:
-                seen = self.observation.statistics[str(value.name)]
-                own = self._methods.get(str(value.name), calibration)
-                maps[value] = Affine.of(*seen.interval(own, kind, symmetric), kind, symmetric)
+            if value.name in known:
+                source = placement.source(value, known)
+                if source not in maps:
+                    seen = self.observation.statistics[str(source.name)]
+                    own = self._methods.get(str(source.name), calibration)
+                    maps[source] = Affine.of(*seen.interval(own, kind, symmetric), kind, symmetric)
+                maps[value] = maps[source]
         return maps

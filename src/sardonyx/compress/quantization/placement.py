@@ -2,16 +2,17 @@
 
 Operators with a constant weight are quantized: Conv, ConvTranspose, MatMul, Gemm, and Gather for weights alone. Between
 them, sums, concatenations and pools read integers as well if their result does not leave the integers: a part of the
-result is read as integers, directly or after an activation. The last part of a model, for example the boxes and scores
-of a detector, stays in float, where one scale for all would erase small values; so do the residual sums of
-transformers, which normalizations read in float. Recurrent layers, and nodes in bodies of control flow, have integer
-weights alone: their activations are not observed.
+result is read as integers, directly or after an activation. Movements of such a result (the halves and the shuffle of
+channels, a larger image) move integers, at one scale on both sides, if all their readers read integers. The last part
+of a model, for example the boxes and scores of a detector, stays in float, where one scale for all would erase small
+values; so do the residual sums of transformers, which normalizations read in float. Recurrent layers, and nodes in
+bodies of control flow, have integer weights alone: their activations are not observed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,8 +31,17 @@ _VENDOR = "com.microsoft"
 INTEGER = ("Add", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
 """Operators that engines compute on integers if all their inputs are quantized."""
 
+MOVEMENTS = frozenset(
+    ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Gather", "Slice", "Split", "DepthToSpace",
+     "SpaceToDepth", "Expand", "Tile", "Resize")
+)  # fmt: skip
+"""Operators whose results are elements of their first input: codes move as floats do, if both have one scale."""
+
 _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "HardSwish"})
 """Operators between an integer operator and the next quantization that engines fuse."""
+
+_BETWEEN = ("Relu", "Clip", "LeakyRelu")
+"""Activations between an operator on integers and a movement of its result."""
 
 _MOST_NAMES = 5
 """Recurrent layers that a note names."""
@@ -141,6 +151,7 @@ class Placement:
         inner: Recurrent layers and nodes in bodies, whose weights alone are quantized.
         tables: Gather nodes whose tables are quantized, for weights alone.
         reads: For each activation to quantize, the readers: pairs of a node and the index of its input.
+        moved: The source of each activation to quantize that is moved from another one, whose scale it has.
         floats: Nodes with weights that stay in float.
     """
 
@@ -148,12 +159,24 @@ class Placement:
     inner: list[WeightSite] = field(default_factory=list)
     tables: list[WeightSite] = field(default_factory=list)
     reads: dict[ir.Value, list[tuple[ir.Node, int]]] = field(default_factory=dict)
+    moved: dict[ir.Value, ir.Value] = field(default_factory=dict)
     floats: list[FloatNode] = field(default_factory=list)
 
     @property
     def all_sites(self) -> list[WeightSite]:
         """All nodes whose weights are quantized, without tables."""
         return [*self.sites, *self.inner]
+
+    def source(self, value: ir.Value, known: Container[str]) -> ir.Value:
+        """Return the activation whose range decides the scale of an activation: the one whose elements it has.
+
+        Args:
+            value: The activation.
+            known: The names of the activations that have a range.
+        """
+        while value in self.moved and str(self.moved[value].name) in known:
+            value = self.moved[value]
+        return value
 
 
 def find_placement(model: ir.Model, exclude: Collection[str] = ()) -> Placement:
@@ -310,17 +333,66 @@ def is_finite(tensor: ir.TensorProtocol) -> bool:
 
 def _place_activations(nodes: Sequence[ir.Node], placement: Placement, exclude: Collection[str]) -> None:
     """Let products read integers, then the operators between them whose result does not leave the integers."""
+    excluded = frozenset(exclude)
     for site in placement.sites:
         _read(placement, site.node, 0)
     for node in reversed(nodes):
-        if node.domain or node.op_type not in INTEGER:
+        if not excluded.isdisjoint((node_label(node), node.op_type)):
             continue
-        if node_label(node) in exclude or node.op_type in exclude or not _is_read_as_integers(node, placement):
+        results = [value for value in node.outputs if value in placement.reads]
+        if results and is_movement(node) and _moves_integers(node, placement, excluded):
+            source = node.inputs[0]
+            assert source is not None
+            _read(placement, node, 0)
+            placement.moved |= dict.fromkeys(results, source)
+        if node.domain or node.op_type not in INTEGER or not _is_read_as_integers(node, placement):
             continue
-        inputs = [value for value in node.inputs if value is not None]
-        if all(value.dtype == ir.DataType.FLOAT and not facts.is_constant(value) for value in inputs):
-            for index in range(len(inputs)):
+        if _reads_floats(node):
+            for index in range(sum(value is not None for value in node.inputs)):
                 _read(placement, node, index)
+
+
+def is_movement(node: ir.Node) -> bool:
+    """Return True if the results of a node are elements of its first input."""
+    if node.domain or node.op_type not in MOVEMENTS or not node.inputs:
+        return False
+    if node.op_type != "Resize":
+        return True
+    mode = facts.attribute(node, "mode", 19, "nearest")
+    positions = facts.attribute(node, "coordinate_transformation_mode", 19, "half_pixel")
+    return bool(mode == "nearest" and positions != "tf_crop_and_resize")
+
+
+def _moves_integers(node: ir.Node, placement: Placement, exclude: frozenset[str]) -> bool:
+    """Return True if a movement would leave floats to the readers of an operator that computes integers otherwise.
+
+    All readers of its results read integers, and what it moves is the result of such an operator, directly or after an
+    activation and other movements. Movements that engines fuse count only beside others.
+    """
+    for value in node.outputs:
+        readers = placement.reads.get(value, ())
+        if value.is_graph_output() or any((use.node, use.idx) not in readers for use in value.uses()):
+            return False
+    is_needed = node.op_type not in _FUSED
+    is_needed |= any(is_movement(reader) for value in node.outputs for reader, _ in placement.reads.get(value, ()))
+    moved = node
+    while True:
+        source = moved.inputs[0]
+        producer = None if source is None or source.dtype != ir.DataType.FLOAT else source.producer()
+        if producer is None or producer.domain or not exclude.isdisjoint((node_label(producer), producer.op_type)):
+            return False
+        if producer.op_type in INTEGER:
+            return is_needed and _reads_floats(producer)
+        if not (is_movement(producer) or producer.op_type in _BETWEEN):
+            return False
+        is_needed |= producer.op_type not in _FUSED
+        moved = producer
+
+
+def _reads_floats(node: ir.Node) -> bool:
+    """Return True if all inputs of a node are computed floats."""
+    inputs = [value for value in node.inputs if value is not None]
+    return all(value.dtype == ir.DataType.FLOAT and not facts.is_constant(value) for value in inputs)
 
 
 def _is_read_as_integers(node: ir.Node, placement: Placement) -> bool:

@@ -70,7 +70,8 @@ def choose_ranges(
 
     noises = {method: measured(maps) for method, maps in candidates.items()}
     method = min(noises, key=lambda one: float(noises[one].sum()))
-    chosen, noise = dict.fromkeys(candidates[method], method), noises[method]
+    chosen = {name: method for name in candidates[method] if name not in probe.followers}
+    noise = noises[method]
     probe.replace_maps(candidates[method])
     before = _worst(noise)
     left = most_runs

@@ -72,6 +72,7 @@ class Probe:
 
     Attributes:
         nodes: The names of nodes with switches, in the order of the graph.
+        followers: The names of activations that are moved from others, whose maps they have.
 
     Raises:
         SardonyxError: The model does not compile or run.
@@ -91,7 +92,7 @@ class Probe:
         self._weights: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
         writer = _Switches(switched, placement)
         writer.write(maps, weights, self._fixed, self._switches, self._weights)
-        self._map_inputs = writer.map_inputs
+        self._map_inputs, self.followers = writer.map_inputs, writer.followers
         self._biases = writer.write_biases(corrections or {})
         _measure_sources(switched)
         _measure_logits(switched)
@@ -300,7 +301,8 @@ def _unambiguous(placement: Placement, model: ir.Model) -> Placement:
         for value, readers in placement.reads.items()
         if (own := [(node, index) for node, index in readers if labels[node_label(node)] == 1])
     }
-    return Placement(sites=sites, inner=inner, reads=reads)
+    moved = {value: source for value, source in placement.moved.items() if value in reads and source in reads}
+    return Placement(sites=sites, inner=inner, reads=reads, moved=moved)
 
 
 def _elements(value: ir.Value) -> float:
@@ -397,11 +399,14 @@ class _Switches:
 
     Attributes:
         map_inputs: The names of the inputs for scale, least and greatest integer, by activation.
+        followers: The names of activations that are moved from others, whose inputs they read.
     """
 
     def __init__(self, model: ir.Model, placement: Placement) -> None:
         self._graph, self._placement = model.graph, placement
         self.map_inputs: dict[str, tuple[str, ...]] = {}
+        self.followers: set[str] = set()
+        self._numbers: dict[ir.Value, list[ir.Value]] = {}
         self._writer = Writer(model)
 
     def write(
@@ -410,10 +415,13 @@ class _Switches:
     ) -> None:  # fmt: skip
         booleans: dict[str, ir.Value] = {}
         for value, readers in self._placement.reads.items():
-            affine = maps.get(str(value.name))
+            source = self._placement.source(value, maps)
+            affine = maps.get(str(source.name))
             if affine is None:
                 continue
-            rounded, nodes = self._rounded(value, affine, fixed)
+            if source is not value:
+                self.followers.add(str(value.name))
+            rounded, nodes = self._rounded(value, self._numbers_of(source, affine, fixed))
             for node, index in readers:
                 label = node_label(node)
                 if label not in booleans:
@@ -453,16 +461,22 @@ class _Switches:
             biases[site.label] = str(bias.name), floats, (floats + correction).astype(np.float32)
         return biases
 
-    def _rounded(self, value: ir.Value, affine: Affine, fixed: dict[str, np.ndarray]) -> tuple[ir.Value, list[ir.Node]]:
-        numbers = {}
-        for kind, number in zip(("scale", "low", "high"), _numbers(affine), strict=True):
-            numbers[kind] = self._writer.input(f"{value.name}_{kind}", (), ir.DataType.FLOAT)
-            fixed[str(numbers[kind].name)] = np.array(number, np.float32)
-        self.map_inputs[str(value.name)] = tuple(str(number.name) for number in numbers.values())
+    def _numbers_of(self, value: ir.Value, affine: Affine, fixed: dict[str, np.ndarray]) -> list[ir.Value]:
+        """Return the inputs for scale, least and greatest integer of an activation."""
+        if value not in self._numbers:
+            numbers = self._numbers[value] = []
+            for kind, number in zip(("scale", "low", "high"), _numbers(affine), strict=True):
+                numbers.append(self._writer.input(f"{value.name}_{kind}", (), ir.DataType.FLOAT))
+                fixed[str(numbers[-1].name)] = np.array(number, np.float32)
+            self.map_inputs[str(value.name)] = tuple(str(number.name) for number in numbers)
+        return self._numbers[value]
+
+    def _rounded(self, value: ir.Value, numbers: Sequence[ir.Value]) -> tuple[ir.Value, list[ir.Node]]:
+        scale, low, high = numbers
         nodes: list[ir.Node] = []
         result = value
-        for op_type, kind in (("Div", "scale"), ("Round", ""), ("Max", "low"), ("Min", "high"), ("Mul", "scale")):
-            operands = [result, numbers[kind]] if kind else [result]
+        for op_type, number in (("Div", scale), ("Round", None), ("Max", low), ("Min", high), ("Mul", scale)):
+            operands = [result] if number is None else [result, number]
             nodes.append(self._writer.node(op_type, operands, "switch", ir.DataType.FLOAT))
             result = nodes[-1].outputs[0]
         return result, nodes

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compress.quantization.placement import is_movement
 from sardonyx.compress.quantization.targets import VENDOR, QuantizationTarget
 from sardonyx.compress.quantization.writer import Writer
 from sardonyx.rewrite import facts
@@ -56,15 +57,17 @@ def write_integer_operators(model: ir.Model, target: QuantizationTarget) -> tupl
     writer = Writer(model)
     count, others = 0, []
     for node in list(model.graph):
-        if node.domain or node.op_type not in OPERATORS:
+        is_moved = is_movement(node)
+        if node.domain or not (is_moved or node.op_type in OPERATORS):
             continue
-        sources = [_dequantized(value) for value in node.inputs[: _operands(node)]]
+        sources = [_dequantized(value) for value in node.inputs[: 1 if is_moved else _operands(node)]]
         if any(source is None for source in sources):
             continue
         result = _quantizer(node)
         operands = [source for source in sources if source is not None]
         try:
-            new = None if result is None else _WRITERS[node.op_type](writer, node, operands, result, target)
+            write = _write_movement if is_moved else _WRITERS[node.op_type]
+            new = None if result is None else write(writer, node, operands, result, target)
         except _NoIntegerBias:
             new = None
         if new is None or result is None:
@@ -261,6 +264,19 @@ def _write_maximum(
     floats = writer.node("DequantizeLinear", [maximum.outputs[0], x.scale, x.zero], name, ir.DataType.FLOAT)
     quantize = writer.node("QuantizeLinear", [floats.outputs[0], *_result(result)], name, _dtype(result))
     return [maximum, floats, quantize]
+
+
+def _write_movement(
+    writer: Writer, node: ir.Node, operands: Sequence[Quantized], result: ir.Node, target: QuantizationTarget
+) -> list[ir.Node] | None:
+    """Let a movement move integers, if the scales ahead and after are the same."""
+    del target
+    (x,) = operands
+    numbers = [(facts.scalar(old), facts.scalar(new)) for old, new in zip(x.operands[1:], _result(result), strict=True)]
+    if len(node.outputs) > 1 or x.zero.dtype != _dtype(result) or any(a is None or a != b for a, b in numbers):
+        return None
+    inputs = [x.values, *node.inputs[1:]]
+    return [writer.node(node.op_type, inputs, str(node.name), _dtype(result), **_attributes(node))]
 
 
 _WRITERS: dict[str, Callable[..., list[ir.Node] | None]] = {

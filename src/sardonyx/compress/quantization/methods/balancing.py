@@ -88,7 +88,7 @@ def find_balances(model: ir.Model, placement: Placement, inputs: Mapping[str, Si
     for value, readers in readers_of(placement).items():
         sites = [site for site in readers if not site.is_batched]
         axis = common_channel_axis(value, sites) if sites else None
-        if axis is None or _is_sum_of_integers(value):
+        if axis is None or value in placement.moved or _is_sum_of_integers(value):
             continue
         noise = ActivationNoise.of(sites, inputs)
         if noise is None:
