@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -41,12 +42,18 @@ DETECTION = [
 ]
 SMALL = {"min_size": 96, "max_size": 128}
 """Sizes to which detectors resize images."""
-OPTIONS = {
-    "fasterrcnn_mobilenet_v3_large_320_fpn": SMALL,
-    "fcos_resnet50_fpn": SMALL,
-    "keypointrcnn_resnet50_fpn": SMALL,
-    "maskrcnn_resnet50_fpn": SMALL,
-    "retinanet_resnet50_fpn": SMALL,
+ALL_SCORES = {"score_thresh": 0.0, "detections_per_img": 20, "num_classes": 5}
+"""Options by which networks with random weights detect something."""
+ALL_BOXES = {"box_score_thresh": 0.0, "box_detections_per_img": 10, "rpn_post_nms_top_n_test": 40}
+"""The same options of networks with regions."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fasterrcnn_mobilenet_v3_large_320_fpn": SMALL | ALL_BOXES | {"num_classes": 5},
+    "fcos_resnet50_fpn": SMALL | ALL_SCORES,
+    "keypointrcnn_resnet50_fpn": SMALL | ALL_BOXES | {"num_classes": 2, "num_keypoints": 5},
+    "maskrcnn_resnet50_fpn": SMALL | ALL_BOXES | {"num_classes": 5},
+    "retinanet_resnet50_fpn": SMALL | ALL_SCORES,
+    "ssd300_vgg16": ALL_SCORES,
+    "ssdlite320_mobilenet_v3_large": ALL_SCORES,
     "googlenet": {"init_weights": False},
     "inception_v3": {"init_weights": False},
     "vit_b_16": {"image_size": 64},
@@ -61,6 +68,31 @@ OTHERS = {
     "mvit_v1_b": (1, 3, 16, 224, 224),
 }
 """Networks of several images, with the shapes of these."""
+SPREAD = 3.0
+"""Factor of the weights that score boxes: scores of random weights are equal but for rounding errors."""
+
+
+def _spread_scores(model: Any) -> None:
+    """Make random weights tell boxes apart, so that the order of scores is decided.
+
+    Channels are divided by their root mean square over random images, without which the backbone's answers are almost
+    zero, and the weights of layers that score boxes are multiplied.
+    """
+    import torch
+
+    norms = [part for part in model.backbone.modules() if isinstance(part, torch.nn.BatchNorm2d)]
+    for part in norms:
+        part.momentum = None
+        part.train()
+    with torch.no_grad():
+        model.backbone(torch.randn(4, 3, 96, 128))
+        for part in norms:
+            part.running_var += part.running_mean**2
+            part.running_mean.zero_()
+        for name, part in model.named_modules():
+            if re.search(r"cls_logits|cls_score|classification_head", name) and hasattr(part, "weight"):
+                part.weight.mul_(SPREAD)
+    model.eval()
 
 
 def cases() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:
@@ -74,6 +106,8 @@ def cases() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:
             options: dict[str, Any] = {"weights_backbone": None} if name in (*SEGMENTATION, *DETECTION) else {}
             options |= OPTIONS.get(name, {})
             model = torchvision.models.get_model(name, weights=None, **options).eval()
+            if name in DETECTION:
+                _spread_scores(model)
             inputs = tuple(torch.rand(*shape) for _ in range(count))
             return model, ([inputs[0][0]],) if name in DETECTION else inputs
 

@@ -27,11 +27,19 @@ from sardonyx.convert.imported import Options, Size
 from sardonyx.convert.torch import script
 from sardonyx.convert.torch.equal_functions import equal_functions
 from sardonyx.convert.torch.loading import load_file
+from sardonyx.convert.torch.size_conditions import Limit, limited_conditions
 from sardonyx.convert.torch.size_guards import SizeGuard, sizes_of
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.state import State
+from sardonyx.convert.torch.symbolic_lengths import symbolic_lengths
 from sardonyx.convert.torch.whole_layers import whole_layers
 from sardonyx.errors import ConversionError, EvaluationError, OptionError
+
+_OPEN = ("all doubled", "all", "declared")
+"""Choices of open axes with other axes than the first."""
+
+_REASONS = dict.fromkeys(("first doubled", "first"), "torch.export captures the program with no others")
+"""Reasons of choices, where no limit is one."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +49,15 @@ class Captured:
     Attributes:
         exported: The program.
         openness: ``"all"``, ``"declared"``, ``"first"``, ``"named"`` or ``"none"``: the axes declared as open;
-            ``"doubled"``: all, with first sizes of 1 doubled in the examples.
+            ``"all doubled"`` and ``"first doubled"``: with first sizes of 1 doubled in the examples.
         sizes: The open sizes, by symbol.
+        reason: The reason why no more sizes are open; empty if all are that the program admits.
     """
 
     exported: torch.export.ExportedProgram
     openness: str
     sizes: Mapping[str, Size]
+    reason: str = ""
 
 
 @dataclass
@@ -137,29 +147,37 @@ class Program:
         self._is_lowered = True
         for openness in self.choices():
             try:
-                exported = self._export(openness, lowered=True)
+                with _limited(openness):
+                    exported = self._export(openness, lowered=True)
             except Exception:  # The caller has the error that matters.
                 continue
-            self.captured = Captured(exported, openness, self.sizes_of(exported))
+            self.captured = Captured(exported, openness, self.sizes_of(exported), _REASONS.get(openness, ""))
             return True
         return False
 
     def _captured(self, choices: Sequence[str]) -> Captured:
         failures: list[Exception] = []
+        reason = ""
         for openness in choices:
-            try:
-                exported = self._export(openness)
-            except Exception as error:  # torch.export raises exceptions of a dozen unrelated classes.
-                failures.append(error)
+            if reason and openness in _OPEN:
                 continue
-            return Captured(exported, openness, self.sizes_of(exported))
-        if not any(isinstance(failure, GuardOnDataDependentSymNode) for failure in failures):
-            for openness in choices:
+            with _limited(openness) as limit:
                 try:
-                    exported = self._export(openness, lowered=True)
+                    exported = self._export(openness)
+                except Exception as error:  # torch.export raises exceptions of a dozen unrelated classes.
+                    failures.append(error)
+                    if limit.is_exceeded:
+                        reason = limit.reason
+                    continue
+            return Captured(exported, openness, self.sizes_of(exported), reason or _REASONS.get(openness, ""))
+        if not any(isinstance(failure, GuardOnDataDependentSymNode) for failure in failures):
+            for openness in (choice for choice in choices if not reason or choice not in _OPEN):
+                try:
+                    with _limited(openness):
+                        exported = self._export(openness, lowered=True)
                 except Exception:  # The first capture's errors name the user's line.
                     continue
-                return Captured(exported, openness, self.sizes_of(exported))
+                return Captured(exported, openness, self.sizes_of(exported), reason or _REASONS.get(openness, ""))
         self._refusal = refusal(failures[-1], failures[0])
         raise self._refusal
 
@@ -168,7 +186,9 @@ class Program:
         if self.options.dynamic == "auto" or self.options.dynamic is True:
             if self.open_axes is not None:
                 return ("declared", "first", "none")
-            return (*(("doubled",) if self._single else ()), "all", "first", "none")
+            if self._single:
+                return ("all doubled", "all", "first doubled", "first", "none")
+            return ("all", "first", "none")
         return ("named",) if self.options.dynamic else ("none",)
 
     def _export(self, openness: str, lowered: bool = False) -> torch.export.ExportedProgram:
@@ -179,14 +199,17 @@ class Program:
             lowered: True to record operators below those of gradients and ``vmap``, which torch.export refuses above.
         """
         shapes = self.dynamic_shapes(openness)
-        args, kwargs = self._doubled() if openness == "doubled" else (self.args, self.kwargs)
+        is_doubled = openness.endswith(" doubled")
+        args, kwargs = self._doubled() if is_doubled else (self.args, self.kwargs)
         with (
             quiet(),
             self.state.unchanged(),
             evaluating(self.subject),
             whole_layers(),
             equal_functions(),
+            symbolic_lengths(self.subject),
             unchanged_transforms(),
+            unmarked((args, kwargs)),
         ):
             if lowered:
                 exported = _trace._export(
@@ -194,9 +217,9 @@ class Program:
                 )
             else:
                 exported = torch.export.export(self.subject, args, kwargs, dynamic_shapes=shapes, strict=False)
-        if openness == "doubled" and not self._is_open(exported):
+        if is_doubled and not self._is_open(exported):
             raise ConversionError("the program fixes the first size of an example")
-        if openness == "doubled" and self.example_sizes(exported) is None:
+        if is_doubled and self.example_sizes(exported) is None:
             raise ConversionError("the program ties the first size of an example to a size that differs in another")
         return exported
 
@@ -246,7 +269,7 @@ class Program:
                 return (
                     automatic if isinstance(leaf, int) and not isinstance(leaf, bool) and openness == "none" else None
                 )
-            return dict.fromkeys(range(min(leaf.dim(), 1) if openness == "first" else leaf.dim()), automatic)
+            return dict.fromkeys(range(min(leaf.dim(), 1) if openness.startswith("first") else leaf.dim()), automatic)
 
         return {name: pytree.tree_map(axes, value) for name, value in self.arguments.items()}
 
@@ -345,6 +368,13 @@ def _answers(module: torch.nn.Module, args: Any, kwargs: Any, state: State, *, c
     with torch.no_grad(), quiet(), state.unchanged(), evaluating(module):
         leaves = pytree.tree_leaves(module(*args, **kwargs))
         return [leaf.clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _limited(openness: str) -> contextlib.AbstractContextManager[Limit]:
+    """Return the limit of conditions for a choice of open axes; sizes that a caller named have none."""
+    if openness in _OPEN or openness.startswith("first"):
+        return limited_conditions()
+    return contextlib.nullcontext(Limit(0))
 
 
 def program_of(source: Any, options: Options) -> Program:
@@ -491,6 +521,18 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def unmarked(examples: Any) -> Iterator[None]:
+    """Remove torch's marks of open axes from examples; a refused capture leaves its own, which the next would obey."""
+    try:
+        yield
+    finally:
+        for leaf in pytree.tree_leaves(examples):
+            if isinstance(leaf, torch.Tensor):
+                for name in [name for name in vars(leaf) if "_dynamo" in name]:
+                    delattr(leaf, name)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 from torch._higher_order_ops.scan import scan
 
+from sardonyx.convert.torch import detectors
 from sardonyx.convert.torch.connectionist import connectionist_loss
 
 
@@ -42,22 +43,14 @@ def equal_functions() -> Iterator[None]:
             for name, value in (("_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True), ("flex_attention_hop", plain)):
                 if value is not None and hasattr(attention, name):
                     stack.enter_context(mock.patch.object(attention, name, value))
-        extensions: tuple[tuple[str, str, Callable[..., Any]], ...] = (
-            ("torchvision.ops.boxes", "batched_nms", _batched_suppression),
-            ("torchvision.ops", "batched_nms", _batched_suppression),
-            ("torchaudio.functional.filtering", "_lfilter", recursive_filter),
-        )
-        for package, name, equal in extensions:
-            if hasattr(sys.modules.get(package), name):
-                stack.enter_context(mock.patch.object(sys.modules[package], name, equal))
+        for package, name, equal in _EXTENSIONS:
+            *path, last = name.split(".")
+            holder: Any = sys.modules.get(package)
+            for part in path:
+                holder = getattr(holder, part, None)
+            if hasattr(holder, last):
+                stack.enter_context(mock.patch.object(holder, last, equal))
         yield
-
-
-def _batched_suppression(boxes: Any, scores: Any, idxs: Any, iou_threshold: float) -> Any:
-    """Return the boxes that remain if each class is suppressed by itself, without a branch for no boxes."""
-    offset = torch.cat([boxes.reshape(-1), boxes.new_zeros(1)]).max() + 1
-    shifted = boxes + (idxs.to(boxes) * offset)[:, None]
-    return torch.ops.torchvision.nms(shifted, scores, iou_threshold)
 
 
 def recursive_filter(waveform: Any, a_coeffs: Any, b_coeffs: Any) -> Any:
@@ -159,3 +152,19 @@ def _gaussian_loss(
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
     return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
+_EXTENSIONS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("torchvision.ops.boxes", "batched_nms", detectors.batched_suppression),
+    ("torchvision.ops", "batched_nms", detectors.batched_suppression),
+    ("torchvision.ops.poolers", "_infer_scale", detectors.power_of_two),
+    ("torchvision.models.detection._utils", "_topk_min", detectors.least_count),
+    ("torchvision.models.detection._utils", "BoxCoder.decode", detectors.decoded_boxes),
+    ("torchvision.models.detection.roi_heads", "paste_masks_in_image", detectors.pasted_masks),
+    ("torchvision.models.detection.transform", "_resize_image_and_masks", detectors.resized_image),
+    ("torchvision.models.detection.transform", "GeneralizedRCNNTransform.batch_images", detectors.batched_images),
+    ("torchvision.models.detection.transform", "paste_masks_in_image", detectors.pasted_masks),
+    ("torchvision.models.detection.roi_heads", "heatmaps_to_keypoints", detectors.keypoints),
+    ("torchaudio.functional.filtering", "_lfilter", recursive_filter),
+)
+"""Functions of packages beside torch, if these are loaded: package, name, equal function."""

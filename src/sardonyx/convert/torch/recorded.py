@@ -29,11 +29,13 @@ from sardonyx.convert.torch.capture import (
     quiet,
     refusal,
     unchanged_transforms,
+    unmarked,
 )
 from sardonyx.convert.torch.equal_functions import equal_functions
 from sardonyx.convert.torch.size_guards import size_guards
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.state import State
+from sardonyx.convert.torch.symbolic_lengths import symbolic_lengths
 from sardonyx.convert.torch.whole_layers import whole_layers
 from sardonyx.errors import ConversionError, EvaluationError
 
@@ -72,7 +74,7 @@ def read(program: Program) -> Imported:
 def _recorded(program: Program, error: ConversionError) -> torch.export.ExportedProgram:
     failure: Exception = error
     # Doubled examples may take other branches.
-    for openness in (choice for choice in program.choices() if choice != "doubled"):
+    for openness in (choice for choice in program.choices() if not choice.endswith("doubled")):
         try:
             with (
                 quiet(),
@@ -80,7 +82,9 @@ def _recorded(program: Program, error: ConversionError) -> torch.export.Exported
                 evaluating(program.subject),
                 whole_layers(),
                 equal_functions(),
+                symbolic_lengths(program.subject),
                 unchanged_transforms(),
+                unmarked((program.args, program.kwargs)),
                 _followed_values(),
             ):
                 exported = draft_export(

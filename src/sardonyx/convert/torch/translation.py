@@ -105,8 +105,9 @@ def read(program: Program) -> Imported:
     if program.ties:
         tied = ", ".join(dict.fromkeys(free[name] for name in program.ties.values() if name in free))
         notes.append(f"first sizes of inputs that are equal in the examples are one size of the model: {tied}")
-    if captured.openness == "first":
-        notes.append("only first sizes are open: torch.export captures the program with no others")
+    if captured.reason:
+        opened = "no sizes are" if captured.openness == "none" else "only first sizes are"
+        notes.append(f"{opened} open: {captured.reason}")
     if any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in runner.leaves) or translation.has_pairs:
         notes.append("complex inputs and outputs are pairs of real numbers on a last axis")
     program.differing = ()
