@@ -12,7 +12,7 @@ from tests.core.programs import computed
 from sardonyx.compiler.executor.arena import BLOCKS
 from sardonyx.compiler.program import Program
 from sardonyx.core import language as L
-from sardonyx.core.dim import Dim
+from sardonyx.core.dim import Dim, Size
 from sardonyx.core.eval.tensor import constant
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
@@ -57,6 +57,24 @@ def test_images_are_quantized_by_their_range(channels: int, groups: int) -> None
         x[0, 5, 1, 2], x[0, 1, 0, 0] = special, -3e38 if special > 1e38 else 0
         with np.errstate(all="ignore"):
             np.testing.assert_array_equal(program.run([x])[0], computed(function, [x])[0])
+
+
+@pytest.mark.parametrize("shape", [(3,), (45,), (2, 16), (1, 16, 5, 7), (N, 3, W), (N, 24, 3)])
+def test_codes_in_memory_are_those_of_the_interpreter(shape: tuple[Size, ...]) -> None:
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [*dynamic_quantize_linear(L.abs_(x) * np.float32(0.7) - np.float32(0.5))]
+
+    function = trace("f", body, [TensorType(t.FLOAT, shape)])
+    program = Program.compile(function)
+    rng = np.random.default_rng(0)
+    for n, w in ((1, 7), (2, 401), (700, 9)):
+        x = rng.standard_normal([size if isinstance(size, int) else {N: n, W: w}[size] for size in shape])
+        for special in (None, np.nan, -np.inf, 1e-44):
+            array = np.array(x if special != 1e-44 else x * 1e-44, np.float32)
+            array.flat[1] = array.flat[1] if special is None else special
+            with np.errstate(all="ignore"):
+                for actual, expected in zip(program.run([array]), computed(function, [array]), strict=True):
+                    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("channels", [3, 16])

@@ -258,6 +258,10 @@ class Reader(PositionArithmetic):
         for operand in value.operands:
             self._prepared(single(operand))
 
+    def divisor(self, quotient: Value) -> Divisor | None:
+        """Return the scale of quotients that :meth:`prepare` has prepared; None for others."""
+        return self._divisors.get(quotient)
+
     def _prepared(self, value: Value) -> Element | None:
         """Compute a single number that depends on no element; None for other values."""
         if value not in self._numbers and self._is_number(value):

@@ -123,7 +123,7 @@ class Codes:
         """
         x = self._units(x)
         if self.is_limited_packed:
-            return Vector(x.emitter, self._nearest(x), "i32", x.lanes)
+            return nearest(x)
         least = _LIMITS[self.dtype][0]
         low = float(self.low - self.zero)
         if self.low == self.none != least:
@@ -132,17 +132,9 @@ class Codes:
         elif self.low != least:
             x = x.above(low)
         x = x.below(self.high - self.zero)
-        whole = Vector(x.emitter, self._nearest(x), "i32", x.lanes)
+        whole = nearest(x)
         # The processor converts NaN to the least integer, too.
         return whole if self.none in (least, self.low) else (~x.is_nan()).where(whole, self.none - self.zero)
-
-    @staticmethod
-    def _nearest(x: Vector) -> str:
-        """Return the nearest 32-bit integers."""
-        wide, operands = vector(x.lanes, "i32"), [(x.type, x.name)]
-        if x.lanes == 16:
-            operands += [(wide, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
-        return x.emitter.call(wide, _ROUND[x.lanes], operands)
 
     def numbers(self, x: Vector) -> Vector:
         """Return the integers as floats, from the elements of :attr:`dividend`; NaN becomes :attr:`none`.
@@ -226,6 +218,14 @@ class Codes:
         sign = "u" if self.dtype == t.UINT8 else "s"
         packed = packed.call(f"{sign}max", self.low) if self.low > least else packed
         return packed.call(f"{sign}min", self.high) if self.high < greatest else packed
+
+
+def nearest(x: Vector) -> Vector:
+    """Return the nearest 32-bit integers of a whole vector of floats; the least one for NaN and beyond 32 bits."""
+    wide, operands = vector(x.lanes, "i32"), [(x.type, x.name)]
+    if x.lanes == 16:
+        operands += [(wide, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
+    return Vector(x.emitter, x.emitter.call(wide, _ROUND[x.lanes], operands), "i32", x.lanes)
 
 
 def packs(target: Target) -> bool:

@@ -18,6 +18,7 @@ from sardonyx.compiler.codegen.position_arithmetic import Position
 from sardonyx.compiler.codegen.tiled_transpose import block_items, blocks_of
 from sardonyx.compiler.lower.code_tables import is_dense_table, lower_table
 from sardonyx.compiler.lower.context import FunctionContext, KernelWriter
+from sardonyx.compiler.lower.dynamic_quantization import dense_codes, lower_codes
 from sardonyx.compiler.lower.launch import Launch
 from sardonyx.compiler.schedule.groups import Group, operations
 from sardonyx.compiler.tiling import costs
@@ -39,6 +40,10 @@ def lower_map(context: FunctionContext, group: Group) -> Launch:
     table = context.grouping.tables.get(group.root)
     if table is not None and not group.others and is_dense_table(context, table):
         return lower_table(context, group, table)
+    codes = dense_codes(context, group)
+    launch = None if codes is None else lower_codes(context, group, codes)
+    if launch is not None:
+        return launch
     w = KernelWriter(context, group)
     memory = w.located(group.root)
     w.prepare_numbers()

@@ -313,6 +313,12 @@ Provenance: inherited; 4.4 and, for `tanh`, 21 to 26 on a Xeon with AVX-512 VNNI
 --constants`.
 """
 
+DYNAMIC_CODE_FMAS = 6
+"""Vector FMAs in the time in which a vector of floats is quantized by a computed scale.
+
+Trades the size of parts for threads. Provenance: counted, not measured.
+"""
+
 MAP_UNIT_OPERATIONS = 4
 """Additions for an element of a map that count as one element of a work item.
 
