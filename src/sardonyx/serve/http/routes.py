@@ -80,7 +80,6 @@ _TABLE: tuple[tuple[str, dict[str, Handler], str, str], ...] = (
     (r"/status", _get(handlers.status_page), "", ""),
     (r"/status/data", _get(handlers.status_data), "read", ""),
 )
-_ROUTES = tuple((re.compile(pattern), methods, scope, kind) for pattern, methods, scope, kind in _TABLE)
 
 
 def find_route(path: str) -> Route:
@@ -89,8 +88,9 @@ def find_route(path: str) -> Route:
     Raises:
         RequestError: The path is unknown.
     """
-    for pattern, methods, scope, kind in _ROUTES:
-        match = pattern.fullmatch(path)
+    for pattern, methods, scope, kind in _TABLE:
+        # Compiled by the first request, not by the start of a server.
+        match = re.fullmatch(pattern, path)
         if match is not None:
             parts = {key: unquote(value) for key, value in match.groupdict().items() if value is not None}
             return Route(methods, scope, kind=kind, **parts)
