@@ -368,3 +368,46 @@ def test_requests_of_two_threads_do_not_mix() -> None:
     for number, feeds in enumerate((first, second)):
         for actual, theirs in zip(answers[number], whole.run(list(parallel.outputs), feeds), strict=True):
             np.testing.assert_allclose(actual, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_of_two_products_are_changed_once() -> None:
+    nodes, weights, outputs = slices_of_product(0, 64)
+    others, _, more = slices_of_product(0, 64)
+    for one in others:
+        one.input[0] = one.input[0].replace("a", "c") if one.op_type == "Slice" else f"c{one.input[0]}"
+        one.output[0] = f"c{one.output[0]}"
+    products = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("MatMul", ["z", "w"], ["c"])]
+    weights["w"] = weight(64, 128)
+    model = model_of([*products, *nodes, *others], weights, {"x": ["batch", 64], "z": ["batch", 64]},
+                     [*outputs, *(f"c{one}" for one in more)])  # fmt: skip
+    parallel = sardonyx.split_tensors(model, 2)
+    assert max(parallel.weight_bytes) < 0.55 * weights["w"].nbytes
+    compared(model, parallel, {name: RNG.standard_normal((3, 64), np.float32) for name in "xz"})
+
+
+def language_model(vocabulary: int) -> onnx.ModelProto:
+    """Return a table of embeddings, a product of flat rows for three values of two heads, a product with classes."""
+    node = helper.make_node
+    weights = {"table": weight(vocabulary, 128), "qkv": weight(128, 384), "bias": weight(384), "scale": weight(128),
+               "classes": weight(128, vocabulary), "flat": np.array([-1, 128]), "head": np.array([0, -1, 2, 64]),
+               "three": np.array([384]), "one": np.array([128])}  # fmt: skip
+    nodes = [node("Gather", ["table", "i"], ["e"]), node("Shape", ["e"], ["sizes"], end=2),
+             node("LayerNormalization", ["e", "scale"], ["n"]), node("Reshape", ["n", "flat"], ["f"]),
+             node("Gemm", ["f", "qkv", "bias"], ["p"]), node("Concat", ["sizes", "three"], ["to"], axis=0),
+             node("Reshape", ["p", "to"], ["s"]), node("Split", ["s"], ["q0", "k0", "v0"], axis=2)]  # fmt: skip
+    nodes += [node("Reshape", [f"{one}0", "head"], [f"{one}1"]) for one in "qkv"]
+    nodes += [node("Mul", ["q1", "k1"], ["m"]), node("Add", ["m", "v1"], ["a"]),
+              node("Concat", ["sizes", "one"], ["back"], axis=0), node("Reshape", ["a", "back"], ["b"]),
+              node("LayerNormalization", ["b", "scale"], ["c"]), node("MatMul", ["c", "classes"], ["y"])]  # fmt: skip
+    model = model_of(nodes, weights, {}, ["y"])
+    model.graph.input.append(helper.make_tensor_value_info("i", TensorProto.INT64, ["batch", "length"]))
+    return model
+
+
+def test_a_language_model_with_an_odd_vocabulary_is_divided_as_a_whole() -> None:
+    """The table and the columns of classes too, which get a column of zeros; heads keep their three columns."""
+    model = language_model(8193)
+    parallel = sardonyx.split_tensors(model, 2)
+    assert [[join.axis for join in stage.joins] for stage in parallel.stages] == [[2], [2], [2], []]
+    assert max(parallel.weight_bytes) < 0.51 * sum(numpy_helper.to_array(one).nbytes for one in model.graph.initializer)
+    compared(model, parallel, {"i": RNG.integers(0, 8193, (2, 5))})

@@ -25,7 +25,7 @@ from sardonyx.core.transform.simplify import simplify
 from sardonyx.distributed.axis_rules import RULES, divide, is_narrow, local_params, moved_axis, shape_of, shared
 from sardonyx.distributed.split import require_equal
 from sardonyx.distributed.tensor_plan import PARTIAL, Plan, is_tensor, plan
-from sardonyx.distributed.weightward import with_free_weights
+from sardonyx.distributed.weightward import with_free_weights, with_shares
 from sardonyx.errors import EvaluationError, SardonyxError, UnsupportedError, VerificationError
 from sardonyx.model.copying import copy_model
 from sardonyx.model.load import DECRYPTED, Loadable, load
@@ -176,6 +176,7 @@ def split_tensors(model: Loadable, ways: int) -> TensorParallel:
     optimized = optimize(whole, target="native", passes=exact_passes(), verify=False).model
     with kept_calls(()):
         function = with_free_weights(simplify(trace_graph(optimized)))
+        function = with_shares(function, ways)
     _require_rules(function)
     layout = plan(function, ways)
     if not layout.divided_products:

@@ -13,6 +13,9 @@ from sardonyx.distributed.axis_rules import Axes, divide, is_divisible, own_axes
 LEAST_ELEMENTS = 4096
 """Elements of weights from which a product is divided: a smaller one costs less than an exchange."""
 
+_TABLE_ELEMENTS = 1 << 20
+"""Elements of a table from which its rows are divided: the ways exchange the rows that a request reads."""
+
 PARTIAL = -1
 """In place of a divided axis: the results of all ways, added, are the value."""
 
@@ -56,10 +59,12 @@ class Plan:
 def plan(function: Function, ways: int) -> Plan:
     """Return the plan for a function without calls.
 
-    A product of a whole value and weights is divided along an axis that the weights alone have. Divisions follow the
-    rules; where there is none, the ways exchange what they have. A value that one reader needs whole is whole for all.
+    A product of a whole value and weights is divided along an axis that the weights alone have, and a table of
+    embeddings along its last axis, whose rows are exchanged at once. Divisions follow the rules; where there is none,
+    the ways exchange what they have. A value that one reader needs whole is whole for all.
     """
-    exchanged: frozenset[Value] = frozenset()
+    tables = [value for value in function.values if value.op == "gather" and _divided_table(value, ways) is not None]
+    exchanged = frozenset(tables)
     while True:
         layout = Plan(function, ways, exchanged=exchanged)
         for value in function.inputs:
@@ -107,7 +112,9 @@ def _weights(value: Value) -> int | None:
 
 
 def _divided_weights(value: Value, ways: int) -> Axes | None:
-    """Return the operands' axes of a product that begins a division."""
+    """Return the operands' axes of a product, or of the rows of a table, that begins a division."""
+    if value.op == "gather":
+        return _divided_table(value, ways)
     side = _weights(value)
     if side is None:
         return None
@@ -119,6 +126,16 @@ def _divided_weights(value: Value, ways: int) -> Axes | None:
         if is_divisible(weights, axis, ways):
             return (axis, None) if side == 0 else (None, axis)
     return None
+
+
+def _divided_table(value: Value, ways: int) -> Axes | None:
+    table, indices = value.operands
+    sizes = [size for size in shape_of(table) if isinstance(size, int)]
+    is_large = len(sizes) == len(shape_of(table)) and math.prod(sizes) >= _TABLE_ELEMENTS
+    if table.level != CLOSED or indices.level == CLOSED or not is_large:
+        return None
+    axis = len(sizes) - 1
+    return (axis, None) if is_divisible(table, axis, ways) else None
 
 
 def _weights_axes(value: Value, side: int) -> Sequence[int]:

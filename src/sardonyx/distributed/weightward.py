@@ -1,31 +1,50 @@
 """Slices and splits of axes, moved from products into their weights, so that weights can be divided by heads.
 
 ``reshape(x @ w + b, [..., heads, size])`` is ``x @ reshape(w) + reshape(b)``, and a slice of the columns of a product
-is the product with these columns. A product with other readers, or whose slices overlap, is left as it is: each reader
-would have weights of its own.
+is the product with these columns, also after its rows were reshaped. A product with other readers, or whose slices
+overlap, is left as it is: each reader would have weights of its own.
+
+A product with a vocabulary, whose size no number of ways divides, gets columns of zeros that a slice removes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from sardonyx.compiler.analysis.constant_values import evaluate_closed, is_closed
 from sardonyx.core.dim import Size, product
 from sardonyx.core.eval.tensor import apply, constant
-from sardonyx.core.ir.graph import CLOSED, Function, Value, symbols_in
+from sardonyx.core.ir.graph import CLOSED, Function, Value
 from sardonyx.core.ir.types import TensorType
-from sardonyx.core.rules.numpy_rules import NUMPY_RULES
 from sardonyx.core.transform.rewriting import Match, RuleSet
 from sardonyx.core.transform.simplify import simplify
-from sardonyx.distributed.axis_rules import ELEMENTWISE, own_axes, shape_of
+from sardonyx.distributed.axis_rules import ELEMENTWISE, is_divisible, own_axes, shape_of
 
 _ROUNDS = 8
 _FOLDED = (*ELEMENTWISE, "convert", "permute", "reshape", "broadcast", "slice", "concat", "pad", "reverse")
 
 WEIGHTWARD = RuleSet("move changes of shape into weights")
+
+SHARES = RuleSet("widen weights to a multiple of the ways")
+
+_WIDENED = 8192
+"""Columns from which a product is widened: vocabularies, to which at most 63 columns add less than a hundredth."""
+
+
+class _Facts(NamedTuple):
+    """The context of a pass.
+
+    Attributes:
+        readers: The readers of each value.
+        constants: The changed weights, by primitive, operands and parameters: products of equal weights share them.
+    """
+
+    readers: Mapping[Value, Sequence[Value | None]]
+    constants: dict[Any, Value]
 
 
 def _readers(function: Function) -> dict[Value, list[Value | None]]:
@@ -41,24 +60,54 @@ def _readers(function: Function) -> dict[Value, list[Value | None]]:
 
 def with_free_weights(function: Function) -> Function:
     """Return a function whose weights are constants, with slices and splits of axes in the weights."""
+    constants: dict[Any, Value] = {}
     for _ in range(_ROUNDS):
-        rewritten = simplify(WEIGHTWARD.apply(function, _readers(function)))
+        rewritten = simplify(WEIGHTWARD.apply(function, _Facts(_readers(function), constants)))
         if rewritten.results == function.results and rewritten.inputs == function.inputs:
             break
         function = rewritten
     return function
 
 
+def with_shares(function: Function, ways: int) -> Function:
+    """Return a function whose wide weights have equal shares for all ways."""
+    return simplify(SHARES.apply(function, ways))
+
+
+@SHARES.rule("contract")
+def _widened(m: Match, x: Value, weights: Value, **params: Any) -> Value | None:
+    """Add columns of zeros, and remove the columns of the result."""
+    if not weights.is_constant or x.level == CLOSED:
+        return None
+    own = own_axes(m.value, 1)
+    wide = [axis for axis in own if weights.known.shape[axis] >= _WIDENED]
+    if not wide or any(is_divisible(weights, axis, m.context) for axis in own):
+        return None
+    array = np.asarray(weights.known)
+    zeros = list(array.shape)
+    zeros[wide[0]] = -array.shape[wide[0]] % m.context
+    extended = constant(np.concatenate([array, np.zeros(zeros, array.dtype)], wide[0]), weights.type.dtype)  # type: ignore[union-attr]
+    result = shape_of(m.value)
+    ends = [(0, size, 1) for size in result]
+    low, high, steps = zip(*ends, strict=True)
+    return apply("slice", apply("contract", x, extended, **params), starts=low, limits=high, strides=steps)
+
+
 @WEIGHTWARD.rule(*_FOLDED)
 def _known(m: Match, *operands: Value, **params: Any) -> Value | None:
     """Compute what depends on constants alone."""
-    if not operands or not all(one.is_constant for one in operands) or symbols_in((params, m.type)):
+    if not operands or not all(one.is_constant for one in operands):
         return None
-    if not isinstance(m.type, TensorType) or m.value.op == "broadcast":
+    if not isinstance(m.type, TensorType) or m.op == "broadcast":
         return None
-    with np.errstate(all="ignore"):
-        result = NUMPY_RULES[m.op](m.type, *[one.known for one in operands], **params)
-    return constant(np.asarray(result), m.type.dtype)
+    value = apply(m.op, *operands, **params)
+    if not is_closed(value):
+        return None
+    constants: dict[Any, Value] = m.context.constants
+    key = m.op, operands, m.type, tuple(params.items())
+    if key not in constants:
+        constants[key] = constant(evaluate_closed(value), m.type.dtype)
+    return constants[key]
 
 
 @WEIGHTWARD.rule("slice")
@@ -75,6 +124,25 @@ def _sliced(m: Match, x: Value, *, starts: Any, limits: Any, strides: Any) -> Va
         return apply("slice", value, starts=tuple(low), limits=tuple(high), strides=steps)
 
     return _moved(x, axis, change, (limit - start,))
+
+
+@WEIGHTWARD.rule("slice")
+def _sliced_rows(m: Match, x: Value, *, starts: Any, limits: Any, strides: Any) -> Value | None:
+    """Slice the columns of a product before its rows are reshaped."""
+    cut, before = _range(m.value), m.value.operands[0]
+    if cut is None or x.op != "reshape" or before.op != "reshape":
+        return None
+    axis, start, limit = cut
+    source = x.operands[0]
+    old, new = shape_of(source), shape_of(x)
+    if axis != len(new) - 1 or not old or old[-1] != new[-1] or len(m.context.readers[before.operands[0]]) != 1:
+        return None
+    if not _is_free(m) or not _reaches_weights(source, len(old) - 1):
+        return None
+    ends = [(0, size, 1) for size in old[:-1]] + [(start, limit, 1)]
+    low, high, steps = zip(*ends, strict=True)
+    columns = apply("slice", source, starts=low, limits=high, strides=steps)
+    return apply("reshape", columns, shape=(*new[:-1], limit - start))
 
 
 @WEIGHTWARD.rule("reshape")
@@ -114,7 +182,7 @@ def _range(value: Value) -> tuple[int, int, int] | None:
 
 def _is_free(m: Match) -> bool:
     """Return True if a change of the source copies no weights: it has one reader, or disjoint slices along one axis."""
-    source, readers = m.value.operands[0], m.context
+    source, readers = m.value.operands[0], m.context.readers
     if len(readers[source]) != 1:
         ranges = [None if reader is None else _range(reader) for reader in readers[source]]
         known = sorted(one for one in ranges if one is not None)
