@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx import demo
+from sardonyx.cli import main
 from sardonyx.errors import ModelFileError
 from sardonyx.trust.sbom import sbom
 
@@ -70,3 +71,10 @@ def test_a_file_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"text")
     with pytest.raises(ModelFileError):
         sbom(tmp_path / "m.onnx")
+
+
+def test_a_document_that_cannot_be_written_is_a_named_error(tmp_path: Path) -> None:
+    target = tmp_path / "absent" / "model.cdx.json"
+    with pytest.raises(SystemExit) as ended:
+        main(["sbom", str(demo.path(demo.names()[0])), "-o", str(target)])
+    assert ended.value.code == ModelFileError.exit_code

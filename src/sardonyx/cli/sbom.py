@@ -20,11 +20,12 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Write the bill of materials of a model (CycloneDX ML-BOM): digests, operators, sizes, licence, evidence."""
+    from sardonyx.model.save import write_text
     from sardonyx.trust.sbom import sbom
 
     text = sbom(model)
     if output is None:
         print_text(text)
         return
-    output.write_text(text + "\n", encoding="utf-8")
+    write_text(output, text + "\n")
     report_written(output, as_json=as_json)

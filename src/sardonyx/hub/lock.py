@@ -58,8 +58,8 @@ class Lock:
             raise DownloadError(f"cannot be read: {error.strerror}.", where=str(source)) from error
         try:
             data = json.loads(content)
-            if data["version"] != 1:
-                raise ValueError("unknown version")
+            if not isinstance(data, dict) or data.get("version") != 1:
+                raise ValueError('expected an object with "version": 1')
             models = {
                 str(name): LockedModel(
                     str(row["revision"]),

@@ -13,6 +13,7 @@ import pytest
 
 import sardonyx
 from sardonyx import Session
+from sardonyx.base.encrypted_files import ENCRYPTED_MAGIC
 from sardonyx.errors import EncryptionError, ExternalDataError, OptionError, UnsupportedError
 from sardonyx.trust.encryption import Passphrase, add_key, decrypt, encrypt, generate_key, read_key, rewrap, write_key
 from sardonyx.trust.encryption.head import read_head, write_head
@@ -328,3 +329,13 @@ def test_verbs_that_join_or_convert_models_write_no_plain_text(model: Path, tmp_
         ):
             with pytest.raises(EncryptionError, match="not written in plain text"):
                 write()
+
+
+def test_a_damaged_head_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "cut.onnxe"
+    for content in (ENCRYPTED_MAGIC, ENCRYPTED_MAGIC + bytes(100)):
+        path.write_bytes(content)
+        with pytest.raises(EncryptionError) as refused:
+            decrypt(path, tmp_path / "plain.onnx", keys=[generate_key()])
+        assert refused.value.where == str(path)
+    assert not (tmp_path / "plain.onnx").exists()

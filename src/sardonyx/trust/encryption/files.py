@@ -109,8 +109,7 @@ def decrypt(
 
 def _decrypt(source: Path, target: Path) -> list[Path]:
     contents = MappedFile(source).view()
-    if is_encrypted(source) and read_head(contents).description.part != "model":
-        part = read_head(contents).description.part
+    if is_encrypted(source) and (part := read_head(contents, str(source)).description.part) != "model":
         if part == "data":
             raise EncryptionError("is a data file.", where=str(source), remedy="Decrypt its model file.")
         return [_write_plain(open_encrypted(contents, str(source), part), target)]
@@ -155,7 +154,7 @@ def rewrap(
     source = Path(path)
     file = MappedFile(source)
     contents = file.view()
-    head = read_head(contents)
+    head = read_head(contents, str(source))
     data_key = find_data_key(head, str(source), keys)
     signed = head.access.licence
     key = _issuer(licence, issuer)

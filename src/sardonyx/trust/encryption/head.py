@@ -120,12 +120,23 @@ def write_head(data_key: bytes, description: Description, access: Access) -> tup
     return raw + _code(data_key, raw), _context(fixed)
 
 
-def read_head(contents: memoryview) -> Head:
+def read_head(contents: memoryview, where: str = "") -> Head:
     """Parse the head of an encrypted file; every length is checked against the file first.
+
+    Args:
+        contents: The contents of the file.
+        where: The name of the file, for messages.
 
     Raises:
         EncryptionError: The head is malformed, or the file has a newer version.
     """
+    try:
+        return _head(contents)
+    except EncryptionError as error:
+        raise EncryptionError(error.problem, where=where, remedy=error.remedy) from error
+
+
+def _head(contents: memoryview) -> Head:
     if len(contents) < _FRONT.size:
         raise _malformed("the file is too short")
     magic, version, fixed, replaceable = _FRONT.unpack_from(contents)

@@ -57,7 +57,7 @@ def open_encrypted(
             or is an old copy.
         LicenceError: The licence does not permit the use.
     """
-    head = _head(contents, where)
+    head = read_head(contents, where)
     description = head.description
     data_key = _data_key_of_part(head, where, model)
     if description.part != part:
@@ -88,13 +88,6 @@ def authorize(head: Head, where: str) -> Licence | None:
         licence = check_licence(access.licence, description.sha256, description.issuer, where, seen)
     history.remember(f"{description.set} {description.part}", access.generation, where, clock=licence is not None)
     return licence
-
-
-def _head(contents: memoryview, where: str) -> Head:
-    try:
-        return read_head(contents)
-    except EncryptionError as error:
-        raise EncryptionError(error.problem, where=where, remedy=error.remedy) from error
 
 
 def _data_key_of_part(head: Head, where: str, model: OpenedFile | None) -> bytes:

@@ -77,7 +77,7 @@ def sealed_store(source: str | os.PathLike[str] | OpenedFile) -> SealedStore:
     else:
         where = os.fspath(source)
         with Path(source).open("rb") as file:
-            head = read_head(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+            head = read_head(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), where)
         data_key = find_data_key(head, where)
         authorize(head, where)
     guard()

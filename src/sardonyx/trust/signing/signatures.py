@@ -232,7 +232,7 @@ def _reason(error: Exception, source: Path) -> str:
     names = re.findall(r"Hash mismatch for \\?'(.*?)\\?':", str(error))
     if names:
         return "other contents than signed: " + ", ".join(source.name if name == "." else name for name in names[:8])
-    return str(error)[:300].rstrip(".") or type(error).__name__
+    return str(error)[:300].rstrip(". ") or type(error).__name__
 
 
 def signed_files(source: Path, signature: Path) -> tuple[Path, ...]:
