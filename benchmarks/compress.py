@@ -7,7 +7,8 @@ and the peers), ``methods`` (int8 by each of our methods), ``int4`` (weights in 
 process of its own on the same calibration samples; processor time and peak memory are those of the process. Metric and
 SQNR are those of the test samples, which no quantizer sees, computed by ONNX Runtime for all files alike. The interval
 is that of the loss against float32, paired, at 95 %; so is that of our loss against the peer with the best metric.
-With ``--cache`` the rows of peers are read from a folder if the
+Of classifiers, the metric without the mean shift of each class against float32 is shown beside: a gain by a shift
+is chance. With ``--cache`` the rows of peers are read from a folder if the
 version of the peer, the model and the number of samples are the same; rows of ours are always measured.
 """
 
@@ -18,6 +19,7 @@ import hashlib
 import importlib.metadata
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -60,10 +62,25 @@ def sqnr(expected: list[list[Any]], actual: list[list[Any]]) -> float:
     return float(np.mean(ratios))
 
 
+def without_shift(expected: list[list[Any]], actual: list[list[Any]]) -> list[list[Any]]:
+    """Return scores of classes as logits, without their mean difference from those of another model."""
+
+    def logits(scores: np.ndarray) -> np.ndarray:
+        are_shares = scores.min() >= 0 and np.allclose(scores.sum(-1), 1, atol=1e-3)
+        return np.asarray(np.log(np.maximum(scores, 1e-12)) if are_shares else scores)
+
+    first, second = ([logits(scores) for scores, *_ in outputs] for outputs in (expected, actual))
+    centred = [[x - x.mean(-1, keepdims=True) for x in one] for one in (first, second)]
+    shift = np.concatenate(centred[1]).mean(0) - np.concatenate(centred[0]).mean(0)
+    return [[x - shift] for x in centred[1]]
+
+
 def quantize_apart(task: Task, way: str, path: Path) -> dict[str, Any]:
     """Return the figures of a quantizer in a process of its own, or its failure."""
     command = [sys.executable, str(QUANTIZERS), task.name, way, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # As an installed package: sources are not compiled to bytecode in every process.
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines or not path.exists():
         reasons = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
@@ -108,6 +125,8 @@ def measure(task: Task, ways: list[str], folder: Path, cache: Path | None = None
             after = task.judge(outputs)
             change = metric_change(before, after)
             row["metric"], row["loss"], row["interval"] = change.after, change.loss, change.interval
+            if task.unit.startswith("top-1") and outputs[0][0].ndim == 2:
+                row["unshifted"] = task.judge(without_shift(reference, outputs)).shown
             row["value"], row["scores"] = after.value, None if after.scores is None else after.scores.tolist()
         if stored is not None:
             stored.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +152,7 @@ def compare_with_best(before: Measurement, rows: list[dict[str, Any]]) -> None:
 
 
 def show(task: Task, rows: list[dict[str, Any]]) -> None:
-    columns = ("quantizer", task.unit or "metric", "loss (95 %)", "SQNR", "KiB", "CPU s", "peak MiB")
+    columns = ("quantizer", task.unit or "metric", "loss (95 %)", "unshifted", "SQNR", "KiB", "CPU s", "peak MiB")
     table = rich.table.Table(*columns, title=f"{task.name}: {len(task.test)} test feeds")
     for row in rows:
         if "failure" in row:
@@ -144,6 +163,7 @@ def show(task: Task, rows: list[dict[str, Any]]) -> None:
         table.add_row(
             row["way"], f"{row['metric']:.2f}" if "metric" in row else "–",
             loss + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""),
+            f"{row['unshifted']:.2f}" if "unshifted" in row else "",
             f"{row['sqnr']:.1f}" if "sqnr" in row else "", f"{row['bytes'] / 1024:.0f}",
             f"{row['seconds']:.1f}" if "seconds" in row else "", f"{row['peak']:.0f}" if "peak" in row else "",
         )  # fmt: skip

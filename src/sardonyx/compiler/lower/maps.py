@@ -129,8 +129,10 @@ def write_elements(
     if is_short and not operations(w.group.members) and not w.context.target.has_masks:
         # Without masks, storing some lanes of a vector takes longer than storing elements one by one.
         w.reader.lanes = 1
-    if loops and w.reader.lanes > 1 and _moves_bytes(w, value, memory) and moves_rows(w.reader, loops, rank, body):
-        w.reader.lanes *= _BYTES  # A whole vector of bytes.
+    wide = _BYTES * w.reader.lanes
+    is_long = bool(loops) and not (isinstance(loops[-1].size, int) and loops[-1].size < wide)
+    if is_long and not once and _moves_bytes(w, value, memory) and moves_rows(w.reader, loops, rank, body):
+        w.reader.lanes = wide
     gathers = any(operand.op == "gather" and source is None for operand, source in visit_inlined(value, w.memory))
     before = functools.partial(_load_row_indices, w.reader, loops, body) if loops and gathers else None
     return work_items(w.reader, loops, rank, work, True, body, again=not once, before=before)
