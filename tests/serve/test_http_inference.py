@@ -16,6 +16,8 @@ import pytest
 pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
 pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
 
+from sardonyx.errors import RequestError
+from sardonyx.serve.protocol import json_codec
 from tests.serve.conftest import SMALL, Client, tensor
 
 X = tensor("x", "FP32", [1, 4], [1, 2, 3, 4])
@@ -209,6 +211,18 @@ def test_a_malformed_request_is_refused_by_name(client: Client, kind: str) -> No
     assert reply.status == status, reply.body
     assert reply.json()["error"]
     assert client.infer("net", [X]).status == 200
+
+
+def test_a_text_of_a_million_lists_is_refused_at_once() -> None:
+    """Brackets within strings are no lists."""
+    many = 1_100_000
+    with pytest.raises(RequestError, match="at most 1048576 lists") as refused:
+        json_codec.parse_json(b'{"x": [' + b"[]," * many + b"[]]}", 8)
+    assert refused.value.kind == "too_large"
+    text = b'{"x": ["' + b"[" * many + b'", "\\"{' + b"{" * many + b'"]}'
+    assert [len(part) for part in json_codec.parse_json(text, 8)["x"]] == [many, many + 2]
+    with pytest.raises(RequestError, match="at most 1048576 lists"):
+        json_codec.parse_head(b'{"inputs": [' + b'{"shape": []},' * many + b"{}]}", False)
 
 
 @pytest.mark.parametrize(
