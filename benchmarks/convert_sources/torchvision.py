@@ -44,7 +44,9 @@ SMALL = {"min_size": 96, "max_size": 128}
 """Sizes to which detectors resize images."""
 ALL_SCORES = {"score_thresh": 0.0, "detections_per_img": 20, "num_classes": 5}
 """Options by which networks with random weights detect something."""
-ALL_BOXES = {"box_score_thresh": 0.0, "box_detections_per_img": 10, "rpn_post_nms_top_n_test": 40}
+ALL_BOXES = {
+    "box_score_thresh": 0.0, "box_detections_per_img": 10, "rpn_pre_nms_top_n_test": 60, "rpn_post_nms_top_n_test": 40
+}  # fmt: skip
 """The same options of networks with regions."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "fasterrcnn_mobilenet_v3_large_320_fpn": SMALL | ALL_BOXES | {"num_classes": 5},
@@ -68,6 +70,8 @@ OTHERS = {
     "mvit_v1_b": (1, 3, 16, 224, 224),
 }
 """Networks of several images, with the shapes of these."""
+DAMPING = 0.1
+"""Factor of the weights that move boxes and of those that draw masks."""
 SPREAD = 3.0
 """Factor of the weights that score boxes: scores of random weights are equal but for rounding errors."""
 
@@ -76,7 +80,8 @@ def _spread_scores(model: Any) -> None:
     """Make random weights tell boxes apart, so that the order of scores is decided.
 
     Channels are divided by their root mean square over random images, without which the backbone's answers are almost
-    zero, and the weights of layers that score boxes are multiplied.
+    zero, and the weights of layers that score boxes are multiplied; boxes are moved by less,
+    and edges of masks are less steep, so that rounding errors remain small.
     """
     import torch
 
@@ -85,13 +90,16 @@ def _spread_scores(model: Any) -> None:
         part.momentum = None
         part.train()
     with torch.no_grad():
-        model.backbone(torch.randn(4, 3, 96, 128))
+        if norms:
+            model.backbone(torch.randn(4, 3, 96, 128))
         for part in norms:
             part.running_var += part.running_mean**2
             part.running_mean.zero_()
         for name, part in model.named_modules():
             if re.search(r"cls_logits|cls_score|classification_head", name) and hasattr(part, "weight"):
                 part.weight.mul_(SPREAD)
+            elif name.endswith(("bbox_pred", "mask_fcn_logits")):
+                part.weight.mul_(DAMPING)
     model.eval()
 
 

@@ -21,6 +21,9 @@ from sardonyx.errors import ConversionError
 MOST_TERMS = 600_000
 """Maximum number of terms of all conditions: a Mask R-CNN with open images has 553,000, in 38 s of one Zen 3 core."""
 
+LONG = 100
+"""Number of terms from which a condition counts more than its terms: detectors have at most 190, windows above 500."""
+
 
 @dataclass
 class Limit:
@@ -28,7 +31,7 @@ class Limit:
 
     Attributes:
         most: Maximum number of terms.
-        terms: Number of terms.
+        terms: Number of terms, those of long conditions several times.
     """
 
     most: int
@@ -51,13 +54,18 @@ def limited_conditions(most: int = MOST_TERMS) -> Iterator[Limit]:
     own, limit = ShapeEnv.evaluate_expr, Limit(most)
 
     def evaluate(self: Any, expression: Any, *args: Any, **options: Any) -> Any:
-        limit.terms += _terms(expression)
+        limit.terms += _weight(_terms(expression))
         if limit.is_exceeded:
             raise ConversionError(limit.reason)
         return own(self, expression, *args, **options)
 
     with mock.patch.object(ShapeEnv, "evaluate_expr", evaluate):
         yield limit
+
+
+def _weight(terms: int) -> int:
+    """Return the cost of a condition in terms; from `LONG` on the cost is quadratic."""
+    return max(terms, terms * terms // LONG)
 
 
 @lru_cache(1 << 16)

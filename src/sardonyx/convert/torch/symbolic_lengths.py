@@ -41,6 +41,6 @@ def _package(owner: Any) -> str:
 
 def length(value: Any) -> Any:
     """Return the length of a value, a symbolic size for a tensor."""
-    if isinstance(value, torch.Tensor) and value.dim():
+    if isinstance(value, torch.Tensor) and value.dim() and type(value).__len__ is torch.Tensor.__len__:
         return value.shape[0]
     return builtins.len(value)
