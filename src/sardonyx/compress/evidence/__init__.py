@@ -5,7 +5,13 @@ from sardonyx.compress.evidence.labels import read_labels, stored_metric
 from sardonyx.compress.evidence.layers import LayerError, layers_that_hurt
 from sardonyx.compress.evidence.measurement import Evaluate, Measurement, measure
 from sardonyx.compress.evidence.metrics import METRICS, metric
-from sardonyx.compress.evidence.outputs import OutputError, RecordedOutputs, output_errors, record_outputs
+from sardonyx.compress.evidence.outputs import (
+    OutputError,
+    RecordedOutputs,
+    output_errors,
+    record_outputs,
+    stacked_samples,
+)
 from sardonyx.compress.evidence.record import HELD_OUT, ON_FITTED, WITHOUT_DATA, Evidence, plain, store
 
 __all__ = [
@@ -30,6 +36,7 @@ __all__ = [
     "plain",
     "read_labels",
     "record_outputs",
+    "stacked_samples",
     "standard_error",
     "store",
     "stored_metric",

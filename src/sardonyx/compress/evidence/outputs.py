@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.errors import SardonyxError
 from sardonyx.report.accuracy import convert_feeds
 from sardonyx.runtime.session import Session
 
 _NUMERIC_BYTES = 2
 """Bytes of integers that are numbers, such as the pixels of images; wider ones are labels, indices or counts."""
+
+_ROUNDING = 1e-5
+"""Share of the largest element by which rows of one run and of several differ by rounding."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,45 @@ class RecordedOutputs:
 
     names: tuple[str, ...]
     results: tuple[Sequence[Any], ...]
+
+
+def stacked_samples(session: Session, judged: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return samples as rows of one sample if a session computes rows alone, else the samples.
+
+    All inputs and outputs must declare one open size of their first axis, and the rows of the first and last sample
+    must be their own results, up to rounding.
+
+    Raises:
+        SardonyxError: The model does not run on a sample.
+    """
+    inputs, values = session.get_inputs(), [*session.get_inputs(), *session.get_outputs()]
+    first = {value.shape[0] if value.shape else None for value in values}
+    arrays = [[np.asarray(feeds[info.name]) for feeds in judged if info.name in feeds] for info in inputs]
+    is_alike = all(len(own) == len(judged) > 1 and len({(x.shape, x.dtype) for x in own}) == 1 for own in arrays)
+    if len(first) != 1 or not isinstance(first.pop(), str) or not is_alike:
+        return judged
+    rows = {own[0].shape[0] for own in arrays}
+    if len(rows) != 1 or 0 in rows:
+        return judged
+    count, together = rows.pop(), {info.name: np.concatenate(own) for info, own in zip(inputs, arrays, strict=True)}
+    try:
+        results = session.run(None, together)
+    except SardonyxError:
+        return judged  # The declared size is not open in truth, e.g. a Reshape fixes it.
+    for number in (0, len(judged) - 1):
+        part = slice(number * count, (number + 1) * count)
+        for whole, single in zip(results, session.run(None, judged[number]), strict=True):
+            if np.shape(whole[part]) != np.shape(single) or not _are_equal(whole[part], single):
+                return judged
+    return [together]
+
+
+def _are_equal(first: np.ndarray, second: np.ndarray) -> bool:
+    """Return True for equal arrays, or floats that are equal up to rounding."""
+    if not is_float(second):
+        return bool(np.array_equal(first, second))
+    finite = second[np.isfinite(second)]
+    return np.allclose(first, second, rtol=0, atol=_ROUNDING * float(np.abs(finite).max(initial=0)), equal_nan=True)
 
 
 def record_outputs(model: ir.Model | Session, judged: Iterable[Mapping[str, Any]]) -> RecordedOutputs:

@@ -19,6 +19,7 @@ from sardonyx.compress.evidence import (
     compare_metrics,
     output_errors,
     record_outputs,
+    stacked_samples,
     store,
 )
 from sardonyx.compress.evidence.change import MetricChange, metric_change
@@ -164,14 +165,16 @@ def _best(draft: Draft, calibration: str) -> tuple[str, ir.Model, tuple[OutputEr
     """Return the calibration with the best worst output on the judged samples, its model, and the errors."""
     if not draft.judged:
         return "", draft.write(""), ()
-    original = record_outputs(_judged_session(draft, draft.source), draft.judged)
+    session = _judged_session(draft, draft.source)
+    judged = stacked_samples(session, draft.judged) if _is_interpreted(draft) else draft.judged
+    original = record_outputs(session, judged)
     if draft.mode != "static":
         result = draft.write("")
-        return "", result, output_errors(original, result, draft.judged)
+        return "", result, output_errors(original, result, judged)
     best: tuple[float, str, ir.Model, tuple[OutputError, ...]] | None = None
     for one in draft.calibrations(calibration):
         result = draft.write(one)
-        errors = output_errors(original, _judged_session(draft, result), draft.judged)
+        errors = output_errors(original, _judged_session(draft, result), judged)
         worst = min((error.sqnr for error in errors), default=math.inf)
         if best is None or worst > best[0]:
             best = worst, one, result, errors
@@ -189,7 +192,8 @@ def _best_nodes(
     """
     session = _judged_session(draft, draft.source, evaluate)
     before = None if evaluate is None else measure(session, evaluate)
-    original = record_outputs(session, draft.judged)
+    judged = stacked_samples(session, draft.judged) if _is_interpreted(draft, evaluate) else draft.judged
+    original = record_outputs(session, judged)
     del session
     selection = draft.selection(calibration)
     if selection is not None and not selection.is_excellent:
@@ -211,19 +215,23 @@ def _best_nodes(
     if choice is not None:
         draft.notes.append(choice.note)
         draft.expected = choice.after
-    return calibration, result, output_errors(original, session, draft.judged), change
+    return calibration, result, output_errors(original, session, judged), change
 
 
 def _judged_session(draft: Draft, model: ir.Model, evaluate: Evaluate | None = None) -> Session:
-    """Return a session for the judged samples alone: interpreted if that is less work than to compile."""
+    """Return a session for the judged samples alone."""
+    return Session(model, compile="off" if _is_interpreted(draft, evaluate) else "wait")
+
+
+def _is_interpreted(draft: Draft, evaluate: Evaluate | None = None) -> bool:
+    """Return True if it is less work to interpret the judged samples than to compile."""
     sites = draft.placement.sites
     shapes = [site.node.outputs[0].shape for site in sites]
     # The first axis is often an open number of samples, which multiplications count as one.
     is_known = all(shape is not None and all(isinstance(size, int) for size in list(shape)[1:]) for shape in shapes)
     batch = max((np.shape(array)[0] for feeds in draft.judged for array in feeds.values() if np.ndim(array)), default=1)
     work = multiplications(sites) * len(draft.judged) * max(batch, 1)
-    is_small = draft.mode == "static" and is_known and work <= _INTERPRETED_WORK
-    return Session(model, compile="off" if is_small and evaluate is None else "wait")
+    return draft.mode == "static" and is_known and work <= _INTERPRETED_WORK and evaluate is None
 
 
 def _method(method: str | Method, scheme: Scheme, mode: Mode, elements: int, *, has_data: bool) -> Method:
