@@ -8,6 +8,7 @@ import shutil
 import sys
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,13 @@ def test_ways_on_ray_compute_a_model_together(cluster: Any) -> None:
             parallel.run({"z": ROWS})
         with pytest.raises(ShapeError, match="expected"):
             parallel.run({"x": ROWS[:, :3]})
-        assert len(parallel.run({"x": ROWS})) == len(split.outputs)
+        # Requests of several threads are computed one after another.
+        requests = [ROWS[first : first + 5] for first in range(0, 40, 5)]
+        with ThreadPoolExecutor(4) as threads:
+            answers = list(threads.map(lambda rows: parallel.run({"x": rows}), requests))
+        for rows, answer in zip(requests, answers, strict=True):
+            for ours, theirs in zip(answer, whole.run(None, {"x": rows}), strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     with pytest.raises(ExecutionError, match="are closed"):
         parallel.run({"x": ROWS})
     with pytest.raises(OptionError, match="options of 2 actors"):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from types import SimpleNamespace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,6 @@ from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function
 from sardonyx.distributed.axis_rules import RULES, divide, local_params
-from sardonyx.distributed.ray_tensor_parallel import Submission
 from sardonyx.distributed.tensor_parallel import TensorParallel, Way, run_ways
 from sardonyx.errors import OptionError, UnsupportedError
 from tests.distributed.networks import layers
@@ -302,72 +298,6 @@ def test_weights_of_16_bits_of_a_product_in_float32_are_divided() -> None:
     nodes = [helper.make_node("Cast", ["w"], ["v"], to=1), helper.make_node("MatMul", ["x", "v"], ["y"])]
     model = model_of(nodes, {"w": weight(64, 64).astype(np.float16)}, {"x": ["batch", 64]}, ["y"])
     compared(model, sardonyx.split_tensors(model, 2), {"x": RNG.standard_normal((3, 64), np.float32)})
-
-
-class Call:
-    """A method of a local actor, which runs as a call of Ray: in the order of sending, with results of others."""
-
-    def __init__(self, queue: ThreadPoolExecutor, method: Callable[..., Any]) -> None:
-        self._queue, self._method = queue, method
-
-    def remote(self, *arguments: Any) -> Future[Any]:
-        def run() -> Any:
-            return self._method(*(one.result() if isinstance(one, Future) else one for one in arguments))
-
-        return self._queue.submit(run)
-
-
-class LocalActor:
-    """One way in a thread, in place of an actor."""
-
-    def __init__(self, parallel: TensorParallel, way: int, started: Callable[[Any], None]) -> None:
-        queue, one = ThreadPoolExecutor(1), Way(parallel.sessions(way))
-        joins = [stage.joins for stage in parallel.stages]
-
-        def run(stage: int, *parts: Any) -> dict[str, Any]:
-            if stage:
-                one.join(joins[stage - 1], parts)
-            return one.run(stage)
-
-        def results(*parts: Any) -> list[Any]:
-            one.join(joins[-1], parts)
-            return one.results(parallel.outputs)
-
-        def start(feeds: Any) -> Future[Any]:
-            sent = Call(queue, one.start).remote(feeds)
-            started(feeds)
-            return sent
-
-        self.start = SimpleNamespace(remote=start)
-        self.run, self.results = Call(queue, run), Call(queue, results)
-
-
-def test_requests_of_two_threads_do_not_mix() -> None:
-    model = layers(2)
-    parallel = sardonyx.split_tensors(model, 2)
-    first, second = ({"x": RNG.standard_normal((3, 64), np.float32)} for _ in range(2))
-    begun = threading.Event()
-    answers: dict[int, Any] = {}
-
-    def started(feeds: Any) -> None:
-        if feeds is second:
-            begun.set()
-        elif not other.is_alive():
-            # Between two calls of the first request, another thread sends a whole one if nothing holds it back.
-            other.start()
-            begun.wait(0.2)
-
-    def send(number: int, feeds: Any) -> None:
-        answers[number] = submission.send(feeds).result()
-
-    submission = Submission([LocalActor(parallel, way, started) for way in range(2)], len(parallel.stages))
-    other = threading.Thread(target=send, args=(1, second))
-    send(0, first)
-    other.join()
-    whole = Session(model)
-    for number, feeds in enumerate((first, second)):
-        for actual, theirs in zip(answers[number], whole.run(list(parallel.outputs), feeds), strict=True):
-            np.testing.assert_allclose(actual, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_of_two_products_are_changed_once() -> None:

@@ -1,4 +1,4 @@
-"""Tensor-parallel parts as actors of Ray: each has its share of the weights, all compute each request together."""
+"""Tensor-parallel parts as actors of Ray, joined by a compiled graph: all compute each request together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.errors import ExecutionError, FeedError
 
 
 class RayTensorParallel:
-    """The ways of a model as actors; parts go from actor to actor as objects of Ray, not through this process.
+    """The ways of a model as actors; parts go from actor to actor through channels of Ray that stay open.
 
     Each actor adds or joins the parts of all ways itself, in the order of the ways, so that all have equal bits.
     Threads of one process may share the object: their requests are computed one after another.
@@ -54,12 +54,16 @@ class RayTensorParallel:
         joins = [stage.joins for stage in parallel.stages]
         actors_of_ways = actor_classes(_Actor, options)
         self._actors: list[Any] = []
+        self._joins = joins[-1]
+        self._outputs = list(parallel.outputs.values())
+        self._lock = threading.Lock()
         with starting(self._actors, "way"):
             for way, actor in enumerate(actors_of_ways):
                 images = [ray.put(Image.compile(stage.models[way], threads)) for stage in parallel.stages]
-                self._actors.append(actor.remote(images, joins, dict(parallel.outputs)))
+                self._actors.append(actor.remote(way, images, joins, dict(parallel.outputs)))
+            # A way is ready before the graph starts its endless loop.
             ray.get([actor.ready.remote() for actor in self._actors])
-        self._submission = Submission(self._actors, len(parallel.stages))
+            self._graph: Any = _graph(self._actors, len(parallel.stages))
 
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the outputs of one request, in the order of the whole model.
@@ -74,19 +78,25 @@ class RayTensorParallel:
         if set(feeds) != self._inputs:
             expected = ", ".join(sorted(self._inputs))
             raise FeedError(f"expected the inputs {expected}, got {', '.join(feeds)}.", where="tensor-parallel parts")
-        if not self._actors:
-            raise ExecutionError("the parts are closed.", where="tensor-parallel parts")
-        with ray_errors("way"):
-            shared = ray.put({name: np.asarray(value) for name, value in feeds.items()})
-            return list(ray.get(self._submission.send(shared)))
+        with self._lock, ray_errors("way"):
+            if self._graph is None:
+                raise ExecutionError("the parts are closed.", where="tensor-parallel parts")
+            references = self._graph.execute({name: np.asarray(value) for name, value in feeds.items()})
+            parts = ray.get(references)
+            values = parts[0] | {one.name: one.whole([part[one.part] for part in parts]) for one in self._joins}
+            # Copied: the memory of the channel is that of the next request.
+            return [np.array(values[name]) for name in self._outputs]
 
     def close(self) -> None:
-        """End the actors."""
+        """End the actors, after the request that is being computed."""
         import ray
 
-        actors, self._actors = self._actors, []
-        for actor in actors:
-            ray.kill(actor)
+        with self._lock:
+            graph, self._graph = self._graph, None
+            if graph is not None:
+                graph.teardown()
+                for actor in self._actors:
+                    ray.kill(actor)
 
     def __enter__(self) -> RayTensorParallel:
         return self
@@ -97,54 +107,63 @@ class RayTensorParallel:
         self.close()
 
 
-class Submission:
-    """The calls of requests, in an order in which actors, which hold the values of one request, do not mix them.
+def _graph(actors: Sequence[Any], stages: int) -> Any:
+    """Return the compiled graph of a request: every actor reads the parts of all others for the stage before.
 
-    An actor runs the calls of a process in the order in which they are sent. All calls of a request are sent to all
-    actors ahead of those of the next one, whichever threads send them.
-
-    Args:
-        actors: The actors of the ways.
-        stages: The number of stages.
+    An actor keeps its own part: after a request that failed, Ray would leave a value that an actor sent to itself in
+    its channel, and refuse the next request.
     """
+    from ray.dag import InputNode, MultiOutputNode
 
-    def __init__(self, actors: Sequence[Any], stages: int) -> None:
-        self._actors, self._stages = list(actors), stages
-        self._lock = threading.Lock()
+    def others(parts: Sequence[Any], way: int) -> list[Any]:
+        return [part for number, part in enumerate(parts) if number != way]
 
-    def send(self, feeds: Any) -> Any:
-        """Send a request, and return the reference of its outputs."""
-        with self._lock:
-            parts = [actor.start.remote(feeds) for actor in self._actors]
-            for stage in range(self._stages):
-                # Every actor reads the parts of all actors for the stage before.
-                parts = [actor.run.remote(stage, *parts) for actor in self._actors]
-            return self._actors[0].results.remote(*parts)
+    with InputNode() as feeds:
+        parts = [actor.start.bind(feeds) for actor in actors]
+        for stage in range(1, stages):
+            parts = [actor.run.bind(stage, *others(parts, way)) for way, actor in enumerate(actors)]
+        return MultiOutputNode(parts).experimental_compile(_max_inflight_executions=1)
 
 
 class _Actor:
-    """One way, with the values of one request at a time: see :class:`Submission`."""
+    """One way, with the values of one request at a time."""
 
-    def __init__(self, images: Sequence[Any], joins: Sequence[Sequence[Join]], outputs: Mapping[str, str]) -> None:
+    def __init__(
+        self, way: int, images: Sequence[Any], joins: Sequence[Sequence[Join]], outputs: Mapping[str, str]
+    ) -> None:
         import ray
 
+        self._number = way
         self._way = Way([image.open() for image in ray.get(list(images))])
         self._joins = joins
-        self._outputs = outputs
+        joined = {one.name for one in joins[-1]}
+        self._rest = {name: value for name, value in outputs.items() if value not in joined and way == 0}
+        self._own: dict[str, Any] | Exception = {}
 
     def ready(self) -> bool:
         return True
 
     def start(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        self._way.start(feeds)
-        return {}
+        """Begin a request, and compute its first stage."""
+        # Copied: later stages read them, and the memory of the channel is read only now.
+        self._way.start({name: np.array(value) for name, value in feeds.items()})
+        return self._run(0)
 
-    def run(self, stage: int, *parts: Mapping[str, Any]) -> dict[str, Any]:
-        if stage > 0:
-            self._way.join(self._joins[stage - 1], parts)
-        outputs = self._way.run(stage)
-        return {one.part: outputs[one.part] for one in self._joins[stage]}
+    def run(self, stage: int, *others: Mapping[str, Any]) -> dict[str, Any]:
+        """Join the parts of the stage before, and compute a stage."""
+        if isinstance(self._own, Exception):
+            raise self._own
+        self._way.join(self._joins[stage - 1], [*others[: self._number], self._own, *others[self._number :]])
+        return self._run(stage)
 
-    def results(self, *parts: Mapping[str, Any]) -> list[Any]:
-        self._way.join(self._joins[-1], parts)
-        return self._way.results(self._outputs)
+    def _run(self, stage: int) -> dict[str, Any]:
+        """Compute a stage; return the parts that are joined, and after the last stage the other outputs."""
+        try:
+            outputs = self._way.run(stage)
+        except Exception as error:
+            self._own = error
+            raise
+        self._own = {one.part: outputs[one.part] for one in self._joins[stage]}
+        if stage == len(self._joins) - 1:
+            self._own |= dict(zip(self._rest.values(), self._way.results(self._rest), strict=True))
+        return self._own
