@@ -212,7 +212,8 @@ def _supervise(http: str, grpc: str | None, workers: int, control: str, drain: f
     with reserve_port(address.host, address.port) as holder:
         port = holder.getsockname()[1]
         if as_json:
-            print_json({"http": f"http://{address.host}:{port}", "grpc": None, "models": []})
+            grpc_port = None if grpc is None else Address.parse(grpc).port
+            print_json({"http": f"http://{address.host}:{port}", "grpc": grpc_port, "models": []})
             sys.stdout.flush()
         words = sys.argv[1:]
         return Supervisor([*words, "--http", f"{address.host}:{port}"], workers, drain).run()

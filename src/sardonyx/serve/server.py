@@ -469,8 +469,11 @@ def _served(name: str, entry: Model | Session | str | Path) -> ServedModel:
 
 async def _sweep(connections: Connections, service: Service) -> None:
     memory = FreeMemory()
+    returning: asyncio.Task[None] | None = None
     while True:
         await asyncio.sleep(1.0)
         connections.sweep()
-        if not service.host.pending and memory.is_due():
-            await service.in_worker(memory.give_back)
+        is_free = returning is None or returning.done()
+        if is_free and not service.host.pending and memory.is_due():
+            # Not awaited: a load may keep the workers for minutes, and slow clients must not wait for it.
+            returning = asyncio.create_task(service.in_worker(memory.give_back))
