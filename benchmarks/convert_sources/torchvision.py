@@ -42,7 +42,7 @@ DETECTION = [
 ]
 SMALL = {"min_size": 96, "max_size": 128}
 """Sizes to which detectors resize images."""
-ALL_SCORES = {"score_thresh": 0.0, "detections_per_img": 20, "num_classes": 5}
+ALL_SCORES = {"score_thresh": 0.0, "topk_candidates": 20, "detections_per_img": 20, "num_classes": 5}
 """Options by which networks with random weights detect something."""
 ALL_BOXES = {
     "box_score_thresh": 0.0, "box_detections_per_img": 10, "rpn_pre_nms_top_n_test": 60, "rpn_post_nms_top_n_test": 40
@@ -74,9 +74,11 @@ DAMPING = 0.1
 """Factor of the weights that move boxes and of those that draw masks."""
 SPREAD = 3.0
 """Factor of the weights that score boxes: scores of random weights are equal but for rounding errors."""
+SPREADS = {"ssd300_vgg16": 0.003}
+"""The factors of networks without normalization, whose scores are 0 or 1 otherwise."""
 
 
-def _spread_scores(model: Any) -> None:
+def _spread_scores(model: Any, spread: float) -> None:
     """Make random weights tell boxes apart, so that the order of scores is decided.
 
     Channels are divided by their root mean square over random images, without which the backbone's answers are almost
@@ -97,7 +99,7 @@ def _spread_scores(model: Any) -> None:
             part.running_mean.zero_()
         for name, part in model.named_modules():
             if re.search(r"cls_logits|cls_score|classification_head", name) and hasattr(part, "weight"):
-                part.weight.mul_(SPREAD)
+                part.weight.mul_(spread)
             elif name.endswith(("bbox_pred", "mask_fcn_logits")):
                 part.weight.mul_(DAMPING)
     model.eval()
@@ -115,7 +117,7 @@ def cases() -> dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]]:
             options |= OPTIONS.get(name, {})
             model = torchvision.models.get_model(name, weights=None, **options).eval()
             if name in DETECTION:
-                _spread_scores(model)
+                _spread_scores(model, SPREADS.get(name, SPREAD))
             inputs = tuple(torch.rand(*shape) for _ in range(count))
             return model, ([inputs[0][0]],) if name in DETECTION else inputs
 

@@ -82,11 +82,9 @@ def test_functions_of_torchvision_have_equal_programs() -> None:
         )
 
 
-@pytest.mark.long
-def test_a_detector_is_proved_for_images_of_any_size() -> None:
+def test_images_of_any_size_are_resized_and_padded() -> None:
     torchvision: Any = pytest.importorskip("torchvision", reason="torchvision is not installed")
-    torch.manual_seed(0)
-    options = {"weights_backbone": None, "num_classes": 3, "min_size": 64, "max_size": 96, "box_score_thresh": 0.0}
-    module = torchvision.models.get_model("fasterrcnn_mobilenet_v3_large_320_fpn", weights=None, **options).eval()
-    result = converted(module, [torch.rand(3, 70, 90)])
-    assert result.report.verdict.status == "proved"
+    transform = torchvision.models.detection.transform.GeneralizedRCNNTransform(24, 40, [0.5] * 3, [0.2] * 3)
+    report = converted(lambda x: transform.eval()([x])[0].tensors, torch.rand(3, 20, 30)).report
+    assert report.verdict.status == "proved" and len(report.sizes) == 2
+    assert not report.notes

@@ -21,7 +21,7 @@ from sardonyx.errors import ConversionError
 MOST_TERMS = 600_000
 """Maximum number of terms of all conditions: a Mask R-CNN with open images has 553,000, in 38 s of one Zen 3 core."""
 
-LONG = 100
+LONG = 200
 """Number of terms from which a condition counts more than its terms: detectors have at most 190, windows above 500."""
 
 
