@@ -34,3 +34,14 @@ def test_more_conditions_than_the_limit_leave_fewer_sizes_open(
     assert report.verdict.status == "proved"
     assert {name for name, sizes in report.sizes.items() if len(sizes) > 1} == opened
     assert any(f"more than {most} terms" in note for note in report.notes) == (opened != {"batch", "x_1"})
+
+
+def test_a_branch_on_a_ratio_of_sizes_is_a_guard() -> None:
+    def branching(x: Any) -> Any:
+        wide = int(x.shape[1] * min(7.5 / x.shape[0], 3.0)) >= 10
+        return x * 2 if wide else x - 1
+
+    result = converted(branching, drawn(3, 9))
+    report = result.report
+    assert report.verdict.status == "proved" and set(report.sizes) == {"batch", "x_1"}
+    assert any("refuses sizes" in note for note in report.notes)

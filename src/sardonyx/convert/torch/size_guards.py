@@ -8,6 +8,7 @@ the model if the model differs from the source where the condition does not hold
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ import sympy
 import torch
 
 from sardonyx.convert.torch.guards import Guard
-from sardonyx.convert.torch.operators.registry import translation_of
+from sardonyx.convert.torch.operators.registry import Site, site, translation_of
 from sardonyx.convert.torch.operators.sizes import of_expression
 from sardonyx.convert.torch.sources import is_ours
 from sardonyx.core.dim import Size
@@ -43,6 +44,26 @@ _COMPARISONS = {
     sympy.Gt: "gt",
     sympy.Lt: "lt",
 }
+
+_FUNCTIONS = {
+    "Add": "add",
+    "Mul": "mul",
+    "Min": "sym_min",
+    "Max": "sym_max",
+    "Mod": "mod",
+    "PythonMod": "mod",
+    "FloorDiv": "floordiv",
+    "CleanDiv": "floordiv",
+    "IntTrueDiv": "truediv",
+    "FloatTrueDiv": "truediv",
+    "ToFloat": "sym_float",
+    "TruncToInt": "trunc",
+    "FloorToInt": "floor",
+    "CeilToInt": "ceil",
+    "Pow": "pow",
+    "PowByNatural": "pow",
+}
+"""Python's functions of sizes by torch's names in conditions."""
 
 _INTERNAL = ("_", "fx", "utils", "export")
 """Begin of the parts of torch whose conditions are no branches of a program."""
@@ -90,7 +111,7 @@ class SizeGuard:
         """
         name = _COMPARISONS.get(type(self.condition))
         function = translation_of(f"python.{name}.default")
-        sides = [of_expression(side, dict(table)) for side in self.condition.args] if name else []
+        sides = [_value(side, dict(table)) for side in self.condition.args] if name else []
         if function is None or not sides or any(side is None for side in sides):
             raise ConversionError(f"a condition on sizes has no form in a model: {self.condition}", where=self.label)
         result = function(*sides)
@@ -99,6 +120,24 @@ class SizeGuard:
         if not result:
             raise ConversionError("a condition on sizes fails for all inputs", where=self.label)
         return None
+
+
+def _value(expression: Any, table: dict[str, Size]) -> Any:
+    """Return an expression of torch as a size, or as a scalar that the model computes; None without such a form."""
+    size = of_expression(expression, table)
+    if size is not None or expression.is_Symbol:
+        return size
+    if expression.is_Float or expression.is_Rational:
+        return float(expression)
+    function = translation_of(f"python.{_FUNCTIONS.get(type(expression).__name__)}.default")
+    values = [_value(argument, table) for argument in expression.args]
+    if function is None or any(value is None for value in values):
+        return None
+    token = site.set(Site(None, ""))
+    try:
+        return functools.reduce(function, values) if len(values) > 1 else function(values[0])
+    finally:
+        site.reset(token)
 
 
 def size_guards(exported: torch.export.ExportedProgram, names: Sequence[str]) -> list[SizeGuard]:
