@@ -20,12 +20,17 @@ class SardonyxError(Exception):
 
     def __init__(self, problem: str, *, where: str = "", remedy: str = "") -> None:
         self.problem = problem
+        super().__init__()
+        self.reword(where=where, remedy=remedy)
+
+    def reword(self, *, where: str, remedy: str) -> None:
+        """Replace the location and the remedy, e.g. to name options as a command line spells them."""
         self.where = where
         self.remedy = remedy
-        message = f"{where}: {problem}" if where else problem
+        message = f"{where}: {self.problem}" if where else self.problem
         if remedy and not message.endswith((".", "!", "?")):
             message += "."
-        super().__init__(f"{message} {remedy}" if remedy else message)
+        self.args = (f"{message} {remedy}" if remedy else message,)
 
 
 class ModelFileError(SardonyxError):

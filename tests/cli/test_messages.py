@@ -56,6 +56,13 @@ def test_a_model_is_not_written_under_the_name_of_another_format(
     assert not output.exists()
 
 
+def test_a_remedy_names_options_of_the_command(run: Run, tmp_path: Path) -> None:
+    half = tmp_path / "half.onnx"
+    outcome = run("fp16", demo.path("digits_classifier"), "--auto", "--tolerance", "1e-9", "-o", half)
+    assert outcome.code == 2 and not half.exists()
+    assert "--tolerance: 1e-09 cannot be met" in outcome.err and "(`--keep-io`)" in outcome.err
+
+
 def test_convert_writes_any_name_in_a_named_format(run: Run, two_layers: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.txt"
     assert run("convert", two_layers, "--format", "onnxtxt", "-o", output).code == 0

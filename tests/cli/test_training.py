@@ -72,6 +72,15 @@ def test_bad_options_are_named_and_nothing_is_written(folder: Path, words: list[
     assert not (folder / "t.onnx").exists()
 
 
+def test_a_loss_that_is_not_finite_names_options_of_the_command(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "@model.onnx", "--data", "@train.npz", "--lr", "1e38", "--epochs", "9", "-o", "@t.onnx"]
+    assert run(folder, *words) == 1
+    assert "`--clip-norm`" in " ".join(capsys.readouterr().err.split())
+    assert not (folder / "t.onnx").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

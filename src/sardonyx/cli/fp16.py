@@ -40,7 +40,9 @@ def command(
     ] = False,
     tolerance: Annotated[float, typer.Option(help="Largest relative error of an output, with --auto.")] = 1e-3,
     inputs: Annotated[Path | None, typer.Option(help="Real inputs for --auto (.npz).", show_default=False)] = None,
-    keep_io: Annotated[bool, typer.Option("--keep-io", help="Keep the types of float32 inputs and outputs.")] = False,
+    keep_io_types: Annotated[
+        bool, typer.Option("--keep-io", help="Keep the types of float32 inputs and outputs.")
+    ] = False,
     block_op: Annotated[
         list[str] | None,
         typer.Option(help="Leave these operators in float32 (A,B; repeatable).", show_default=False),
@@ -65,7 +67,7 @@ def command(
         raise OptionError("requires --auto", where="--inputs", remedy="Add --auto.")
     operators = [*float16.DEFAULT_OP_BLOCK_LIST, *names_in(block_op)] if block_op else None
     options: dict[str, Any] = {
-        "keep_io_types": keep_io,
+        "keep_io_types": keep_io_types,
         "op_block_list": operators,
         "node_block_list": names_in(block_node) or None,
     }

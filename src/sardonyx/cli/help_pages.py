@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,13 +14,16 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sardonyx.errors import OptionError
+from sardonyx.errors import OptionError, SardonyxError
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of errors of the command line."""
 
 MOST_COLUMNS = 100
 """Width of the text on wider terminals."""
+
+_PARAMETER = re.compile(r"""`(?P<quoted>\w+)`|\b(?P<name>[a-z_]+)=(?P<quote>['"])(?P<value>[^'"]*)(?P=quote)""")
+"""A parameter in the text of a remedy: `name`, or name='value'."""
 
 MOST_INDENT = 28
 """Columns up to which descriptions start on the line of their term."""
@@ -53,19 +57,19 @@ class VerbCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb; an error of an option names the option as the command line spells it.
+        """Run the verb; errors name options as the command line spells them.
 
         Raises:
-            OptionError: An option has an invalid value.
+            SardonyxError: The verb failed.
         """
         try:
             return super().invoke(ctx)
-        except OptionError as error:
-            options = {p.name: p.opts for p in self.get_params(ctx) if p.param_type_name == "option"}
-            spelling = next((opt for opt in options.get(error.where, ()) if opt.startswith("--")), None)
-            if spelling is None:
-                raise
-            raise type(error)(error.problem, where=spelling, remedy=error.remedy) from error
+        except SardonyxError as error:
+            listed = (p for p in self.get_params(ctx) if p.param_type_name == "option")
+            spellings = {str(p.name): next((o for o in p.opts if o.startswith("--")), p.opts[0]) for p in listed}
+            where = spellings.get(error.where, error.where) if isinstance(error, OptionError) else error.where
+            error.reword(where=where, remedy=_as_options(error.remedy, spellings))
+            raise
 
     def _parsed(self, ctx: Any, args: list[str]) -> tuple[dict[str, Any], list[str]]:
         """Return the values of options, and the arguments in order."""
@@ -121,6 +125,18 @@ class VerbGroup(TyperGroup):
             formatter.write(_section(title, verbs.items()))
         formatter.write(_section("Options", self.options))
         formatter.write("\n".join(_wrapped(self.epilog or "")) + "\n")
+
+
+def _as_options(text: str, spellings: Mapping[str, str]) -> str:
+    """Return `text` with the parameters that are options of a verb, `name` and name='value', as options."""
+
+    def spelled(match: re.Match[str]) -> str:
+        spelling = spellings.get(match["quoted"] or match["name"])
+        if spelling is None:
+            return match[0]
+        return f"`{spelling}`" if match["quoted"] else f"{spelling} {match['value']}"
+
+    return _PARAMETER.sub(spelled, text)
 
 
 def _section(title: str, rows: Iterable[tuple[str, str]]) -> str:

@@ -219,7 +219,7 @@ class _Search:
             raise OptionError(
                 f"{self._tolerance:g} cannot be met: with every node in float32 the error is {floor:.3g}",
                 where="tolerance",
-                remedy="Keep inputs and outputs in float32 (keep_io_types), or raise the tolerance.",
+                remedy="Keep inputs and outputs in float32 (`keep_io_types`), or raise the tolerance.",
             )
         segments = _split(candidates, _SEGMENTS)
         if len(self._trials) + len(segments) < self._max_trials:
