@@ -50,7 +50,17 @@ def between_convolutions(picks: list[int], channels: int, size: int, dtype: DTyp
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 @pytest.mark.parametrize(
-    ("channels", "first", "step", "size"), [(32, 1, 2, 6), (24, 0, 3, 5), (33, 7, 4, 3), (40, 0, 5, 4), (12, 1, 2, 1)]
+    ("channels", "first", "step", "size"),
+    [
+        (32, 1, 2, 6),
+        (24, 0, 3, 5),
+        (33, 7, 4, 3),
+        (71, 7, 4, 3),
+        (79, 15, 4, 2),
+        (65, 15, 3, 2),
+        (40, 0, 5, 4),
+        (12, 1, 2, 1),
+    ],
 )
 def test_channels_at_equal_distances_are_those_of_the_interpreter(
     channels: int, first: int, step: int, size: int, dtype: DTypeLike

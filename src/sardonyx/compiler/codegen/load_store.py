@@ -124,14 +124,14 @@ def load_parts(
         emitter: Emitter of the instructions.
         dtype: The element type of the buffer.
         pointer: The buffer.
-        starts: The offset of each part, in elements; at most 4.
+        starts: The offset of each part, in elements.
         picks: The element of each lane, counted over the parts.
         width: Elements of a part.
     """
     element, wide = memory_type(dtype), width
     parts = [_load_row(emitter, element, pointer, start, width) for start in starts]
-    parts += parts[-1:] * (-len(parts) % 2)
     while len(parts) > 2:
+        parts += parts[-1:] * (len(parts) % 2)
         type, order = vector(wide, element), ", ".join(f"i32 {i}" for i in range(2 * wide))
         parts = [
             emitter.let(f"shufflevector {type} {low}, {type} {high}, <{2 * wide} x i32> <{order}>")
@@ -139,7 +139,7 @@ def load_parts(
         ]
         wide *= 2
     type, chosen = vector(wide, element), ", ".join(f"i32 {pick}" for pick in picks)
-    raw = emitter.let(f"shufflevector {type} {parts[0]}, {type} {parts[1]}, <{len(picks)} x i32> <{chosen}>")
+    raw = emitter.let(f"shufflevector {type} {parts[0]}, {type} {parts[-1]}, <{len(picks)} x i32> <{chosen}>")
     return from_memory(emitter, dtype, raw, len(picks))
 
 
