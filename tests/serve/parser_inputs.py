@@ -28,11 +28,21 @@ LIMITS = Limits(body_bytes=1 << 16, head_bytes=4096, streams=8)
 
 
 class Transport:
-    """A transport that collects bytes."""
+    """A transport that collects bytes.
+
+    Attributes:
+        sent: The bytes.
+        read: The number of them that the client has read.
+        is_closed: True once the connection ends.
+        is_aborted: True once it ends at once.
+        is_paused: True while nothing is received.
+    """
 
     def __init__(self) -> None:
         self.sent = bytearray()
+        self.read = 0
         self.is_closed = False
+        self.is_aborted = False
         self.is_paused = False
 
     def write(self, data: bytes) -> None:
@@ -48,13 +58,14 @@ class Transport:
     def close(self) -> None:
         self.is_closed = True
 
-    abort = close
+    def abort(self) -> None:
+        self.is_closed = self.is_aborted = True
 
     def is_closing(self) -> bool:
         return self.is_closed
 
     def get_write_buffer_size(self) -> int:
-        return len(self.sent)
+        return len(self.sent) - self.read
 
     def pause_reading(self) -> None:
         self.is_paused = True

@@ -166,6 +166,18 @@ def test_typed_contents_are_checked_and_read(both: Server) -> None:
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+def test_a_message_of_many_fields_is_refused_before_the_parse(both: Server) -> None:
+    grpc = pytest.importorskip("grpc", reason="grpcio is not installed (extra: grpc)")
+    many = b"\x2a\0" * 35_000
+    with grpc.insecure_channel(f"127.0.0.1:{both.grpc_port}") as channel:
+        for name in ("ModelInfer", "ModelMetadata"):
+            with pytest.raises(grpc.RpcError, match="at most 4096 fields") as refused:
+                channel.unary_unary(f"/inference.GRPCInferenceService/{name}")(many)
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        (answer,) = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(iter([many]))
+    assert b"at most 4096 fields" in answer
+
+
 def test_a_stream_answers_in_order_and_reports_errors(both: Server) -> None:
     client = grpc_client(both)
     answers: queue.Queue[Any] = queue.Queue()

@@ -19,7 +19,8 @@ pytest.importorskip("httptools", reason="httptools is not installed (extra: serv
 from sardonyx.serve import Model
 from sardonyx.serve.dispatch.queue import Entry
 from sardonyx.serve.grpc import frames
-from sardonyx.serve.grpc.frames import frame, header_block, settings_frame
+from sardonyx.serve.grpc.frames import HeaderFields, frame, header_block, settings_frame
+from sardonyx.serve.grpc.streams import Stream
 from sardonyx.serve.models.model import ServedModel, State
 from sardonyx.serve.operations import free_memory
 from sardonyx.serve.protocol.held_bytes import HeldBytes
@@ -138,7 +139,9 @@ def test_an_idle_connection_makes_room_for_another(machine: Machine) -> None:
     first.last_active -= LIMITS.idle_seconds + 1
     _, accepted = grpc(machine)
     assert not accepted.is_closed
-    assert transport.is_closed
+    assert transport.is_closed and not transport.is_aborted
+    first.sweep(time.monotonic() + LIMITS.idle_seconds + 5)
+    assert transport.is_aborted
 
 
 def test_incomplete_requests_of_all_connections_have_a_limit(machine: Machine) -> None:
@@ -160,6 +163,76 @@ def test_incomplete_requests_of_all_connections_have_a_limit(machine: Machine) -
     assert b"HTTP/1.1 503" in second.sent
     assert b"retry-after" in second.sent.lower()
     assert machine.service.held.total == 160_000
+
+
+def test_incomplete_frames_of_all_connections_have_the_same_limit(machine: Machine) -> None:
+    part = struct.pack(">IBI", 1_000_000 << 8, 0, 1) + bytes(200_000)
+    _, first = grpc(machine, BEGIN + call(1) + part)
+    assert machine.service.held.total == len(part)
+    _, second = grpc(machine, BEGIN + call(1) + part)
+    assert b"too many frames are incomplete" in first.sent and first.is_closed
+    assert not second.is_closed
+    assert machine.service.held.total == len(part)
+
+
+def test_many_small_parts_count_as_a_large_one(machine: Machine) -> None:
+    parts = [call(n) + frame(frames.DATA, 0, n, b"\0\0\3\0\0" + bytes(20_000)) for n in (1, 3, 5, 7)]
+    grpc(machine, BEGIN, *parts)
+    assert machine.service.held.total == 4 * 20_005
+
+
+def test_a_complete_frame_ends_the_count_of_its_bytes(machine: Machine) -> None:
+    data = frame(frames.DATA, frames.END_STREAM, 1, request(1000))
+    connection, transport = grpc(machine, BEGIN + call(1) + data[:9_000])
+    assert machine.service.held.total == 9_000
+
+    async def rest() -> None:
+        connection.data_received(data[9_000:])
+        await machine.settle()
+
+    machine.loop.run_until_complete(rest())
+    assert b"grpc-status\x010" in transport.sent
+    assert machine.service.held.total == 0
+
+
+@pytest.mark.parametrize(("size", "is_stalled"), [(100, True), (70_000, False)])
+def test_an_answer_that_is_accepted_byte_by_byte_is_stalled(machine: Machine, size: int, is_stalled: bool) -> None:
+    connection, _ = grpc(machine, BEGIN)
+    stream = Stream(connection, 1, HeaderFields({":path": "/x"}), 0)
+    stream.pending_bytes = 100_000
+    begin = stream.stalled_since = time.monotonic() - 60
+    stream.accept(size)
+    assert stream.stalled_since == (begin if is_stalled else 0)
+    assert stream.pending_bytes == 100_000 - size
+
+
+def answered(machine: Machine, size: int) -> tuple[Any, Any]:
+    """Return a connection of HTTP whose client has not read an answer, and its transport."""
+    connection, transport = machine.connect("http")
+    transport.sent += bytes(size)
+    connection.pause_writing()
+    return connection, transport
+
+
+def test_a_client_that_reads_a_long_answer_slowly_has_time(machine: Machine) -> None:
+    connection, transport = answered(machine, 250_000)
+    now, idle = time.monotonic(), LIMITS.idle_seconds
+    for turn in range(1, 3):
+        transport.read += int(idle * 1024)
+        connection.end_if_late(now + turn * (idle + 1))
+        assert not transport.is_closed
+    transport.read += int(idle * 1024) - 1
+    connection.end_if_late(now + 3 * (idle + 1))
+    assert transport.is_aborted
+
+
+def test_an_answer_that_is_not_read_counts_until_its_connection_ends(machine: Machine) -> None:
+    connection, transport = answered(machine, 250_000)
+    connection.data_received(b"\0")
+    assert transport.is_closed and not transport.is_aborted
+    assert machine.service.held.total == 250_000
+    connection.connection_lost(None)
+    assert machine.service.held.total == 0
 
 
 def test_the_oldest_holder_gives_up_first() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import struct
 import time
@@ -12,7 +11,8 @@ from typing import Any
 from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.plain import LARGEST, PlainRequest
 from sardonyx.serve.grpc import frames
-from sardonyx.serve.grpc.frames import Http2Error, frame, frame_head, header_block
+from sardonyx.serve.grpc.frames import Http2Error, frame, header_block
+from sardonyx.serve.grpc.sending_half import SendingHalf
 from sardonyx.serve.grpc.streams import Answer, Stream
 from sardonyx.serve.grpc.templates import GrpcTemplates
 from sardonyx.serve.protocol.held_bytes import SMALL, HeldBytes
@@ -21,19 +21,14 @@ from sardonyx.serve.protocol.limits import Limits
 _FRAME_BYTES = 1 << 20
 _STREAM_WINDOW = 4 << 20
 _CONNECTION_WINDOW = 32 << 20
-_WRITTEN_BYTES = 256 << 10
-"""Bytes that are given to the transport at once, which then tells if the client reads."""
 _CONTROL_FRAMES = 1000
 """Control frames (settings, pings, resets, empty frames) of a connection in one second, beyond those of answers."""
-
-_CONTROL_FRAMES_OF_DATA = 8
-"""Control frames that a client may send for a frame of data: it opens windows, and measures the connection by pings."""
 
 _SETTINGS = 64
 """Settings in a frame: each may change the windows of all streams."""
 
 
-class Http2Connection(asyncio.Protocol):
+class Http2Connection(SendingHalf):
     """A connection of a client of gRPC.
 
     Args:
@@ -55,31 +50,22 @@ class Http2Connection(asyncio.Protocol):
         templates: GrpcTemplates,
         held: HeldBytes,
     ) -> None:
+        super().__init__(held)
         self.last_active = time.monotonic()
         self._answer = answer
         self._templates = templates
-        self._held = held
         self._plain: dict[int, PlainRequest] = {}
         self._limits = limits
         self._connections = connections
-        self._transport: Any = None
         self._buffer = bytearray()
+        self._is_held = False
         self._has_preface = False
         self._reader = frames.HeaderReader(limits.head_bytes)
-        self._streams: dict[int, Stream] = {}
         self._last = 0
         self._block: tuple[int, int, bytearray] | None = None
-        self._window = 65535
-        self._stream_window = 65535
-        self._peer_frame = 16384
         self._consumed = 0
-        self._control = 0
         self._resets = 0
         self._control_since = self.last_active
-        self._output: list[bytes | memoryview] = []
-        self._output_bytes = 0
-        self._is_feeding = False
-        self._is_full = False
         self._is_closing = False
         self._is_active = False
         self._frame_begin = 0.0
@@ -94,7 +80,7 @@ class Http2Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Accept the connection, unless too many are open."""
         self._transport = transport
-        if len(self._connections) >= self._limits.connections and not self._replace_idle():
+        if len(self._connections) >= self._limits.connections and not self._has_place():
             self._is_closing = True
             transport.close()
             return
@@ -107,13 +93,18 @@ class Http2Connection(asyncio.Protocol):
         )))  # fmt: skip
         self._send(frame(frames.WINDOW_UPDATE, 0, 0, struct.pack(">I", _CONNECTION_WINDOW - 65535)))
 
-    def _replace_idle(self) -> bool:
-        """End the connection that has been idle for the longest time; return False if all are in use."""
-        idle = [connection for connection in self._connections if not connection.is_busy]
+    def _has_place(self) -> bool:
+        """Return True if not too many connections are open, or the one that was idle longest makes room.
+
+        Connections that are closing stay in the set: their time is limited, too.
+        """
+        current = [connection for connection in self._connections if not connection._is_closing]
+        if len(current) < self._limits.connections:
+            return True
+        idle = [connection for connection in current if not connection.is_busy]
         oldest = min(idle, key=lambda connection: connection.last_active, default=None)
         if oldest is None or time.monotonic() - oldest.last_active < self._limits.idle_seconds:
             return False
-        self._connections.discard(oldest)
         oldest.go_away()
         return True
 
@@ -127,6 +118,7 @@ class Http2Connection(asyncio.Protocol):
         for request in list(self._plain.values()):
             request.cancel()
         self._plain.clear()
+        self._forget_frame()
 
     def data_received(self, data: bytes) -> None:
         """Read frames."""
@@ -205,6 +197,31 @@ class Http2Connection(asyncio.Protocol):
             del self._buffer[:offset]
         elif offset < size:
             self._buffer += buffer[offset:]
+        if len(self._buffer) > SMALL or self._is_held:
+            self._hold_frame(is_new=offset > 0)
+
+    def _hold_frame(self, is_new: bool) -> None:
+        """Count the bytes of an incomplete frame."""
+        if is_new:
+            self._held.release(self)
+        size = len(self._buffer)
+        if size <= SMALL:
+            self._is_held = False
+            self._held.release(self)
+            return
+        self._is_held = self._held.hold(self, size)
+        if not self._is_held:
+            raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many frames are incomplete")
+
+    def _forget_frame(self) -> None:
+        self._buffer.clear()
+        self._is_held = False
+        self._held.release(self)
+
+    def give_up(self) -> None:
+        """End the connection, whose bytes others need."""
+        if self._transport is not None and not self._is_closing:
+            self._end(frames.ENHANCE_YOUR_CALM, "too many frames are incomplete")
 
     def _plain_call(self, buffer: bytes | bytearray, offset: int, end: int, size: int) -> int:
         """Let a plain call wait, whose two frames are complete; return the offset after these, or 0 for another call.
@@ -272,7 +289,7 @@ class Http2Connection(asyncio.Protocol):
             if len(payload) > 6 * _SETTINGS:
                 raise Http2Error(frames.ENHANCE_YOUR_CALM, "too many settings")
             if not flags & frames.ACK:
-                self._settings(payload)
+                self._read_settings(payload)
         elif kind == frames.PING:
             if number or len(payload) != 8:
                 raise Http2Error(frames.FRAME_SIZE_ERROR, "malformed ping")
@@ -294,38 +311,13 @@ class Http2Connection(asyncio.Protocol):
         elif kind == frames.PUSH_PROMISE:
             raise Http2Error(frames.PROTOCOL_ERROR, "clients do not push")
 
-    def _settings(self, payload: bytes) -> None:
-        for key, value in struct.iter_unpack(">HI", payload):
-            if key == frames.SETTINGS_INITIAL_WINDOW_SIZE:
-                if value > 0x7FFFFFFF:
-                    raise Http2Error(frames.FLOW_CONTROL_ERROR, "window too large")
-                change = value - self._stream_window
-                self._stream_window = value
-                for stream in self._streams.values():
-                    stream.send_window += change
-                    if stream.send_window > 0x7FFFFFFF:
-                        raise Http2Error(frames.FLOW_CONTROL_ERROR, "window too large")
-            elif key == frames.SETTINGS_MAX_FRAME_SIZE:
-                if not 16384 <= value <= 0xFFFFFF:
-                    raise Http2Error(frames.PROTOCOL_ERROR, "invalid frame size")
-                self._peer_frame = value
-        self._send(frame(frames.SETTINGS, frames.ACK, 0))
-        self._send_pending()
-
     def _window_update(self, number: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise Http2Error(frames.FRAME_SIZE_ERROR, "malformed window update")
         increment = struct.unpack(">I", payload)[0] & 0x7FFFFFFF
-        if number == 0:
-            self._window += increment
-            if not increment or self._window > 0x7FFFFFFF:
-                raise Http2Error(frames.FLOW_CONTROL_ERROR, "window too large")
-        else:
-            stream = self._stream(number)
-            if stream is not None:
-                stream.send_window += increment
-                if not increment or stream.send_window > 0x7FFFFFFF:
-                    raise Http2Error(frames.FLOW_CONTROL_ERROR, "window too large")
+        stream = self._stream(number) if number else None
+        if not number or stream is not None:
+            self._widen(stream, increment)
         self._send_pending()
 
     # Calls.
@@ -486,18 +478,6 @@ class Http2Connection(asyncio.Protocol):
         stream.message_begin = time.monotonic()
         return self._decompressed(stream, message) if is_compressed else message
 
-    def _hold(self, stream: Stream) -> None:
-        """Count the bytes of a call that wait for the client."""
-        size = len(stream.data) + stream.pending_bytes
-        if size > SMALL and not stream.is_closed:
-            stream.is_held = True
-            if not self._held.hold(stream, size):
-                stream.is_held = False
-                stream.give_up()
-        elif stream.is_held:
-            stream.is_held = False
-            self._held.release(stream)
-
     def _decompressed(self, stream: Stream, message: bytes) -> bytes:
         encoding = stream.headers.get("grpc-encoding", "identity")
         window = {"gzip": 31, "deflate": 15}.get(encoding)
@@ -513,22 +493,6 @@ class Http2Connection(asyncio.Protocol):
         if len(data) > most or not inflate.eof:
             raise RequestError(f"expected at most {most} bytes after decompression.", kind="too_large")
         return data
-
-    def _close(self, stream: Stream) -> None:
-        """Forget a call, and cancel its work."""
-        stream.is_closed = True
-        self._streams.pop(stream.number, None)
-        stream.cancel()
-        stream.data.clear()
-        stream.pending.clear()
-        stream.pending_bytes = 0
-        self._hold(stream)
-
-    def reset(self, stream: Stream, code: int) -> None:
-        """End a call at once."""
-        self._close(stream)
-        self._send(frame(frames.RST_STREAM, 0, stream.number, struct.pack(">I", code)))
-        self._flush_soon()
 
     # Plain calls.
 
@@ -550,10 +514,7 @@ class Http2Connection(asyncio.Protocol):
         number, headers = request.tag
         if self._plain.pop(number, None) is None or self._transport is None:
             return
-        if size <= self._window and size <= self._stream_window and size <= self._peer_frame and not self._is_full:
-            self._window -= size
-            self._output.append(data)
-            self._control = max(0, self._control - _CONTROL_FRAMES_OF_DATA)
+        if self._sends_whole(data, size):
             return
         stream = self._streams[number] = Stream(self, number, headers, self._stream_window)
         stream.is_ended = stream.is_read = True
@@ -575,85 +536,6 @@ class Http2Connection(asyncio.Protocol):
         stream.data += struct.pack(">BI", 0, len(request.data)) + request.data
         stream.is_ended = True
         self._read_messages(stream)
-
-    # Answers.
-
-    def send_message(self, stream: Stream, message: bytes) -> None:
-        """Send a message of an answer, as far as the client accepts it."""
-        if stream.is_closed or self._transport is None:
-            return
-        if not stream.sent_head:
-            stream.sent_head = True
-            self._send(frame(frames.HEADERS, frames.END_HEADERS, stream.number, frames.ANSWER_HEAD))
-        stream.pending.append(struct.pack(">BI", 0, len(message)) + message)
-        stream.pending_bytes += len(message) + 5
-        self._send_stream(stream)
-        self._flush_soon()
-
-    def end_stream(self, stream: Stream, trailers: bytes) -> None:
-        """End a call after its pending messages."""
-        if stream.is_closed or stream.trailers is not None or self._transport is None:
-            return
-        stream.trailers = trailers
-        self._send_stream(stream)
-        self._flush_soon()
-
-    def _send_stream(self, stream: Stream) -> None:
-        """Send what the client accepts of the answer of a call, and continue to read its messages."""
-        pending = stream.pending
-        while pending:
-            data = pending[0]
-            size = min(len(data) - stream.sent, self._peer_frame, self._window, stream.send_window)
-            if size <= 0 or self._is_full:
-                stream.stalled_since = stream.stalled_since or time.monotonic()
-                self._hold(stream)
-                return
-            end = stream.sent + size
-            self._window -= size
-            stream.send_window -= size
-            stream.stalled_since = 0.0
-            stream.pending_bytes -= size
-            self._control = max(0, self._control - _CONTROL_FRAMES_OF_DATA)
-            self._send(frame_head(frames.DATA, 0, stream.number, size))
-            self._send(data if size == len(data) else memoryview(data)[stream.sent : end])
-            stream.sent = end
-            if end == len(data):
-                pending.popleft()
-                stream.sent = 0
-                stream.open_messages -= 1
-                stream.message_begin = time.monotonic()
-            if self._output_bytes > _WRITTEN_BYTES:
-                self._flush()
-        if stream.trailers is not None:
-            flags = frames.END_HEADERS | frames.END_STREAM
-            self._send(frame(frames.HEADERS, flags, stream.number, stream.trailers))
-            if not stream.is_ended:
-                self._send(frame(frames.RST_STREAM, 0, stream.number, struct.pack(">I", frames.NO_ERROR)))
-            stream.work = None
-            self._close(stream)
-        elif stream.is_streaming:
-            self._read_messages(stream)
-
-    def _send_pending(self) -> None:
-        for stream in list(self._streams.values()):
-            if stream.pending or stream.trailers is not None:
-                self._send_stream(stream)
-
-    def _send(self, data: bytes | memoryview) -> None:
-        self._output.append(data)
-        self._output_bytes += len(data)
-
-    def _flush_soon(self) -> None:
-        """Write at the end of a read; or at once, where no read is in progress."""
-        if not self._is_feeding:
-            self._flush()
-
-    def _flush(self) -> None:
-        output = self._output
-        if output and self._transport is not None:
-            self._transport.write(b"".join(output))
-        output.clear()
-        self._output_bytes = 0
 
     # Time.
 
@@ -683,6 +565,7 @@ class Http2Connection(asyncio.Protocol):
     def _end(self, code: int, text: str) -> None:
         self._is_closing = True
         self._read_deadline = time.monotonic() + self._limits.idle_seconds
+        self._forget_frame()
         self._send(frame(frames.GOAWAY, 0, 0, struct.pack(">II", self._last, code) + text.encode()[:128]))
         self._flush()
         if self._transport is not None:
@@ -696,6 +579,7 @@ class Http2Connection(asyncio.Protocol):
         self._flush_soon()
         if not self.is_busy:
             self._is_closing = True
+            self._read_deadline = time.monotonic() + self._limits.idle_seconds
             self._transport.close()
 
     def abort(self) -> None:

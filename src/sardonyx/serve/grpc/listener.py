@@ -11,6 +11,7 @@ from typing import Any
 from sardonyx.errors import MissingDependencyError, RequestError, ResourceError
 from sardonyx.serve.grpc.calls import CALLS, CallHandler
 from sardonyx.serve.grpc.conversion import answer_message, parsed_request
+from sardonyx.serve.grpc.message_reading import INFERENCE, read_message
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol.messages import SERVICE, message_class
 from sardonyx.serve.protocol.refusals import REFUSALS, refusal
@@ -91,19 +92,15 @@ async def open_grpc(
 
 
 def _handlers(service: Service, tokens: Tokens, grpc: Any) -> dict[str, Any]:
-    serialize = _serialized
+    # Without deserializers: messages are bytes until their fields are counted.
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
-            _unary(service, tokens, scope, handler, grpc), message_class(message).FromString, serialize
+            _unary(service, tokens, scope, kind, handler, grpc), response_serializer=_serialized
         )
-        for name, (message, scope, handler) in CALLS.items()
+        for name, (kind, scope, handler) in {**CALLS, "ModelInfer": (INFERENCE, "infer", None)}.items()
     }
-    request = message_class("ModelInferRequest")
-    handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
-        _unary(service, tokens, "infer", None, grpc), request.FromString, serialize
-    )
     handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-        _stream(service, tokens, grpc), request.FromString, serialize
+        _stream(service, tokens, grpc), response_serializer=_serialized
     )
     return handlers
 
@@ -123,10 +120,11 @@ def _authorization(context: Any) -> str:
     return next((value for key, value in context.invocation_metadata() or () if key == "authorization"), "")
 
 
-def _unary(service: Service, tokens: Tokens, scope: str, handler: CallHandler | None, grpc: Any) -> Any:
-    async def call(message: Any, context: Any) -> Any:
+def _unary(service: Service, tokens: Tokens, scope: str, kind: str, handler: CallHandler | None, grpc: Any) -> Any:
+    async def call(data: bytes, context: Any) -> Any:
         try:
             client = tokens.require(_authorization(context), scope) if tokens.is_required else ""
+            message = read_message(kind, data)
             result = _infer(service, message, client) if handler is None else handler(service, message)
             return await result if inspect.isawaitable(result) else result
         except Exception as error:
@@ -145,7 +143,7 @@ def _status(error: BaseException, grpc: Any) -> tuple[Any, str]:
 
 
 def _stream(service: Service, tokens: Tokens, grpc: Any) -> Any:
-    async def call(messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+    async def call(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         client = ""
         try:
             if tokens.is_required:
@@ -156,20 +154,23 @@ def _stream(service: Service, tokens: Tokens, grpc: Any) -> Any:
         # Requests of a stream are computed concurrently, at most a window of them; answers are in order.
         waiting: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(service.limits.streams)
 
-        async def answered(message: Any) -> Any:
+        async def answered(data: bytes) -> Any:
+            identity = ""
             try:
+                message = read_message(INFERENCE, data)
+                identity = message.id
                 answer = await _infer(service, message, client)
                 answer.parameters["triton_final_response"].bool_param = True
                 return response(infer_response=answer)
             except Exception as error:
                 failed = response(error_message=_status(error, grpc)[1])
-                failed.infer_response.id = message.id
+                failed.infer_response.id = identity
                 return failed
 
         async def read() -> None:
             try:
-                async for message in messages:
-                    await waiting.put(asyncio.create_task(answered(message)))
+                async for data in messages:
+                    await waiting.put(asyncio.create_task(answered(data)))
             finally:
                 await waiting.put(None)
 

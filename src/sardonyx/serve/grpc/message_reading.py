@@ -1,8 +1,11 @@
-"""Count the fields of a message before it is parsed: each becomes an object, of a hundred bytes for two on the wire."""
+"""Messages of gRPC, whose fields are counted before the parse: each becomes an object, of a hundred bytes for two."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from sardonyx.errors import RequestError
+from sardonyx.serve.protocol.messages import message_class
 
 _SMALL = 64 << 10
 """Bytes of a message whose objects cannot be many."""
@@ -10,25 +13,28 @@ _SMALL = 64 << 10
 _MOST_FIELDS = 4096
 """Fields of a message, with those of its inputs and outputs: the sizes of 64 inputs may be a field each."""
 
+INFERENCE = "ModelInferRequest"
+"""The message of a request for inference, whose inputs and outputs have fields of their own."""
+
 _TENSORS = (5, 6)
-"""Numbers of the inputs and outputs in ``ModelInferRequest``."""
+"""Numbers of its inputs and outputs."""
 
 
-def require_few_fields(data: bytes, is_inference: bool = False) -> None:
-    """Refuse a message of many fields, before the library of protocol buffers allocates an object for each.
-
-    Args:
-        data: The message.
-        is_inference: True for a ``ModelInferRequest``, whose inputs and outputs have fields of their own.
+def read_message(kind: str, data: bytes) -> Any:
+    """Return a message of a kind, unless the library of protocol buffers would allocate many objects.
 
     Raises:
-        RequestError: The fields are too many, or malformed.
+        RequestError: The bytes are not such a message, or the message has too many fields.
     """
     if len(data) > _SMALL:
         try:
-            _counted(data, 0, len(data), 0, _TENSORS if is_inference else ())
+            _counted(data, 0, len(data), 0, _TENSORS if kind == INFERENCE else ())
         except IndexError as error:
             raise RequestError("the message is malformed.") from error
+    try:
+        return message_class(kind).FromString(data)
+    except Exception as error:  # The library's error class depends on its implementation.
+        raise RequestError("the message is malformed.") from error
 
 
 def _counted(data: bytes, offset: int, end: int, count: int, nested: tuple[int, ...]) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 from sardonyx.errors import RequestError, ResourceError
 from sardonyx.serve.grpc.calls import CALLS
 from sardonyx.serve.grpc.conversion import answer_message, parsed_request
-from sardonyx.serve.grpc.field_counts import require_few_fields
 from sardonyx.serve.grpc.http2 import Http2Connection
+from sardonyx.serve.grpc.message_reading import INFERENCE, read_message
 from sardonyx.serve.grpc.streams import STREAMING, Stream
 from sardonyx.serve.grpc.templates import GrpcTemplates
 from sardonyx.serve.operations.service import Service
@@ -51,7 +51,6 @@ class OwnGrpcListener:
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._templates = GrpcTemplates(service)
-        self._request = message_class("ModelInferRequest")
         self._streamed = message_class("ModelStreamInferResponse")
 
     async def open(self, host: str, port: int, tls: Tls | None, reuse_port: bool) -> None:
@@ -119,18 +118,6 @@ class OwnGrpcListener:
         if self._tokens.is_required:
             self._tokens.require(stream.headers.get("authorization", ""), scope)
 
-    def message(self, data: bytes) -> Any:
-        """Return a request for inference.
-
-        Raises:
-            RequestError: The bytes are not such a message, or the message has too many fields.
-        """
-        require_few_fields(data, is_inference=True)
-        try:
-            return self._request.FromString(data)
-        except Exception as error:  # The library's error class depends on its implementation.
-            raise RequestError("the message is malformed.") from error
-
     def _parsed(self, stream: Stream, message: Any) -> Any:
         request = parsed_request(self._service, message)
         timeout = stream.timeout_us
@@ -144,7 +131,7 @@ class OwnGrpcListener:
 
     def _infer(self, stream: Stream, data: bytes) -> None:
         self._require(stream, "infer")
-        message = self.message(data)
+        message = read_message(INFERENCE, data)
         request = self._parsed(stream, message)
         request.size += len(data)
 
@@ -176,12 +163,7 @@ class OwnGrpcListener:
             raise RequestError("unknown call.", kind="unsupported")
         kind, scope, handler = entry
         self._require(stream, scope)
-        require_few_fields(data)
-        try:
-            message = message_class(kind).FromString(data)
-        except Exception as error:  # The library's error class depends on its implementation.
-            raise RequestError("the message is malformed.") from error
-        result = handler(self._service, message)
+        result = handler(self._service, read_message(kind, data))
         if not inspect.isawaitable(result):
             stream.reply(result.SerializeToString())
             stream.finish()
@@ -276,7 +258,7 @@ class _Window:
             self.send()
 
         try:
-            message = self._listener.message(data)
+            message = read_message(INFERENCE, data)
             identity = message.id
             slot.work = self._listener.begin(self._stream, message, done)
         except Exception as error:

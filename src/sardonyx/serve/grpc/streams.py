@@ -66,14 +66,15 @@ class Stream:
         sent_head: True once the answer has begun.
         begin: The time of the start.
         message_begin: The time since which the current message arrives.
-        stalled_since: The time since which the client accepts no bytes; 0 if it does.
+        stalled_since: The time since which the client accepts no bytes, or fewer than 1 KiB a second; 0 if it does.
+        accepted: Bytes that it has accepted since then.
         is_held: True if waiting bytes are counted.
     """
 
     __slots__ = (
-        "begin", "connection", "data", "headers", "is_closed", "is_ended", "is_held", "is_read", "is_reading",
-        "is_streaming", "message_begin", "method", "number", "open_messages", "pending", "pending_bytes", "send_window",
-        "sent", "sent_head", "stalled_since", "trailers", "unacknowledged", "work",
+        "accepted", "begin", "connection", "data", "headers", "is_closed", "is_ended", "is_held", "is_read",
+        "is_reading", "is_streaming", "message_begin", "method", "number", "open_messages", "pending", "pending_bytes",
+        "send_window", "sent", "sent_head", "stalled_since", "trailers", "unacknowledged", "work",
     )  # fmt: skip
 
     def __init__(self, connection: Sender, number: int, headers: HeaderFields, window: int) -> None:
@@ -98,6 +99,7 @@ class Stream:
         self.sent_head = False
         self.begin = self.message_begin = time.monotonic()
         self.stalled_since = 0.0
+        self.accepted = 0
         self.is_held = False
 
     @property
@@ -116,6 +118,14 @@ class Stream:
             is_awaited = self.open_messages == 0
         seconds = now - self.message_begin - limits.body_seconds
         return is_awaited and not self.is_ended and seconds > 0 and len(self.data) < seconds * 1024
+
+    def accept(self, size: int) -> None:
+        """Note bytes that the client accepts: too few of them do not end a stall."""
+        self.pending_bytes -= size
+        if self.stalled_since:
+            self.accepted += size
+            if not self.pending_bytes or self.accepted >= (time.monotonic() - self.stalled_since) * 1024:
+                self.stalled_since, self.accepted = 0.0, 0
 
     def reply(self, message: bytes) -> None:
         """Send one message of the answer."""

@@ -155,6 +155,7 @@ class Connection(asyncio.Protocol):
         """Cancel the pending work of the client."""
         self._connections.open.discard(self)
         self._transport = None
+        self._unread_bytes = 0
         self._forget_requests()
         if self._work is not None:
             self._work.cancel()
@@ -225,7 +226,7 @@ class Connection(asyncio.Protocol):
     def _forget_requests(self) -> None:
         self._requests.clear()
         self._chunks, self._body = [], None
-        self._unread_bytes = self._waiting_bytes = self._body_bytes = 0
+        self._waiting_bytes = self._body_bytes = 0
         self._hold()
 
     def give_up(self) -> None:
@@ -439,11 +440,22 @@ class Connection(asyncio.Protocol):
                 self._refuse(RequestError("the body arrives too slowly.", kind="timeout"))
             return
         if self._is_full or self._transport.is_closing():
-            self._transport.abort()
+            self._end_if_stalled(now)
         elif self._is_reading:
             self._refuse(RequestError("the request took too long to arrive.", kind="timeout"))
         else:
             self._transport.close()
+
+    def _end_if_stalled(self, now: float) -> None:
+        """End the connection unless the client has read 1 KiB a second of the answer since the last deadline."""
+        assert self._transport is not None
+        unread = self._transport.get_write_buffer_size()
+        if self._unread_bytes - unread < self._limits.idle_seconds * 1024:
+            self._transport.abort()
+            return
+        self._unread_bytes = unread
+        self._deadline = now + self._limits.idle_seconds
+        self._hold()
 
     def _is_too_slow(self, now: float) -> bool:
         """Return True if the body arrives with less than 1 KiB a second, after the time that every body has."""

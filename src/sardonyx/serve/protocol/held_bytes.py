@@ -6,8 +6,8 @@ from typing import Protocol
 
 from sardonyx.serve.protocol.limits import Limits
 
-SMALL = 64 << 10
-"""Bytes of a request or an answer that need no count: a connection has few of them."""
+SMALL = 4 << 10
+"""Bytes of a request or an answer that need no count: 64 calls of 1024 connections have 256 MiB at most."""
 
 
 class Holder(Protocol):
