@@ -65,6 +65,28 @@ def test_an_archive_with_a_fixed_batch_has_several_rows_a_sample(tmp_path: Path)
     assert [sample["b"].tolist() for sample in samples] == [[0, 1], [2, 3], [4, 5]]
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        (np.zeros(0, np.float32), np.zeros(0, np.int64), "each array: 'a' has 0, 'b' has 0"),
+        (np.zeros(3, np.float32), np.zeros(4, np.int64), "each array: 'a' has 3, 'b' has 2"),
+        (np.zeros((), np.float32), np.zeros(2, np.int64), "each array: 'a' has 0, 'b' has 1"),
+    ],
+)
+def test_an_archive_without_equal_numbers_of_samples_is_refused(
+    tmp_path: Path, a: np.ndarray, b: np.ndarray, message: str
+) -> None:
+    np.savez(tmp_path / "data.npz", a=a, b=b)
+    with pytest.raises(OptionError, match=f"expected at least one sample, and as many in axis 0 of {message}"):
+        list(read_samples(tmp_path / "data.npz", model_of(TWO)))
+
+
+def test_names_of_an_archive_that_lacks_an_input_are_quoted(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", z=np.ones(3, np.float32))
+    with pytest.raises(OptionError, match=r"missing input 'x'\. The file has: 'z'\."):
+        list(read_samples(tmp_path / "data.npz", model_of(ONE)))
+
+
 def test_folders_of_images_need_a_preprocessing(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     for number in range(3):
@@ -104,7 +126,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "number": (3, "expected feeds, an iterable or a path"),
     "wrong name": ([{"z": np.ones(3, np.float32)}], "unknown input z"),
     "wrong shape": ([np.ones((2, 4), np.float32)], "data, sample 0: expected"),
-    "wrong type": ([np.ones((2, 3), np.int32)], "Convert the array"),
+    "wrong type": ([np.ones((2, 3), np.int32)], r"Convert the array to float32\."),
     "second sample": ([np.ones((2, 3), np.float32), np.ones(3, np.float32)], "data, sample 1"),
     "two for one": ([(np.ones(3), np.ones(3))], "got 2 of type tuple"),
 }

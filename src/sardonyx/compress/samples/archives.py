@@ -36,12 +36,12 @@ def read_archive(path: Path, inputs: Sequence[ir.Value]) -> Iterator[Mapping[str
     try:
         with zipfile.ZipFile(path) as archive, ExitStack() as stack:
             members = {name.removesuffix(".npy").removeprefix(_PREFIX): name for name in archive.namelist()}
-            missing = [str(value.name) for value in inputs if value.name not in members]
+            missing = [repr(str(value.name)) for value in inputs if value.name not in members]
             if missing:
                 raise OptionError(
                     f"missing input {', '.join(missing)}.",
                     where=str(path),
-                    remedy=f"The file has: {', '.join(members)}.",
+                    remedy=f"The file has: {', '.join(map(repr, members)) or 'no array'}.",
                 )
             columns = {
                 str(value.name): _Column(stack.enter_context(archive.open(members[str(value.name)])), _batch(value))
@@ -49,10 +49,13 @@ def read_archive(path: Path, inputs: Sequence[ir.Value]) -> Iterator[Mapping[str
             }
             if not columns:
                 raise OptionError("the model has no inputs, so that no sample can be read.", where=str(path))
-            counts = {column.count for column in columns.values()}
-            if len(counts) != 1 or not min(counts):
-                raise OptionError("expected the same number of samples in axis 0 of every array.", where=str(path))
-            for _ in range(counts.pop()):
+            counts = {name: column.count for name, column in columns.items()}
+            if len(set(counts.values())) != 1 or not min(counts.values()):
+                numbers = ", ".join(f"{name!r} has {count}" for name, count in counts.items())
+                raise OptionError(
+                    f"expected at least one sample, and as many in axis 0 of each array: {numbers}.", where=str(path)
+                )
+            for _ in range(min(counts.values())):
                 yield {name: column.read() for name, column in columns.items()}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise ModelFileError(f"cannot be read as samples: {error}", where=str(path)) from error
