@@ -301,6 +301,13 @@ def test_unknown_inputs_are_an_error() -> None:
         sardonyx.optimize(chain("Tanh"), inputs={"z": np.ones((1, 4), np.float32)})
 
 
+def test_inputs_of_another_type_are_an_error_that_names_the_expected_type() -> None:
+    model = chain("Tanh")
+    name = model.graph.input[0].name
+    with pytest.raises(OptionError, match=r"Convert the array to float32\."):
+        sardonyx.optimize(model, inputs={name: np.ones((1, 4), np.float64)})
+
+
 def test_a_model_around_a_custom_operator_is_optimized_and_proved_by_parts() -> None:
     nodes = [
         node("Identity", ["x"], ["a"]),

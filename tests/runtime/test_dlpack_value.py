@@ -137,7 +137,7 @@ def test_what_cannot_be_read_says_why() -> None:
     created = doubling("off")
     with pytest.raises(FeedError, match=r"^x: the Exporter cannot be read: expected a tensor in host memory"):
         created.run(None, {"x": Exporter(X, device=2)})
-    with pytest.raises(FeedError, match=r"^x: expected elements of type float, got double"):
+    with pytest.raises(FeedError, match=r"^x: expected .* type float, got double\. Convert the array to float32\."):
         created.run(None, {"x": Exporter(X.astype(np.float64))})
     with pytest.raises(FeedError, match=r"^data: expected an array, got list"):
         Value([1.0])

@@ -64,7 +64,10 @@ def test_indices_out_of_range_are_named_and_change_nothing(steps: int) -> None:
         ({"x": np.zeros((2, 5), np.float32), "labels": np.zeros((2, 2), np.float32)}, "axis 1 has size 5, expected 4"),
         ({"x": np.zeros((2, 4, 1), np.float32), "labels": np.zeros((2, 2), np.float32)}, "expected rank 2"),
         ({"x": np.zeros((2, 4), np.float32), "labels": np.zeros((2, 3), np.float32)}, "labels"),
-        ({"x": np.zeros((2, 4), np.complex64), "labels": np.zeros((2, 2), np.float32)}, "complex64"),
+        (
+            {"x": np.zeros((2, 4), np.complex64), "labels": np.zeros((2, 2), np.float32)},
+            r"got complex64\. Convert the array to float32\.",
+        ),
         ({"x": np.zeros((2, 4), np.float32), "labels": np.array([["a", "b"]] * 2)}, "labels"),
         ({"x": np.zeros((0, 4), np.float32), "labels": np.zeros((0, 2), np.float32)}, "expected elements"),
         ({"x": np.zeros((2, 4), np.float32)}, "missing labels"),

@@ -96,5 +96,8 @@ def _input(text: str, declared: dict[str, str]) -> tuple[str, Any]:
     except (OSError, EOFError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise OptionError(f"the input cannot be read: {error}", where=name) from error
     if array.dtype != dtype:
-        raise RequestError(f"expected elements of type {dtype}, got {array.dtype}.", where=name)
+        raise RequestError(
+            f"expected elements of type {dtype}, got {array.dtype}.", where=name,
+            remedy=f"Convert the array to {'strings' if dtype.kind == 'O' else dtype.name}.",
+        )  # fmt: skip
     return name, array

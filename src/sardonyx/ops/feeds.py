@@ -18,6 +18,7 @@ from sardonyx.core.ir.types import (
     SequenceType,
     TensorType,
     Type,
+    conversion_remedy,
     dtype_of,
     is_float,
     numpy_dtype,
@@ -61,7 +62,7 @@ def as_value(feed: Any, declared: Type | None, name: str) -> Value:
         raise FeedError(
             f"expected elements of type {declared.dtype.name.lower()}, got {dtype.name.lower()}.",
             where=name,
-            remedy="Convert the array with `astype`.",
+            remedy=conversion_remedy(declared.dtype),
         )
     return constant(array.astype(array.dtype.newbyteorder("="), order="C", copy=False))
 

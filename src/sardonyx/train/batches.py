@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.core.ir.types import TensorType
+from sardonyx.core.ir.types import TensorType, conversion_remedy
 from sardonyx.errors import FeedError, OptionError
 from sardonyx.model.named_arrays import read_named_arrays
 from sardonyx.train.folders import LabeledFiles
@@ -222,7 +222,11 @@ def as_declared(value: Any, type: TensorType, where: str) -> np.ndarray:
         if array.dtype.kind not in "biuf" or not (
             np.can_cast(array.dtype, dtype, "same_kind") or dtype.kind not in "biuf"
         ):
-            raise FeedError(f"expected elements of type {dtype}, got {array.dtype}.", where=where)
+            raise FeedError(
+                f"expected elements of type {dtype}, got {array.dtype}.",
+                where=where,
+                remedy=conversion_remedy(type.dtype),
+            )
         array = array.astype(dtype)
     shape = type.shape or ()
     if array.ndim != len(shape):

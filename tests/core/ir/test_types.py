@@ -26,8 +26,26 @@ def test_every_element_type_of_onnx_is_supported() -> None:
 def test_texts_and_byte_orders() -> None:
     assert t.dtype_of(np.array(["a"])) == t.STRING
     assert t.dtype_of(np.zeros(1, ">f4")) == t.FLOAT
-    with pytest.raises(UnsupportedError, match="no element type"):
-        t.dtype_of(np.zeros(1, "datetime64[s]"))
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("datetime64[s]", "Convert the array to int64."),
+        ("clongdouble", "Convert the array to complex128."),
+        ("longdouble", "Convert the array to float64."),
+        ("i4,f4", "Give an array of numbers or strings."),
+    ],
+)
+def test_an_array_without_an_element_type_is_refused_with_the_closest_one(name: str, remedy: str) -> None:
+    with pytest.raises(UnsupportedError, match="no element type") as refused:
+        t.dtype_of(np.zeros(1, name))
+    assert refused.value.remedy == remedy
+
+
+def test_the_remedy_for_a_wrong_type_names_the_expected_one() -> None:
+    remedies = {t.conversion_remedy(dtype) for dtype in (t.FLOAT, t.BFLOAT16, t.STRING)}
+    assert remedies == {f"Convert the array to {name}." for name in ("float32", "bfloat16", "strings")}
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,18 @@ def dtype_of(array: np.ndarray) -> DType:
         return STRING
     native = _FROM_NUMPY.get(array.dtype.newbyteorder("="))
     if native is None:
+        # The widest type of this kind that ONNX has; others, e.g. records, have no closest one.
+        closest = {"f": DOUBLE, "c": COMPLEX128, "m": INT64, "M": INT64}.get(array.dtype.kind)
         raise UnsupportedError(
-            f"ONNX has no element type for numpy's {array.dtype}.", remedy="Convert the array with `astype`."
+            f"ONNX has no element type for numpy's {array.dtype}.",
+            remedy="Give an array of numbers or strings." if closest is None else conversion_remedy(closest),
         )
     return native
+
+
+def conversion_remedy(expected: DType) -> str:
+    """Return the instruction to a user whose array has another element type than expected."""
+    return f"Convert the array to {'strings' if expected == STRING else numpy_dtype(expected).name}."
 
 
 class TensorType(NamedTuple):

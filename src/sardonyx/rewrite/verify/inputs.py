@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.core import dim as algebra
 from sardonyx.core.dim import Dim, Size
+from sardonyx.core.ir.types import conversion_remedy, element_type
 from sardonyx.errors import EvaluationError, OptionError, ShapeError
 from sardonyx.model import MapType
 from sardonyx.ops.core_values import is_unnamed
@@ -60,11 +61,14 @@ def require_fit(model: ir.Model, inputs: Mapping[str, Any]) -> None:
         fixed = [(axis, dim) for axis, dim in enumerate(shape or ()) if isinstance(dim, int) and dim > 0]
         fits = shape is None or (len(shape) == array.ndim and all(array.shape[axis] == dim for axis, dim in fixed))
         if not (same_type and fits):
+            expected = None if same_type else value.dtype
             raise OptionError(
                 f"expected {value.type} {shape or ''}".rstrip()
                 + f" for '{name}', got {array.dtype} {list(array.shape)}",
                 where="inputs",
-                remedy="Give an array of this shape." if same_type else "Convert the array with `astype`.",
+                remedy="Give an array of this shape."
+                if expected is None
+                else conversion_remedy(element_type(expected)),
             )
 
 
