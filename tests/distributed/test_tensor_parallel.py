@@ -341,3 +341,11 @@ def test_a_language_model_with_an_odd_vocabulary_is_divided_as_a_whole() -> None
     assert [[join.axis for join in stage.joins] for stage in parallel.stages] == [[2], [2], [2], []]
     assert max(parallel.weight_bytes) < 0.51 * sum(numpy_helper.to_array(one).nbytes for one in model.graph.initializer)
     compared(model, parallel, {"i": RNG.integers(0, 8193, (2, 5))})
+
+
+def test_an_odd_vocabulary_on_the_left_of_a_product_is_divided() -> None:
+    weights = {"w": weight(8193, 64)}
+    model = model_of([helper.make_node("MatMul", ["w", "x"], ["y"])], weights, {"x": [64, "batch"]}, ["y"])
+    parallel = sardonyx.split_tensors(model, 2)
+    assert max(parallel.weight_bytes) < 0.51 * weights["w"].nbytes
+    compared(model, parallel, {"x": RNG.standard_normal((64, 3), np.float32)})

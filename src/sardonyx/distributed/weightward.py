@@ -75,11 +75,13 @@ def with_shares(function: Function, ways: int) -> Function:
 
 
 @SHARES.rule("contract")
-def _widened(m: Match, x: Value, weights: Value, **params: Any) -> Value | None:
+def _widened(m: Match, first: Value, second: Value, **params: Any) -> Value | None:
     """Add columns of zeros, and remove the columns of the result."""
+    side = 1 if second.is_constant else 0
+    x, weights = (first, second) if side else (second, first)
     if not weights.is_constant or x.level == CLOSED:
         return None
-    own = own_axes(m.value, 1)
+    own = own_axes(m.value, side)
     wide = [axis for axis in own if weights.known.shape[axis] >= _WIDENED]
     if not wide or any(is_divisible(weights, axis, m.context) for axis in own):
         return None
@@ -90,7 +92,8 @@ def _widened(m: Match, x: Value, weights: Value, **params: Any) -> Value | None:
     result = shape_of(m.value)
     ends = [(0, size, 1) for size in result]
     low, high, steps = zip(*ends, strict=True)
-    return apply("slice", apply("contract", x, extended, **params), starts=low, limits=high, strides=steps)
+    wider = apply("contract", *((x, extended) if side else (extended, x)), **params)
+    return apply("slice", wider, starts=low, limits=high, strides=steps)
 
 
 @WEIGHTWARD.rule(*_FOLDED)
