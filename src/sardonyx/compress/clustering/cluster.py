@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from sardonyx.compress.evidence import (
     HELD_OUT,
     ON_FITTED,
     WITHOUT_DATA,
+    CompressionResult,
     Evaluate,
     Evidence,
     compare_metrics,
@@ -27,7 +27,7 @@ from sardonyx.compress.quantization.plain_forms import write_plain_forms
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
 from sardonyx.errors import OptionError, UnsupportedError
-from sardonyx.model import Loadable, load, save, to_proto
+from sardonyx.model import Loadable, load, to_proto
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.names import Names, value_names
@@ -79,21 +79,8 @@ class ClusteringReport:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Clustered:
-    """A model of shared weights.
-
-    Attributes:
-        model: The model.
-        report: The evidence.
-    """
-
-    model: ir.Model
-    report: ClusteringReport
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file; see :func:`sardonyx.save`."""
-        save(self.model, path)
+class Clustered(CompressionResult[ClusteringReport]):
+    """A model of shared weights."""
 
 
 def cluster(

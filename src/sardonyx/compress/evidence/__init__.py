@@ -13,12 +13,14 @@ from sardonyx.compress.evidence.outputs import (
     stacked_samples,
 )
 from sardonyx.compress.evidence.record import HELD_OUT, ON_FITTED, WITHOUT_DATA, Evidence, plain, store
+from sardonyx.compress.evidence.result import CompressionResult
 
 __all__ = [
     "HELD_OUT",
     "METRICS",
     "ON_FITTED",
     "WITHOUT_DATA",
+    "CompressionResult",
     "Evaluate",
     "Evidence",
     "LayerError",

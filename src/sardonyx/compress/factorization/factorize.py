@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from sardonyx.compress.evidence import (
     HELD_OUT,
     ON_FITTED,
     WITHOUT_DATA,
+    CompressionResult,
     Evaluate,
     Evidence,
     compare_metrics,
@@ -31,7 +31,7 @@ from sardonyx.compress.quantization.site_inputs import Needs
 from sardonyx.compress.recovery import reconstruct
 from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
 from sardonyx.errors import OptionError, UnsupportedError
-from sardonyx.model import Loadable, load, save
+from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.names import Names, node_names, value_names
@@ -87,21 +87,8 @@ class FactorizationReport:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Factorized:
-    """A factorized model.
-
-    Attributes:
-        model: The model.
-        report: The evidence.
-    """
-
-    model: ir.Model
-    report: FactorizationReport
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file; see :func:`sardonyx.save`."""
-        save(self.model, path)
+class Factorized(CompressionResult[FactorizationReport]):
+    """A factorized model."""
 
 
 def factorize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from sardonyx.compress.evidence import (
     HELD_OUT,
     ON_FITTED,
     WITHOUT_DATA,
+    CompressionResult,
     Evaluate,
     Evidence,
     OutputError,
@@ -45,7 +45,7 @@ from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.recovery import distill, reconstruct
 from sardonyx.compress.samples import Data, Preprocess, Split, read_samples, split_samples
 from sardonyx.errors import OptionError, UnsupportedError
-from sardonyx.model import Loadable, load, save
+from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.inference import infer_shapes
@@ -108,21 +108,8 @@ class PruningReport:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Pruned:
-    """A pruned model.
-
-    Attributes:
-        model: The model.
-        report: The evidence.
-    """
-
-    model: ir.Model
-    report: PruningReport
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file; see :func:`sardonyx.save`."""
-        save(self.model, path)
+class Pruned(CompressionResult[PruningReport]):
+    """A pruned model."""
 
 
 def prune(

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
-import onnx_ir as ir
-
-from sardonyx.compress.evidence import (
-    Evidence,
-    OutputError,
-)
+from sardonyx.compress.evidence import CompressionResult, Evidence, OutputError
 from sardonyx.compress.quantization.placement import FloatNode
 from sardonyx.compress.quantization.scheme import Scheme
 from sardonyx.compress.quantization.sensitivity import NodeError
-from sardonyx.compress.quantization.targets import (
-    Form,
-)
-from sardonyx.model import save
+from sardonyx.compress.quantization.targets import Form
 
 Mode = Literal["static", "dynamic", "weights"]
 """Weights and activations with learned ranges, with ranges of each call, or weights alone."""
@@ -74,18 +65,5 @@ class QuantizationReport:
         return self.evidence.outputs
 
 
-@dataclass(frozen=True)
-class Quantized:
-    """A quantized model.
-
-    Attributes:
-        model: The model, in standard operators.
-        report: The evidence.
-    """
-
-    model: ir.Model
-    report: QuantizationReport
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file; see :func:`sardonyx.save`."""
-        save(self.model, path)
+class Quantized(CompressionResult[QuantizationReport]):
+    """A quantized model."""

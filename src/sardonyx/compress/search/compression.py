@@ -15,6 +15,7 @@ from sardonyx.compress.evidence import (
     HELD_OUT,
     ON_FITTED,
     WITHOUT_DATA,
+    CompressionResult,
     Evaluate,
     Evidence,
     LayerError,
@@ -35,7 +36,7 @@ from sardonyx.compress.search.search import Search, metric_comparisons
 from sardonyx.compress.search.trial import State, Trial, front
 from sardonyx.compress.search.workbench import Workbench
 from sardonyx.errors import OptionError
-from sardonyx.model import Loadable, load, save
+from sardonyx.model import Loadable, load
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.names import node_label
@@ -111,21 +112,8 @@ class CompressionReport:
         return -metric if first is not None and change is not None and change.before == -first else metric
 
 
-@dataclass(frozen=True)
-class Compressed:
-    """A compressed model.
-
-    Attributes:
-        model: The model; the original if no other keeps the budget.
-        report: The evidence.
-    """
-
-    model: ir.Model
-    report: CompressionReport
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file; see :func:`sardonyx.save`."""
-        save(self.model, path)
+class Compressed(CompressionResult[CompressionReport]):
+    """A compressed model; the original if no other keeps the budget."""
 
 
 def compress(
