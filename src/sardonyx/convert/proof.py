@@ -27,8 +27,9 @@ from sardonyx.core.ir.types import TensorType
 from sardonyx.errors import EvaluationError, SardonyxError
 from sardonyx.model.copying import copy_model
 from sardonyx.rewrite import evaluate, inference
-from sardonyx.rewrite.verify import Verdict, parts
+from sardonyx.rewrite.verify import Verdict
 from sardonyx.rewrite.verify.compare import difference, is_informative, tolerance, varies
+from sardonyx.rewrite.verify.first_difference import first_difference
 from sardonyx.rewrite.verify.inputs import declared_sizes, open_sizes, required_inputs
 
 SAMPLES = 4
@@ -347,28 +348,7 @@ class Witness:
         """Return the first layer of the imported model whose result differs from the source's."""
         if self._imported.inner is None:
             return ""
-        known = {str(output.name) for node in self._imported.model.graph for output in node.outputs}
-        model = copy_model(self._imported.model)
-        inference.infer_shapes(model, strict=False)
-        try:
-            expected = [entry for entry in self._imported.inner(sample.feeds) if entry[0] in known]
-            outputs = {str(output.name) for output in model.graph.outputs}
-            names = list(dict.fromkeys(name for name, _, _ in expected))
-            parts.expose(model, [name for name in names if name not in outputs])
-            with tempfile.TemporaryDirectory(prefix="sardonyx-proof-") as folder:
-                path = Path(folder) / "exposed.onnx"
-                model_io.save(model, path)
-                actual = evaluate.evaluate(path, sample.feeds)
-        except SardonyxError as error:
-            return f"not located: {str(error)[:200]}"
-        for name, where, array in expected:
-            result = actual.get(name, actual.get(f"compared:{name}"))
-            if result is None:
-                continue
-            deviation = difference(name, array, result)
-            if deviation.error > tolerance(array):
-                return f"{where}: '{name}' differs by {deviation.error:.2e} {deviation.detail}".rstrip()
-        return ""
+        return first_difference(self._imported.model, self._imported.inner, sample.feeds, is_expected=False)
 
 
 def _decide(samples: list[Sample]) -> bool:

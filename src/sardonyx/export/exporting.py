@@ -18,7 +18,7 @@ from sardonyx import model as model_io
 from sardonyx.convert.imported import Imported, Size
 from sardonyx.convert.proof import Proof, Sample, Witness
 from sardonyx.errors import EvaluationError, ModelFileError, OptionError, SardonyxError, VerificationError
-from sardonyx.export.artifact import Answers, Artifact, Feeds, Options
+from sardonyx.export.artifact import Artifact, Feeds, Options
 from sardonyx.export.targets import Target, exporter_of, target_of
 from sardonyx.model.copying import copy_model
 from sardonyx.model.load import Loadable, require_plain
@@ -26,8 +26,8 @@ from sardonyx.ops.inference import require_runnable
 from sardonyx.rewrite import evaluate, inference
 from sardonyx.rewrite.optimize import optimize
 from sardonyx.rewrite.reshape_inputs import set_input_shapes
-from sardonyx.rewrite.verify import Verdict, parts
-from sardonyx.rewrite.verify.compare import difference, tolerance
+from sardonyx.rewrite.verify import Verdict
+from sardonyx.rewrite.verify.first_difference import first_difference
 from sardonyx.rewrite.verify.inputs import open_sizes, require_fit, required_inputs
 
 UNPROVED = Verdict("not proved", reason="verification was switched off")
@@ -260,7 +260,7 @@ def _proof(model: ir.Model, artifact: Artifact, inputs: Feeds | None, seed: int)
         )
         witness = Witness(first, seed)
         runner = _ArtifactRunner(artifact, "artifact")
-        proof = witness.judge_runner(runner, locate=lambda sample: _first_difference(model, artifact, sample))
+        proof = witness.judge_runner(runner, locate=lambda sample: _guilty(model, artifact, sample))
         if proof.verdict.status == "proved" or source.name == "reference":
             return proof
         definitions = Witness(Imported(model, _reference(path), sizes=sizes, examples=first.examples), seed)
@@ -285,28 +285,6 @@ def _size_of(model: ir.Model, inputs: Feeds, name: str) -> int:
     return 0
 
 
-def _first_difference(model: ir.Model, artifact: Artifact, sample: Sample) -> str:
+def _guilty(model: ir.Model, artifact: Artifact, sample: Sample) -> str:
     """Return the first layer of the artifact whose result differs from the model's."""
-    if artifact.inner is None:
-        return ""
-    exposed = copy_model(model)
-    known = {str(output.name) for node in exposed.graph for output in node.outputs}
-    outputs = {str(output.name) for output in exposed.graph.outputs}
-    try:
-        actual = [entry for entry in artifact.inner(sample.feeds) if entry[0] in known]
-        names = list(dict.fromkeys(name for name, _, _ in actual))
-        parts.expose(exposed, [name for name in names if name not in outputs])
-        with tempfile.TemporaryDirectory(prefix="sardonyx-export-") as folder:
-            path = Path(folder) / "exposed.onnx"
-            model_io.save(exposed, path)
-            expected: Answers = evaluate.evaluate(path, sample.feeds)
-    except SardonyxError as error:
-        return f"not located: {str(error)[:200]}"
-    for name, where, array in actual:
-        reference = expected.get(name, expected.get(f"compared:{name}"))
-        if reference is None:
-            continue
-        deviation = difference(name, reference, array)
-        if deviation.error > tolerance(reference):
-            return f"{where}: '{name}' differs by {deviation.error:.2e} {deviation.detail}".rstrip()
-    return ""
+    return "" if artifact.inner is None else first_difference(model, artifact.inner, sample.feeds, is_expected=True)
