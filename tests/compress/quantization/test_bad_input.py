@@ -280,3 +280,34 @@ def test_labels_are_judged_by_the_scores_that_decide_on_them() -> None:
     (error,) = report.evidence.outputs
     assert error.name == "label" and error.sqnr > 15
     assert not any("inf dB" in note for note in report.notes)
+
+
+def rows(samples: int) -> list[dict[str, np.ndarray]]:
+    return [{"x": weight(2, 8, seed=number)} for number in range(samples)]
+
+
+PRODUCT = '<ir_version: 9, opset_import: ["": 17]> net (float[2, 8] x) => (float[2, 8] y) { %s }'
+TRANSPOSED = PRODUCT % "d = DequantizeLinear(q, s, z) t = Transpose(d) y = MatMul(x, t)"
+INTEGERS = PRODUCT % ("a, s, z = DynamicQuantizeLinear(x) i = MatMulInteger(a, q, z) f = Cast<to = 1>(i) y = Mul(f, s)")
+
+
+@pytest.mark.parametrize(
+    ("first", "mode"),
+    [({"form": "qdq"}, "static"), ({"form": "qoperator", "target": "onnxruntime"}, "dynamic"),
+     ({"mode": "dynamic"}, "static"), ({"mode": "weights"}, "weights")],
+)  # fmt: skip
+def test_a_quantized_model_is_refused_by_name(first: dict[str, Any], mode: Any) -> None:
+    model = parsed(PRODUCT % "a = MatMul(x, w) b = Relu(a) y = MatMul(b, w)", w=weight(8, 8))
+    quantized = quantize(model, None if first.get("mode") == "dynamic" else rows(8), **first).model
+    with pytest.raises(UnsupportedError, match="the weight is quantized already") as refused:
+        quantize(quantized, rows(8), mode=mode)
+    assert refused.value.remedy == "Quantize the float32 model."
+
+
+@pytest.mark.parametrize("text", [TRANSPOSED, INTEGERS])
+def test_weights_that_other_quantizers_have_written_are_refused_by_name(text: str) -> None:
+    arrays: dict[str, Any] = {"q": np.ones((8, 8), np.int8)}
+    if "DequantizeLinear" in text:
+        arrays |= {"s": np.float32(0.1), "z": np.int8(0)}
+    with pytest.raises(UnsupportedError, match="the weight is quantized already"):
+        quantize(parsed(text, **{name: np.asarray(array) for name, array in arrays.items()}), rows(4))

@@ -33,7 +33,7 @@ from sardonyx.compress.quantization.insertion import (
 )
 from sardonyx.compress.quantization.methods.balancing import find_balances, insert
 from sardonyx.compress.quantization.methods.sequential import reconstruct
-from sardonyx.compress.quantization.placement import Placement, WeightSite, find_placement
+from sardonyx.compress.quantization.placement import QUANTIZED, Placement, WeightSite, find_placement, quantized_nodes
 from sardonyx.compress.quantization.preparation import opset_of, prepare, weight_bytes
 from sardonyx.compress.quantization.result import Mode, QuantizationReport
 from sardonyx.compress.quantization.scheme import Affine, Scheme
@@ -117,9 +117,14 @@ class Draft:
         self._methods: Mapping[str, str] = {}
         self._rounded: dict[tuple[str, Scheme], QuantizedWeight] = {}
         if not self.placement.all_sites and not (mode == "weights" and self.placement.tables):
-            floats = self.placement.floats
+            floats = sorted(
+                [*quantized_nodes(self.prepared), *self.placement.floats], key=lambda node: node.reason != QUANTIZED
+            )
             reasons = "; ".join(f"{node.name}: {node.reason}" for node in floats[:3]) or "no node has a weight"
-            raise UnsupportedError(f"no node can be quantized ({reasons}).", where=str(source.graph.name or "model"))
+            raise UnsupportedError(
+                f"no node can be quantized ({reasons}).", where=str(source.graph.name or "model"),
+                remedy="Quantize the float32 model." if floats and floats[0].reason == QUANTIZED else "",
+            )  # fmt: skip
 
     def learn(self, split: Split | None) -> None:
         """Rescale the model, then read all samples once and collect the statistics that the method needs."""

@@ -43,6 +43,18 @@ _FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "Flatten", "Reshape", "Squeeze"
 _BETWEEN = ("Relu", "Clip", "LeakyRelu")
 """Activations between an operator on integers and a movement of its result."""
 
+QUANTIZED = "the weight is quantized already"
+"""The reason for a weight that another quantization has written."""
+
+_MOVED_WEIGHTS = ("Transpose", "Reshape", "Cast", "Identity", "Flatten", "Squeeze", "Unsqueeze")
+"""Operators between a dequantized weight and its reader, as exporters write them."""
+
+_ON_INTEGERS = frozenset(
+    ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm", "QAttention", "DynamicQuantizeMatMul",
+     "DynamicQuantizeLSTM", "MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized")
+)  # fmt: skip
+"""Operators with integer weights, of the standard and of ONNX Runtime."""
+
 _MOST_NAMES = 5
 """Recurrent layers that a note names."""
 
@@ -273,7 +285,8 @@ def _site(node: ir.Node, index: int) -> WeightSite | str:
     """Return the site of a node with a constant weight, or the reason for none."""
     tensor = facts.constant_tensor(node.inputs[index]) if len(node.inputs) > index else None
     if tensor is None:
-        return "the weight is not constant"
+        value = node.inputs[index] if len(node.inputs) > index else None
+        return QUANTIZED if _is_dequantized(value) else "the weight is not constant"
     if tensor.dtype != ir.DataType.FLOAT:
         return f"the weight is {tensor.dtype.name.lower()}, expected float"
     if facts.refers_to_function_attribute(node):
@@ -308,6 +321,21 @@ def _site(node: ir.Node, index: int) -> WeightSite | str:
     if isinstance(site, WeightSite) and not is_finite(tensor):
         return "the weight holds values that are not finite"
     return site
+
+
+def _is_dequantized(value: ir.Value | None) -> bool:
+    """Return True for a dequantized constant, perhaps moved."""
+    producer = None if value is None else value.producer()
+    while producer is not None and producer.op_type in _MOVED_WEIGHTS:
+        producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
+    return producer is not None and producer.op_type == "DequantizeLinear" and facts.is_constant(producer.inputs[0])
+
+
+def quantized_nodes(model: ir.Model) -> list[FloatNode]:
+    """Return the nodes of the main graph that compute on integer weights."""
+    return [
+        FloatNode(node_label(node), node.op_type, QUANTIZED) for node in model.graph if node.op_type in _ON_INTEGERS
+    ]
 
 
 def _site_of_gemm(node: ir.Node, tensor: ir.TensorProtocol, label: str) -> WeightSite | str:

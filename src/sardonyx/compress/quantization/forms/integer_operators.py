@@ -17,6 +17,7 @@ from sardonyx.compress.quantization.placement import is_movement
 from sardonyx.compress.quantization.targets import VENDOR, QuantizationTarget
 from sardonyx.compress.quantization.writer import Writer
 from sardonyx.rewrite import facts
+from sardonyx.rewrite.names import node_label
 
 OPERATORS = ("Conv", "MatMul", "Gemm", "Add", "Concat", "AveragePool", "GlobalAveragePool", "MaxPool")
 _NARROW = (ir.DataType.INT8, ir.DataType.UINT8)
@@ -71,7 +72,7 @@ def write_integer_operators(model: ir.Model, target: QuantizationTarget) -> tupl
         except _NoIntegerBias:
             new = None
         if new is None or result is None:
-            others.append(str(node.name))
+            others.append(node_label(node))
             continue
         writer.replace(result, new)
         count += 1
