@@ -319,6 +319,21 @@ DYNAMIC_CODE_FMAS = 6
 Trades the size of parts for threads. Provenance: counted, not measured.
 """
 
+DYNAMIC_INPUT_FMAS = 12
+"""Vector FMAs of 16 lanes, or twice as many of 8, in the time in which a vector of floats is quantized by the range of
+its tensor: read for the range, read again, written.
+
+Trades convolutions and products of integers for those of floats.
+Provenance: Zen 4 (busy), 512-bit and 256-bit vectors, chains of three convolutions of 8 to 256 channels and of 14² to
+56² positions, in int8 and in float32.
+"""
+
+DYNAMIC_KERNELS_FMAS = 16000
+"""Scalar FMAs in the time of the further kernels of a dynamic quantization, on tensors of few elements.
+
+Provenance: as for `DYNAMIC_INPUT_FMAS`.
+"""
+
 MAP_UNIT_OPERATIONS = 4
 """Additions for an element of a map that count as one element of a work item.
 

@@ -24,9 +24,9 @@ from sardonyx.compress.quantization.automatic import (
 )
 from sardonyx.compress.quantization.bias_correction import mean_error
 from sardonyx.compress.quantization.calibration import Observation, product_statistics
+from sardonyx.compress.quantization.dynamic_products import dynamic_sites
 from sardonyx.compress.quantization.forms.integer_operators import write_integer_operators
 from sardonyx.compress.quantization.insertion import (
-    is_dynamic,
     sums_integers,
     write_static,
     write_without_ranges,
@@ -192,10 +192,13 @@ class Draft:
         exclude = [*self.exclude, *(label for label, scheme in schemes.items() if scheme is None)]
         placement = find_placement(result, exclude)
         own = {label: scheme for label, scheme in schemes.items() if scheme is not None}
+        dynamic: Collection[WeightSite] = ()
+        if self.mode == "dynamic":
+            dynamic = dynamic_sites(placement.all_sites, self._target, opset_of(result))
         chosen = {
             site: self._scheme_of(site, own.get(site.label, self.scheme))
             for site in placement.all_sites
-            if self.mode != "dynamic" or not is_dynamic(site)
+            if site not in dynamic
         }
         weights = {site: self._round(site, scheme) for site, scheme in chosen.items()}
         if self.method.is_sequential and self._preview:

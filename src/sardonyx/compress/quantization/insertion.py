@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.compress.quantization.bias_correction import has_corrected_mean, mean_error, write_bias
 from sardonyx.compress.quantization.bias_scales import unite_scales
+from sardonyx.compress.quantization.dynamic_products import DynamicProducts
 from sardonyx.compress.quantization.forms.packed_weights import is_packable, write_lookup, write_product
 from sardonyx.compress.quantization.placement import PRODUCTS, Placement, WeightSite
 from sardonyx.compress.quantization.scheme import Affine, Scheme
@@ -85,6 +86,7 @@ def write_without_ranges(
     """
     writer = Writer(model)
     shared = _SharedWeights(writer)
+    dynamic = DynamicProducts(writer, scheme)
     notes = []
     packed = 0
     for site in placement.all_sites:
@@ -95,7 +97,7 @@ def write_without_ranges(
         if weight is not None and site.label in means and has_corrected_mean(site):
             write_bias(writer, site, None, weight, mean_error(site, weight, means[site.label]))
         if weight is None:
-            _write_dynamic(writer, site, scheme)
+            dynamic.write(site)
         elif is_packed:
             old = site.node.inputs[site.index]
             assert old is not None and site.sum_axis is not None
@@ -115,9 +117,14 @@ def write_without_ranges(
         notes.append(f"The weights of {len(whole)} convolutions have 8 bits: 4 bits need blocks along one summed axis.")
     if mode == "dynamic":
         count = len(placement.all_sites)
+        if dynamic.convolutions and target.name == "portable":
+            notes.append(
+                f"{dynamic.convolutions} convolutions are ConvInteger, which ONNX Runtime and OpenVINO compute slowly: "
+                "for these engines, use --target onnxruntime or openvino."
+            )
         notes.append(
-            f"Without ranges of activations, {count - len(weights)} products are quantized in each call and "
-            f"{len(weights)} nodes have integer weights alone, which saves memory and no time."
+            f"Without ranges of activations, {count - len(weights)} products and convolutions are quantized in each "
+            f"call and {len(weights)} nodes have integer weights alone, which saves memory and no time."
         )
     return notes
 
@@ -148,15 +155,8 @@ def write_bounds(model: ir.Model) -> None:
 
 def sums_integers(site: WeightSite, mode: str) -> bool:
     """Return True if engines may add the products of a site in 16 bits: depthwise convolutions add in 32."""
-    if mode == "dynamic":
-        return is_dynamic(site)
     is_depthwise = site.node.op_type == "Conv" and site.groups == site.channels and site.shape[1] == 1
     return mode == "static" and site.node.op_type in ("Conv", *PRODUCTS) and not is_depthwise
-
-
-def is_dynamic(site: WeightSite) -> bool:
-    """Return True if dynamic quantization computes the product of a site in integers."""
-    return site.node.op_type in PRODUCTS
 
 
 def _is_packed(site: WeightSite, weight: QuantizedWeight) -> bool:
@@ -239,30 +239,3 @@ def _write_table(writer: Writer, site: WeightSite, target: QuantizationTarget, s
     floats = writer.node("Cast", [rows.outputs[0]], name, ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
     product = writer.node("Mul", [floats.outputs[0], factors.outputs[0]], name, ir.DataType.FLOAT)
     writer.replace(node, [rows, factors, floats, product])
-
-
-def _write_dynamic(writer: Writer, site: WeightSite, scheme: Scheme) -> None:
-    """Replace a product with a constant matrix by a product of integers whose scale each call computes."""
-    node, x, old = site.node, site.input, site.node.inputs[1]
-    assert x is not None and old is not None
-    is_right = site.channel_axis == len(site.shape) - 1
-    matrix = site.weight if is_right else np.ascontiguousarray(site.weight.T)
-    weight = quantize_weight(matrix, matrix.ndim - 1, matrix.ndim - 2, scheme)
-    name = site.label
-    quantize = writer.node(
-        "DynamicQuantizeLinear", [x], name, ir.DataType.UINT8,
-        outputs=[("quantized", ir.DataType.UINT8), ("scale", ir.DataType.FLOAT), ("zero_point", ir.DataType.UINT8)],
-    )  # fmt: skip
-    q, scale, zero = quantize.outputs
-    integers = writer.initializer(f"{old.name}_quantized", weight.values)
-    zeros = [] if scheme.symmetric else [writer.initializer(f"{old.name}_zero_point", weight.zeros)]
-    product = writer.node("MatMulInteger", [q, integers, zero, *zeros], name, ir.DataType.INT32)
-    floats = writer.node("Cast", [product.outputs[0]], name, ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
-    factor = writer.node(
-        "Mul", [scale, writer.initializer(f"{old.name}_scale", weight.scales)], f"{name}_scale", ir.DataType.FLOAT
-    )
-    scaled = writer.node("Mul", [floats.outputs[0], factor.outputs[0]], name, ir.DataType.FLOAT)
-    nodes = [quantize, product, floats, factor, scaled]
-    if len(node.inputs) > 2 and (bias := node.inputs[2]) is not None:
-        nodes.append(writer.node("Add", [scaled.outputs[0], bias], name, ir.DataType.FLOAT))
-    writer.replace(node, nodes)

@@ -31,6 +31,7 @@ class QuantizationTarget:
         modes: The modes that the target executes.
         vendor: True if the target executes operators of ``com.microsoft``.
         saturates: True if the target may add products of 8 bits in saturating 16 bits; see ``saturation.py``.
+        convolves_integers: True if convolutions of integers, with ranges of each call, are as fast as static ones.
     """
 
     name: str
@@ -39,6 +40,7 @@ class QuantizationTarget:
     modes: tuple[str, ...] = ("static", "dynamic", "weights")
     vendor: bool = False
     saturates: bool = False
+    convolves_integers: bool = False
 
     @property
     def table(self) -> Target:
@@ -70,11 +72,11 @@ class QuantizationTarget:
 TARGETS: Mapping[str, QuantizationTarget] = {
     target.name: target
     for target in (
-        QuantizationTarget("portable", saturates=True),
+        QuantizationTarget("portable", saturates=True, convolves_integers=True),
         QuantizationTarget("onnxruntime", vendor=True, saturates=True),
         QuantizationTarget("openvino", saturates=True),
         QuantizationTarget("tensorrt", "int8", is_symmetric=True, modes=("static", "weights")),
-        QuantizationTarget("native"),
+        QuantizationTarget("native", convolves_integers=True),
     )
 }
 """The targets by name."""

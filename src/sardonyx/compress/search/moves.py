@@ -189,7 +189,7 @@ def _halved(model: ir.Model, staying: Collection[str], fitting: Fitting) -> ir.M
 MOVES = (
     Move("int8", "precision", _PRODUCTS, _quantized(), needs_data=True),
     Move("int8 with int4 weights", "precision", _PRODUCTS, _quantized(scheme="w4a8"), needs_data=True),
-    Move("dynamic int8", "precision", ("MatMul", "Gemm"), _quantized(mode="dynamic")),
+    Move("dynamic int8", "precision", ("Conv", "MatMul", "Gemm"), _quantized(mode="dynamic")),
     Move("int4 weights", "precision", ("MatMul", "Gemm", "Gather"), _quantized(weights="int4")),
     Move("int8 weights", "precision", (*_PRODUCTS, "Gather"), _quantized(mode="weights")),
     Move("int8 with int16 activations", "precision", _PRODUCTS, _quantized(scheme="w8a16"), needs_data=True),
