@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,11 @@ pytest.importorskip("httptools", reason="httptools is not installed (extra: serv
 from sardonyx import Session
 from sardonyx.errors import OptionError, RequestError, UnsupportedError
 from sardonyx.runtime.snapshot import Snapshot
-from sardonyx.serve import Batching, Concatenation, Limits, Model, SizeInput
-from sardonyx.serve.dispatch.endpoint import Endpoint
+from sardonyx.serve import Batching, Concatenation, Model, SizeInput
 from sardonyx.serve.models.model import ServedModel, State
 from sardonyx.serve.protocol.requests import Answer, InferRequest, SequencePosition
+from tests.serve.dispatching import Gate, endpoint_of, request, run, served, submit
 from tests.serve.models import save, session
-
-
-def served(name: str, **batching: Any) -> ServedModel:
-    return ServedModel(name, Model(session(name), Batching(**batching)))
 
 
 @pytest.mark.parametrize(
@@ -45,48 +39,6 @@ def served(name: str, **batching: Any) -> ServedModel:
 def test_requests_are_merged_only_where_rows_are_proved_independent(name: str, reason: str) -> None:
     note = served(name).batching_note()
     assert any(part in note for part in reason.split("|")), note
-
-
-class Gate:
-    """Holds the run of a model until it is opened, and counts rows of runs."""
-
-    def __init__(self, model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.opened = threading.Event()
-        self.started = threading.Event()
-        self.rows: list[tuple[int, ...]] = []
-        revision = model.revision
-        run = revision.run
-
-        def held(feeds: Any) -> list[Any]:
-            self.started.set()
-            self.opened.wait(10)
-            self.rows.append(next(iter(feeds.values())).shape)
-            return run(feeds)
-
-        monkeypatch.setattr(revision, "run", held)
-
-    async def begun(self) -> None:
-        while not self.started.is_set():
-            await asyncio.sleep(0.001)
-
-
-def request(rows: int = 1, width: int = 4, **fields: Any) -> InferRequest:
-    x = np.full((rows, width), float(rows), np.float32)
-    return InferRequest("net", inputs={"x": x}, size=x.nbytes, **fields)
-
-
-def submit(endpoint: Endpoint, item: InferRequest) -> tuple[asyncio.Future[Any], Any]:
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    entry = endpoint.infer(item, lambda result: future.done() or future.set_result(result))
-    return future, entry
-
-
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), 20))
-
-
-def endpoint_of(model: ServedModel, **limits: Any) -> Endpoint:
-    return Endpoint(model, Limits(**limits), asyncio.get_running_loop(), allow_inner=False)
 
 
 def test_all_waiting_requests_of_a_key_are_one_run(monkeypatch: pytest.MonkeyPatch) -> None:

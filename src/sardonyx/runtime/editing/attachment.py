@@ -11,6 +11,7 @@ from sardonyx.core.rules.assumed_sizes import same_type
 from sardonyx.errors import EditError, ShapeError
 from sardonyx.model import Loadable
 from sardonyx.model.copying import copy_model
+from sardonyx.model.tensors import attach as map_external
 from sardonyx.ops import inference
 from sardonyx.ops.core_values import declared_type
 from sardonyx.ops.graph import node_label
@@ -44,6 +45,7 @@ def attach(
         The name of the attachment.
     """
     second = _aligned(copy_model(model_io.load(other)), model)
+    _require_data(second)
     names = {node.meta.get(_KEY) for node in model.graph} - {None}
     if name in names:
         raise EditError("the name belongs to another attachment.", where=str(name))
@@ -66,6 +68,20 @@ def attach(
         model.graph.opset_imports.setdefault(domain, version)
     model.ir_version = max(model.ir_version, second.ir_version)
     return name
+
+
+def _require_data(model: ir.Model) -> None:
+    """Refuse a model whose external data cannot be read, before the edit is committed.
+
+    Raises:
+        ExternalDataError: A data file is missing or outside of the model's folder, or the model has no folder.
+    """
+    for graph in graphs_of(model):
+        values = [value.const_value for value in graph.initializers.values()]
+        values += [attribute.value for node in graph for attribute in node.attributes.values()]
+        for tensor in values:
+            if isinstance(tensor, ir.ExternalTensor):
+                map_external(tensor)
 
 
 def nodes_of(graph: ir.Graph, name: str) -> Iterator[ir.Node]:

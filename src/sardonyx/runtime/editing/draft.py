@@ -261,12 +261,14 @@ class Draft:
         """
         self._require_free(name)
         self._names.fresh(name)
-        if negative := [size for size in shape or () if isinstance(size, int) and size < 0]:
-            raise EditError(
-                f"expected a size of at least 0, got {negative[0]}.",
-                where=name,
-                remedy="Leave a size open with a name or None.",
-            )
+        for size in shape or ():
+            is_number = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+            if not (size is None or isinstance(size, str) or (is_number and 0 <= size < 2**63)):
+                raise EditError(
+                    f"expected a size of 0 to 2⁶³ - 1, a name or None, got {size!r}.",
+                    where=name,
+                    remedy="Leave a size open with a name or None.",
+                )
         sizes = None if shape is None else ir.Shape(list(shape))
         value = ir.Value(name=name, type=ir.TensorType(_element_type(dtype)), shape=sizes)
         self.model.graph.inputs.append(value)
@@ -427,6 +429,8 @@ class Draft:
         return node
 
     def _require_free(self, name: str) -> None:
+        if not name:
+            raise EditError("expected a name, got an empty text.")
         if name in self._values or name in self._inside:
             raise EditError("the name is taken.", where=name)
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 
-from sardonyx.serve.protocol.requests import Answer, InferRequest, Output
+from sardonyx.serve.protocol.requests import Answer, InferRequest, Output, tensor_bytes
 from sardonyx.serve.protocol.strings import write_strings
+
+_ENTRY_BYTES = 512
+"""Bytes of the objects of an answer, and of each output."""
 
 
 class AnswerCache:
     """Answers by the digest of their requests, least recently used first; an edit of the model empties the cache.
 
     Args:
-        capacity: Limit of the bytes of outputs.
+        capacity: Limit of the bytes of outputs, with the objects that hold them.
     """
 
     def __init__(self, capacity: int = 64 << 20) -> None:
@@ -48,11 +51,16 @@ class AnswerCache:
 
     def put(self, key: bytes, answer: Answer) -> None:
         """Remember an answer, unless its revision is not the current one."""
-        size = sum(output.array.nbytes for output in answer.outputs)
-        if answer.revision != self._revision or size > self._capacity // 4 or key in self._answers:
+        if answer.revision != self._revision or key in self._answers:
+            return
+        most = self._capacity // 4
+        if sum(output.array.nbytes for output in answer.outputs) > most:
             return
         # Results are views of the results of whole batches, which would stay in memory.
         outputs = [Output(output.name, output.array.copy()) for output in answer.outputs]
+        size = _ENTRY_BYTES + sum(tensor_bytes(output.array) + _ENTRY_BYTES for output in outputs)
+        if size > most:
+            return
         self._answers[key] = Answer(answer.model, answer.version, "", outputs, answer.revision), size
         self._bytes += size
         while self._bytes > self._capacity:

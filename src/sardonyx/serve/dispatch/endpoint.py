@@ -9,7 +9,7 @@ from sardonyx.errors import RequestError
 from sardonyx.serve.dispatch.answer_cache import AnswerCache
 from sardonyx.serve.dispatch.batch import batch_key, merging_key
 from sardonyx.serve.dispatch.queue import Entry, Queue
-from sardonyx.serve.dispatch.sequences import Sequences
+from sardonyx.serve.dispatch.sequences import Sequences, Step
 from sardonyx.serve.models.model import ServedModel
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.limits import Limits
@@ -45,7 +45,7 @@ class Endpoint:
         """True if answers depend on more than the inputs, or are remembered."""
         return self.sequences is not None or self.cache is not None
 
-    def infer(self, request: InferRequest, done: Done) -> Entry | None:
+    def infer(self, request: InferRequest, done: Done) -> Entry | Step | None:
         """Check a request and compute it; the request waits if the model is busy.
 
         Args:
@@ -53,7 +53,7 @@ class Endpoint:
             done: Receives the answer or the error, in the thread of the event loop.
 
         Returns:
-            The waiting request, for cancellation; None if it is answered already, or belongs to a sequence.
+            The waiting request, for cancellation; None if it is answered already.
 
         Raises:
             RequestError: The request does not fit the model, or the queue is full.
@@ -63,10 +63,12 @@ class Endpoint:
         if request.outputs:
             self._check_outputs(request, interface.outputs)
         if self.sequences is not None:
-            self.sequences.submit(request, interface, done)
-            return None
+            return self.sequences.submit(request, interface, done)
         key, rows = batch_key(request)
         revision.check(key, request.inputs)
+        most = self.model.model.batching.most_rows
+        if most and rows > most:
+            raise RequestError(f"expected at most {most} rows, got {rows}.", where=self.model.name)
         if self.cache is None:
             return self.queue.submit(request, done, merging_key(key, self.model.model.batching), rows)
         return self._infer_cached(self.cache, request, revision.number, done)

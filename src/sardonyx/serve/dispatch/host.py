@@ -92,7 +92,8 @@ class Host:
         else:
             self._endpoints.pop(name, None)
             self._newest.pop(name, None)
-            self._unloaded.add(name)
+            if before:
+                self._unloaded.add(name)
         for endpoint in before.values():
             if after.get(endpoint.model.version) is not endpoint:
                 self._retire(endpoint)

@@ -49,6 +49,9 @@ _PAUSE = 256
 
 _LAST_PRIORITY = 1 << 62
 
+_DELAYED = 1 << 63
+"""The priority of requests whose time is over, where these wait."""
+
 _log = logging.getLogger("sardonyx.serve")
 
 
@@ -64,9 +67,10 @@ class Entry:
         timer: Ends the wait when the time of the request is over.
         is_waiting: True until the request is computed, cancelled or expired.
         queue: The queue in which the request waits.
+        later: The entry in whose place the request waits once its time is over; None before.
     """
 
-    __slots__ = ("done", "is_waiting", "key", "priority", "queue", "request", "rows", "timer")
+    __slots__ = ("done", "is_waiting", "key", "later", "priority", "queue", "request", "rows", "timer")
 
     def __init__(self, queue: Queue, request: InferRequest, done: Done) -> None:
         self.queue = queue
@@ -77,14 +81,19 @@ class Entry:
         self.priority = 0
         self.timer: asyncio.TimerHandle | None = None
         self.is_waiting = True
+        self.later: Entry | None = None
 
-    def cancel(self) -> None:
-        """Forget the request, because the client has gone; a request that still waits is never computed."""
+    def cancel(self) -> bool:
+        """Forget the request, because the client has gone; return True if it still waited, and is never computed."""
+        if self.later is not None:
+            return self.later.cancel()
         self.request.cancelled = True
-        if self.is_waiting:
-            self.queue.remove(self)
-            self.queue.model.statistics.cancelled += 1
-            self.forget()
+        if not self.is_waiting:
+            return False
+        self.queue.remove(self)
+        self.queue.model.statistics.cancelled += 1
+        self.forget()
+        return True
 
     def forget(self) -> None:
         """Free the inputs and the caller's objects: the queue drops a removed entry only when its turn comes."""
@@ -140,7 +149,7 @@ class Queue:
             rows: Rows of the request.
 
         Raises:
-            RequestError: The queue is full, or the priority is out of range.
+            RequestError: The queue is full, the priority is out of range, or the time of the request is over.
         """
         if self._plain:
             self._repeat_waiting()
@@ -156,32 +165,55 @@ class Queue:
             raise RequestError(
                 f"expected a priority from 0 to {batching.priority_levels}, got {request.priority}.", where="priority"
             )
+        rest = self._rest_seconds(request)
         if len(self._heap) > 2 * self.waiting + _KEYS:
             self._forget_removed()
         entry = Entry(self, request, done)
         entry.rows = rows
         entry.priority = priority or _LAST_PRIORITY
-        timeout = batching.timeout_us
-        if request.timeout_us and batching.allows_timeout:
-            timeout = min(timeout, request.timeout_us) if timeout else request.timeout_us
-        if timeout:
-            entry.timer = self._loop.call_later(timeout * 1e-6, self._expire, entry)
+        if rest is not None:
+            entry.timer = self._loop.call_later(rest, self._expire, entry)
+        if key is not None:
+            entry.key = (entry.priority, *key)
+        self._push(entry)
+        if not self._is_scheduled and not self.running:
+            # The requests that this turn of the event loop brings become one batch.
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+        return entry
+
+    def _push(self, entry: Entry) -> None:
         self._number += 1
         heapq.heappush(self._heap, (entry.priority, self._number, entry))
+        key = entry.key
         if key is not None:
-            entry.key = key = (entry.priority, *key)
             group = self._groups.get(key)
             if group is None:
                 self._groups[key] = deque((entry,))
             else:
                 group.append(entry)
         self.waiting += 1
-        self.bytes += request.size
-        if not self._is_scheduled and not self.running:
-            # The requests that this turn of the event loop brings become one batch.
-            self._is_scheduled = True
-            self._loop.call_soon(self._turn)
-        return entry
+        self.bytes += entry.request.size
+
+    def _rest_seconds(self, request: InferRequest) -> float | None:
+        """Return the seconds that a request may still wait; None without a limit.
+
+        Raises:
+            RequestError: The time of the request is over: it waited for its sequence, or arrived late.
+        """
+        batching = self.model.model.batching
+        timeout = batching.timeout_us
+        if request.timeout_us and batching.allows_timeout:
+            timeout = min(timeout, request.timeout_us) if timeout else request.timeout_us
+        if not timeout:
+            return None
+        rest = timeout * 1e-6 - (time.monotonic_ns() - request.arrival) * 1e-9
+        if batching.delays:
+            return max(rest, 0.0)
+        if rest <= 0:
+            self.model.statistics.expired += 1
+            raise _time_is_over()
+        return rest
 
     # Plain requests. They wait only while no other request waits, so that all are computed in order of arrival.
 
@@ -330,11 +362,23 @@ class Queue:
         self._groups = {key: group for key, group in groups.items() if group}
 
     def _expire(self, entry: Entry) -> None:
-        if entry.is_waiting:
+        if entry.is_waiting and self.model.model.batching.delays:
+            self._delay_entry(entry)
+        elif entry.is_waiting:
             self.remove(entry)
             self.model.statistics.expired += 1
-            self._fail(entry, RequestError("the time of the request was over before its computation.", kind="timeout"))
+            self._fail(entry, _time_is_over())
             entry.forget()
+
+    def _delay_entry(self, entry: Entry) -> None:
+        """Let a request wait behind all others."""
+        later = Entry(self, entry.request, entry.done)
+        later.rows, later.priority = entry.rows, _DELAYED
+        self.remove(entry)
+        entry.later = later
+        if entry.key is not None:
+            later.key = (_DELAYED, *entry.key[1:])
+        self._push(later)
 
     def _retry_after(self) -> float:
         """Return the seconds after which half of the queue is computed, as far as known."""
@@ -457,6 +501,10 @@ class Queue:
         if self._thread is not None:
             self._thread.end()
             self._thread = None
+
+
+def _time_is_over() -> RequestError:
+    return RequestError("the time of the request was over before its computation.", kind="timeout")
 
 
 def _ignored(result: Answer | Exception) -> None:

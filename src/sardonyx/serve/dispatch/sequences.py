@@ -18,6 +18,34 @@ from sardonyx.serve.protocol.requests import Answer, Done, InferRequest, Output,
 Submit = Callable[[InferRequest, Done], Any]
 
 
+class Step:
+    """A request of a sequence, for cancellation when its client has gone.
+
+    Args:
+        request: The request.
+        done: Receives the answer or the error.
+
+    Attributes:
+        request: As passed.
+        done: As passed.
+        abandon: Ends the wait in the queue of the model; None while the request waits for its sequence, and after.
+    """
+
+    __slots__ = ("abandon", "done", "request")
+
+    def __init__(self, request: InferRequest, done: Done) -> None:
+        self.request = request
+        self.done = done
+        self.abandon: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        """Forget the request, because the client has gone; a request that still waits is never computed."""
+        self.request.cancelled = True
+        self.request.inputs = {}
+        if self.abandon is not None:
+            self.abandon()
+
+
 class _Open:
     """An open sequence; it is over after its last request, unless a request that waits begins it again."""
 
@@ -25,7 +53,7 @@ class _Open:
 
     def __init__(self) -> None:
         self.states: dict[str, np.ndarray] = {}
-        self.waiting: deque[tuple[InferRequest, Done]] = deque()
+        self.waiting: deque[Step] = deque()
         self.is_running = False
         self.is_over = False
         self.used = time.monotonic()
@@ -59,8 +87,8 @@ class Sequences:
         states, controls = self._model.model.states, self._model.model.controls
         return frozenset((*(s.input for s in states), *(s.output for s in states), *(c.input for c in controls)))
 
-    def submit(self, request: InferRequest, interface: Interface, done: Done) -> None:
-        """Compute a request after the earlier requests of its sequence.
+    def submit(self, request: InferRequest, interface: Interface, done: Done) -> Step:
+        """Compute a request after the earlier requests of its sequence; return it for cancellation.
 
         Raises:
             RequestError: The request names no sequence, or a sequence that is not open, or too many are open.
@@ -69,22 +97,27 @@ class Sequences:
         if position is None or position.id in (0, ""):
             raise RequestError("expected a sequence_id other than 0.", where=self._model.name)
         self._end_idle()
+        # Checked first: a malformed request neither begins a sequence nor replaces an open one.
+        for name in self.hidden & set(request.inputs):
+            raise RequestError("the server feeds this input.", where=name)
+        interface.check(request.inputs, self.hidden)
+        self._controls(request, position, interface)
         sequence = self._open.get(position.id)
         if position.is_start:
             sequence = self._start(position, sequence)
         if sequence is None:
             raise _not_open(position)
-        for name in self.hidden & set(request.inputs):
-            raise RequestError("the server feeds this input.", where=name)
         sequence.used = time.monotonic()
         self._open.move_to_end(position.id)
+        step = Step(request, done)
         if sequence.is_running or sequence.waiting:
             self._require_room(request)
-            sequence.waiting.append((request, done))
+            sequence.waiting.append(step)
             self._waiting += 1
             self._bytes += request.size
         else:
-            self._run(sequence, request, interface, done)
+            self._run(sequence, step, interface)
+        return step
 
     def _start(self, position: SequencePosition, before: _Open | None) -> _Open:
         if before is None and len(self._open) >= self._limits.sequences:
@@ -114,7 +147,8 @@ class Sequences:
                 return
             del self._open[key]
 
-    def _run(self, sequence: _Open, request: InferRequest, interface: Interface, done: Done) -> None:
+    def _run(self, sequence: _Open, step: Step, interface: Interface) -> None:
+        request = step.request
         position = request.sequence
         assert position is not None
         if sequence.is_over and not position.is_start:
@@ -122,10 +156,8 @@ class Sequences:
         if position.is_start:
             sequence.states.clear()
             sequence.is_over = False
-        rows = next((array.shape[0] for array in request.inputs.values() if array.ndim), 1)
-        feeds = dict(request.inputs)
-        for control in self._model.model.controls:
-            feeds[control.input] = _control(control, position, interface, rows)
+        rows = _rows(request)
+        feeds = {**request.inputs, **self._controls(request, position, interface)}
         for state in self._model.model.states:
             feeds[state.input] = self._state(sequence, state, interface, rows)
         interface.check(feeds)
@@ -136,34 +168,57 @@ class Sequences:
         sequence.is_running = True
 
         def finish(result: Answer | Exception) -> None:
-            sequence.is_running = False
+            step.abandon = None
             if isinstance(result, Answer):
                 result = self._split(sequence, request, result)
+            sequence.is_running = False
             sequence.is_over = position.is_end
             self._forget_if_over(position, sequence)
-            done(result)
-            while sequence.waiting and not sequence.is_running:
-                later, later_done = sequence.waiting.popleft()
-                self._waiting -= 1
-                self._bytes -= later.size
-                if later.cancelled:
-                    continue
-                try:
-                    self._run(sequence, later, self._model.revision.interface, later_done)
-                except Exception as error:
-                    later_done(error)
+            step.done(result)
+            self._run_later(sequence)
+            self._forget_if_over(position, sequence)
+
+        def abandon() -> None:
+            if not entry.cancel():
+                return
+            step.abandon = None
+            sequence.is_running = False
+            # A sequence without its first request is not open.
+            sequence.is_over = position.is_end or position.is_start
+            self._run_later(sequence)
             self._forget_if_over(position, sequence)
 
         try:
-            self._submit(inner, finish)
+            entry = self._submit(inner, finish)
         except BaseException:
             sequence.is_running = False
             raise
+        step.abandon = abandon
+
+    def _run_later(self, sequence: _Open) -> None:
+        """Begin the next request that waits for a sequence."""
+        while sequence.waiting and not sequence.is_running:
+            later = sequence.waiting.popleft()
+            self._waiting -= 1
+            self._bytes -= later.request.size
+            if later.request.cancelled:
+                self._model.statistics.cancelled += 1
+                continue
+            try:
+                self._run(sequence, later, self._model.revision.interface)
+            except Exception as error:
+                later.done(error)
 
     def _forget_if_over(self, position: SequencePosition, sequence: _Open) -> None:
         is_used = sequence.is_running or sequence.waiting
         if sequence.is_over and not is_used and self._open.get(position.id) is sequence:
             del self._open[position.id]
+
+    def _controls(
+        self, request: InferRequest, position: SequencePosition, interface: Interface
+    ) -> dict[str, np.ndarray]:
+        rows = _rows(request)
+        return {control.input: _control(control, position, interface, rows) for control in self._model.model.controls}
 
     def _outputs(self, request: InferRequest, interface: Interface) -> list[RequestedOutput]:
         states = [RequestedOutput(state.output) for state in self._model.model.states]
@@ -201,6 +256,10 @@ class Sequences:
         return stored
 
 
+def _rows(request: InferRequest) -> int:
+    return next((array.shape[0] for array in request.inputs.values() if array.ndim), 1)
+
+
 def _not_open(position: SequencePosition) -> RequestError:
     return RequestError(
         "the sequence is not open.", where=f"sequence {position.id}", remedy="Begin with sequence_start."
@@ -216,6 +275,11 @@ def _control(control: Control, position: SequencePosition, interface: Interface,
         value: Any = str(position.id) if tensor.datatype.name == "BYTES" else position.id
         if isinstance(value, str) and tensor.datatype.name != "BYTES":
             raise RequestError("the model expects a number as sequence_id.", where="sequence_id")
-        return np.full(shape, value, tensor.datatype.dtype)
+        try:
+            return np.full(shape, value, tensor.datatype.dtype)
+        except OverflowError as error:
+            raise RequestError(
+                f"the model expects a sequence_id of type {tensor.datatype.name}, got {value}.", where="sequence_id"
+            ) from error
     applies = {"start": position.is_start, "end": position.is_end, "ready": True}[control.kind]
     return np.full(shape, control.true if applies else control.false, tensor.datatype.dtype)

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import RequestError
-from sardonyx.serve.operations.parameters import flag, set_parameters
+from sardonyx.serve.operations.parameters import flag, require_id, set_parameters
+from sardonyx.serve.operations.requested_outputs import requested_output
 from sardonyx.serve.operations.service import Service
-from sardonyx.serve.operations.tensors import binary_data, binary_tensor, requested_output
 from sardonyx.serve.protocol import datatypes
 from sardonyx.serve.protocol.datatypes import Datatype
 from sardonyx.serve.protocol.limits import elements_of, require_rank
 from sardonyx.serve.protocol.messages import message_class
+from sardonyx.serve.protocol.raw_tensors import binary_data, binary_tensor
 from sardonyx.serve.protocol.requests import Answer, InferRequest, tensor_bytes
 from sardonyx.serve.protocol.strings import decoded, string_array
 
-_LONGEST_ID = 512
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
@@ -30,8 +30,7 @@ def parsed_request(service: Service, message: Any) -> InferRequest:
     inputs, raw = message.inputs, message.raw_input_contents
     service.limits.count(len(inputs), "inputs")
     service.limits.count(len(message.outputs), "outputs")
-    if len(message.id) > _LONGEST_ID:
-        raise RequestError(f"expected at most {_LONGEST_ID} characters.", where="id")
+    require_id(message.id)
     request = InferRequest(message.model_name, message.model_version, message.id)
     if request.version and not (request.version.isdecimal() and len(request.version) <= 18):
         raise RequestError("expected a number as version.", where=request.model[:64])

@@ -18,7 +18,6 @@ from sardonyx.serve.http.messages import (
     CURL,
     JSON,
     WINDOWS,
-    Cancellable,
     HttpRequest,
     HttpResponse,
     Respond,
@@ -30,7 +29,7 @@ from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.refusals import refusal
-from sardonyx.serve.protocol.requests import Answer, InferRequest
+from sardonyx.serve.protocol.requests import Answer, Cancellable, InferRequest
 from sardonyx.serve.security.tokens import Tokens
 
 _log = logging.getLogger("sardonyx.serve")

@@ -12,7 +12,6 @@ from sardonyx.errors import MissingDependencyError, RequestError
 from sardonyx.serve.dispatch.plain import PlainRequest
 from sardonyx.serve.http.application import Application
 from sardonyx.serve.http.messages import (
-    Cancellable,
     HttpRequest,
     HttpResponse,
     compressed,
@@ -22,6 +21,7 @@ from sardonyx.serve.http.messages import (
 from sardonyx.serve.http.templates import HeadTemplate
 from sardonyx.serve.protocol.held_bytes import SMALL
 from sardonyx.serve.protocol.limits import Limits
+from sardonyx.serve.protocol.requests import Cancellable
 
 try:
     import httptools

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,29 +10,62 @@ import numpy as np
 from sardonyx.errors import RequestError
 from sardonyx.serve.http.infer_requests import json_data
 from sardonyx.serve.http.messages import JSON, HttpResponse
-from sardonyx.serve.models.interface import Tensor
+from sardonyx.serve.models.interface import Interface, Tensor
+from sardonyx.serve.operations.parameters import require_id, set_parameters
 from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol import datatypes, json_codec
+from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.requests import REQUEST_BYTES, Answer, InferRequest
 
 
 def generate_request(service: Service, model: str, version: str, body: bytes) -> InferRequest:
     """Return a request whose fields are inputs: a value, or a list, of one element type.
 
+    The field ``id`` is the client's name for the request. Fields that are no inputs, and those of the object
+    ``parameters``, are parameters of the request.
+
     Raises:
-        RequestError: A field does not fit an input, or an input is missing.
+        RequestError: A field does not fit an input or parameter, or an input is missing.
     """
     value = json_codec.parse_json(body, service.limits.json_depth)
     if not isinstance(value, dict):
         raise RequestError("expected a JSON object of inputs.")
     interface = service.host.get(model, version).model.revision.interface
     request = InferRequest(model, version, size=REQUEST_BYTES + len(body))
-    for name, tensor in interface.inputs.items():
-        if name in value:
-            request.inputs[name] = _tensor(value[name], tensor, service.options.strict_json)
-    identity = value.get("id", "")
-    request.id = identity if isinstance(identity, str) else ""
+    parameters = {}
+    for name, field in _fields(value, interface):
+        tensor = interface.inputs.get(name)
+        if tensor is not None:
+            request.inputs[name] = _tensor(field, tensor, service.options.strict_json)
+        elif name == "id":
+            if not isinstance(field, str):
+                raise RequestError(f"expected a text, got {shortened(field)}.", where="id")
+            request.id = field
+        elif isinstance(field, (bool, int, float, str)):
+            parameters[name] = field
+        else:
+            raise RequestError(
+                f"unknown input {shortened(name)}.", where=name[:64], remedy=f"Inputs: {', '.join(interface.inputs)}."
+            )
+    require_id(request.id)
+    if parameters:
+        set_parameters(request, parameters)
     return request
+
+
+def _fields(value: dict[str, Any], interface: Interface) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a request, with those of its parameters, each once."""
+    inner = value.get("parameters")
+    if "parameters" in interface.inputs or inner is None:
+        inner = {}
+    elif not isinstance(inner, dict):
+        raise RequestError(f"expected an object, got {shortened(inner)}.", where="parameters")
+    for name, field in value.items():
+        if name in inner:
+            raise RequestError("the field is among the parameters too.", where=name[:64])
+        if name != "parameters" or name in interface.inputs:
+            yield name, field
+    yield from inner.items()
 
 
 def _tensor(value: Any, tensor: Tensor, strict: bool) -> np.ndarray:

@@ -18,6 +18,9 @@ from sardonyx.serve.operations.service import Service
 from sardonyx.serve.protocol import json_codec
 from sardonyx.serve.protocol.datatypes import shortened
 
+_QUERY_FIELDS = 16
+"""Limit of the parameters of a query."""
+
 
 @dataclass(slots=True)
 class Call:
@@ -49,9 +52,19 @@ class Call:
         return value
 
     def query(self, name: str) -> str | None:
-        """Return a parameter of the query; None if it is missing."""
+        """Return a parameter of the query; None if it is missing.
+
+        Raises:
+            RequestError: The query has too many parameters, or this one twice.
+        """
         _, _, query = self.request.target.partition("?")
-        return parse_qs(query, max_num_fields=16).get(name, [None])[0] if query else None
+        try:
+            values = parse_qs(query, keep_blank_values=True, max_num_fields=_QUERY_FIELDS).get(name, [])
+        except ValueError as error:
+            raise RequestError(f"expected at most {_QUERY_FIELDS} parameters of the query.") from error
+        if len(values) > 1:
+            raise RequestError("the parameter of the query is repeated.", where=name)
+        return values[0] if values else None
 
 
 def never(call: Call) -> HttpResponse:
@@ -214,6 +227,7 @@ async def edit(call: Call) -> HttpResponse:
 
 async def undo(call: Call) -> HttpResponse:
     """Undo the latest edit of a model."""
+    call.json()
     return json_response(await call.service.undo(call.model, call.version))
 
 
@@ -229,7 +243,9 @@ async def explain(call: Call) -> HttpResponse:
 
 async def profile(call: Call) -> HttpResponse:
     """Measure a model."""
-    runs = call.query("runs") or "20"
+    runs = call.query("runs")
+    if runs is None:
+        runs = "20"
     if not (runs.isascii() and runs.isdecimal() and len(runs) <= 9):
         raise RequestError(f"expected a number, got {shortened(runs)}.", where="runs")
     return json_response(await call.service.profile(call.model, call.version, int(runs)))

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import RequestError
-from sardonyx.serve.operations.parameters import set_parameters
+from sardonyx.serve.operations.parameters import require_id, set_parameters
+from sardonyx.serve.operations.requested_outputs import requested_output
 from sardonyx.serve.operations.service import Service
-from sardonyx.serve.operations.tensors import Buffer, binary_data, binary_tensor, requested_output
 from sardonyx.serve.protocol import datatypes, json_codec
 from sardonyx.serve.protocol.datatypes import Datatype, shortened
 from sardonyx.serve.protocol.limits import elements_of
 from sardonyx.serve.protocol.number_lists import NumberList
+from sardonyx.serve.protocol.raw_tensors import Buffer, binary_data, binary_tensor
 from sardonyx.serve.protocol.requests import REQUEST_BYTES, Answer, InferRequest, tensor_bytes
 from sardonyx.serve.protocol.strings import decoded, string_array
-
-_LARGEST_ID = 512
 
 
 def parse_request(service: Service, model: str, version: str, body: bytes, head_length: int | None) -> InferRequest:
@@ -49,8 +48,7 @@ def parse_request(service: Service, model: str, version: str, body: bytes, head_
         head, tail = json_codec.parse_head(view[:head_length], strict), view[head_length:]
     limits.count(len(head.inputs), "inputs")
     limits.count(len(head.outputs), "outputs")
-    if len(head.id) > _LARGEST_ID:
-        raise RequestError(f"expected at most {_LARGEST_ID} characters.", where="id")
+    require_id(head.id)
     request = InferRequest(model, version, head.id, size=REQUEST_BYTES + len(body))
     offset = 0
     for head_of_input in head.inputs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from sardonyx.errors import RequestError
 from sardonyx.serve.protocol import json_codec
@@ -85,13 +85,6 @@ def response_head(status: int, size: int | str, content_type: str, headers: Mapp
     for name, value in headers.items():
         head += f"{name}: {value}\r\n"
     return head
-
-
-class Cancellable(Protocol):
-    """Work that can be cancelled when the client has gone."""
-
-    def cancel(self) -> object:
-        """Cancel the work."""
 
 
 Respond = Callable[[HttpResponse], None]

@@ -23,6 +23,7 @@ class Batching:
         mode: ``"auto"`` merges requests if merged rows are proved equal to rows computed apart; ``"off"`` never;
             ``"force"`` without a proof.
         max_rows: Largest number of rows of a batch.
+        most_rows: Largest number of rows of one request; 0 for any.
         preferred_rows: Numbers of rows at which a batch does not wait for more; only of use with `max_delay_us`.
         max_delay_us: Microseconds that a batch waits for more requests while the model is idle; 0 never waits.
         ragged: Treatment of requests with other inner sizes: ``"group"`` runs equal sizes together; ``"pad"`` is for
@@ -32,6 +33,7 @@ class Batching:
         priority_levels: Number of priorities that requests may name; 0 for any.
         default_priority: The priority of requests that name none.
         timeout_us: Microseconds that a request may wait; 0 for no limit.
+        delays: True if a request whose time is over waits behind all others, rather than being refused.
         allows_timeout: True if requests may name a shorter time.
         queue_requests: Requests that may wait for the model; 0 for the limit of the server.
         concatenation: The inputs that ``"concat"`` joins, and the inputs that describe their sizes.
@@ -42,12 +44,14 @@ class Batching:
 
     mode: BatchMode = "auto"
     max_rows: int = 64
+    most_rows: int = 0
     preferred_rows: tuple[int, ...] = ()
     max_delay_us: int = 0
     ragged: Ragged = "group"
     priority_levels: int = 0
     default_priority: int = 0
     timeout_us: int = 0
+    delays: bool = False
     allows_timeout: bool = True
     queue_requests: int = 0
     concatenation: Concatenation | None = None
@@ -62,6 +66,7 @@ class Batching:
             raise OptionError(f"ragged={self.ragged!r} expects {expected}.", where="batching.concatenation")
         if self.max_rows < 1:
             raise OptionError(f"expected at least 1 row, got {self.max_rows}.", where="batching.max_rows")
-        for name in ("max_delay_us", "priority_levels", "default_priority", "timeout_us", "queue_requests"):
+        counts = ("most_rows", "max_delay_us", "priority_levels", "default_priority", "timeout_us", "queue_requests")
+        for name in counts:
             if getattr(self, name) < 0:
                 raise OptionError(f"expected at least 0, got {getattr(self, name)}.", where=f"batching.{name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +44,7 @@ class Interface:
     Args:
         snapshot: The revision.
         concatenation: The inputs that runs get concatenated; requests have an axis of rows before their axes.
+        declared: Sizes that requests must have where the model leaves them open, by input or output; -1 for any.
 
     Attributes:
         revision: The number of the revision.
@@ -55,7 +56,12 @@ class Interface:
         UnsupportedError: An input or output is not a tensor, or the model has none of this name.
     """
 
-    def __init__(self, snapshot: Snapshot, concatenation: Concatenation | None = None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        concatenation: Concatenation | None = None,
+        declared: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
         self.revision = snapshot.revision
         self.inputs = {info.name: _tensor(info) for info in snapshot.inputs}
         self.inputs |= {info.name: _tensor(info, True) for info in snapshot.defaults}
@@ -63,10 +69,17 @@ class Interface:
         self.computed: dict[str, np.dtype[Any]] = {}
         if concatenation is not None:
             self._concatenate(concatenation)
+        for tensors in (self.inputs, self.outputs):
+            for name in tensors.keys() & (declared or {}):
+                tensors[name] = _narrowed(tensors[name], (declared or {})[name])
         self._required = [name for name, tensor in self.inputs.items() if not tensor.is_optional]
 
-    def check(self, feeds: Mapping[str, np.ndarray]) -> None:
+    def check(self, feeds: Mapping[str, np.ndarray], supplied: Container[str] = ()) -> None:
         """Check the inputs of a request: names, types, ranks, fixed sizes.
+
+        Args:
+            feeds: The inputs of the request.
+            supplied: Inputs that the server feeds.
 
         Raises:
             RequestError: An input is missing, unknown or of another form.
@@ -90,8 +103,9 @@ class Interface:
                 if size != actual and isinstance(size, int):
                     raise RequestError(f"expected the shape {tensor.sizes}, got {list(array.shape)}.", where=name)
         if len(feeds) < len(self._required) or not all(name in feeds for name in self._required):
-            missing = next(name for name in self._required if name not in feeds)
-            raise RequestError("the input is missing.", where=missing)
+            missing = next((name for name in self._required if name not in feeds and name not in supplied), None)
+            if missing is not None:
+                raise RequestError("the input is missing.", where=missing)
 
     def _concatenate(self, concatenation: Concatenation) -> None:
         """Describe the inputs and outputs as requests have them."""
@@ -109,6 +123,15 @@ class Interface:
             key: [{"name": t.name, "datatype": t.datatype.name, "shape": t.sizes} for t in tensors.values()]
             for key, tensors in (("inputs", self.inputs), ("outputs", self.outputs))
         }
+
+
+def _narrowed(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return a tensor with declared sizes in place of open ones; an edit may have changed the rank."""
+    shape = (None,) * len(sizes) if tensor.shape is None else tensor.shape
+    if len(shape) != len(sizes):
+        return tensor
+    narrowed = (old if size < 0 or isinstance(old, int) else size for old, size in zip(shape, sizes, strict=True))
+    return replace(tensor, shape=tuple(narrowed))
 
 
 def _named(tensors: Mapping[str, Tensor], name: str) -> Tensor:

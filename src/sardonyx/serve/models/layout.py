@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sardonyx.errors import ModelFileError
+from sardonyx.errors import ModelFileError, RequestError
 from sardonyx.serve.models.triton_config import Config, read_config
 from sardonyx.serve.protocol.limits import MODEL_NAME
 
@@ -46,16 +46,24 @@ class ModelFiles:
 
 
 def model_names(root: Path) -> list[str]:
-    """Return the names of the models in a repository; names that the protocol cannot express are left out."""
+    """Return the names of the models in a repository; names that the protocol cannot express are left out.
+
+    A folder that cannot be read counts as a model, so that its load states the reason.
+
+    Raises:
+        ModelFileError: The repository cannot be read.
+    """
     names = set()
-    with os.scandir(root) as entries:
-        for entry in entries:
-            name = entry.name
-            if entry.is_dir():
-                if MODEL_NAME.fullmatch(name) and _has_model(Path(entry.path)):
-                    names.add(name)
-            elif name.endswith(_SUFFIXES) and MODEL_NAME.fullmatch(Path(name).stem):
-                names.add(Path(name).stem)
+    for name, path in _listed(root).items():
+        try:
+            is_folder = path.is_dir()
+            if is_folder and MODEL_NAME.fullmatch(name) and _has_model(path):
+                names.add(name)
+        except (OSError, RuntimeError):
+            names.add(name)
+            continue
+        if not is_folder and name.endswith(_SUFFIXES) and MODEL_NAME.fullmatch(Path(name).stem):
+            names.add(Path(name).stem)
     return sorted(names)
 
 
@@ -67,14 +75,23 @@ def model_files(root: Path, name: str) -> ModelFiles:
         name: The name of the model.
 
     Raises:
-        ModelFileError: The repository has no such model, its configuration is invalid, or a file is outside of it.
+        RequestError: The repository has no such model.
+        ModelFileError: The configuration of the model is invalid, or a file cannot be read or is outside of the
+            repository.
     """
+    try:
+        return _model_files(root, name)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself.
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ModelFileError(f"the files cannot be read: {reason}.", where=name[:64]) from error
+
+
+def _model_files(root: Path, name: str) -> ModelFiles:
     if root.is_file():
         if name != root.stem:
             raise _unknown(name)
         return ModelFiles(name, {1: root}, folder=root.parent, signature=_signature([root]))
-    with os.scandir(root) as entries:
-        listed = {entry.name: Path(entry.path) for entry in entries}
+    listed = _listed(root)
     folder = listed.get(name)
     if folder is None or not folder.is_dir():
         file = next((listed[name + end] for end in _SUFFIXES if name + end in listed), None)
@@ -94,6 +111,15 @@ def model_files(root: Path, name: str) -> ModelFiles:
     return ModelFiles(name, versions, config, has_config, folder, _signature(_walk(folder)))
 
 
+def _listed(root: Path) -> dict[str, Path]:
+    """Return the entries of a repository by name."""
+    try:
+        with os.scandir(root) as entries:
+            return {entry.name: Path(entry.path) for entry in entries}
+    except OSError as error:
+        raise ModelFileError(f"the repository cannot be read: {error.strerror}.") from error
+
+
 def read_labels(files: ModelFiles) -> dict[str, list[str]]:
     """Return the names of classes by output.
 
@@ -110,8 +136,8 @@ def read_labels(files: ModelFiles) -> dict[str, list[str]]:
     return labels
 
 
-def _unknown(name: str) -> ModelFileError:
-    return ModelFileError("the repository has no such model.", where=name[:64])
+def _unknown(name: str) -> RequestError:
+    return RequestError("the repository has no such model.", kind="not_found", where=name[:64])
 
 
 def _has_model(folder: Path) -> bool:
@@ -148,7 +174,7 @@ def _settings_file(folder: Path) -> Path | None:
         return None
     try:
         uri = json.loads(settings.read_text(encoding="utf-8"))["parameters"]["uri"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     name = str(uri).removeprefix("./")
     return folder / name if Path(name).name == name and name.endswith(_SUFFIXES) else None

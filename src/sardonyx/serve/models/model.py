@@ -74,6 +74,7 @@ class Model:
         cached: True if answers to equal requests are remembered.
         warmup: Inputs of runs before the model is ready.
         config: The parsed ``config.pbtxt``, as the protocol writes it; None without one.
+        declared: Sizes that requests must have where the model leaves them open, by input or output; -1 for any.
     """
 
     session: Session
@@ -86,6 +87,7 @@ class Model:
     cached: bool = False
     warmup: Sequence[Mapping[str, np.ndarray]] = ()
     config: Mapping[str, Any] | None = None
+    declared: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.batching.concatenation is not None and (self.states or self.controls):
@@ -99,6 +101,7 @@ class Revision:
         session: The session.
         snapshot: The revision.
         concatenation: The inputs that runs get concatenated.
+        declared: Sizes that requests must have; see :class:`.Interface`.
 
     Attributes:
         number: The number of the revision.
@@ -114,10 +117,16 @@ class Revision:
         UnsupportedError: An input or output is not a tensor.
     """
 
-    def __init__(self, session: Session, snapshot: Snapshot, concatenation: Concatenation | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        snapshot: Snapshot,
+        concatenation: Concatenation | None = None,
+        declared: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
         self.number = snapshot.revision
         self.snapshot = snapshot
-        self.interface = Interface(snapshot, concatenation)
+        self.interface = Interface(snapshot, concatenation, declared)
         self.concatenation = concatenation
         self.has_loops: bool = snapshot.remembered("loops", lambda: _has_loops(snapshot))
         self.accepted: set[Any] = set()
@@ -153,7 +162,7 @@ class Revision:
         """Run once: within the limits of the session for sizes not seen before, else directly."""
         if self.has_loops:
             return self.snapshot.run(None, feeds)
-        key = tuple([array.shape for array in feeds.values()])
+        key = tuple([(name, array.shape) for name, array in feeds.items()])
         if key in self.accepted:
             return self.snapshot.run_again(feeds)
         results = self.snapshot.run(None, feeds)
@@ -188,13 +197,26 @@ class ServedModel:
         self._lock = threading.Lock()
         self._proving = False
         self._concatenation = model.batching.concatenation
-        self._revision = Revision(self.session, self.session.snapshot(), self._concatenation)
+        self._revision = Revision(self.session, self.session.snapshot(), self._concatenation, model.declared)
+        self._require_sequence_tensors()
         self._revision.prove(self.session)
         for feeds in model.warmup:
             if self._concatenation is not None:
                 self._revision.run_concatenated(self._concatenation, [feeds])
             else:
                 self._revision.run(feeds)
+
+    def _require_sequence_tensors(self) -> None:
+        """Check that the model has the inputs and outputs that sequences need."""
+        interface, model = self._revision.interface, self.model
+        inputs = [*(state.input for state in model.states), *(control.input for control in model.controls)]
+        for kind, names, known in (
+            ("input", inputs, interface.inputs),
+            ("output", [state.output for state in model.states], interface.outputs),
+        ):
+            for name in names:
+                if name not in known:
+                    raise OptionError(f"the model has no {kind} {name!r}, which its sequences need.", where=self.name)
 
     @property
     def revision(self) -> Revision:
@@ -208,7 +230,7 @@ class ServedModel:
         with self._lock:
             snapshot = self.session.snapshot()
             if snapshot.revision > self._revision.number:
-                self._revision = Revision(self.session, snapshot, self._concatenation)
+                self._revision = Revision(self.session, snapshot, self._concatenation, self.model.declared)
                 if self._revision.verdict is PENDING and self.model.batching.mode == "auto" and not self._proving:
                     self._proving = True
                     background_threads.start("sardonyx-prove", self._prove)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sardonyx.errors import ModelFileError, OptionError, SardonyxError, UnsupportedError
+from sardonyx.errors import ModelFileError, OptionError, RequestError, SardonyxError, UnsupportedError
 from sardonyx.runtime.session import Session
+from sardonyx.serve.models.agreement import require_agreement
 from sardonyx.serve.models.batching import Batching
 from sardonyx.serve.models.layout import ModelFiles, model_files, model_names, read_labels
 from sardonyx.serve.models.model import Model, ServedModel
@@ -86,7 +87,11 @@ class Repository:
         return self.root.is_file()
 
     def names(self) -> list[str]:
-        """Return the names of the models in the repository."""
+        """Return the names of the models in the repository.
+
+        Raises:
+            ModelFileError: The repository cannot be read.
+        """
         return [self.root.stem] if self.is_file else model_names(self.root)
 
     @property
@@ -101,16 +106,21 @@ class Repository:
             All served versions of the model.
 
         Raises:
-            ModelFileError: The repository has no such model, or a file cannot be read.
+            RequestError: The repository has no such model.
+            ModelFileError: A file cannot be read.
             SardonyxError: The model cannot be served.
         """
         with self._lock:
-            files = model_files(self.root, name)
+            files = None
             try:
+                files = model_files(self.root, name)
                 models = self._load(files)
             except SardonyxError as error:
-                self._errors[name] = str(error)[:500]
-                self._refused[name] = files.signature
+                # The name of a request that no model has is not remembered.
+                if files is not None or not isinstance(error, RequestError):
+                    self._errors[name] = str(error)[:500]
+                if files is not None:
+                    self._refused[name] = files.signature
                 raise
             self._errors.pop(name, None)
             self._refused.pop(name, None)
@@ -158,7 +168,9 @@ class Repository:
         model = Model(
             session, batching, number, read_labels(files), config.states, config.controls, config.idle_seconds,
             config.cached or self._options.cached, config.warmup, config.message if files.has_config else None,
+            config.declared,
         )  # fmt: skip
+        require_agreement(config, session, files.name)
         return ServedModel(files.name, model)
 
     def unload(self, name: str) -> list[ServedModel]:

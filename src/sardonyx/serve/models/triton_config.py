@@ -10,18 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import ModelFileError, UnsupportedError
+from sardonyx.errors import ModelFileError, RequestError, UnsupportedError
 from sardonyx.serve.models.batching import Batching
 from sardonyx.serve.models.concatenation import Concatenation, SizeInput, SizeKind
 from sardonyx.serve.models.model import Control, State
-from sardonyx.serve.protocol.datatypes import DATATYPES
+from sardonyx.serve.protocol.datatypes import DATATYPES, Datatype
 from sardonyx.serve.protocol.messages import message_class
+from sardonyx.serve.protocol.raw_tensors import binary_tensor
 
 MAX_BYTES = 1 << 20
 """Limit of the size of a configuration file."""
 
 _ELEMENTS = 1 << 28
 """Limit of the elements of a tensor that a configuration describes: a state, or an input of a warm-up."""
+
+_FILE_BYTES = 1 << 30
+"""Limit of the bytes of a file with such a tensor."""
 
 _RANK = 64
 """Limit of the axes of such a tensor: that of numpy."""
@@ -45,7 +49,10 @@ class Config:
         is_stateful: True if requests belong to sequences.
         label_files: The file of class names, by output.
         cached: True if answers are remembered.
-        warmup: Descriptions of runs before the model is ready.
+        warmup: Inputs of runs before the model is ready.
+        declared: Sizes of inputs and outputs as requests have them, -1 for any.
+        types: Element types of inputs and outputs, as far as the configuration names them.
+        has_rows: True if the first axis of every input and output counts rows.
     """
 
     message: Mapping[str, Any] = field(default_factory=dict)
@@ -59,6 +66,9 @@ class Config:
     label_files: Mapping[str, str] = field(default_factory=dict)
     cached: bool = False
     warmup: Sequence[Mapping[str, np.ndarray]] = ()
+    declared: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    has_rows: bool = False
 
 
 def read_config(path: Path, name: str) -> Config:
@@ -79,13 +89,20 @@ def read_config(path: Path, name: str) -> Config:
             raise ModelFileError(f"expected at most {MAX_BYTES} bytes.", where=f"{name}/config.pbtxt")
         text = path.read_text(encoding="utf-8")
         config = text_format.Parse(text, message_class("ModelConfig")(), allow_unknown_field=True)
-    except (OSError, ValueError, text_format.ParseError) as error:  # ValueError: no UTF-8, or a number out of range.
+    except (OSError, ValueError, RecursionError, text_format.ParseError) as error:
+        # ValueError: no UTF-8, or a number out of range.
         raise ModelFileError(f"the configuration cannot be read: {error}", where=f"{name}/config.pbtxt") from error
-    return parsed_config(config, name)
+    return parsed_config(config, name, path.parent)
 
 
-def parsed_config(config: Any, name: str) -> Config:
-    """Return the options of a ``ModelConfig`` message; raises like :func:`read_config`."""
+def parsed_config(config: Any, name: str, folder: Path) -> Config:
+    """Return the options of a ``ModelConfig`` message; raises like :func:`read_config`.
+
+    Args:
+        config: The message.
+        name: The name of the model's folder.
+        folder: The model's folder, with the files that the configuration names.
+    """
     where = f"{name}/config.pbtxt"
     if config.name not in ("", name):
         raise ModelFileError(f"expected the name of the folder, got {config.name!r}.", where=where)
@@ -94,7 +111,14 @@ def parsed_config(config: Any, name: str) -> Config:
         raise UnsupportedError(f"expected an ONNX model, got the backend {kind!r}.", where=where)
     if config.model_transaction_policy.decoupled:
         raise UnsupportedError("an ONNX model has one answer a request, not a decoupled number.", where=where)
+    for part in (*config.input, *config.output):
+        if part.HasField("reshape") and list(part.reshape.shape) != list(part.dims):
+            raise UnsupportedError(
+                f"the sizes {list(part.dims)} of {part.name!r} are to be reshaped.", where=where,
+                remedy="Put the Reshape into the model.",
+            )  # fmt: skip
     config.name = name
+    has_rows = config.max_batch_size > 0
     sequence = config.sequence_batching if config.HasField("sequence_batching") else None
     labels = {output.name: output.label_filename for output in config.output if output.label_filename}
     return Config(
@@ -102,13 +126,24 @@ def parsed_config(config: Any, name: str) -> Config:
         filename=_plain_name(config.default_model_filename or "model.onnx", where),
         policy=_policy(config.version_policy),
         batching=_batching(config),
-        states=() if sequence is None else [_state(state) for state in sequence.state],
+        states=() if sequence is None else [_state(state, folder) for state in sequence.state],
         controls=() if sequence is None else [_control(part) for part in sequence.control_input if part.control],
         idle_seconds=(sequence.max_sequence_idle_microseconds * 1e-6 if sequence else 0) or 60.0,
         is_stateful=sequence is not None,
         label_files={output: _plain_name(file, where) for output, file in labels.items()},
         cached=config.response_cache.enable,
-        warmup=[run for part in config.model_warmup for run in _warmup(part)],
+        warmup=[run for part in config.model_warmup for run in _warmup(part, has_rows, folder)],
+        declared={
+            part.name: (*((-1,) if has_rows else ()), *part.dims)
+            for part in (*config.input, *config.output)
+            if part.dims
+        },
+        types={
+            part.name: _datatype(part.data_type, part.name).name
+            for part in (*config.input, *config.output)
+            if part.data_type
+        },
+        has_rows=has_rows,
     )
 
 
@@ -150,13 +185,18 @@ def _batching(config: Any) -> Batching:
         max_delay_us=options.max_queue_delay_microseconds,
         priority_levels=options.priority_levels,
         default_priority=options.default_priority_level,
+        most_rows=config.max_batch_size,
         timeout_us=queue.default_timeout_microseconds,
+        delays=queue.timeout_action == _DELAY,
         allows_timeout=queue.allow_timeout_override or not queue.default_timeout_microseconds,
         queue_requests=queue.max_queue_size,
         ragged="group" if concatenation is None else "concat",
         concatenation=concatenation,
     )
 
+
+_DELAY = 1
+"""The action of a queue that does not refuse a request whose time is over."""
 
 _SIZE_KINDS: Sequence[SizeKind] = ("counts", "ends", "offsets", "longest", "shapes", "flat_shapes")
 """Kinds of inputs that the server computes, by their number in configurations."""
@@ -197,17 +237,25 @@ _TYPES = [
 """Element types by their number in configurations, from 1."""
 
 
-def _dtype(number: int) -> np.dtype[Any]:
-    return DATATYPES[_TYPES[number - 1] if 1 <= number <= len(_TYPES) else "FP32"].dtype
+def _datatype(number: int, where: str) -> Datatype:
+    """Return the element type of a number; FP32 where none is named."""
+    if not 0 <= number <= len(_TYPES):
+        raise UnsupportedError(f"unknown element type {number}.", where=where)
+    return DATATYPES[_TYPES[number - 1] if number else "FP32"]
 
 
-def _state(state: Any) -> State:
-    initial = None
-    if state.initial_state and not state.initial_state[0].zero_data:
-        raise UnsupportedError("expected zero_data as the initial state.", where=state.input_name)
-    if all(size >= 0 for size in state.dims):
-        _require_elements(state.dims, state.input_name)
-        initial = np.zeros(tuple(state.dims), _dtype(state.data_type))
+def _state(state: Any, folder: Path) -> State:
+    if len(state.initial_state) > 1:
+        raise ModelFileError("expected one initial state.", where=state.input_name)
+    described = state.initial_state[0] if state.initial_state else state
+    sizes = list(described.dims)
+    if any(size < 0 for size in sizes):
+        return State(state.input_name, state.output_name, None)
+    _require_elements(sizes, state.input_name)
+    if state.initial_state and described.WhichOneof("state_data") == "data_file":
+        initial = _file_tensor(folder / "initial_state", described.data_file, described, sizes, state.input_name)
+    else:
+        initial = np.zeros(tuple(sizes), _datatype(described.data_type, state.input_name).dtype)
     return State(state.input_name, state.output_name, initial)
 
 
@@ -230,17 +278,44 @@ def _require_elements(sizes: Sequence[int], where: str) -> None:
         )
 
 
-def _warmup(part: Any) -> list[Mapping[str, np.ndarray]]:
+def _warmup(part: Any, has_rows: bool, folder: Path) -> list[Mapping[str, np.ndarray]]:
     rng = np.random.default_rng(0)
     feeds = {}
+    rows = (max(part.batch_size, 1),) if has_rows else ()
     for name, spec in part.inputs.items():
-        if spec.WhichOneof("input_data_type") == "input_data_file":
-            raise UnsupportedError("expected zero_data or random_data for warm-up.", where=name)
-        shape = (*((part.batch_size,) if part.batch_size > 0 else ()), *(max(size, 1) for size in spec.dims))
+        sizes = [max(size, 1) for size in spec.dims]
+        shape = (*rows, *sizes)
         _require_elements(shape, name)
-        dtype = _dtype(spec.data_type)
-        if spec.random_data and dtype.kind == "f":
+        dtype = _datatype(spec.data_type, name).dtype
+        if spec.WhichOneof("input_data_type") == "input_data_file":
+            row = _file_tensor(folder / "warmup", spec.input_data_file, spec, sizes, name)
+            feeds[name] = np.broadcast_to(row, shape).copy()
+        elif spec.random_data and dtype.kind == "f":
             feeds[name] = rng.random(shape).astype(dtype)
         else:
             feeds[name] = np.full(shape, "", object) if dtype.kind == "O" else np.zeros(shape, dtype)
     return [feeds] * min(max(part.count, 1), 100)
+
+
+def _file_tensor(folder: Path, filename: str, spec: Any, sizes: list[int], where: str) -> np.ndarray:
+    """Return a tensor from a file of raw bytes.
+
+    Args:
+        folder: The folder of such files, within the model's folder.
+        filename: The name of the file.
+        spec: The description with the element type.
+        sizes: The sizes.
+        where: The name of the tensor.
+    """
+    path = folder / _plain_name(filename, where)
+    if not path.resolve().is_relative_to(folder.parent.resolve()):
+        raise ModelFileError("expected a file in the folder of the model.", where=where)
+    datatype = _datatype(spec.data_type, where)
+    try:
+        if path.stat().st_size > _FILE_BYTES:
+            raise ModelFileError(f"expected at most {_FILE_BYTES} bytes.", where=where)
+        return binary_tensor(memoryview(path.read_bytes()), datatype, sizes, where)
+    except OSError as error:
+        raise ModelFileError(f"the file of the tensor cannot be read: {error.strerror}.", where=where) from error
+    except RequestError as error:
+        raise ModelFileError(f"the file of the tensor does not fit: {error.problem}", where=where) from error

@@ -93,6 +93,9 @@ ROWS = tuple(float(2**power) for power in range(13))
 BYTES = tuple(float(4**power) for power in range(4, 15))
 """Bounds of histograms of bodies, in bytes."""
 
+_BATCHES = 1024
+"""Limit of numbers of rows with times of their own: a client chooses the rows of its requests."""
+
 
 class Statistics:
     """Counts and times of one version of a model; written by the thread of the event loop alone.
@@ -112,7 +115,7 @@ class Statistics:
         inferences: Computed rows.
         executions: Runs.
         last_ms: The time of the last request, in milliseconds since 1970.
-        batches: Times of merging, running and dividing by number of rows.
+        batches: Times of merging, running and dividing by number of rows, for the first 1,024 numbers of rows.
         request_seconds: Times from arrival to answer.
         queue_seconds: Waiting times.
         run_seconds: Times of runs.
@@ -156,14 +159,16 @@ class Statistics:
         self.compute_input.add(merging * requests, requests)
         self.compute_infer.add(running * requests, requests)
         self.compute_output.add(dividing * requests, requests)
+        self.run_seconds.add(running * 1e-9)
+        self.rows.add(rows)
         batch = self.batches.get(rows)
         if batch is None:
+            if len(self.batches) >= _BATCHES:
+                return
             batch = self.batches[rows] = (Duration(), Duration(), Duration())
         batch[0].add(merging)
         batch[1].add(running)
         batch[2].add(dividing)
-        self.run_seconds.add(running * 1e-9)
-        self.rows.add(rows)
 
     def answered(self, total_ns: int, queue_ns: int) -> None:
         """Count an answered request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,7 +30,7 @@ def classified(scores: np.ndarray, classes: int, labels: Sequence[str], has_rows
     if scores.dtype.kind not in "iufb" and scores.dtype.name not in ("bfloat16",):
         raise RequestError("expected an output of numbers for classification.", where=where)
     has_rows = has_rows and scores.ndim > 1
-    matrix = scores.reshape(len(scores), -1) if has_rows else scores.reshape(1, -1)
+    matrix = scores.reshape(len(scores), math.prod(scores.shape[1:])) if has_rows else scores.reshape(1, scores.size)
     count = min(classes, matrix.shape[1])
     texts = []
     for row in matrix:

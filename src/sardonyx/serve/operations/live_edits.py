@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.errors import MissingDependencyError, RequestError
+from sardonyx.errors import MissingDependencyError, ModelFileError, RequestError
 from sardonyx.runtime.session import Session
 from sardonyx.serve.protocol.datatypes import DATATYPES, Datatype, shortened
-from sardonyx.serve.protocol.limits import require_bytes
+from sardonyx.serve.protocol.limits import elements_of, require_bytes
 
 if TYPE_CHECKING:
     from sardonyx.runtime.live.transaction import Edit
@@ -125,7 +125,16 @@ def _parsed(change: object, index: int) -> Callable[[Edit], Any]:
         raise RequestError(f"unknown argument {shortened(unknown[0])} of {verb}.", where=where)
     values = {key: _argument(verb, key, value, f"{where}, {key}") for key, value in arguments.items()}
     attributes = values.pop("attributes", {})
-    return lambda draft: getattr(draft, verb)(**values, **attributes)
+
+    def apply(draft: Edit) -> Any:
+        try:
+            return getattr(draft, verb)(**values, **attributes)
+        except ModelFileError as error:
+            if verb != "attach":
+                raise
+            raise RequestError(f"the model cannot be read: {error.problem}", where=where) from error
+
+    return apply
 
 
 def _argument(verb: str, key: str, value: Any, where: str) -> Any:
@@ -201,13 +210,28 @@ def _array(value: object, where: str) -> np.ndarray:
     return _flat_array(value["data"], datatype, shape, where)
 
 
+_ELEMENTS: dict[str, tuple[type, ...]] = {
+    "f": (int, float), "V": (int, float), "c": (int, float), "i": (int,), "u": (int,), "b": (bool,), "O": (str,),
+}  # fmt: skip
+"""Types of JSON for the elements of arrays, by the kind of their numpy type."""
+
+
 def _flat_array(data: list[Any], datatype: Datatype, shape: list[int], where: str) -> np.ndarray:
-    if datatype.size:
-        require_bytes(shape, datatype, len(data) * datatype.size, where)
+    count = elements_of(shape, where)
+    if len(data) != count:
+        raise RequestError(f"expected {count} elements for shape {shape}, got {len(data)}.", where=where)
+    kinds = _ELEMENTS[datatype.dtype.kind] if datatype.name not in ("INT4", "UINT4") else (int,)
+    if any(type(element) not in kinds for element in data):
+        raise RequestError(f"expected elements of type {datatype.name}.", where=where)
     try:
-        return np.array(data, dtype=datatype.dtype).reshape(shape)
+        with np.errstate(over="ignore"):
+            array = np.array(data, dtype=datatype.dtype).reshape(shape)
     except (TypeError, ValueError, OverflowError) as error:
-        raise RequestError(f"expected numbers of type {datatype.name}.", where=where) from error
+        raise RequestError(f"expected elements of type {datatype.name}.", where=where) from error
+    # Numbers of JSON are finite, and only floats take one beyond their range.
+    if array.dtype.kind in "fV" and not np.isfinite(array.astype(np.float64)).all():
+        raise RequestError(f"a number is beyond the range of {datatype.name}.", where=where)
+    return array
 
 
 def _model(value: object, where: str) -> bytes:

@@ -9,6 +9,18 @@ from sardonyx.errors import RequestError
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.requests import InferRequest, SequencePosition
 
+_LONGEST_ID = 512
+
+
+def require_id(id: str) -> None:
+    """Check the client's name for a request, which the answer repeats.
+
+    Raises:
+        RequestError: The name is too long.
+    """
+    if len(id) > _LONGEST_ID:
+        raise RequestError(f"expected at most {_LONGEST_ID} characters.", where="id")
+
 
 def set_parameters(request: InferRequest, parameters: Mapping[str, Any]) -> None:
     """Set what the parameters of a request mean, and keep the others.

@@ -20,7 +20,6 @@ from sardonyx.errors import OptionError, RequestError, SardonyxError
 from sardonyx.runtime.session import Session
 from sardonyx.serve.dispatch.endpoint import Endpoint
 from sardonyx.serve.dispatch.host import Host
-from sardonyx.serve.dispatch.queue import Entry
 from sardonyx.serve.models.model import ServedModel
 from sardonyx.serve.models.repository import Repository
 from sardonyx.serve.observation.traces import Traces
@@ -32,7 +31,7 @@ from sardonyx.serve.operations.shared_memory import SharedMemory
 from sardonyx.serve.protocol.datatypes import shortened
 from sardonyx.serve.protocol.held_bytes import HeldBytes
 from sardonyx.serve.protocol.limits import Limits
-from sardonyx.serve.protocol.requests import Answer, Done, InferRequest
+from sardonyx.serve.protocol.requests import Answer, Cancellable, Done, InferRequest
 
 if TYPE_CHECKING:
     from sardonyx.privacy.answers import PrivateAnswers
@@ -51,6 +50,8 @@ EXTENSIONS = (
 
 _COLLECTED_EDITS = 32
 """Edits between two collections of earlier models: as many models as the history of a session keeps for undo."""
+
+_SETTING_KINDS = {bool: "true or false", int: "a number from 0 to 2³² - 1", str: "a text"}
 
 _log = logging.getLogger("sardonyx.serve")
 
@@ -205,7 +206,7 @@ class Service:
 
     # Inference.
 
-    def infer(self, request: InferRequest, done: Done) -> Entry | asyncio.Task[None] | None:
+    def infer(self, request: InferRequest, done: Done) -> Cancellable | None:
         """Answer a request; see :meth:`.Endpoint.infer`.
 
         Raises:
@@ -366,7 +367,7 @@ class Service:
             try:
                 for name, load in await self.in_worker(lambda: list(repository.poll(seconds))):
                     await self._take(name, load)
-            except OSError as error:
+            except (SardonyxError, OSError) as error:
                 _log.warning("the repository cannot be read: %s", error)
 
     async def _take(self, name: str, load: Callable[[], list[ServedModel]]) -> None:
@@ -431,18 +432,20 @@ class Service:
         """Return the trace settings, after changes of some; None restores a setting's first value.
 
         Raises:
-            RequestError: A setting is unknown, has an invalid value, or names a file.
+            RequestError: A setting is unknown, has an invalid value, or names a file; all settings stay as they are.
         """
+        settings = dict(self._trace_settings)
         for key, value in (changes or {}).items():
-            if key not in self._trace_settings:
+            if key not in settings:
                 raise RequestError(f"unknown trace setting {shortened(key)}.")
-            if key == "trace_mode" and value not in (None, self._trace_settings[key]):
+            if key == "trace_mode" and value not in (None, settings[key]):
                 raise RequestError("the setting is fixed when the server starts.", kind="unsupported", where=key)
             if key == "trace_level" and self.traces is None and _trace_value(key, value) != ["OFF"]:
                 raise RequestError(
                     "traces are off.", kind="unsupported", where=key, remedy="Start the server with --trace."
                 )
-            self._trace_settings[key] = _trace_value(key, value)
+            settings[key] = _trace_value(key, value)
+        self._trace_settings = settings
         if self.traces is not None:
             self.traces.is_on = "TIMESTAMPS" in self._trace_settings["trace_level"]
             self.traces.rate = max(1, int(self._trace_settings["trace_rate"]))
@@ -452,17 +455,19 @@ class Service:
         """Return the log settings, after changes of some.
 
         Raises:
-            RequestError: A setting is unknown, has another type, or names a file.
+            RequestError: A setting is unknown, has another type, or names a file; all settings stay as they are.
         """
+        settings = dict(self._log_settings)
         for key, value in (changes or {}).items():
-            if key not in self._log_settings:
+            if key not in settings:
                 raise RequestError(f"unknown log setting {shortened(key)}.")
-            current = self._log_settings[key]
-            if type(value) is not type(current) or (isinstance(value, int) and value < 0):
-                raise RequestError(f"expected a {type(current).__name__}, got {shortened(value)}.", where=key)
+            current = settings[key]
+            if type(value) is not type(current) or (isinstance(value, int) and not 0 <= value < 2**32):
+                raise RequestError(f"expected {_SETTING_KINDS[type(current)]}, got {shortened(value)}.", where=key)
             if key in ("log_file", "log_format") and value != current:
                 raise RequestError("the setting is fixed when the server starts.", kind="unsupported", where=key)
-            self._log_settings[key] = value
+            settings[key] = value
+        self._log_settings = settings
         if changes:
             self._apply_log_settings()
         return dict(self._log_settings)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,78 @@ import numpy as np
 from sardonyx.errors import RequestError
 from sardonyx.serve.protocol.datatypes import Datatype, shortened
 from sardonyx.serve.protocol.limits import require_bytes
+from sardonyx.serve.protocol.raw_tensors import binary_tensor
 from sardonyx.serve.protocol.requests import Destination
-from sardonyx.serve.protocol.strings import parse_strings, string_array, write_strings
+from sardonyx.serve.protocol.strings import write_strings
 
 _FOLDER = Path("/dev/shm")
 _KEY = re.compile(r"/?[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+
+
+class SharedObject:
+    """An open POSIX shared memory object, closed with the last reference.
+
+    Bytes are read and written by calls of the system: a client may shorten the object at any time, and access to a
+    mapped page that no longer exists would end the process.
+
+    Args:
+        key: The name of the object.
+
+    Raises:
+        RequestError: The object cannot be opened.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        try:
+            self._descriptor = os.open(_FOLDER / key.lstrip("/"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise RequestError("the shared memory object cannot be opened.", where=key) from error
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def require(self, offset: int, size: int) -> None:
+        """Check that bytes are within the object.
+
+        Raises:
+            RequestError: The object is smaller.
+        """
+        total = os.fstat(self._descriptor).st_size
+        if offset + size > total:
+            raise RequestError(
+                f"bytes {offset} to {offset + size} are not within the object of {total} bytes.", where=self._key
+            )
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes.
+
+        Raises:
+            RequestError: The object is smaller.
+        """
+        self.require(offset, size)
+        parts, rest = [], size
+        while rest:
+            part = os.pread(self._descriptor, rest, offset + size - rest)
+            if not part:
+                raise RequestError("the shared memory object became smaller.", where=self._key)
+            parts.append(part)
+            rest -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Replace bytes.
+
+        Raises:
+            RequestError: The object is smaller, or the machine has no memory for its pages.
+        """
+        self.require(offset, len(data))
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._descriptor, data[written:], offset + written)
+        except OSError as error:
+            raise RequestError(
+                f"the output cannot be written: {error.strerror}.", kind="exhausted", where=self._key
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -30,14 +97,14 @@ class Region:
         key: The name of the POSIX object.
         offset: The first byte.
         byte_size: The number of bytes.
-        memory: The mapped bytes of the region.
+        source: The POSIX object.
     """
 
     name: str
     key: str
     offset: int
     byte_size: int
-    memory: memoryview
+    source: SharedObject
 
     def described(self) -> dict[str, Any]:
         """Return the region in the form of the extension."""
@@ -67,7 +134,7 @@ class SharedMemory:
         return [self._region(name)] if name else list(self._regions.values())
 
     def register(self, name: str, key: object, offset: object, byte_size: object) -> None:
-        """Map a region.
+        """Open a region.
 
         Args:
             name: The name for requests.
@@ -88,10 +155,12 @@ class SharedMemory:
         begin, size = _size(offset, "offset"), _size(byte_size, "byte_size")
         if size == 0:
             raise RequestError("expected at least 1 byte.", where="byte_size")
-        self._regions[name] = Region(name, key, begin, size, _mapped(key, begin, size))
+        source = SharedObject(key)
+        source.require(begin, size)
+        self._regions[name] = Region(name, key, begin, size, source)
 
     def unregister(self, name: str = "") -> None:
-        """Forget one region, or all; an unknown name is ignored. Running requests keep the memory mapped."""
+        """Forget one region, or all; an unknown name is ignored. Running requests keep the object open."""
         self._require_enabled()
         if name:
             self._regions.pop(name, None)
@@ -104,12 +173,9 @@ class SharedMemory:
         Raises:
             RequestError: The region is unknown, or the tensor does not fit.
         """
-        data = self._part(name, offset, byte_size)
-        if datatype.size == 0:
-            count = int(np.prod(shape, dtype=object)) if shape else 1
-            return string_array(parse_strings(bytes(data), count, str(name)), shape)
-        require_bytes(shape, datatype, len(data), str(name))
-        return np.frombuffer(bytes(data), datatype.dtype).reshape(shape)
+        source, begin, size = self._part(name, offset, byte_size)
+        require_bytes(shape, datatype, size, str(name))
+        return binary_tensor(memoryview(source.read(begin, size)), datatype, shape, str(name))
 
     def destination(self, name: object, offset: object, byte_size: object) -> Destination:
         """Return a place for an output.
@@ -117,18 +183,19 @@ class SharedMemory:
         Raises:
             RequestError: The region is unknown, or the place is outside of the region.
         """
-        part = self._part(name, offset, byte_size)
+        source, begin, size = self._part(name, offset, byte_size)
 
         def write(array: np.ndarray) -> int:
             data: Any = write_strings(array) if array.dtype.kind == "O" else np.ascontiguousarray(array).tobytes()
-            if len(data) > len(part):
-                raise RequestError(f"the output has {len(data)} bytes, the place {len(part)}.", where=str(name))
-            part[: len(data)] = data
+            if len(data) > size:
+                raise RequestError(f"the output has {len(data)} bytes, the place {size}.", where=str(name))
+            source.write(begin, memoryview(data))
             return len(data)
 
         return Destination(write, str(name))
 
-    def _part(self, name: object, offset: object, byte_size: object) -> memoryview:
+    def _part(self, name: object, offset: object, byte_size: object) -> tuple[SharedObject, int, int]:
+        """Return the object of a part of a region, the offset of the part in the object, and its size."""
         self._require_enabled()
         region = self._region(name)
         begin, size = _size(offset, "shared_memory_offset"), _size(byte_size, "shared_memory_byte_size")
@@ -137,7 +204,7 @@ class SharedMemory:
                 f"bytes {begin} to {begin + size} are not within the region of {region.byte_size} bytes.",
                 where=region.name,
             )
-        return region.memory[begin : begin + size]
+        return region.source, region.offset + begin, size
 
     def _region(self, name: object) -> Region:
         region = self._regions.get(name) if isinstance(name, str) else None
@@ -156,23 +223,3 @@ def _size(value: object, where: str) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
         raise RequestError(f"expected a number of bytes, got {shortened(value)}.", where=where)
     return value
-
-
-def _mapped(key: str, offset: int, size: int) -> memoryview:
-    try:
-        descriptor = os.open(_FOLDER / key.lstrip("/"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise RequestError("the shared memory object cannot be opened.", where=key) from error
-    try:
-        total = os.fstat(descriptor).st_size
-        if offset + size > total:
-            raise RequestError(
-                f"bytes {offset} to {offset + size} are not within the object of {total} bytes.", where=key
-            )
-        # Mapped whole: offsets of mappings are multiples of a page.
-        memory = mmap.mmap(descriptor, total)
-    except (OSError, ValueError) as error:
-        raise RequestError("the shared memory object cannot be mapped.", where=key) from error
-    finally:
-        os.close(descriptor)
-    return memoryview(memory)[offset : offset + size]

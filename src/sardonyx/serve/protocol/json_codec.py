@@ -60,6 +60,12 @@ _SPACE = b" \t\r\n"
 _MOST_LISTS = 1 << 20
 """Lists and objects of a text: each takes 20 times its bytes, and half a microsecond of the event loop."""
 
+_MOST_NAMES = 1 << 16
+"""Names of objects in a text: each is an entry of a dictionary, which takes a microsecond of the event loop."""
+
+_SMALLEST_NAME = 5
+"""Bytes of a name with its value and what separates them from others, at least."""
+
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
@@ -74,7 +80,7 @@ def parse_head(data: bytes | memoryview, strict: bool) -> RequestHead:
         RequestError: The text is not JSON, or a field is missing or of another type.
     """
     head: RequestHead | None
-    _require_few_lists(data)
+    _require_few_objects(data)
     if type(data) is bytes and len(data) >= number_lists.LONG:
         head = _head_with_lists(data)
         if head is not None:
@@ -135,7 +141,7 @@ def parse_json(data: bytes, depth: int) -> Any:
     """
     if not data.strip():
         return {}
-    _require_few_lists(data)
+    _require_few_objects(data)
     try:
         value = _any_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -144,19 +150,27 @@ def parse_json(data: bytes, depth: int) -> Any:
     return value
 
 
-def _require_few_lists(data: bytes | memoryview) -> None:
-    """Refuse a text of many lists and objects before memory is allocated for each."""
-    if len(data) < 2 * _MOST_LISTS:
+def _require_few_objects(data: bytes | memoryview) -> None:
+    """Refuse a text of many lists, objects and names before memory is allocated for each."""
+    if len(data) < _SMALLEST_NAME * _MOST_NAMES:
         return
     text = bytes(data)
-    # Brackets within strings are not counted, unless the strings or escapes are so many that the search takes seconds.
-    if _brackets(text) > _MOST_LISTS and (
-        text.count(b'"') + text.count(b"\\") > _MOST_LISTS or _brackets(_STRING.sub(b"", text)) > _MOST_LISTS
-    ):
-        raise RequestError(
-            f"expected at most {_MOST_LISTS} lists and objects.", kind="too_large",
-            remedy="Send data as flat lists, or as binary data.",
-        )  # fmt: skip
+    if _brackets(text) <= _MOST_LISTS and (text.count(b":") <= _MOST_NAMES or _names(text) <= _MOST_NAMES):
+        return
+    # Strings are not counted, unless the strings or escapes are so many that the search takes seconds.
+    if text.count(b'"') + text.count(b"\\") <= _MOST_LISTS:
+        text = _STRING.sub(b"", text)
+        if _brackets(text) <= _MOST_LISTS and text.count(b":") <= _MOST_NAMES:
+            return
+    raise RequestError(
+        f"expected at most {_MOST_LISTS} lists and objects, and {_MOST_NAMES} names.", kind="too_large",
+        remedy="Send data as flat lists, or as binary data.",
+    )  # fmt: skip
+
+
+def _names(text: bytes) -> int:
+    """Return the number of names in a text, and of texts in strings that look like the end of a name."""
+    return text.translate(None, _SPACE).count(b'":')
 
 
 def _brackets(text: bytes) -> int:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -145,6 +145,13 @@ def tensor_bytes(array: np.ndarray) -> int:
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array.nbytes + strings
+
+
+class Cancellable(Protocol):
+    """Work that can be cancelled when the client has gone."""
+
+    def cancel(self) -> object:
+        """Cancel the work."""
 
 
 Done = Callable[["Answer | Exception"], None]
