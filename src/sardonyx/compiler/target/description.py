@@ -25,6 +25,7 @@ class Target:
         l1: Bytes of L1 data cache of a core.
         l2: Bytes of L2 cache of a core.
         l3: Bytes of the last-level cache.
+        fast_pairs: True if a product of pairs of bfloat16 takes as long as one FMA (AMD since Zen 4).
     """
 
     name: str
@@ -36,6 +37,7 @@ class Target:
     l1: int = 32 << 10
     l2: int = 512 << 10
     l3: int = 16 << 20
+    fast_pairs: bool = False
 
     def lanes(self, bits: int) -> int:
         """Return the number of elements of so many bits in a vector."""
@@ -133,7 +135,7 @@ def host() -> Target:
     l1, l2, l3 = (caches.get(level, 0) for level in (1, 2, 3))
     return Target(
         name, _triple(), known.cpu, known.features, known.vector_bits, known.vector_registers,
-        l1 or known.l1, l2 or known.l2, l3 or known.l3,
+        l1 or known.l1, l2 or known.l2, l3 or known.l3, known.multiplies_bfloat16 and _vendor() == "AuthenticAMD",
     )  # fmt: skip
 
 
@@ -162,12 +164,21 @@ def _flags() -> frozenset[str]:
 
     A warm start asks Linux and not LLVM, whose import takes longer than the rest of the start.
     """
+    return frozenset(_cpuinfo("flags").replace("avx512_", "avx512").split())
+
+
+def _vendor() -> str:
+    """Return the name of the first processor's vendor; empty where Linux does not list it."""
+    return _cpuinfo("vendor_id").strip()
+
+
+def _cpuinfo(name: str) -> str:
     try:
         text = _word("/proc/cpuinfo", 1 << 14)
     except OSError:
-        return frozenset()
-    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return frozenset(line.replace("avx512_", "avx512").partition(":")[2].split())
+        return ""
+    line = next((line for line in text.splitlines() if line.startswith(name)), "")
+    return line.partition(":")[2]
 
 
 def _llvm_features() -> frozenset[str]:

@@ -59,6 +59,7 @@ Provenance: inherited, not remeasured; remeasure with `python benchmarks/kernels
 
 BFLOAT16_PAIR_ROWS = 8
 """Most rows that vectors of pairs of bfloat16 multiply: an instruction takes as long as four FMAs on Sapphire Rapids.
+On processors with :attr:`.Target.fast_pairs` there is no such limit.
 
 Provenance: Sapphire Rapids, `SARDONYX_TARGET=avx512bf16 python benchmarks/low_bits.py --sections bf16`.
 """

@@ -142,10 +142,13 @@ class _Candidates:
 def bfloat16_width(m: Size, n: Size, k: Size, target: Target) -> int:
     """Return the adjacent numbers of a product of packed bfloat16 that an instruction adds in a lane: 2 or 1.
 
-    With 1 the numbers are converted to float32 when loaded: many rows of pairs are slower.
+    With 1 the numbers are converted to float32 when loaded: many rows of pairs are slower, but for processors that
+    multiply pairs as fast as single numbers.
     """
     if not target.multiplies_bfloat16 or not isinstance(k, int) or k % 2:
         return 1
+    if target.fast_pairs:
+        return 2
     if isinstance(m, int) and m <= costs.BFLOAT16_PAIR_ROWS:
         return 2
     return 2 if _suits_matrix(GemmProblem(m, n, k // 2, BFLOAT16, "packed", FLOAT, 2), target) else 1

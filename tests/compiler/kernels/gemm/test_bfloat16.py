@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 from tests.compiler.elementwise import TARGETS
 
 from sardonyx.compiler.program import Program
-from sardonyx.compiler.target.description import NAMED, host
+from sardonyx.compiler.target.description import NAMED, Target, host
 from sardonyx.compiler.tiling.gemm import bfloat16_width, choose_gemm
 from sardonyx.compiler.tiling.gemm_schedule import GemmProblem, GemmSchedule
 from sardonyx.core.dim import Dim, Size
@@ -21,6 +23,8 @@ from sardonyx.ops.definitions.products import matmul
 
 M = Dim.symbol("M")
 WITH_BFLOAT16 = [name for name in TARGETS if NAMED[name].multiplies_bfloat16]
+if "avx512bf16" in WITH_BFLOAT16:
+    WITH_BFLOAT16.append("avx512bf16, fast pairs")
 KINDS = WITH_BFLOAT16 + [name for name in TARGETS if name not in WITH_BFLOAT16][:1]
 
 
@@ -35,7 +39,13 @@ def compiled(weights: np.ndarray, rows: tuple[Size, ...], target: str) -> Progra
         return [relu(matmul(x, w))]
 
     function = trace("product", body, [TensorType(t.BFLOAT16, (*rows, len(weights)))])
-    return Program.compile(function, target=host() if target == host().name else NAMED[target], threads=2)
+    return Program.compile(function, target=processor(target), threads=2)
+
+
+def processor(name: str) -> Target:
+    """Return a target by name; pairs multiply any number of rows only where the name says so."""
+    named = name.removesuffix(", fast pairs")
+    return replace(host() if named == host().name else NAMED[named], fast_pairs=named != name)
 
 
 def forms(program: Program) -> set[str]:
@@ -57,7 +67,7 @@ def check(program: Program, x: np.ndarray, weights: np.ndarray) -> None:
 def test_any_number_of_rows(k: int, n: int, target: str) -> None:
     weights = drawn(k, n)
     program = compiled(weights, (M,), target)
-    assert ("matrix" in forms(program)) == (NAMED[target].has_tiles and k % 2 == 0)
+    assert ("matrix" in forms(program)) == (processor(target).has_tiles and k % 2 == 0)
     for rows in (1, 0, 2, 15, 16, 17, 31, 32, 33, 300):
         check(program, drawn(rows, k, seed=rows), weights)
 
@@ -89,12 +99,13 @@ def test_numbers_after_a_row_do_not_count(target: str) -> None:
 
 def test_the_schedule_follows_rows_and_instructions() -> None:
     def form(m: Size, target: str) -> str:
-        width = bfloat16_width(m, 512, 512, NAMED[target])
+        width = bfloat16_width(m, 512, 512, processor(target))
         stored = t.FLOAT if width == 2 else t.BFLOAT16
         problem = GemmProblem(m, 512, 512 // width, t.BFLOAT16, "packed", stored, width)
-        schedule = choose_gemm(problem, NAMED[target]).schedule
+        schedule = choose_gemm(problem, processor(target)).schedule
         return f"{schedule.form} {schedule.tile.dot_width}"
 
     assert [form(m, "avx512amx") for m in (1, 64, M)] == ["tiles 2", "matrix 2", "matrix 2"]
     assert [form(m, "avx512bf16") for m in (1, 64, M)] == ["tiles 2", "tiles 1", "tiles 1"]
+    assert [form(m, "avx512bf16, fast pairs") for m in (1, 64, M)] == ["tiles 2"] * 3
     assert [form(m, "avx2") for m in (1, 64, M)] == ["tiles 1"] * 3
