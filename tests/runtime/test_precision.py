@@ -66,6 +66,21 @@ def test_drawn_samples_prove_a_form_too() -> None:
     assert error(session, samples(1)[0]) <= 0.02
 
 
+def test_products_by_transposed_weights_become_bfloat16() -> None:
+    """Frameworks write the weights of a layer as outputs by inputs, and a Transpose ahead of each product."""
+    model = network()
+    for node, weight in ((model.graph.node[0], "w"), (model.graph.node[2], "v")):
+        node.input[1] = weight + "_transposed"
+    nodes = [
+        helper.make_node("Transpose", [name], [name + "_transposed"], perm=[1, 0]) for name in ("w", "v")
+    ] + list(model.graph.node)  # fmt: skip
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    session = sardonyx.Session(model, precision="bf16", precision_data=samples(2), compile="wait")
+    weights = [value.const_value.numpy().dtype for value in session.model.graph.initializers.values()]  # type: ignore[union-attr]
+    assert weights.count(np.dtype(ml_dtypes.bfloat16)) == 2
+
+
 def test_auto_chooses_the_fastest_form_within_the_tolerance() -> None:
     session = sardonyx.Session(network(), precision="auto", precision_data=samples(8), compile="wait")
     report = session.precision

@@ -8,6 +8,7 @@ accuracy than requested.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from sardonyx.compress.quantization import quantize
 from sardonyx.compress.samples import read_samples
 from sardonyx.errors import EvaluationError, OptionError, SardonyxError
 from sardonyx.model import Loadable, load
+from sardonyx.model.copying import copy_model
+from sardonyx.rewrite.optimize import optimize
 from sardonyx.runtime.options import SessionOptions
 from sardonyx.runtime.precision import PrecisionForm, PrecisionReport
 from sardonyx.runtime.session import Session
@@ -140,9 +143,10 @@ class _Trial:
         model = makers[name]()
         error, session = self._error(model)
         if name == "bf16" and error > self.options.precision_tolerance:
+            optimized = self._optimized
             mixed = auto_mixed_precision(
-                self.source, list(self.samples), self.options.precision_tolerance, dtype="bfloat16", keep_io_types=True,
-                node_block_list=_others(self.source), max_trials=_TRIALS,
+                optimized, list(self.samples), self.options.precision_tolerance, dtype="bfloat16", keep_io_types=True,
+                node_block_list=_others(optimized), max_trials=_TRIALS,
             )  # fmt: skip
             model = mixed.model
             if not _has_bfloat16(model):
@@ -162,7 +166,12 @@ class _Trial:
         return max(output_error(*pair) for pair in zip(self.expected, answers, strict=True)), session
 
     def _bfloat16(self) -> ir.Model:
-        return convert_bfloat16(self.source, keep_io_types=True, node_block_list=_others(self.source)).model
+        return convert_bfloat16(self._optimized, keep_io_types=True, node_block_list=_others(self._optimized)).model
+
+    @functools.cached_property
+    def _optimized(self) -> ir.Model:
+        """The model as given after rewrites, which compute weights ahead: those of transposed weights, for example."""
+        return optimize(copy_model(self.source), verify=False).model
 
 
 def _has_bfloat16(model: ir.Model) -> bool:
