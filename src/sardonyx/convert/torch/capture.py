@@ -525,14 +525,17 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unmarked(examples: Any) -> Iterator[None]:
-    """Remove torch's marks of open axes from examples; a refused capture leaves its own, which the next would obey."""
+    """Leave torch's marks of open axes as they are; a refused capture adds its own, which the next would obey."""
+    tensors = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
+    before = [{name: copy.copy(mark) for name, mark in vars(leaf).items() if "_dynamo" in name} for leaf in tensors]
     try:
         yield
     finally:
-        for leaf in pytree.tree_leaves(examples):
-            if isinstance(leaf, torch.Tensor):
-                for name in [name for name in vars(leaf) if "_dynamo" in name]:
-                    delattr(leaf, name)
+        for leaf, marks in zip(tensors, before, strict=True):
+            for name in [name for name in vars(leaf) if "_dynamo" in name]:
+                delattr(leaf, name)
+            for name, mark in marks.items():
+                setattr(leaf, name, mark)
 
 
 @contextlib.contextmanager

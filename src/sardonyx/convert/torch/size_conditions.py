@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 from unittest import mock
 
+from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from sardonyx.errors import ConversionError
@@ -59,7 +60,12 @@ def limited_conditions(most: int = MOST_TERMS) -> Iterator[Limit]:
             raise ConversionError(limit.reason)
         return own(self, expression, *args, **options)
 
-    with mock.patch.object(ShapeEnv, "evaluate_expr", evaluate):
+    # torch takes the innermost frame outside of these files for the line that asks for a condition.
+    files = symbolic_shapes.uninteresting_files() | {evaluate.__code__.co_filename}
+    with (
+        mock.patch.object(ShapeEnv, "evaluate_expr", evaluate),
+        mock.patch.object(symbolic_shapes, "uninteresting_files", lambda: files),
+    ):
         yield limit
 
 

@@ -60,8 +60,11 @@ _FUNCTIONS = {
     "TruncToInt": "trunc",
     "FloorToInt": "floor",
     "CeilToInt": "ceil",
+    "RoundToInt": "round",
     "Pow": "pow",
     "PowByNatural": "pow",
+    "FloatPow": "pow",
+    "OpaqueUnaryFn_sqrt": "sym_sqrt",
 }
 """Python's functions of sizes by torch's names in conditions."""
 

@@ -189,7 +189,8 @@ def _comparison(name: str, decide: Callable[[Any, Any], bool | None], core: Call
             answer = decide(a, b)
             if answer is not None:
                 return answer
-        return core(*promoted(tensor_of(a), tensor_of(b)))
+        # Numbers of Python have 64 bits.
+        return core(*promoted(*(tensor_of(x, t.DOUBLE if isinstance(x, float) else None) for x in (a, b))))
 
     aten(f"python.{name}.default")(function)
 
