@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
 from typing import Any
@@ -80,6 +81,18 @@ def test_functions_of_torchvision_have_equal_programs() -> None:
         np.testing.assert_array_equal(
             detectors.decoded_boxes(coder, codes, [boxes]).flatten(), coder.decode(codes, [boxes]).flatten()
         )
+
+
+@pytest.mark.parametrize("fixed", [None, (12, 18)])
+def test_masks_of_a_target_are_resized_with_their_image(fixed: tuple[int, int] | None) -> None:
+    pytest.importorskip("torchvision", reason="torchvision is not installed")
+    transform = importlib.import_module("torchvision.models.detection.transform")
+    image, masks = drawn(3, 20, 30), (drawn(2, 20, 30) > 0).byte()
+    for target in (None, {"masks": masks, "boxes": boxes_of(2)}):
+        arguments = [image, 24, 40, target and dict(target), fixed]
+        expected = vars(transform)["_resize_image_and_masks"](*arguments)
+        actual = detectors.resized_image(image, 24, 40, target and dict(target), fixed)
+        torch.testing.assert_close(actual, expected)
 
 
 def test_images_of_any_size_are_resized_and_padded() -> None:

@@ -27,7 +27,7 @@ def batched_suppression(boxes: Any, scores: Any, idxs: Any, iou_threshold: float
 def resized_image(
     image: Any, self_min_size: int, self_max_size: int, target: Any = None, fixed_size: Any = None
 ) -> tuple[Any, Any]:
-    """Return an image resized to limits of its sides, without branches on the longer side; targets are left out."""
+    """Return an image, and the masks of its target, resized to limits of its sides, without branches on these."""
     height, width = image.shape[-2:]
     size = scale = None
     if fixed_size is not None:
@@ -35,10 +35,12 @@ def resized_image(
     else:
         shorter, longer = torch.sym_min(height, width), torch.sym_max(height, width)
         scale = torch.sym_min(self_min_size / shorter, self_max_size / longer)
-    resized = torch.nn.functional.interpolate(
-        image[None], size, scale, mode="bilinear", recompute_scale_factor=size is None or None, align_corners=False
+    resize = functools.partial(
+        torch.nn.functional.interpolate, size=size, scale_factor=scale, recompute_scale_factor=size is None or None
     )
-    return resized[0], target
+    if target is not None and "masks" in target:
+        target["masks"] = resize(target["masks"][:, None].float())[:, 0].byte()
+    return resize(image[None], mode="bilinear", align_corners=False)[0], target
 
 
 def batched_images(self: Any, images: Any, size_divisible: int = 32) -> Any:
