@@ -1,15 +1,15 @@
 """Instructions of every elementwise primitive: one table from name to rule.
 
-Results equal those of :mod:`sardonyx.core.rules.numpy_rules`, with two liberties: the sign of a zero that ``max`` or
-``min`` choose among zeros, and the conversion of a floating-point number out of the integer type's range hold the
-number (the processor's result, as in numpy). Floats of 16 bits and less are computed in ``float`` and rounded when
-stored or converted to, not after every primitive.
+Results equal those of :mod:`sardonyx.core.rules.numpy_rules`, with one liberty: the conversion of a floating-point
+number out of the integer type's range (the processor's result, as in numpy). Floats of 16 bits and less are computed in
+``float`` and rounded when stored or converted to, not after every primitive.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sardonyx.compiler.analysis.element_types import DTYPES
@@ -110,6 +110,9 @@ def identity(kind: str, dtype: DType) -> float | int | bool:
     """Return the identity element of a reduction."""
     return _IDENTITIES[kind](dtype)
 
+
+ANY_ZERO: Mapping[str, Any] = MappingProxyType({"zero": "any"})
+"""Parameters of a maximum or minimum that may be a zero of either sign, which takes fewer instructions."""
 
 _BITWISE = {("max", True): "or", ("min", True): "and", ("add", True): "or", ("mul", True): "and"}
 
@@ -251,11 +254,31 @@ def _extremum(greatest: bool) -> Rule:
             return x.call(("s" if op.kind == "int" else "u") + ("max" if greatest else "min"), y)
         if not x.name.startswith("%"):
             x, y = y, x
-        chosen = x.above(y) if greatest else x.below(y)
-        # A constant is a number; anything else may be NaN and must come through.
-        return chosen if not y.name.startswith("%") else y.is_nan().where(y, chosen)
+        if op.params is ANY_ZERO:
+            return y.is_nan().where(y, x.above(y) if greatest else x.below(y))
+        number = y.uniform()
+        if number is None or math.isnan(number):
+            return _float_extremum(x, y, greatest)
+        return _bounded(x, number, greatest)
 
     return extremum
+
+
+def _bounded(x: Vector, number: float, greatest: bool) -> Vector:
+    """Return the extremum of a vector and a number, where -0 is below +0; NaN comes through."""
+    if number == 0 and greatest != (math.copysign(1, number) < 0):
+        return x.compare("ugt" if greatest else "ult", number).where(x, number)
+    return x.above(number) if greatest else x.below(number)
+
+
+def _float_extremum(x: Vector, y: Vector, greatest: bool) -> Vector:
+    """Return the extremum of two vectors, where -0 is below +0; NaN comes through."""
+    # Each is the extremum, and of two zeros, or beside NaN, its own operand.
+    first, second = (x.above(y), y.above(x)) if greatest else (x.below(y), y.below(x))
+    either = first.bits() | second.bits()  # A number with bits of NaN is NaN.
+    if not greatest:
+        return either.number()
+    return x.compare("uno", y).where(either, first.bits() & second.bits()).number()
 
 
 rule("max")(_extremum(True))

@@ -7,9 +7,10 @@ items are runs of rows of about equal work, divided by the sizes alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from sardonyx.compiler.analysis.primitive_traits import EXTREMA, Rows, dtype_of
 from sardonyx.compiler.analysis.strided_views import Memory
@@ -241,7 +242,7 @@ def _innermost(
 # Reductions.
 
 
-def across(reader: Reader, kind: str, dtype: t.DType, name: str) -> str:
+def across(reader: Reader, kind: str, dtype: t.DType, name: str, params: Mapping[str, Any] | None = None) -> str:
     """Reduce the lanes of a vector to one number, pairwise."""
     e = reader.kernel.emitter
     lanes, element = reader.lanes, load_store.register_type(dtype)
@@ -257,7 +258,7 @@ def across(reader: Reader, kind: str, dtype: t.DType, name: str) -> str:
         )
         if half == 1:
             low, high = (e.let(f"extractelement <1 x {element}> {part}, i64 0") for part in (low, high))
-        name = elementwise.emit(e, elementwise.combining(kind, dtype), [dtype, dtype], [low, high], half)
+        name = elementwise.emit(e, elementwise.combining(kind, dtype), [dtype, dtype], [low, high], half, params)
         lanes = half
     return name
 
@@ -301,17 +302,20 @@ class RowNest:
         chains: Vectors of independent partial results of a reduction.
         additions: Steps after which partial results are added to the total.
         chunk: Approximate number of elements of a work item.
+        without_sign: Extrema whose readers give the same results for zeros of both signs.
     """
 
     def __init__(
         self, reader: Reader, rows: Rows, outer: Sequence[Axis], inner: Sequence[Axis], *,
         lane_is_reduced: bool, lane_is_kept: bool, chains: int, additions: int, chunk: int,
+        without_sign: Collection[Value],
     ) -> None:  # fmt: skip
         self.reader = reader
         self.rows = rows
         self.outer, self.inner = outer, inner
         self.lane_is_reduced, self.lane_is_kept = lane_is_reduced, lane_is_kept
         self._chains, self._additions, self._chunk = chains, additions, chunk
+        self.without_sign = without_sign
 
     @property
     def slots(self) -> int:
@@ -461,6 +465,7 @@ class _Total:
         self.source = value.operands[0]
         self.kind = value.params["kind"]
         self.dtype = dtype_of(self.source)
+        self.params = elementwise.ANY_ZERO if value in nest.without_sign else None
         reader = nest.reader
         self.start = load_store.constant(self.dtype, elementwise.identity(self.kind, self.dtype), reader.lanes)
         self.type = vector(reader.lanes, load_store.register_type(self.dtype))
@@ -490,13 +495,15 @@ class _Total:
 
     def _combine(self, a: str, b: str) -> str:
         return self.nest.reader.compute(
-            elementwise.combining(self.kind, self.dtype), [self.dtype, self.dtype], [a, b], False
+            elementwise.combining(self.kind, self.dtype), [self.dtype, self.dtype], [a, b], False, self.params
         )
 
     def result(self) -> str:
         """Return the reduction of all accumulated elements."""
         name = self.total.get()
-        return across(self.nest.reader, self.kind, self.dtype, name) if self.nest.lane_is_reduced else name
+        if not self.nest.lane_is_reduced:
+            return name
+        return across(self.nest.reader, self.kind, self.dtype, name, self.params)
 
 
 class _Extremum:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.compiler.analysis.axis_collapsing import can_collapse
-from sardonyx.compiler.analysis.primitive_traits import EXTREMA
+from sardonyx.compiler.analysis.primitive_traits import EXTREMA, dtype_of
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.codegen.kernel_builder import Index
 from sardonyx.compiler.codegen.loop_nest import RowNest, merge_row_axes, reduce_row, stored
@@ -16,6 +16,7 @@ from sardonyx.compiler.lower.row_passes import RowPasses, shared_values
 from sardonyx.compiler.schedule.groups import Group, operations
 from sardonyx.compiler.schedule.layout_assignment import reduced_channels, row_channels
 from sardonyx.compiler.tiling.rows import RowProblem, choose_rows
+from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
 
 _REORDERING = frozenset({"permute", "reverse", "slice", "gather"})
@@ -64,6 +65,7 @@ def lower_rows(context: FunctionContext, group: Group) -> Launch:
         reader, rows, outer, inner, lane_is_reduced=schedule.lane_axis == "row" or reduced > 0,
         lane_is_kept=schedule.lane_axis == "rows", chains=schedule.chains, additions=schedule.additions,
         chunk=schedule.item_elements,
+        without_sign=[value for value in reductions if _is_subtracted_in_exponents(group, value)],
     )  # fmt: skip
     least = schedule.store_operations
     stored_values = {value: note.first for value, note in shared.items() if 0 < least <= note.operations}
@@ -86,6 +88,31 @@ def lower_rows(context: FunctionContext, group: Group) -> Launch:
 
     body = mask_channels(w, rows.shape[1], row) if channels and 1 not in rows.axes else row
     return w.launch(nest.items(body), "rows")
+
+
+def _is_subtracted_in_exponents(group: Group, value: Value) -> bool:
+    """Return True for the maximum of a softmax: the power of a difference does not depend on the sign of a zero."""
+    if value in group.roots or value.params["kind"] not in ("max", "min") or not t.is_float(dtype_of(value)):
+        return False
+    differences = _readers(group, value)
+    return bool(differences) and all(
+        reader.op == "sub"
+        and _source(reader.operands[0]) is not value
+        and reader not in group.roots
+        and all(power.op == "exp" for power in _readers(group, reader))
+        for reader in differences
+    )
+
+
+def _readers(group: Group, value: Value) -> list[Value]:
+    """Return the members of a group that read a value, moved or not."""
+    return [member for member in group.members if any(_source(operand) is value for operand in member.operands)]
+
+
+def _source(value: Value) -> Value:
+    while value.op in ("broadcast", "reshape", "permute", "stop_gradient"):
+        value = value.operands[0]
+    return value
 
 
 def _has_contiguous_rows(context: FunctionContext, group: Group, reductions: Sequence[Value]) -> bool:

@@ -19,6 +19,7 @@ from sardonyx.core.ir import types as t
 from sardonyx.core.ir.primitives import PRIMITIVES
 from sardonyx.core.ir.types import DType, TensorType, numpy_dtype
 from sardonyx.core.rules.erf import erf
+from sardonyx.core.rules.extrema import maximum, minimum, reduce_in_order
 from sardonyx.core.rules.numpy_windows import convolve, find_extrema, reduce_windows, spread
 from sardonyx.errors import ExecutionError
 
@@ -115,7 +116,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
 
 _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide, "rem": _remainder, "pow": _power,
-    "max": np.maximum, "min": np.minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "max": maximum, "min": minimum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     "shift_left": _total_shift(np.left_shift), "shift_right": _total_shift(np.right_shift),
     "equal": np.equal, "less": np.less,
 }  # fmt: skip
@@ -275,8 +276,17 @@ def _reduce(type: TensorType, x: Array, *, kind: str, axes: tuple[int, ...]) -> 
     if kind in ("argmax", "argmin"):
         return (np.argmax if kind == "argmax" else np.argmin)(_widen(x), axis=axes[0])
     wide = _widen(x, _ACCUMULATOR)
-    result = _REDUCTIONS[kind].reduce(wide, axis=axes, dtype=wide.dtype, initial=identity_of(kind, wide.dtype))
-    return np.asarray(result).astype(x.dtype, copy=False)
+
+    def reduced(x: Array, identity: Any) -> Any:
+        return _REDUCTIONS[kind].reduce(x, axis=axes, dtype=x.dtype, initial=identity)
+
+    return np.asarray(_in_order(kind, wide, reduced)).astype(x.dtype, copy=False)
+
+
+def _in_order(kind: str, x: Array, reduce: Callable[[Array, Any], Any]) -> Any:
+    """Return a reduction of an operand, whose extrema do not depend on the order of zeros."""
+    identity = identity_of(kind, x.dtype)
+    return reduce_in_order(kind, x, identity, reduce) if kind in ("max", "min") else reduce(x, identity)
 
 
 _FEW_PRODUCTS = 1 << 12
@@ -368,8 +378,11 @@ def _reduce_window(
         return np.empty(shape, numpy_dtype(type.dtype))
     if kind.startswith("arg"):
         return find_extrema(wide, kind == "argmax", window, strides, padding, dilation, out)
-    identity = identity_of(kind, wide.dtype)
-    result = reduce_windows(wide, _REDUCTIONS[kind], identity, window, strides, padding, dilation, out)
+
+    def reduced(x: Array, identity: Any) -> Array:
+        return reduce_windows(x, _REDUCTIONS[kind], identity, window, strides, padding, dilation, out)
+
+    result: Array = _in_order(kind, wide, reduced)
     return result.astype(x.dtype, copy=False)
 
 
@@ -447,9 +460,23 @@ def _scatter(type: TensorType, x: Array, indices: Array, updates: Array, *, kind
     updates = _widen(updates)
     if kind == "set":
         result[positions] = updates
-    else:
+    elif kind not in ("max", "min"):
         _REDUCTIONS[kind].at(result, positions, updates)
+    else:
+        result = _scatter_extrema(result, positions, updates, kind)
     return result.astype(x.dtype, copy=False)
+
+
+def _scatter_extrema(x: Array, positions: tuple[Array, ...], updates: Array, kind: str) -> Array:
+    size = x.size
+
+    def merged(both: Array, identity: Any) -> Array:
+        base = both[:size].reshape(x.shape)
+        _REDUCTIONS[kind].at(base, positions, both[size:].reshape(updates.shape))
+        return base
+
+    result: Array = _in_order(kind, np.concatenate([x.ravel(), updates.ravel()]), merged)
+    return result
 
 
 @numpy_rule("reverse")
@@ -494,7 +521,12 @@ def _top_k(type: TensorType, x: Array, *, axis: int, k: int, largest: bool) -> A
 @numpy_rule("scan")
 def _scan(type: TensorType, x: Array, *, kind: str, axis: int) -> Any:
     wide = _widen(x, _ACCUMULATOR)
-    return _REDUCTIONS[kind].accumulate(wide, axis=axis, dtype=wide.dtype).astype(x.dtype, copy=False)
+
+    def accumulated(x: Array, identity: Any) -> Array:
+        return np.asarray(_REDUCTIONS[kind].accumulate(x, axis=axis, dtype=x.dtype))
+
+    result: Array = _in_order(kind, wide, accumulated)
+    return result.astype(x.dtype, copy=False)
 
 
 # Special.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
+
+import numpy as np
 
 from sardonyx.compiler.codegen.kernel_builder import Epilogue, Kernel
 from sardonyx.compiler.kernels.conv.channelwise import Channelwise
 from sardonyx.compiler.kernels.conv.window_sweep import Image, Sweep
-from sardonyx.compiler.llvm.ir_builder import float_literal, vector
+from sardonyx.compiler.llvm.ir_builder import float_literal
+from sardonyx.compiler.llvm.vector_value import BITS, Vector
 from sardonyx.compiler.tiling.pooling import PoolingSchedule
 from sardonyx.compiler.tiling.windows import Windows, block_count
 from sardonyx.core.dim import Size
@@ -69,42 +73,63 @@ class _Pooling(Channelwise):
         self.kind = kind
         self.integers = element.startswith("i")
         self.sign = "s" if signed else "u"
-        self.bits = vector(lanes, {"float": "i32", "double": "i64"}.get(element, element))
+        self.keys = not self.integers and kind != "add"
+        """True if results are integers in the order of the floats, where -0 is below +0 and NaN is the extremum."""
+        self.width = BITS[element]
 
     def identity(self) -> str:
+        if not self.keys:
+            return self.outside()
+        least, greatest = -(1 << self.width - 1), (1 << self.width - 1) - 1
+        infinity = _bits_of(math.inf, self.width)
+        key = (greatest ^ infinity) + least if self.kind == "max" else infinity
+        return float_literal(_number_of(key, self.width), self.element)
+
+    def outside(self) -> str:
         if not self.integers:
             value = {"add": 0.0, "max": float("-inf"), "min": float("inf")}[self.kind]
             return float_literal(value, self.element)
-        bits = int(self.element[1:])
         if self.kind == "add":
             return "0"
+        bits = self.width
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if self.sign == "s" else (0, (1 << bits) - 1)
         return str(low if self.kind == "max" else high)
 
     def prepare(self, value: str) -> list[str]:
-        if self.kind == "add" or self.integers:
+        if not self.keys:
             return [value]
-        # All bits are set in NaN lanes: a bitwise or with these bits makes any number NaN.
-        e = self.emitter
-        nan = e.let(f"fcmp uno {self.type} {value}, {value}")
-        flags = vector(self.lanes, "i1")
-        return [value, e.let(f"sext {flags} {nan} to {self.bits}")]
+        x = Vector(self.emitter, value, self.element, self.lanes)
+        extremum = (1 << self.width - 1) - 1 if self.kind == "max" else -(1 << self.width - 1)
+        key = self._key(x.bits())
+        return [x.is_nan().where(key.like(extremum), key).number().name]
+
+    def _key(self, bits: Vector) -> Vector:
+        """Return integers in the order of the floats with these bits; the inverse too."""
+        return bits ^ ((bits >> (self.width - 1)) & ((1 << self.width - 1) - 1))
 
     def combine(self, result: str, values: list[str], factors: list[str]) -> str:
-        e, value = self.emitter, values[0]
+        x, y = (Vector(self.emitter, name, self.element, self.lanes) for name in (result, values[0]))
         if self.kind == "add":
-            return e.let(f"{'add' if self.integers else 'fadd'} {self.type} {result}, {value}")
-        condition = f"icmp {self.sign}" if self.integers else "fcmp o"
-        better = e.let(f"{condition}{'gt' if self.kind == 'max' else 'lt'} {self.type} {value}, {result}")
-        best = self._select(better, value, result)
-        if self.integers:
-            return best
-        pattern = e.let(f"or {self.bits} {e.let(f'bitcast {self.type} {best} to {self.bits}')}, {values[1]}")
-        return e.let(f"bitcast {self.bits} {pattern} to {self.type}")
+            return (x + y).name
+        choice = ("s" if self.keys else self.sign) + self.kind
+        if self.keys:
+            return x.bits().call(choice, y.bits()).number().name
+        return x.call(choice, y).name
 
     def merge(self, first: str, second: str) -> str:
-        return self.combine(first, self.prepare(second), [])
+        return self.combine(first, [second], [])
 
-    def _select(self, condition: str, then: str, otherwise: str) -> str:
-        flags = vector(self.lanes, "i1")
-        return self.emitter.let(f"select {flags} {condition}, {self.type} {then}, {self.type} {otherwise}")
+    def finish(self, result: str) -> str:
+        if not self.keys:
+            return result
+        return self._key(Vector(self.emitter, result, self.element, self.lanes).bits()).number().name
+
+
+def _bits_of(number: float, width: int) -> int:
+    """Return the bits of a float as an unsigned integer."""
+    return int(np.array(number, f"f{width // 8}").view(f"u{width // 8}"))
+
+
+def _number_of(bits: int, width: int) -> float:
+    """Return the float with the bits of a signed integer."""
+    return float(np.array(bits, f"i{width // 8}").view(f"f{width // 8}"))

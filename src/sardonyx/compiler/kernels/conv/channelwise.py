@@ -87,6 +87,10 @@ class Channelwise(ABC):
     def merge(self, first: str, second: str) -> str:
         """Emit the combination of two partial results."""
 
+    def finish(self, result: str) -> str:
+        """Emit the output of a combined result."""
+        return result
+
     def write(self) -> None:
         """Write the kernel."""
         self.sweep.rows(self._row)
@@ -124,7 +128,8 @@ class Channelwise(ABC):
                 for other in others:
                     result = self.merge(result, other)
                 channel = e.mul(row.block, self.lanes)
-                self.epilogue(self.sweep.index(row, channel, e.add(first, i), self.lanes), result, None)
+                output = self.finish(result)
+                self.epilogue(self.sweep.index(row, channel, e.add(first, i), self.lanes), output, None)
 
     def _taps(
         self,
