@@ -178,3 +178,14 @@ def test_saturated_activations_have_finite_gradients(operator: str, derivative: 
     session = sardonyx.Session(sardonyx.gradient(model, of="y", wrt=["x"]), compile=compile)
     (actual,) = session.run(["x_gradient"], {"x": _EXTREMES})
     np.testing.assert_allclose(actual, derivative(_EXTREMES), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("compile", ["off", "wait"])
+def test_gradients_of_saturated_logistics_have_all_digits(compile: Any) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 11, opset_import: ["": 24]> net (float[N] x) => (float[N] y) { y = Sigmoid (x) }"""
+    )
+    session = sardonyx.Session(sardonyx.gradient(model, of="y", wrt=["x"]), compile=compile)
+    x = np.linspace(-80, 80, 321, dtype=np.float32)
+    (actual,) = session.run(["x_gradient"], {"x": x})
+    np.testing.assert_allclose(actual, _logistic(x) * _logistic(-x), rtol=2e-6)

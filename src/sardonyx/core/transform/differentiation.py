@@ -33,9 +33,9 @@ from sardonyx.core.language import Tensor
 from sardonyx.core.transform.gradients import (
     FLAT,
     GRADIENTS,
-    exponent_of_logistic,
     gradient_rule,
     logistic_cotangents,
+    power_of_logistic,
 )
 from sardonyx.core.transform.loop_sums import move_sums_out
 from sardonyx.errors import RuleError, UnsupportedError
@@ -229,10 +229,11 @@ class _Pass:
                 if value.op == "slice" and _sliced_axis(value) is not None:
                     self._parts.setdefault(value.operands[0], []).append((value, self.cotangents[value]))
                     continue
-                if (exponent := exponent_of_logistic(value)) is not None:
-                    shares = logistic_cotangents(value, self.cotangents[value], *value.operands)  # type: ignore[arg-type]
+                if (power := power_of_logistic(value)) is not None:
+                    a, b = value.operands
+                    shares = logistic_cotangents(value, self.cotangents[value], a, b, power)  # type: ignore[arg-type]
                     self.add(value.operands[0], shares[0])
-                    self.add(exponent, shares[1])
+                    self.add(power.operands[0], shares[1])
                     continue
                 contributions = GRADIENTS[value.op](value, self.cotangents[value], *value.operands, **value.params)
             else:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from sardonyx.core import language as L
@@ -20,7 +21,7 @@ from sardonyx.core.dim import Dim, Size, at_least, dim_max, equal, floor_div
 from sardonyx.core.eval.tensor import apply
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Value
-from sardonyx.core.ir.types import DType, Shape
+from sardonyx.core.ir.types import DType, Shape, numpy_dtype
 from sardonyx.core.language import Tensor
 
 Cotangents = Sequence["Tensor | None"]
@@ -129,20 +130,24 @@ def _div(y: Tensor, dy: Tensor, a: Tensor, b: Tensor) -> Cotangents:
     return dy / conj(b), -dy * conj(y / b)
 
 
-def exponent_of_logistic(value: Value) -> Value | None:
-    """Return the exponent ``z`` of a real quotient ``a / (1 + exp(z))``; None for other values."""
+def power_of_logistic(value: Value) -> Value | None:
+    """Return the power ``exp(z)`` of a real quotient ``a / (1 + exp(z))``; None for other values."""
     if value.op != "div" or not t.is_float(value.type.dtype) or value.operands[1].op != "add":  # type: ignore[union-attr]
         return None
     for power, one in (terms := value.operands[1].operands, terms[::-1]):
         if power.op == "exp" and _is_splat(one, 1):
-            return power.operands[0]
+            return power
     return None
 
 
-def logistic_cotangents(y: Tensor, dy: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cotangents of ``a`` and ``z`` in ``y = a / (1 + exp(z))``, where the power may be infinite."""
+def logistic_cotangents(y: Tensor, dy: Tensor, a: Tensor, b: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cotangents of ``a`` and ``z`` in ``y = a / (1 + exp(z))``, where the power may be infinite.
+
+    The other share is the power times the share: the difference of 1 and a share near 1 would have few digits.
+    """
     share = y if _is_splat(a, 1) else 1 / b
-    return dy * share, -dy * y * (1 - share)
+    greatest = float(ml_dtypes.finfo(numpy_dtype(power.dtype)).max)  # type: ignore[no-untyped-call]
+    return dy * share, -dy * y * (L.minimum(power, greatest) * share)
 
 
 @gradient_rule("rem")
