@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -115,9 +116,15 @@ def _conv_transpose(d: Draft, x: Drawn) -> Drawn:
     inputs = [x.name, d.weights(channels, filters, *kernel)]
     if d.chance(0.3):
         inputs.append(d.weights(filters * groups))
-    (name,) = d.node("ConvTranspose", inputs, group=groups, strides=strides)
     out = [(size - 1) * stride + taps for size, taps, stride in zip(x.shape[2:], kernel, strides, strict=True)]
-    return x.with_shape(name, (x.shape[0], groups * filters, *out), x.fixed)
+    fixed = x.fixed
+    attributes: dict[str, Any] = {}
+    if d.chance(0.3):  # The padding depends on the sizes of the image.
+        out = [d.pick(1, size) for size in out]
+        attributes = {"output_shape": out}
+        fixed = (*fixed[:2], *(True for _ in out))
+    (name,) = d.node("ConvTranspose", inputs, group=groups, strides=strides, **attributes)
+    return x.with_shape(name, (x.shape[0], groups * filters, *out), fixed)
 
 
 def _conv_integer(d: Draft, x: Drawn) -> Drawn:

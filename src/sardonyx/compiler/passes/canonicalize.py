@@ -233,6 +233,7 @@ def convolve_images(m: Match, x: Tensor, w: Tensor, **params: Any) -> Value | No
     """A ``convolve`` of images, between the movements from and to Core's form."""
     if has_kernel(m.value):
         return None
+    x, params = _spread_image(x, params)
     groups, batch, channels, *spatial = shape_of(x)
     image = _image_of(x)
     shape = (batch, groups * channels, *spatial)
@@ -255,7 +256,8 @@ def convolve_images(m: Match, x: Tensor, w: Tensor, **params: Any) -> Value | No
     permuted = apply("permute", split, axes=_swap(x))
     m.context.images[split] = m.context.images[result] = result
     m.context.swapped[permuted] = split
-    return permuted
+    # Sizes of a spread image are other expressions of the same numbers.
+    return permuted if permuted.type == m.type else apply("reshape", permuted, shape=m.type.shape)
 
 
 @CANONICAL_FORMS.rule("convert")
@@ -339,6 +341,25 @@ def _convolve(image: Tensor, weights: Value, params: Mapping[str, Any]) -> Tenso
     convolved = apply("convolve", apply("permute", split, axes=_swap(split)), weights, **params)
     out = shape_of(convolved)[3:]
     return apply("reshape", apply("permute", convolved, axes=_swap(split)), shape=(batch, groups * filters, *out))
+
+
+def _spread_image(x: Tensor, params: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
+    """Return an image with its zeros between elements where kernels need a padding that is not known."""
+    dilation, padding = params["base_dilation"], params["padding"]
+    spread = [base > 1 and not isinstance(low, int) for base, (low, _) in zip(dilation, padding, strict=True)]
+    if not any(spread):
+        return x, params
+    leading = (0,) * (len(shape_of(x)) - len(spread))
+    low, high = (
+        (*leading, *(pair[end] if there else 0 for pair, there in zip(padding, spread, strict=True))) for end in (0, 1)
+    )
+    between = (*leading, *(base - 1 if there else 0 for base, there in zip(dilation, spread, strict=True)))
+    padded = apply("pad", x, constant(0, x.dtype), low=low, high=high, interior=between)
+    return padded, {
+        **params,
+        "padding": tuple((0, 0) if there else pair for pair, there in zip(padding, spread, strict=True)),
+        "base_dilation": tuple(1 if there else base for base, there in zip(dilation, spread, strict=True)),
+    }
 
 
 def _swap(value: Value) -> tuple[int, ...]:

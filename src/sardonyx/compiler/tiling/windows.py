@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.core.dim import Size, ceil_div
-from sardonyx.errors import OptionError
+from sardonyx.errors import UnsupportedError
 
 Number = str | int
 """An i64 in the emitted code: the name of a value, or a number."""
@@ -41,7 +41,7 @@ class Windows:
         """Return windows whose omitted attributes are 1, or no padding.
 
         Raises:
-            OptionError: The padding of a dilated input is not a number.
+            UnsupportedError: The padding of a dilated input is not a number.
         """
         ones = (1,) * len(sizes)
         windows = Windows(
@@ -49,7 +49,7 @@ class Windows:
         )
         for first, base in zip(windows.padding, windows.base_dilations, strict=True):
             if base > 1 and not isinstance(first, int):
-                raise OptionError(
+                raise UnsupportedError(
                     f"the padding {first} of a dilated input is not known when code is generated.",
                     remedy="Give it as a number.",
                 )

@@ -32,7 +32,7 @@ from sardonyx.compiler.tiling.convolution_tiles import choose_tile, grouped_outp
 from sardonyx.compiler.tiling.windows import Windows
 from sardonyx.core.dim import Dim, Size
 from sardonyx.core.rules.numpy_windows import convolve
-from sardonyx.errors import OptionError
+from sardonyx.errors import UnsupportedError
 
 pytestmark = pytest.mark.sampled
 
@@ -200,7 +200,7 @@ def test_padding_as_an_argument() -> None:
 
 
 def test_padding_of_a_dilated_input_has_to_be_known() -> None:
-    with pytest.raises(OptionError, match="dilated input"):
+    with pytest.raises(UnsupportedError, match="dilated input"):
         W((3,), padding=(Dim.symbol("low"),), base_dilations=(2,))
 
 

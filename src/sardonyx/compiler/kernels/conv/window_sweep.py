@@ -21,7 +21,7 @@ from sardonyx.compiler.llvm.ir_builder import Emitter
 from sardonyx.compiler.tiling.windows import Number, Windows, rest_sizes
 from sardonyx.core.dim import Size, at_least, ceil_div
 from sardonyx.core.ir.types import FLOAT, DType
-from sardonyx.errors import OptionError
+from sardonyx.errors import UnsupportedError
 
 _PHASES = 4
 """Largest number of phases of a row that is unrolled."""
@@ -212,7 +212,7 @@ class Sweep:
     ) -> None:
         rank = len(x.sizes)
         if not 1 <= rank <= 3 or len(windows.sizes) != rank or len(out) != rank:
-            raise OptionError(
+            raise UnsupportedError(
                 "expected windows and images of the same 1 to 3 spatial axes, "
                 f"got windows of {len(windows.sizes)}, an input of {rank} and an output of {len(out)}."
             )
