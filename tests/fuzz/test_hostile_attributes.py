@@ -26,10 +26,12 @@ def test_a_failing_definition_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 FOUND = (
+    ("Bernoulli-22", 110000013),
     ("Cast-28", 11),
     ("Celu-28", 100000019),
     ("CenterCropPad-18", 80000017),
     ("Col2Im-18", 90000015),
+    ("ConvTranspose-22", 140000018),
     ("DepthToSpace-28", 400017),
     ("DepthToSpace-28", 80000010),
     ("If-23", 100000012),
@@ -38,6 +40,7 @@ FOUND = (
     ("QLinearConv-10", 90000011),
     ("RandomNormal-22", 400014),
     ("Resize-19", 80000011),
+    ("SpaceToDepth-28", 140000019),
     ("TopK-24", 110000016),
     ("ai.onnx.ml.TreeEnsemble-5", 80000010),
     ("ai.onnx.ml.TreeEnsembleRegressor-3", 400011),

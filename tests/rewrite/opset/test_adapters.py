@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sardonyx import Session
 from sardonyx.errors import OpsetConversionError
 from tests.random_cases import cases
 from tests.rewrite.opset.running import assert_same_answers, convert, draw, parse
@@ -468,3 +469,35 @@ def test_softmax_of_any_axis_is_converted_down_and_up(rank: int, data: st.DataOb
     down = convert(proto, 11)
     assert_same_answers(proto, down, draw(proto))
     assert_same_answers(proto, convert(down, 13), draw(proto))
+
+
+@pytest.mark.parametrize("opset", [14, 9, 7])
+def test_draws_of_bernoulli_stay_the_same(opset: int) -> None:
+    """The function body of the standard draws 1 with the probability 1 - p."""
+    proto = parse(
+        '<ir_version: 8, opset_import: ["" : 15]> agraph (float[500] p) => (float[500] y, int32[500] z, float[500] n)'
+        " { y = Bernoulli <seed = 3.0> (p)  z = Bernoulli <seed = 4.0, dtype = 6> (p)  n = Bernoulli (p) }"
+    )
+    converted = convert(proto, opset)
+    feeds = {"p": np.linspace(0, 1, 500, dtype=np.float32)}
+    expected, actual = (Session(model, compile="off").run(None, feeds) for model in (proto, converted))
+    for before, after in zip(expected, actual, strict=True):
+        np.testing.assert_array_equal(after, before)
+    assert expected[0][:100].mean() < 0.3 < 0.7 < expected[0][-100:].mean()
+
+
+HUGE = {
+    "DepthToSpace": (11, 10, "float[1, 68719476736, 1, 1] x", 'y = DepthToSpace <blocksize = 2, mode = "CRD"> (x)'),
+    "Where": (9, 8, "bool[1048576, 1] c, float[1, 1048576] x", "y = Where (c, x, x)"),
+    "Trilu": (14, 13, "float[1, 68719476736] x", "y = Trilu (x)"),
+    "GatherElements": (11, 10, "float[2, 2] x, int64[2, 68719476736] i", "y = GatherElements <axis = 1> (x, i)"),
+    "DFT": (17, 16, "float[1, 1048576, 1] x", "y = DFT (x)"),
+}
+
+
+@pytest.mark.parametrize("operator", HUGE)
+def test_constants_of_declared_sizes_are_bounded(operator: str) -> None:
+    opset, target, inputs, node = HUGE[operator]
+    proto = parse(f'<ir_version: 8, opset_import: ["" : {opset}]> agraph ({inputs}) => (float y) {{ {node} }}')
+    with pytest.raises(OpsetConversionError, match="expected at most 67108864"):
+        convert(proto, target)

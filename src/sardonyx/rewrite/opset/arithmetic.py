@@ -259,6 +259,7 @@ def choice_by_gather(site: Site) -> None:
     condition, yes, no = (site.required(i) for i in range(3))
     shape = np.broadcast_shapes(*(site.sizes(value) for value in (condition, yes, no)))
     count = math.prod(shape)
+    site.require_room(count)
     flat = [
         reshape(site, site.emit("Expand", value, site.constant(list(shape))), [count])
         for value in (no, yes, site.cast(condition, _T.INT64))

@@ -52,7 +52,7 @@ def constant_as_tensor(site: Site) -> None:
     if site.has("sparse_value"):
         if site.target >= 11:
             return
-        site.replace(site.emit("Constant", value=_dense(site.node.attributes["sparse_value"])))
+        site.replace(site.emit("Constant", value=_dense(site, site.node.attributes["sparse_value"])))
         return
     tensor = tensor_of_constant(site.node)
     if tensor is None:
@@ -60,9 +60,10 @@ def constant_as_tensor(site: Site) -> None:
     site.become(attributes={"value": tensor})
 
 
-def _dense(attribute: ir.Attr) -> ir.TensorProtocol:
+def _dense(site: Site, attribute: ir.Attr) -> ir.TensorProtocol:
     sparse = attribute.value
     shape = tuple(sparse.dims)
+    site.require_room(*shape)
     content = np.zeros(shape, sparse.values.numpy().dtype)
     indices = sparse.indices.numpy()
     index = np.unravel_index(indices, shape) if indices.ndim == 1 else tuple(indices.T)

@@ -35,6 +35,8 @@ def expand(site: Site) -> tuple[list[ir.Node], int] | None:
         return None
     if site.node.op_type == "Celu" and not site.real("alpha", 1.0) > 0:
         site.refuse("the body of the standard answers other values for an alpha that is not positive")
+    if site.node.op_type == "Bernoulli" and not site.domain:
+        site.refuse("the body of the standard draws 1 with the probability 1 - p")
     body = _function(schema, site)
     if body is None:
         return None

@@ -73,6 +73,7 @@ def _constant_fill(site: Site) -> ir.Value:
         shape = site.constant_integers(0, "shape") or [] if as_shape else list(site.sizes(source))
         shape += site.integers("extra_shape") or []
     dtype = ir.DataType(site.integer("dtype", int(ir.DataType.FLOAT)))
+    site.require_room(*shape)
     return site.constant(np.full(shape, site.real("value")), dtype)
 
 

@@ -137,6 +137,7 @@ def without_batch_axes(site: Site) -> None:
         site.become(attributes=site.attributes(drop=["batch_dims"]))
         return
     sizes = site.sizes(indices)[:-1]
+    site.require_room(len(sizes), *sizes)
     leading = site.constant(np.moveaxis(np.indices(sizes)[:batch], 0, -1).astype(np.int64))
     site.become(inputs=[x, site.emit("Concat", leading, indices, axis=len(sizes))], attributes={})
 
@@ -159,6 +160,7 @@ def gather_elements_flat(site: Site) -> None:
     sizes, extents = site.sizes(x), site.sizes(indices)
     axis = site.axis("axis", 0, len(sizes))
     strides = [int(np.prod(sizes[i + 1 :])) for i in range(len(sizes))]
+    site.require_room(len(extents), *extents)
     grid = np.indices(extents)
     fixed = sum((grid[i] * strides[i] for i in range(len(extents)) if i != axis), start=np.zeros(extents, np.int64))
     counted = _counted_from_front(site, indices, np.asarray(sizes[axis]))
@@ -204,6 +206,8 @@ def cache_update_by_scatter(site: Site) -> None:
     sizes = site.sizes(update)
     axis = site.axis("axis", -2, len(sizes))
     limit = site.size(cache, axis)
+    site.require_room(sizes[axis])
+    site.require_room(sizes[0])
     steps = site.constant(np.arange(sizes[axis], dtype=np.int64))
     starts = site.input(2)
     if starts is None:

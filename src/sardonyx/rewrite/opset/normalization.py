@@ -182,6 +182,7 @@ def scale_of_groups(site: Site) -> None:
 def _repeat(site: Site, value: ir.Value, groups: int, count: int) -> ir.Value:
     content = site.known(value)
     if content is not None:
+        site.require_room(content.size, count)
         return site.constant(np.repeat(content, count), site.dtype(value))
     column = reshape(site, value, [groups, 1])
     return reshape(site, site.emit("Expand", column, site.constant([groups, count])), [-1])

@@ -154,5 +154,6 @@ def _padded(site: Site, x: ir.Value, window: _Window, fill: float) -> ir.Value:
 
 def _sums(site: Site, x: ir.Value, window: _Window) -> ir.Value:
     channels = site.size(site.required(0), 1)
+    site.require_room(channels, *window.kernel)
     ones = site.constant(np.ones([channels, 1, *window.kernel]), site.dtype(x))
     return site.emit("Conv", x, ones, group=channels, strides=window.strides, dilations=window.dilations)

@@ -43,7 +43,9 @@ def quantize_bytes(site: Site) -> None:
         return
     zero = site.input(2)
     if zero is None and dtype != _T.UINT8:
-        zero = site.constant(np.zeros(site.sizes(site.required(1))), dtype)
+        sizes = site.sizes(site.required(1))
+        site.require_room(*sizes)
+        zero = site.constant(np.zeros(sizes), dtype)
     inputs = [site.required(0), site.required(1), zero]
     site.become(inputs=inputs, attributes=site.attributes(drop=["block_size", "output_dtype"]))
 

@@ -238,6 +238,7 @@ def _probe(
 
 
 def _run_probe(site: Site, attributes: dict[str, ir.Attr], parameters: list[np.ndarray | None], old: int) -> np.ndarray:
+    site.require_room(old, old)
     unit, image = ir.Value(name="unit"), ir.Value(name="image")
     contents = {unit: np.eye(old, dtype=np.float32)[None, None]}
     inputs: list[ir.Value | None] = [unit]

@@ -12,8 +12,6 @@ from sardonyx.rewrite.opset.site import AttributeValue, Site, convert_attributes
 from sardonyx.rewrite.opset.table import down, up
 
 _END = np.iinfo(np.int64).max
-_MOST_ELEMENTS = 1 << 26
-"""Maximum number of elements of a constant."""
 
 
 def reshape_like(site: Site, x: ir.Value, like: ir.Value) -> ir.Value:
@@ -298,14 +296,16 @@ def _positions(site: Site, x: ir.Value, axis: int) -> ir.Value:
     """Return the indices ``0 … size-1`` along one axis of ``x``."""
     shape = x.shape
     if shape is not None and isinstance(size := shape[axis], int):
+        site.require_room(size)
         return site.constant(list(range(size)))
     zero, one = (site.constant(np.asarray(n, np.int64)) for n in (0, 1))
     length = site.emit("Gather", site.emit("Shape", x), site.constant(np.asarray(axis, np.int64)))
     return site.emit("Range", zero, length, one)
 
 
-def _crd_channels(depth: int, block: int) -> np.ndarray:
+def _crd_channels(site: Site, depth: int, block: int) -> np.ndarray:
     """Return the ``CRD`` index of each channel in ``DCR`` order (block row, block column, depth)."""
+    site.require_room(depth, block, block)
     return np.arange(depth * block**2).reshape(depth, block, block).transpose(1, 2, 0).reshape(-1)
 
 
@@ -314,7 +314,7 @@ def depth_to_space_in_dcr_order(site: Site) -> None:
     """Permute channels from ``CRD`` to ``DCR`` order before the operator."""
     x, block = site.required(0), site.integer("blocksize")
     if site.text("mode", "DCR") == "CRD":
-        channels = site.constant(_crd_channels(site.size(x, 1) // block**2, block))
+        channels = site.constant(_crd_channels(site, site.size(x, 1) // block**2, block))
         x = site.emit("Gather", x, channels, axis=1)
     site.become(inputs=[x], attributes={"blocksize": block})
 
@@ -326,7 +326,7 @@ def space_to_depth_in_dcr_order(site: Site) -> None:
     if site.text("mode", "DCR") == "DCR":
         site.become(attributes={"blocksize": block})
         return
-    channels = site.constant(np.argsort(_crd_channels(site.size(x, 1), block)))
+    channels = site.constant(np.argsort(_crd_channels(site, site.size(x, 1), block)))
     site.replace(site.emit("Gather", site.emit("SpaceToDepth", x, blocksize=block), channels, axis=1))
 
 
@@ -374,8 +374,7 @@ def columns_summed_into_place(site: Site) -> None:
     if math.prod(steps) != site.size(columns, 2):
         site.refuse(f"expected {math.prod(steps)} columns, got {site.size(columns, 2)}")
     images = max(site.size(columns, 0) * site.size(columns, 1) // math.prod(block), 1)
-    if images * max(math.prod(block) * math.prod(steps), math.prod(padded)) > _MOST_ELEMENTS:
-        site.refuse(f"expected at most {_MOST_ELEMENTS} elements of all columns, and of all padded images")
+    site.require_room(images, max(math.prod(block) * math.prod(steps), math.prod(padded)))
     offsets = np.asarray(list(itertools.product(*map(range, block)))) * dilations
     starts = np.asarray(list(itertools.product(*map(range, steps)))) * strides
     positions = offsets[:, None, :] + starts[None, :, :]

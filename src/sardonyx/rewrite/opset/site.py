@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -20,6 +21,9 @@ from sardonyx.rewrite.opset.scope import Scope, forget_new_symbols, is_read, nam
 AttributeValue = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph
 
 _ARRAY_LIMIT = 1 << 24
+
+MOST_ELEMENTS = 1 << 26
+"""Most elements of a constant that an adapter computes from sizes."""
 
 
 class Refusal(OpsetConversionError):
@@ -209,6 +213,11 @@ class Site:
         if self.input(index) is None:
             return None
         return [int(x) for x in self.constant_input(index, role).reshape(-1)]
+
+    def require_room(self, *sizes: int) -> None:
+        """Refuse a constant of more elements than a conversion may compute: a file may declare any sizes."""
+        if math.prod(sizes) > MOST_ELEMENTS:
+            self.refuse(f"it needs a constant of {math.prod(sizes)} elements, expected at most {MOST_ELEMENTS}")
 
     # -- writing -------------------------------------------------------------------------------------------
 

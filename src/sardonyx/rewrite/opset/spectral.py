@@ -40,6 +40,7 @@ def transform_by_matrix(site: Site) -> None:
         return
     length = lengths[0] if lengths else size
     bins = length // 2 + 1 if site.integer("onesided") else length
+    site.require_room(min(size, length), bins)
     angle = 2 * np.pi * np.outer(np.arange(min(size, length)), np.arange(bins)) / length
     scale = 1 / length if inverse else 1.0
     waves = {name: site.constant(f(angle) * scale, site.dtype(x)) for name, f in (("cos", np.cos), ("sin", np.sin))}
@@ -80,6 +81,7 @@ def _real_inverse(site: Site, x: ir.Value, axis: int, length: int) -> None:
         site.refuse("expected a spectrum of at least half its length")
     order = [i for i in range(rank - 1) if i != axis] + [axis]
     x = slice_axis(site, x, axis, 0, bins)
+    site.require_room(bins, length)
     weight = np.full(bins, 2.0)
     weight[0] = 1.0
     if length % 2 == 0:

@@ -26,6 +26,7 @@ _FAMILIES = (
     "broadcasting",
     "casting",
     "contraction",
+    "drawing",
     "indexing",
     "labels",
     "normalization",
