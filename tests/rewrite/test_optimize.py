@@ -321,6 +321,22 @@ def test_a_model_around_a_custom_operator_is_optimized_and_proved_by_parts() -> 
     assert result.report.verdict.status == "proved by parts"
 
 
+def test_declared_sizes_of_a_custom_operator_decide_nothing() -> None:
+    proto = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 18, "vendor": 1]>
+        g (float[2, 3] x) => (float[2, 3] y, int64[2] n)
+        <int64[2] shape = {2, 3}, float[2, 3] z> {
+            z = vendor.Sharpen (x)
+            y = Reshape (z, shape)
+            n = Shape (z)
+        }
+    """)
+    result = sardonyx.optimize(proto, verify=False)
+    assert operators(result) == ["Sharpen", "Reshape", "Shape"]
+    assert [value.name for value in result.proto.graph.value_info] == ["z"]
+    assert [dim.dim_value for dim in result.proto.graph.value_info[0].type.tensor_type.shape.dim] == [2, 3]
+
+
 def test_without_verification_no_proof_is_claimed() -> None:
     assert sardonyx.optimize(chain("Tanh"), verify=False).report.verdict.status == "not proved"
 

@@ -17,7 +17,8 @@ from sardonyx.base.cancellation import raise_if_cancelled
 from sardonyx.errors import RuleError, SardonyxError
 from sardonyx.rewrite import facts, inference
 from sardonyx.rewrite.building import Building, leaves, operators_of, weights_of
-from sardonyx.rewrite.language import Expr, Patch, Refusal, Replacement, Result, Rule
+from sardonyx.rewrite.jumps import counts_before_jump
+from sardonyx.rewrite.language import EXACT, Exactness, Expr, Patch, Refusal, Replacement, Result, Rule
 from sardonyx.rewrite.names import node_label
 from sardonyx.rewrite.rewrite_context import Settings, Workspace
 from sardonyx.rewrite.rule_index import RuleIndex, index_by_root
@@ -188,7 +189,7 @@ class Engine(Workspace):
             return False
         try:
             patch = self._as_patch(site.node, result)
-            reason = self._objection(site, patch)
+            reason = self._objection(site, patch, patch.exactness or rule.exactness)
         except Exception as error:  # an answer that is none, as a value of another type
             self.blame(rule, label, error)
             return False
@@ -213,7 +214,7 @@ class Engine(Workspace):
             result = (result,)
         return Patch({old: new for old, new in zip(node.outputs, result, strict=False) if new is not None})
 
-    def _objection(self, site: Site, patch: Patch) -> str | None:
+    def _objection(self, site: Site, patch: Patch, exactness: Exactness) -> str | None:
         """Return the reason why the patch must not be applied here, or None."""
         for old, new in patch.replace.items():
             if old is new:
@@ -232,6 +233,8 @@ class Engine(Workspace):
             for name in operators_of(patch):
                 if name not in self.settings.operators:
                     return f"{self.settings.target} does not support {name}"
+        if exactness is not EXACT and patch.replace and counts_before_jump(patch.replace, self._dying(patch)):
+            return "a rounding would decide an integer"
         weights = weights_of(patch.replace.values())
         added = sum([weight.nbytes for weight in weights]) if weights else 0
         if added > max(256, self.settings.growth):
@@ -246,9 +249,11 @@ class Engine(Workspace):
         dying: dict[ir.Node, None] = {}
         stack = [value.producer() for value in patch.replace]
         replaced = set(stack)
+        operands = [x for new in patch.replace.values() for x in leaves(new) if isinstance(x, ir.Value)]
+        read = {value.producer() for value in operands}
         while stack:
             node = stack.pop()
-            if node is None or node in dying:
+            if node is None or node in dying or node in read:
                 continue
             if node not in replaced and not all(
                 not v.is_graph_output() and all(use.node in dying for use in v.uses()) for v in node.outputs

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from sardonyx.base.gc_pause import collector_paused
 from sardonyx.errors import OptionError
 from sardonyx.model.carry import list_only
+from sardonyx.ops.registry import canonical, find
 from sardonyx.rewrite import facts, inference, rules, targets
 from sardonyx.rewrite.engine import Engine, LimitReached
 from sardonyx.rewrite.language import REGISTRY, Exactness, Rule
@@ -220,6 +221,27 @@ def open_negative_sizes(model: ir.Model) -> None:
                 plain[id(shape)] = shape
 
 
+def _open_claims(model: ir.Model) -> list[tuple[ir.Value, ir.Shape]]:
+    """Open the declared sizes of results of unknown operators, and return the declarations.
+
+    Nothing here can test such a size, and exporters declare the sizes of one example: rules must not rely on one.
+    """
+    claims: list[tuple[ir.Value, ir.Shape]] = []
+    for root in _roots(model):
+        imports = {canonical(domain): version for domain, version in root.opset_imports.items()}
+        known: dict[tuple[str, str], bool] = {}
+        for node in facts.nodes_of(root):
+            key = canonical(node.domain), node.op_type
+            if key not in known:
+                known[key] = find(*key, imports.get(key[0], 1)) is not None
+            if known[key] or node.op_identifier() in model.functions:
+                continue
+            claims += [(value, value.shape) for value in node.outputs if value.shape is not None]
+    for value, shape in claims:
+        value.shape = ir.Shape([None] * len(shape))
+    return claims
+
+
 class _Interface:
     """Declared types and shapes of inputs and outputs, and the names of annotated intermediate values.
 
@@ -237,9 +259,12 @@ class _Interface:
         bodies = [body for node in nodes if facts.may_hold_bodies(node) for body in facts.bodies(node)]
         self._of_bodies = [(body, v, v.type, v.shape) for body in bodies for v in body.outputs]
         self._outputs = [(v.type, v.shape) for v in model.graph.outputs]
+        self._claims = _open_claims(model)
 
     def restore(self, model: ir.Model) -> None:
         """Restore the declared types and shapes."""
+        for value, claim in self._claims:
+            value.shape = claim
         for value, kind, shape in self._inputs:
             value.type, value.shape = kind, shape
         for value, (kind, shape) in zip(model.graph.outputs, self._outputs, strict=True):
