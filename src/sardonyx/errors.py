@@ -52,7 +52,13 @@ class LicenceError(EncryptionError):
 
 
 class SignatureError(ModelFileError):
-    """A model is not signed by a trusted key: the signature is missing, malformed, or for other contents."""
+    """A model is not signed by a trusted key, or a file that signing needs cannot be read."""
+
+
+class SignatureMismatchError(SignatureError):
+    """A signature was read and does not hold: malformed, by another key, or for other contents."""
+
+    exit_code = 1
 
 
 class TextFormatError(ModelFileError):

@@ -23,7 +23,10 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify that a trusted key signed a model and every data file of it, as they are now."""
+    """Verify that a trusted key signed a model and every data file of it, as they are now.
+
+    Exit code 1 if the signature does not hold, 2 if the signature or the key is missing or unreadable.
+    """
     from sardonyx.trust.signing import verify
 
     with progress("verifying", quiet=as_json):

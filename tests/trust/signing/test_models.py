@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx import Session
+from sardonyx.cli import main
 from sardonyx.errors import OptionError, SignatureError
 from sardonyx.trust.encryption import add_key, encrypt, generate_key
 from sardonyx.trust.signing import Policy, Verifier, generate_signing_key, read_policy, sign, use_policy, verify
@@ -162,3 +163,23 @@ def test_keys_are_not_overwritten(key: Path) -> None:
     assert key.stat().st_mode & 0o777 == 0o600
     with pytest.raises(OptionError, match="not overwritten"):
         generate_signing_key(key)
+
+
+def test_the_command_tells_a_signature_that_does_not_hold_from_one_that_cannot_be_read(
+    key: Path, public: Path, tmp_path: Path
+) -> None:
+    model = saved(tmp_path / "m" / "net.onnx", external=False)
+
+    def code(trusted: Path = public) -> Any:
+        with pytest.raises(SystemExit) as ended:
+            main(["verify", str(model), "--key", str(trusted)])
+        return ended.value.code or 0
+
+    assert code() == 2
+    sign(model, key=key)
+    assert code() == 0
+    assert code(tmp_path / "absent.pub") == 2
+    model.write_bytes(model.read_bytes() + b"\x3a\x00")
+    assert code() == 1
+    model.with_name(model.name + ".sig").write_text("no signature")
+    assert code() == 1

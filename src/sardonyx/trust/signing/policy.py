@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.base.signature_policy import VARIABLE, policies
-from sardonyx.errors import OptionError, SignatureError
+from sardonyx.errors import OptionError, SignatureError, SignatureMismatchError
 from sardonyx.trust.signing.signatures import SUFFIX, Verifier, require_signed, signed_files, verify_files
 
 _MAX_BYTES = 1 << 20
@@ -113,7 +113,7 @@ def verify_on_load(path: str | os.PathLike[str], files: Sequence[Any] = ()) -> N
         if (descriptor := getattr(file, "descriptor", None)) is not None and _state(os.fstat(descriptor)) != states[
             name
         ]:
-            raise SignatureError("was replaced after its signature was verified.", where=str(name))
+            raise SignatureMismatchError("was replaced after its signature was verified.", where=str(name))
 
 
 def _verified_files(
@@ -143,7 +143,7 @@ def _verified_files(
                 _verified[key] = result
             return result
         reasons.append("a file changed during the verification")
-    raise SignatureError(
+    raise SignatureMismatchError(
         f"no trusted key signed the model ({'; '.join(reasons)[:600]}).",
         where=str(source),
         remedy="Get the model and its signature from a trusted author, or add the author's key to the policy.",

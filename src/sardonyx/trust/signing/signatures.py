@@ -19,7 +19,7 @@ from typing import Any
 
 from sardonyx.base.encrypted_files import is_encrypted
 from sardonyx.base.extras import require
-from sardonyx.errors import EncryptionError, OptionError, SignatureError
+from sardonyx.errors import EncryptionError, OptionError, SignatureError, SignatureMismatchError
 from sardonyx.model.external import find_data_file
 from sardonyx.model.load import load
 
@@ -206,7 +206,7 @@ def verify_files(source: Path, signature: Path, verifier: Verifier) -> tuple[Pat
             config.set_ignore_unsigned_files(True)
         config.verify(root, signature)
     except Exception as error:  # `model_signing` and the libraries below raise many types for malformed signatures.
-        raise SignatureError(
+        raise SignatureMismatchError(
             f"the signature does not match: {_reason(error, source)}.",
             where=where,
             remedy="Get the model and its signature again from the author.",
@@ -255,7 +255,7 @@ def require_signed(needed: Sequence[Path], signed: Sequence[Path], source: Path)
     known = set(signed)
     for file in needed:
         if Path(os.path.realpath(file)) not in known:
-            raise SignatureError(
+            raise SignatureMismatchError(
                 f"the file '{file.name}' of the model is not signed.", where=str(source), remedy="Sign the model anew."
             )
 
@@ -324,14 +324,16 @@ def _signed_names(signature: Path) -> list[str]:
             f"the signature cannot be read: {error.strerror}.", where=where, remedy="Sign the model: sardonyx sign."
         ) from error
     if len(content) > _MAX_SIGNATURE:
-        raise SignatureError(f"expected a signature of at most {_MAX_SIGNATURE:,} bytes.", where=where)
+        raise SignatureMismatchError(f"expected a signature of at most {_MAX_SIGNATURE:,} bytes.", where=where)
     try:
         statement = json.loads(base64.b64decode(json.loads(content)["dsseEnvelope"]["payload"], validate=True))
         names = [str(entry["name"]) for entry in statement["predicate"]["resources"]]
     except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
-        raise SignatureError("expected a signature in the format of OpenSSF Model Signing.", where=where) from error
+        raise SignatureMismatchError(
+            "expected a signature in the format of OpenSSF Model Signing.", where=where
+        ) from error
     for name in names:
         path = Path(name)
         if path.is_absolute() or ".." in path.parts or "\0" in name:
-            raise SignatureError(f"the signature names the file '{name[:80]}', outside the model.", where=where)
+            raise SignatureMismatchError(f"the signature names the file '{name[:80]}', outside the model.", where=where)
     return names
