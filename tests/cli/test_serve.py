@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ pytest.importorskip("msgspec", reason="serving requires the extra serve: msgspec
 pytest.importorskip("httptools", reason="serving requires the extra serve: httptools is not installed")
 
 from sardonyx.serve import Server
+from sardonyx.serve.security.tls import Tls
+from sardonyx.serve.security.tokens import Tokens, new_token
 from tests.cli.conftest import Run
 from tests.serve.models import save, session
 
@@ -33,6 +36,33 @@ def test_the_command_line_calls_a_server(run: Run, tmp_path: Path) -> None:
             assert run("call", server.url, *words).code in (1, 2)
         assert "the model has no input 'z'. Inputs: x." in run("call", server.url, "net", "z=1").err
     assert run("call", url, "net").code == 1
+
+
+def test_a_client_presents_its_certificate_and_a_token_that_may_only_infer(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("server", "user"):
+        words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "1",
+                 "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+                 "-keyout", f"{name}.key", "-out", f"{name}.pem"]  # fmt: skip
+        try:
+            subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+        except FileNotFoundError:
+            pytest.skip("openssl is not installed")
+    np.save(tmp_path / "x.npy", X)
+    token, line = new_token(["infer"])
+    tls = Tls(tmp_path / "server.pem", tmp_path / "server.key", tmp_path / "user.pem")
+    tokens = Tokens([(line.split()[0], ["infer"])])
+    monkeypatch.setenv("SARDONYX_TOKEN", token)
+    trust = ["--tls-ca", tmp_path / "server.pem"]
+    own = [*trust, "--tls-cert", tmp_path / "user.pem", "--tls-key", tmp_path / "user.key"]
+    with Server({"net": session("net")}, http="127.0.0.1:0", tls=tls, tokens=tokens) as server:
+        words = ["call", server.url, "net", f"x={tmp_path / 'x.npy'}", "--json"]
+        assert json.loads(run(*words, *own).out)["outputs"]["y"]["data"] == [16, 20]
+        assert run(*words).code == run(*words, *trust).code == 1
+        assert run("call", server.url, "net", "x=[[1,0,0,0]]", *own).code == 1
+        assert run(*words, *trust, "--tls-key", tmp_path / "user.key").code == 2
+        assert run(*words, "--tls-ca", tmp_path / "absent").code == 2
 
 
 def test_the_command_line_makes_tokens_and_refuses_contradictions(run: Run, tmp_path: Path) -> None:

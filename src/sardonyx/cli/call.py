@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,12 @@ def command(
         Path | None,
         typer.Option(help="File with the token; SARDONYX_TOKEN is the token itself.", show_default=False),
     ] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(help="Authorities of the server (PEM); those of the system by default.", show_default=False),
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate of this client (PEM).", show_default=False)] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).", show_default=False)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
@@ -43,15 +50,22 @@ def command(
     """
     from sardonyx.serve.client import Client, model_path
 
-    client = Client(url, _token(token), timeout)
-    metadata = client.get(model_path(model, version))
-    if not inputs:
-        print_json(metadata)
-        return
+    client = Client(url, _token(token), timeout, _tls(tls_ca, tls_cert, tls_key))
+    declared: dict[str, str] | None = None
     try:
-        declared = {part["name"]: part["datatype"] for part in metadata["inputs"]}
-    except (KeyError, TypeError) as error:
-        raise RequestError("the answer of the server describes no model.", kind="internal", where=url) from error
+        metadata = client.get(model_path(model, version))
+    except RequestError as error:
+        # A token that may only infer: the types are those of the arrays.
+        if error.kind != "forbidden" or not inputs or not all(text.endswith(".npy") for text in inputs):
+            raise
+    else:
+        if not inputs:
+            print_json(metadata)
+            return
+        try:
+            declared = {part["name"]: part["datatype"] for part in metadata["inputs"]}
+        except (KeyError, TypeError) as error:
+            raise RequestError("the answer of the server describes no model.", kind="internal", where=url) from error
     feeds = dict(_input(text, declared) for text in inputs)
     result = client.infer(model, feeds, outputs or (), version)
     if output is not None:
@@ -80,14 +94,28 @@ def _token(path: Path | None) -> str:
         raise OptionError(f"the token cannot be read: {error}", where="--token") from error
 
 
-def _input(text: str, declared: dict[str, str]) -> tuple[str, Any]:
+def _tls(authorities: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if authorities is None and certificate is None and key is None:
+        return None
+    if certificate is None and key is not None:
+        raise OptionError("expected a certificate with the key.", where="--tls-cert")
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(f"the certificates cannot be read: {error}", where="--tls-ca, --tls-cert") from error
+    return context
+
+
+def _input(text: str, declared: dict[str, str] | None) -> tuple[str, Any]:
     from sardonyx.serve.protocol.datatypes import named
 
     name, separator, value = text.partition("=")
-    if not separator or name not in declared:
+    if not separator or (declared is not None and name not in declared):
         problem = f"the model has no input {name!r}." if separator else f"expected name=value, got {text!r}."
-        raise OptionError(problem, where="inputs", remedy=f"Inputs: {', '.join(declared)}.")
-    dtype = named(declared[name], name).dtype
+        raise OptionError(problem, where="inputs", remedy=f"Inputs: {', '.join(declared)}." if declared else "")
+    dtype = None if declared is None else named(declared[name], name).dtype
     try:
         if value.endswith(".npy"):
             array = np.load(value, allow_pickle=False)
@@ -95,7 +123,7 @@ def _input(text: str, declared: dict[str, str]) -> tuple[str, Any]:
             array = np.array(json.loads(value), dtype)
     except (OSError, EOFError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise OptionError(f"the input cannot be read: {error}", where=name) from error
-    if array.dtype != dtype:
+    if dtype is not None and array.dtype != dtype:
         raise RequestError(
             f"expected elements of type {dtype}, got {array.dtype}.", where=name,
             remedy=f"Convert the array to {'strings' if dtype.kind == 'O' else dtype.name}.",

@@ -194,7 +194,8 @@ def _announce(server: Any, as_json: bool) -> None:
         print_json({"http": server.url_or_path, "grpc": server.grpc_port or None, "models": models})
         sys.stdout.flush()
         return
-    print_text(f"Serving {', '.join(models) or 'no model'} at {server.url_or_path}")
+    also = f", gRPC on port {server.grpc_port}" if server.grpc_port else ""
+    print_text(f"Serving {', '.join(models) or 'no model'} at {server.url_or_path}{also}")
 
 
 def _supervise(http: str, grpc: str | None, workers: int, control: str, drain: float, as_json: bool) -> int:
