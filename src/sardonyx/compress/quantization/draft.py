@@ -28,6 +28,7 @@ from sardonyx.compress.quantization.dynamic_products import dynamic_sites
 from sardonyx.compress.quantization.forms.integer_operators import write_integer_operators
 from sardonyx.compress.quantization.insertion import (
     sums_integers,
+    tables_of,
     write_static,
     write_without_ranges,
 )
@@ -206,7 +207,9 @@ class Draft:
         if self.mode == "static":
             maps = self._maps(placement, calibration)
             shifts = self._shifts({str(value.name): affine for value, affine in maps.items()})
-            self.notes += write_static(result, placement, self._target, maps, weights, self._means(), shifts)
+            self.notes += write_static(
+                result, placement, self._target, self.scheme, maps, weights, self._means(), shifts
+            )
         else:
             means = self._means() if self.mode == "weights" else {}
             self.notes += write_without_ranges(result, placement, self._target, self.scheme, self.mode, weights, means)
@@ -396,7 +399,7 @@ class Draft:
 
     def report(self, result: ir.Model, calibration: str, evidence: Evidence) -> QuantizationReport:
         """Return the report of a written model."""
-        tables = len(self.placement.tables) if self.mode == "weights" else 0
+        tables = len(tables_of(self.placement, self.scheme, self.mode))
         return QuantizationReport(
             self.mode, self.scheme, self._form, self._target.name, self.method.name, calibration, evidence,
             len(self.placement.all_sites) + tables, tuple(self.placement.floats),

@@ -21,11 +21,18 @@ from sardonyx.compress.quantization.writer import Writer
 Weights = Mapping[WeightSite, QuantizedWeight]
 Readers = Sequence[tuple[ir.Node, int]]
 
+_MOST_ROWS = 4096
+"""Rows of a table whose rounding is measured."""
+
+_MOST_NOISE = 1e-3
+"""Mean noise of the channels of a table of integers over their power: products of 8 bits have about as much."""
+
 
 def write_static(
     model: ir.Model,
     placement: Placement,
     target: QuantizationTarget,
+    scheme: Scheme,
     maps: Mapping[ir.Value, Affine],
     weights: Weights,
     means: Mapping[str, np.ndarray],
@@ -37,6 +44,7 @@ def write_static(
         model: The model, which is changed.
         placement: The places of integers in this model.
         target: The target.
+        scheme: The scheme of the model.
         maps: The map of each activation.
         weights: The weights of sites.
         means: The mean row of the inputs of sites by label, which corrects the mean error of products; empty for none.
@@ -58,12 +66,13 @@ def write_static(
             write_bias(writer, site, maps[x] if has_integer_bias else None, weight, correction)
     for value, affine in maps.items():
         _write_activation(writer, value, affine, placement.reads[value])
+    notes = _write_tables(writer, tables_of(placement, scheme, "static"), target, scheme)
     if placement.inner:
-        return [
+        notes.append(
             f"{len(placement.inner)} weights of recurrent layers and of bodies of control flow are integers; their "
             "activations stay in float."
-        ]
-    return []
+        )
+    return notes
 
 
 def write_without_ranges(
@@ -103,13 +112,7 @@ def write_without_ranges(
             assert old is not None and site.sum_axis is not None
             write_product(writer, site.node, weight, site.sum_axis, str(old.name))
             packed += 1
-    if mode == "weights":
-        opset = model.opset_imports.get("", 0)
-        has_integer_tables = target.accepts("Gather", {0: "int8"}, opset, inputs=2)
-        for site in placement.tables if has_integer_tables else ():
-            _write_table(writer, site, target, scheme)
-        if placement.tables and not has_integer_tables:
-            notes.append(f"{len(placement.tables)} tables stay in float: {target.name} does not gather integers.")
+    notes += _write_tables(writer, tables_of(placement, scheme, mode), target, scheme)
     if packed:
         notes.append(f"{packed} products are MatMulNBits of com.microsoft, for {target.name}.")
     whole = [site for site in placement.all_sites if scheme.of_weight(site.sum_axis) != scheme]
@@ -219,6 +222,38 @@ def _write_activation(writer: Writer, value: ir.Value, affine: Affine, readers: 
     writer.insert_after(value, [quantize, dequantize])
     for node, index in readers:
         node.replace_input_with(index, dequantize.outputs[0])
+
+
+def tables_of(placement: Placement, scheme: Scheme, mode: str) -> list[WeightSite]:
+    """Return the tables of embeddings that become integers: those that rows of 8 bits express as well as products.
+
+    A row has one scale: beside a channel of large numbers those of the others are lost. Weights alone are always
+    integers.
+    """
+    if mode == "weights":
+        return placement.tables
+    return [site for site in placement.tables if scheme.weight_type.bits <= 8 and _keeps_channels(site)]
+
+
+def _keeps_channels(site: WeightSite) -> bool:
+    """Return True if rows of 8 bits keep the channels of a table, on at most :data:`_MOST_ROWS` of its rows."""
+    rows = site.weight[:: max(site.shape[0] // _MOST_ROWS, 1)]
+    noise = np.square(quantize_weight(rows, 0, 1, Scheme()).dequantized() - rows, dtype=np.float64).sum(0)
+    power = np.square(rows, dtype=np.float64).sum(0)
+    return bool((noise[power > 0] / power[power > 0]).mean() <= _MOST_NOISE) if power.any() else True
+
+
+def _write_tables(
+    writer: Writer, tables: Sequence[WeightSite], target: QuantizationTarget, scheme: Scheme
+) -> list[str]:
+    """Let tables of embeddings be integers; return sentences for the user."""
+    if not tables:
+        return []
+    if not target.accepts("Gather", {0: "int8"}, writer.opset, inputs=2):
+        return [f"{len(tables)} tables stay in float: {target.name} does not gather integers."]
+    for site in tables:
+        _write_table(writer, site, target, scheme)
+    return []
 
 
 def _write_table(writer: Writer, site: WeightSite, target: QuantizationTarget, scheme: Scheme) -> None:

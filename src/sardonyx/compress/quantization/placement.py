@@ -161,7 +161,7 @@ class Placement:
     Attributes:
         sites: Nodes of the main graph whose weights are quantized, and whose activations can be.
         inner: Recurrent layers and nodes in bodies, whose weights alone are quantized.
-        tables: Gather nodes whose tables are quantized, for weights alone.
+        tables: Gather nodes whose tables are quantized: rows of 8 bits or less, each with a scale.
         reads: For each activation to quantize, the readers: pairs of a node and the index of its input.
         moved: The source of each activation to quantize that is moved from another one, whose scale it has.
         floats: Nodes with weights that stay in float.

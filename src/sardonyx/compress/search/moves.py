@@ -187,11 +187,11 @@ def _halved(model: ir.Model, staying: Collection[str], fitting: Fitting) -> ir.M
 
 
 MOVES = (
-    Move("int8", "precision", _PRODUCTS, _quantized(), needs_data=True),
-    Move("int8 with int4 weights", "precision", _PRODUCTS, _quantized(scheme="w4a8"), needs_data=True),
-    Move("dynamic int8", "precision", ("Conv", "MatMul", "Gemm"), _quantized(mode="dynamic")),
+    Move("int8", "precision", WEIGHTED, _quantized(), needs_data=True),
+    Move("int8 with int4 weights", "precision", WEIGHTED, _quantized(scheme="w4a8"), needs_data=True),
+    Move("dynamic int8", "precision", ("Conv", "MatMul", "Gemm", "Gather"), _quantized(mode="dynamic")),
     Move("int4 weights", "precision", ("MatMul", "Gemm", "Gather"), _quantized(weights="int4")),
-    Move("int8 weights", "precision", (*_PRODUCTS, "Gather"), _quantized(mode="weights")),
+    Move("int8 weights", "precision", WEIGHTED, _quantized(mode="weights")),
     Move("int8 with int16 activations", "precision", _PRODUCTS, _quantized(scheme="w8a16"), needs_data=True),
     Move("float16", "precision", _PRODUCTS, _halved),
     Move("pruned channels", "pruning", _PRODUCTS, _pruned("channels", 0.75), needs_data=True, is_graded=True),

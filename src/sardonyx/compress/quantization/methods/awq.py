@@ -47,6 +47,8 @@ def scale_by_activation(model: ir.Model, preview: Preview) -> list[str]:
     if not preview.samples:
         return ["Without data no channel was rescaled."]
     groups = find_channel_groups(model)
+    if not groups:
+        return []
     inputs = preview.observe(model, _NEEDS).inputs
     changed = 0
     for group in groups:
