@@ -155,6 +155,18 @@ def test_ways_on_ray_compute_a_model_together(cluster: Any) -> None:
 
 
 @pytest.mark.long
+def test_a_request_to_ways_has_the_time_that_it_needs(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.dag import DAGContext
+
+    from sardonyx.distributed.ray_tensor_parallel import RayTensorParallel
+
+    monkeypatch.setattr(DAGContext.get_current(), "get_timeout", 0)
+    with RayTensorParallel(sardonyx.split_tensors(layers(2), 2), actors={"num_cpus": 0}) as parallel:
+        for _ in range(2):
+            np.testing.assert_allclose(parallel.run({"x": ROWS})[0], expected(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.long
 def test_actors_that_do_not_start_are_named_and_the_others_ended(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from sardonyx.distributed import ray_tensor_parallel
 

@@ -82,7 +82,8 @@ class RayTensorParallel:
             if self._graph is None:
                 raise ExecutionError("the parts are closed.", where="tensor-parallel parts")
             references = self._graph.execute({name: np.asarray(value) for name, value in feeds.items()})
-            parts = ray.get(references)
+            # Without a limit: Ray's own of 10 s is for hanging graphs, and the end of an actor is noticed anyway.
+            parts = ray.get(references, timeout=-1)
             values = parts[0] | {one.name: one.whole([part[one.part] for part in parts]) for one in self._joins}
             # Copied: the memory of the channel is that of the next request.
             return [np.array(values[name]) for name in self._outputs]
