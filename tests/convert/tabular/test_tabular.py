@@ -55,7 +55,17 @@ def columns() -> Any:
     return compose.ColumnTransformer([("colour", encoder, [0]), ("numbers", numbers, [1, 2])])
 
 
+def imputed_texts(**options: Any) -> tuple[Any, Any, Any]:
+    """Return an imputer of texts ahead of an encoder, and colours, some of which are missing; a column is empty."""
+    imputer = impute.SimpleImputer(missing_values="?", strategy="most_frequent", **options)
+    texts = np.where(RNG.random((120, 3)) < [0.2, 1, 0], "?", COLOURS).astype(object)
+    encoder = preprocessing.OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    return pipeline.make_pipeline(imputer, encoder), texts, None
+
+
 CASES: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
+    "texts without missing ones": imputed_texts,
+    "texts with an indicator of missing ones": lambda: imputed_texts(add_indicator=True),
     "splines continued by lines": lambda: (preprocessing.SplineTransformer(4, extrapolation="linear"), X[:, :2], None),
     "periodic splines": lambda: (preprocessing.SplineTransformer(4, extrapolation="periodic"), X[:, :2], None),
     "coordinate descent": lambda: (decomposition.NMF(2, max_iter=50, alpha_W=0.01), np.abs(X), None),
@@ -155,6 +165,12 @@ def test_splines_continued_by_lines_are_those_of_scikit_learn_at_and_beyond_knot
     converted = sardonyx.convert(estimator, exporter="sardonyx", verify=False)
     (result,) = sardonyx.Session(converted.model, compile="off").run(None, {"X": points})
     np.testing.assert_allclose(result, estimator.transform(points), rtol=1e-12, atol=1e-12)
+
+
+def test_texts_beside_an_indicator_are_refused_as_a_result() -> None:
+    imputer = impute.SimpleImputer(missing_values="red", strategy="most_frequent", add_indicator=True).fit(COLOURS)
+    with pytest.raises(UnsupportedError, match="texts and numbers in one result"):
+        sardonyx.convert(imputer, exporter="sardonyx")
 
 
 def test_a_sketch_whose_tables_would_be_large_is_refused() -> None:

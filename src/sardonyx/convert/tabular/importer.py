@@ -205,7 +205,9 @@ def _inputs(builder: GraphBuilder, columns: Columns) -> tuple[list[ir.Value], An
     return values, arrays[0]
 
 
-def _output(builder: GraphBuilder, array: Array, name: str) -> ir.Value:
+def _output(builder: GraphBuilder, array: Array | Table, name: str) -> ir.Value:
+    if isinstance(array, Table):
+        raise UnsupportedError("texts and numbers in one result have no translation", where=name)
     value = builder.node("Identity", array.value)
     value.name = name
     kind = ir.DataType.STRING if array.dtype == object else ir.DataType.from_numpy(array.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.convert.tabular.arrays import Array, concatenated, where
-from sardonyx.convert.tabular.methods import apply, method, number_matrix
+from sardonyx.convert.tabular.methods import Table, apply, method, number_matrix
 from sardonyx.convert.tabular.preprocessing import column
 from sardonyx.errors import UnsupportedError
 
@@ -22,13 +22,11 @@ def _is_missing(values: Array, missing: Any) -> Array:
 
 
 @method("transform", "SimpleImputer")
-def simple_imputer(estimator: Any, x: Any) -> Array:
-    """Translate replacement of missing values by a statistic of the column."""
+def simple_imputer(estimator: Any, x: Any) -> Array | Table:
+    """Translate replacement of missing values by a statistic of the column; an indicator beside texts is a table."""
     statistics = np.asarray(estimator.statistics_)
-    is_text = statistics.dtype.kind in "OUS"
-    if is_text:
-        value = concatenated([column(x, i) for i in range(len(statistics))], axis=1)
-        return _text_imputed(value, statistics, estimator.missing_values)
+    if statistics.dtype.kind in "OUS":
+        return _text_imputed(estimator, x, statistics)
     value = number_matrix(x)
     missing = _is_missing(value, estimator.missing_values)
     result = where(missing, np.nan_to_num(statistics.astype(np.float64)), value)
@@ -41,10 +39,20 @@ def simple_imputer(estimator: Any, x: Any) -> Array:
     return result
 
 
-def _text_imputed(value: Array, statistics: Any, missing: Any) -> Array:
-    row = value.constant(statistics.reshape(1, -1), object)
-    test = _is_missing(value, missing)
-    return test.node("Where", row, value, dtype=object)
+def _text_imputed(estimator: Any, x: Any, statistics: Any) -> Array | Table:
+    value = concatenated([column(x, i) for i in range(len(statistics))], axis=1)
+    missing = _is_missing(value, estimator.missing_values)
+    # A column in which all were missing has no statistic.
+    known = np.array([statistic is not None and statistic == statistic for statistic in statistics])
+    row = value.constant(np.where(known, statistics, "").reshape(1, -1), object)
+    result = missing.node("Where", row, value, dtype=object)
+    width = len(known)
+    if not (known.all() or estimator.keep_empty_features or estimator.strategy == "constant"):
+        result, width = result.columns(np.flatnonzero(known)), int(known.sum())
+    if not estimator.add_indicator:
+        return result
+    features = estimator.indicator_.features_
+    return Table([result, missing.columns(features).cast(np.float64)], [width, len(features)])
 
 
 @method("transform", "MissingIndicator")
