@@ -19,7 +19,6 @@ LINES: dict[str, Callable[[Commands], str]] = {
     "set_shape": lambda c: c.set_shape({"x": "batch,2"}),
     "convert_opset": lambda c: c.convert_opset(13),
     "convert_ir": lambda c: c.convert_ir(9),
-    "convert_opset_and_ir": lambda c: c.convert_opset_and_ir(13, 7),
     "rename": lambda c: c.rename("x", "image"),
     "extract": lambda c: c.extract(["x"], ["y"]),
 }

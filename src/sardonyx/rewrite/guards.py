@@ -7,7 +7,7 @@ symbols are in ``rules/broadcasting.py``, next to the functions of the same purp
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
@@ -38,10 +38,6 @@ class Fact:
     def __call__(self, match: Match) -> Any:
         """Return the value for this match."""
         return self._of(match)
-
-    def is_in(self, options: Collection[Any]) -> Guard:
-        """Guard: the fact is one of these."""
-        return self._guard(lambda value: value in options, f"one of {', '.join(map(str, options))}")
 
     def __eq__(self, other: object) -> Guard:  # type: ignore[override]
         return self._compared("==", other)

@@ -18,8 +18,6 @@ from sardonyx.rewrite.names import node_label
 
 Kind = Literal["weight", "bias", "norm", "embedding", "state", "statistic", "constant"]
 
-_BATCH_NORM = "BatchNormalization"
-
 _POSITIONS: dict[str, dict[int, Kind]] = {
     "Attention": {1: "weight", 2: "bias"},
     "BatchNormalization": {1: "norm", 2: "norm", 3: "statistic", 4: "statistic"},

@@ -392,13 +392,6 @@ def tile_costs(
     }
 
 
-def best_tile(target: Target, **problem: Any) -> tuple[tuple[int, int], float]:
-    """Return the tile of least cost, and the cost; the arguments are those of :func:`tile_costs`."""
-    tiles = tile_costs(target, **problem)
-    best = min(tiles, key=tiles.__getitem__)
-    return best, tiles[best]
-
-
 def has_fresh_weights(target: Target, tile: tuple[int, int], channels: int, filters: int) -> bool:
     """Return True if kernels transform weights during the call, since transformed ones would be large."""
     plan = Winograd(target, tile, 1, channels, filters, tile)

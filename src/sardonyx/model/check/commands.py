@@ -58,10 +58,6 @@ class Commands:
         """``sardonyx convert-opset --ir``, with the opset unchanged."""
         return self._line("convert-opset", "--ir", str(version))
 
-    def convert_opset_and_ir(self, opset: int, version: int) -> str:
-        """``sardonyx convert-opset`` with both."""
-        return self._line("convert-opset", "--opset", str(opset), "--ir", str(version))
-
     def rename(self, old: str, new: str) -> str:
         """``sardonyx rename`` of one name."""
         return self._line("rename", f"{old}={new}")

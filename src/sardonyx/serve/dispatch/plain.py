@@ -36,13 +36,6 @@ class Writer(Protocol):
         """Answer requests, except those that were cancelled."""
 
 
-class Sink(Protocol):
-    """A connection that sent a plain request."""
-
-    def repeat(self, request: PlainRequest) -> None:
-        """Answer a request by the general path."""
-
-
 class PlainQueue(Protocol):
     """The queue of a model, as far as plain requests use it."""
 
