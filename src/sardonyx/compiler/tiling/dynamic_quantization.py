@@ -36,12 +36,10 @@ def product_saving(rows: int, depth: int, columns: int, target: Target) -> float
     """Return the scalar FMAs that integers save in a matrix product of float32 by constant weights."""
     if target.together(8) < _WIDTH:
         return 0.0
-    weights = depth * columns
     # Few rows wait for the weights, which have a quarter of the bytes.
-    floats, integers = (
-        weights * max(rows * each, costs.L2_LOAD_FMAS / width) for each, width in ((1.0, 1), (_share(target), _WIDTH))
-    )
-    return floats - integers
+    floats = max(rows, costs.L2_LOAD_FMAS)
+    integers = max(rows * _share(target), costs.L2_LOAD_FMAS / _WIDTH)
+    return depth * columns * (floats - integers)
 
 
 def quantization_cost(elements: int, target: Target) -> float:
