@@ -8,6 +8,7 @@ import pytest
 
 from sardonyx import model as model_io
 from sardonyx.rewrite.verify import Verdict, Verifier
+from sardonyx.rewrite.verify.search import MEMORY_EXCEEDED, Feeds, Search
 from tests.rewrite.models import BOOL, INT64, STRING, info, model, node
 
 
@@ -128,6 +129,21 @@ def test_a_branch_taken_by_no_sample_is_noted() -> None:
     assert judged(original, original, inputs=feeds).status == "proved"
     original.graph.node[0].CopyFrom(node("Greater", ["rate", "k"], ["c"]))
     assert "then branch of 'if'" in " ".join(judged(original, original).notes)
+
+
+def test_sizes_beyond_the_memory_leave_the_other_samples() -> None:
+    """As in the search for a branch that no sample takes, whose sizes grow."""
+
+    def run(feeds: Feeds) -> Feeds:
+        if len(feeds["x"]) > 2:
+            raise MemoryError
+        return {"y": feeds["x"]}
+
+    original = model_io.from_proto(unary("Tanh"))
+    search = Search(original, run, 0, 3)
+    samples = search.samples(lambda sample: True)
+    assert len(samples) >= 3 and all(len(sample.feeds["x"]) <= 2 for sample in samples)
+    assert MEMORY_EXCEEDED in search.reasons
 
 
 def test_real_inputs_are_used() -> None:

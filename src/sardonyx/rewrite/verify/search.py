@@ -78,6 +78,8 @@ POOL = (
 )
 """Sizes common in models."""
 
+MEMORY_EXCEEDED = "the run exceeds the memory limit"
+
 Feeds = dict[str, Any]
 
 
@@ -166,6 +168,10 @@ class Search:
             answers = self._run(feeds)
         except EvaluationError as error:
             self._learn(str(error), sizes)
+            return None
+        except MemoryError:
+            # Sizes this large are out of reach; other sizes may not be.
+            self.reasons[MEMORY_EXCEEDED] = None
             return None
         self._best = (len(self._positions) + 1, sizes)
         shown = {name: size for name, size in sizes.items() if name in self._open}

@@ -24,6 +24,7 @@ from sardonyx.rewrite import evaluate, inference
 from sardonyx.rewrite.verify.judging import judge
 from sardonyx.rewrite.verify.memory import limit_memory
 from sardonyx.rewrite.verify.reference import Reference
+from sardonyx.rewrite.verify.search import MEMORY_EXCEEDED
 
 
 class Judge:
@@ -62,7 +63,7 @@ class Judge:
         except SardonyxError as error:
             return {"status": "error", "reason": str(error)}
         except MemoryError:
-            return {"status": "error", "reason": "the run exceeds the memory limit"}
+            return {"status": "error", "reason": MEMORY_EXCEEDED}
 
     def _run(self, path: Path, inputs: Path, outputs: Path) -> dict[str, Any]:
         if path not in self._prepared:
