@@ -7,8 +7,10 @@ import onnx
 import pytest
 
 from sardonyx import model as model_io
+from sardonyx.rewrite.inference import infer_shapes
 from sardonyx.rewrite.verify import Verdict, Verifier
 from sardonyx.rewrite.verify.search import MEMORY_EXCEEDED, Feeds, Search
+from sardonyx.rewrite.verify.weight_sizes import required_sizes
 from tests.rewrite.models import BOOL, INT64, STRING, info, model, node
 
 
@@ -144,6 +146,33 @@ def test_sizes_beyond_the_memory_leave_the_other_samples() -> None:
     samples = search.samples(lambda sample: True)
     assert len(samples) >= 3 and all(len(sample.feeds["x"]) <= 2 for sample in samples)
     assert MEMORY_EXCEEDED in search.reasons
+
+
+WEIGHT_SIZES = {
+    "g (float[a, b, c, d] x) => (float y) <float[4, 37, 1, 3] w> { y = Conv (x, w) }": {"b": 37},
+    "g (float[a, b, c] x) => (float y) <float[4, 37, 3] w> { y = Conv <group = 2> (x, w) }": {"b": 74},
+    "g (float[a, b, c] x) => (float y) <float[37, 4] w> { t = Tanh (x)  y = MatMul (t, w) }": {"c": 37},
+    "g (float[a, b] x) => (float y) <float[4, 37] w> { y = Gemm <transB = 1> (x, w) }": {"b": 37},
+    "g (float[a, b] x) => (float y) <float[37, 4] w> { t = Concat <axis = 1> (x, x, x)  s = Add (t, t)"
+    "  u = Pad (s, p)  y = MatMul (u, w) }": {"b": 12},
+    "g (float[a, b, c] x) => (float y) <float[1, 16, 37] w, float[1, 16, 4] r>"
+    " { , y = LSTM <hidden_size = 4> (x, w, r) }": {"c": 37},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WEIGHT_SIZES)
+def test_open_sizes_that_weights_determine_are_found(text: str) -> None:
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}')
+    for value in proto.graph.value_info:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        weight = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, value.name))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0, 0, 0, 1]), "p"))
+    del proto.graph.value_info[:], proto.graph.output[0].type.tensor_type.shape.dim[:]
+    original = model_io.from_proto(proto)
+    infer_shapes(original, strict=False)
+    assert required_sizes(original) == WEIGHT_SIZES[text]
+    assert judged(proto, proto).status == "proved"
 
 
 def test_real_inputs_are_used() -> None:

@@ -20,6 +20,7 @@ from sardonyx.errors import EvaluationError
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.verify import inputs
 from sardonyx.rewrite.verify.compare import is_informative, varies
+from sardonyx.rewrite.verify.weight_sizes import required_sizes
 
 ATTEMPTS = 600
 """Maximum number of input sets tried without success."""
@@ -118,6 +119,7 @@ class Search:
         self._count = count
         self._positions = {node.name: i for i, node in enumerate(facts.nodes_of(model.graph)) if node.name}
         self._open = inputs.open_sizes(model)
+        self._required = {name: size for name, size in required_sizes(model).items() if name in self._open}
         self._integers = inputs.unbounded_integers(model)
         self._generator = np.random.default_rng(seed)
         self._best: tuple[int, dict[str, int]] = (-1, {})
@@ -163,6 +165,7 @@ class Search:
         return {name: value for name, value in sample.answers.items() if name not in self._probes}
 
     def _try(self, sizes: dict[str, int], seed: int) -> Sample | None:
+        sizes = {**sizes, **self._required}
         try:
             feeds = inputs.draw(self._model, sizes, seed)
             answers = self._run(feeds)
