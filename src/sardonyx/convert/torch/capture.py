@@ -10,12 +10,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -25,7 +23,9 @@ from torch.utils import _pytree as pytree
 
 from sardonyx.convert.imported import Options, Size
 from sardonyx.convert.torch import script
+from sardonyx.convert.torch.capture_context import evaluating, quiet, unchanged_transforms, unmarked
 from sardonyx.convert.torch.equal_functions import equal_functions
+from sardonyx.convert.torch.exported_programs import constant_inputs, input_names, open_sizes, output_names
 from sardonyx.convert.torch.loading import load_file
 from sardonyx.convert.torch.size_conditions import Limit, limited_conditions
 from sardonyx.convert.torch.size_guards import SizeGuard, sizes_of
@@ -315,7 +315,7 @@ class Runner:
         self.names = input_names(exported)
         self.outputs = output_names(exported)
         self.leaves, self._spec = pytree.tree_flatten((program.args, program.kwargs))
-        self._constants = _constant_inputs(exported)
+        self._constants = constant_inputs(exported)
 
     def tensors(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the leaves of the source's arguments for feeds."""
@@ -490,65 +490,6 @@ def _require_running(program: Program) -> None:
         ) from error
 
 
-@contextlib.contextmanager
-def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Put all parts of a module into evaluation mode, and restore their modes."""
-    # Frozen TorchScript has no modes.
-    modes = [(part, part.training) for part in module.modules() if getattr(part, "training", False)]
-    for part, _ in modes:
-        part.training = False
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the warnings of torch, and its print of the graph of a refused program; errors remain exceptions."""
-    import logging
-
-    loggers = [logging.getLogger(name) for name in ("torch.export", "torch.fx", "torch._dynamo", "torch.onnx")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        # The name in torch's module alone: what the program itself prints is printed.
-        with warnings.catch_warnings(), mock.patch.object(_trace, "print", lambda *_, **__: None, create=True):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def unmarked(examples: Any) -> Iterator[None]:
-    """Leave torch's marks of open axes as they are; a refused capture adds its own, which the next would obey."""
-    tensors = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
-    before = [{name: copy.copy(mark) for name, mark in vars(leaf).items() if "_dynamo" in name} for leaf in tensors]
-    try:
-        yield
-    finally:
-        for leaf, marks in zip(tensors, before, strict=True):
-            for name in [name for name in vars(leaf) if "_dynamo" in name]:
-                delattr(leaf, name)
-            for name, mark in marks.items():
-                setattr(leaf, name, mark)
-
-
-@contextlib.contextmanager
-def unchanged_transforms() -> Iterator[None]:
-    """Leave the transforms of ``torch.func`` that are active unchanged; a refused capture keeps those it was in."""
-    functions = torch._C._functorch
-    depth = functions.get_dynamic_layer_stack_depth()
-    try:
-        yield
-    finally:
-        functions.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-
-
 def refusal(error: Exception, first: Exception | None = None) -> ConversionError:
     """Return torch's refusal of a program, with the user's line if known; our own error unchanged."""
     own = first or error
@@ -569,72 +510,6 @@ def _user_line(error: Exception) -> str:
         if is_users(frame.filename):
             return f"{frame.filename}:{frame.lineno} ({(frame.line or '').strip()[:80]})"
     return ""
-
-
-def input_names(exported: torch.export.ExportedProgram) -> list[str]:
-    """Return the names of the user's inputs, in order, constants included."""
-    kinds = torch.export.graph_signature.InputKind
-    return [spec.arg.name for spec in exported.graph_signature.input_specs if spec.kind == kinds.USER_INPUT]
-
-
-def output_names(exported: torch.export.ExportedProgram) -> list[str]:
-    """Return names for the user's tensor outputs, in order: distinct, and distinct from the inputs."""
-    kinds = torch.export.graph_signature.OutputKind
-    names: list[str] = []
-    inputs = set(input_names(exported))
-    for spec in exported.graph_signature.output_specs:
-        if spec.kind != kinds.USER_OUTPUT or not isinstance(spec.arg, torch.export.graph_signature.TensorArgument):
-            continue
-        base = spec.arg.name
-        name, number = base, 1
-        while name in names or name in inputs:
-            number += 1
-            name = f"{base}_{number}"
-        names.append(name)
-    return names
-
-
-def open_sizes(exported: torch.export.ExportedProgram, examples: Sequence[Any] = ()) -> dict[str, Size]:
-    """Return the symbols among the sizes of the inputs, with examples and bounds.
-
-    Args:
-        exported: The program.
-        examples: The inputs whose sizes are the examples; those with which torch captured the program if empty.
-    """
-    sizes: dict[str, Size] = {}
-    leaves = dict(zip(input_names(exported), examples, strict=bool(examples)))
-    names = set(input_names(exported))
-    for node in exported.graph.nodes:
-        if node.op != "placeholder" or node.name not in names:
-            continue
-        value = node.meta.get("val")
-        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            if not isinstance(size, torch.SymInt):
-                continue
-            for symbol in size.node.expr.free_symbols:
-                bounds = exported.range_constraints.get(symbol)
-                low = _bound(bounds.lower) or 1 if bounds is not None else 1
-                high = _bound(bounds.upper) if bounds is not None else None
-                hint = size.node.shape_env.backed_var_to_val.get(symbol, 0) if size.node.shape_env else 0
-                if size.node.expr == symbol and node.name in leaves:
-                    hint = leaves[node.name].shape[axis]
-                # torch assumes that an open size is neither 0 nor 1; the model makes no such assumption.
-                sizes[str(symbol)] = Size(int(hint), low if low > 2 else 1, high)
-    return sizes
-
-
-def _bound(bound: Any) -> int | None:
-    """Return a bound of a size as a number; None for one that is no smaller than any memory."""
-    return int(bound) if bound.is_Integer and abs(int(bound)) < 1 << 30 else None
-
-
-def _constant_inputs(exported: torch.export.ExportedProgram) -> set[str]:
-    kinds = torch.export.graph_signature
-    return {
-        spec.arg.name
-        for spec in exported.graph_signature.input_specs
-        if spec.kind == kinds.InputKind.USER_INPUT and isinstance(spec.arg, kinds.ConstantArgument)
-    }
 
 
 def _as_torch(array: Any, like: Any) -> Any:

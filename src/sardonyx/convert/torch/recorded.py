@@ -21,17 +21,10 @@ from torch.export._draft_export import FailureType, draft_export
 
 from sardonyx.convert.imported import NOT_NEEDED, Imported
 from sardonyx.convert.torch import translation
-from sardonyx.convert.torch.capture import (
-    Program,
-    Runner,
-    evaluating,
-    input_names,
-    quiet,
-    refusal,
-    unchanged_transforms,
-    unmarked,
-)
+from sardonyx.convert.torch.capture import Program, Runner, refusal
+from sardonyx.convert.torch.capture_context import evaluating, quiet, unchanged_transforms, unmarked
 from sardonyx.convert.torch.equal_functions import equal_functions
+from sardonyx.convert.torch.exported_programs import input_names
 from sardonyx.convert.torch.size_guards import size_guards
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.state import State

@@ -10,7 +10,8 @@ import torch
 
 from sardonyx import model as model_io
 from sardonyx.convert.imported import Imported
-from sardonyx.convert.torch.capture import Program, as_array, quiet
+from sardonyx.convert.torch.capture import Program, as_array
+from sardonyx.convert.torch.capture_context import quiet
 from sardonyx.errors import ConversionError
 
 

@@ -18,8 +18,10 @@ from onnx_ir.tensor_adapters import TorchTensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sardonyx.convert.imported import NOT_NEEDED, Call, Imported
-from sardonyx.convert.torch.capture import Program, Runner, as_array, input_names, quiet
+from sardonyx.convert.torch.capture import Program, Runner, as_array
+from sardonyx.convert.torch.capture_context import quiet
 from sardonyx.convert.torch.decomposition import decomposed, name_of
+from sardonyx.convert.torch.exported_programs import input_names
 from sardonyx.convert.torch.guards import ASSERTIONS, Guard, guard_of, guarded, name_guards
 from sardonyx.convert.torch.operators.promotion import core_dtype, torch_dtype
 from sardonyx.convert.torch.operators.registry import IGNORED, Site, site, translation_of
