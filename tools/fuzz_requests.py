@@ -1,17 +1,19 @@
 """Fuzz the parsers of the server with damaged requests, in one process without sockets.
 
-Run from the root of the repository: ``python tools/fuzz_requests.py --inputs 10000000 --seed 0``. A seventh of the
+Run from the root of the repository: ``python tools/fuzz_requests.py --inputs 10000000 --seed 0``. An eighth of the
 inputs each goes to:
 
 - ``http``, ``grpc``: well-formed requests of all kinds, damaged, in pieces, to a new connection;
 - ``http-drawn``, ``grpc-drawn``: requests by chance, damaged, after a request that leaves a template for them;
 - ``numbers``: damaged lists of numbers, whose text ends at a page without access, beside the JSON parser;
 - ``messages``: damaged messages of gRPC, behind intact frames;
-- ``values``: damaged strings, tensors and files of settings, beside their named refusals.
+- ``values``: damaged strings, tensors and files of settings, beside their named refusals;
+- ``edits``: edits by chance, most of them wrong in some way, with undo of the others.
 
 A finding is an answer of 500 or INTERNAL, a foreign exception, a difference between parsers, or a wrong answer to the
-intact request that follows each 1,000 inputs. An input without an end is printed with the stack after 60 s. Prints each
-finding, counts and the resident memory once a minute, and at the end; the exit status is 1 if there was a finding.
+intact request that follows each 1,000 inputs. An input without an end is printed with the stack after 60 s
+(`--patience`). Prints each finding, counts and the resident memory once a minute, and at the end; the exit status is 1
+if there was a finding.
 """
 
 from __future__ import annotations
@@ -38,23 +40,24 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.fuzz.guarded_memory import PAGE, allow, reserve
+from tests.serve.drawn_edits import drawn_edit
 from tests.serve.drawn_requests import MODELS, grpc_call, grpc_message, http_request
+from tests.serve.models import session
 from tests.serve.parser_inputs import SEEDS, Machine, damaged, pieces
 
 from sardonyx.errors import SardonyxError
 from sardonyx.serve.grpc import frames
 from sardonyx.serve.grpc.frames import frame, header_block, settings_frame
 from sardonyx.serve.models.triton_config import read_config
+from sardonyx.serve.operations.live_edits import edit, undo
 from sardonyx.serve.protocol import json_codec, number_lists
 from sardonyx.serve.protocol.datatypes import DATATYPES
+from sardonyx.serve.protocol.refusals import refusal
 from sardonyx.serve.protocol.strings import parse_strings
 
 DEFECTS = (b"HTTP/1.1 500", b"grpc-status\x0213", b"internal error")
 EACH = 1000
 """Inputs of one kind in a row, after which an intact request must be answered."""
-PATIENCE = 60.0
-"""Seconds after which an input counts as one without an end."""
-
 MOST_TEXT = 8 * PAGE
 PATH = b"POST /v2/models/net/infer HTTP/1.1\r\nHost: h\r\n"
 CONFIG = """
@@ -81,6 +84,7 @@ class Fuzzer:
         self.machine.loop.set_exception_handler(self._uncaught)
         self.errors: list[str] = []
         self._seeds = {wire: make() for wire, make in SEEDS.items()}
+        self._edited = session("net")
         self._config = folder / "config.pbtxt"
         self._text = reserve(MOST_TEXT // PAGE + 1)
         allow(self._text, MOST_TEXT // PAGE)
@@ -89,7 +93,7 @@ class Fuzzer:
         self.kinds: dict[str, Callable[[random.Random], Awaitable[str | None]]] = {
             "http": self._whole("http"), "grpc": self._whole("grpc"), "http-drawn": self._drawn_http,
             "grpc-drawn": self._drawn_grpc, "numbers": self._numbers, "messages": self._message,
-            "values": self._values,
+            "values": self._values, "edits": self._edit,
         }  # fmt: skip
 
     def _uncaught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -105,6 +109,16 @@ class Fuzzer:
             return await self._converse(wire, pieces(rng, damaged(rng, rng.choice(self._seeds[wire]))))
 
         return run
+
+    async def _edit(self, rng: random.Random) -> str | None:
+        changes = json.loads(json.dumps(drawn_edit(rng)))
+        try:
+            edit(self._edited, changes)
+        except Exception as error:
+            is_defect = refusal(error)[1]
+            return f"{error!r} of {changes}" if is_defect else None
+        undo(self._edited)
+        return None
 
     async def _drawn_http(self, rng: random.Random) -> str | None:
         request = http_request(rng)
@@ -191,6 +205,9 @@ def main() -> int:
     """Run the fuzzer; return 1 if there was a finding."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=100_000, help="number of inputs")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds of an input without an end; more at a low priority"
+    )
     parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--kind", action="append", help="only these kinds of inputs")
     parser.add_argument("--shown", type=int, default=20, help="most findings that are printed")
@@ -231,7 +248,7 @@ def main() -> int:
         while counts.total() < arguments.inputs:
             for kind in kinds:
                 number = min(EACH, arguments.inputs - counts.total())
-                faulthandler.dump_traceback_later(PATIENCE + number * 0.05, exit=True)
+                faulthandler.dump_traceback_later(arguments.patience + number * 0.05, exit=True)
                 fuzzer.machine.loop.run_until_complete(block(kind, seed, number))
                 counts[kind] += number
                 for error in fuzzer.errors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gc
 import json
+import random
 import threading
 import weakref
 from collections.abc import Iterator
@@ -19,7 +20,11 @@ pytest.importorskip("httptools", reason="httptools is not installed (extra: serv
 
 from sardonyx.serve import Server
 from sardonyx.serve.client import Client as BinaryClient
+from sardonyx.serve.operations.live_edits import edit, undo
+from sardonyx.serve.protocol.refusals import refusal
+from tests.random_cases import cases
 from tests.serve.conftest import Client, tensor
+from tests.serve.drawn_edits import drawn_edit
 from tests.serve.models import proto, save, session
 
 X = tensor("x", "FP32", [1, 2], [1, 1])
@@ -208,3 +213,21 @@ def test_no_answer_fails_or_is_mixed_while_a_model_changes(
         index = json.loads(json.dumps(Client(server).post("/v2/repository/index").json()))
         assert index == [{"name": "net", "version": "1", "state": "READY", "reason": ""}]
     assert proto("weighted").graph.name == "net"
+
+
+@pytest.mark.parametrize("name", ["net", "strings", "gather"])
+def test_drawn_edits_are_answered_or_refused_by_name_and_can_be_undone(name: str) -> None:
+    running = session(name)
+    feeds = {"net": {"x": np.ones((1, 4), np.float32)}, "strings": {"x": np.array([["a", "b"]], object)},
+             "gather": {"x": np.ones((1, 4), np.float32), "i": np.zeros((1, 1), np.int64)}}[name]  # fmt: skip
+    before = running.run(None, feeds)[0]
+    for seed in range(cases(300) // 3):
+        changes = json.loads(json.dumps(drawn_edit(random.Random(seed))))
+        try:
+            edit(running, changes)
+        except Exception as error:
+            refused, is_defect = refusal(error)
+            assert not is_defect and refused.kind in ("invalid", "unsupported", "too_large"), (changes, error)
+        else:
+            undo(running)
+        np.testing.assert_array_equal(running.run(None, feeds)[0], before)

@@ -9,14 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
 pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
 
 from sardonyx.errors import ModelFileError, SardonyxError
+from sardonyx.runtime.compiled.program_cache import ModelSource
+from sardonyx.runtime.snapshot import Snapshot
 from sardonyx.serve import Limits, Server
 from sardonyx.serve.models.layout import model_files, model_names
+from sardonyx.serve.models.model import Revision
 from sardonyx.serve.models.repository import LoadOptions, Repository
 from sardonyx.serve.models.triton_config import read_config
 from tests.serve.conftest import Client, tensor
@@ -223,3 +227,24 @@ def test_compiled_files_need_a_permission(tmp_path: Path) -> None:
     (tmp_path / "code.sdx").write_bytes(json.dumps({}).encode())
     with pytest.raises(SardonyxError, match="machine code"):
         Repository(tmp_path, Limits(), LoadOptions()).load("code")
+
+
+def test_a_file_that_is_removed_before_its_model_is_read_leaves_the_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = save("net", tmp_path / "net.onnx")
+    source = ModelSource(file)
+    (served,) = Repository(tmp_path, Limits(), LoadOptions()).load("net")
+    file.unlink()
+    with pytest.raises(ModelFileError, match="cannot be read any more") as refused:
+        print(source.model)
+
+    def gone(snapshot: Snapshot) -> Any:
+        raise refused.value
+
+    # A program from the cache answers although its model was never read.
+    monkeypatch.setattr(Snapshot, "model", property(gone))
+    monkeypatch.setattr(Snapshot, "remembered", lambda snapshot, question, answer: answer())
+    revision = Revision(served.session, served.session.snapshot())
+    assert revision.has_loops
+    assert revision.run({"x": np.ones((1, 4), np.float32)})[0].tolist() == [[16, 20]]

@@ -174,9 +174,17 @@ class ModelSource:
         """Refuse a file that changed since the session began.
 
         Raises:
-            ModelFileError: The file changed.
+            ModelFileError: The file changed, or was removed.
         """
-        if self._state is not None and _state(self._path) != self._state:
+        if self._state is None:
+            return
+        try:
+            state = _state(self._path)
+        except OSError as error:
+            raise ModelFileError(
+                f"cannot be read any more: {error.strerror}.", where=self._path, remedy="Make a new session."
+            ) from error
+        if state != self._state:
             raise ModelFileError(
                 "was changed since the session was made.", where=self._path, remedy="Make a new session."
             )

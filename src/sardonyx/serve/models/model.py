@@ -11,7 +11,7 @@ import numpy as np
 
 from sardonyx.base import background_threads
 from sardonyx.base.thread_priority import lower_priority
-from sardonyx.errors import OptionError, UnsupportedError
+from sardonyx.errors import ModelFileError, OptionError, UnsupportedError
 from sardonyx.runtime.session import Session
 from sardonyx.runtime.snapshot import Snapshot
 from sardonyx.serve.models.batching import Batching
@@ -278,9 +278,9 @@ class ServedModel:
 
 
 def _has_loops(snapshot: Snapshot) -> bool:
-    """Return True if a model has loops or host code, or is a compiled file, whose graph is unknown."""
+    """Return True if a model has loops or host code, or its graph is unknown: a compiled file, or a file that changed."""
     try:
         model = snapshot.model
-    except UnsupportedError:
+    except (UnsupportedError, ModelFileError):
         return True
     return any(node.op_type in ("Loop", "Scan", "If") for node in model.graph.all_nodes())

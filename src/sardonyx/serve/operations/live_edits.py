@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sardonyx.runtime.live.transaction import Edit
     from sardonyx.runtime.node import Node
 
-_VERBS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+VERBS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "add_node": (("node",), ()),
     "remove_node": (("name",), ()),
     "replace_node": (("name", "node"), ()),
@@ -113,11 +113,11 @@ def edit(session: Session, changes: object) -> dict[str, Any]:
 
 def _parsed(change: object, index: int) -> Callable[[Edit], Any]:
     where = f"change {index}"
-    if not isinstance(change, Mapping) or change.get("verb") not in _VERBS:
+    if not isinstance(change, Mapping) or change.get("verb") not in VERBS:
         verb = change.get("verb") if isinstance(change, Mapping) else change
-        raise RequestError(f"unknown verb {shortened(verb)}.", where=where, remedy=f"Verbs: {', '.join(_VERBS)}.")
+        raise RequestError(f"unknown verb {shortened(verb)}.", where=where, remedy=f"Verbs: {', '.join(VERBS)}.")
     verb = str(change["verb"])
-    required, optional = _VERBS[verb]
+    required, optional = VERBS[verb]
     arguments = {key: value for key, value in change.items() if key != "verb"}
     if missing := [key for key in required if key not in arguments]:
         raise RequestError(f"{verb} requires {', '.join(missing)}.", where=where)
