@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import struct
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ pytest.importorskip("hpack", reason="hpack is not installed (extra: grpc)")
 pytest.importorskip("msgspec", reason="msgspec is not installed (extra: serve)")
 pytest.importorskip("httptools", reason="httptools is not installed (extra: serve)")
 
-from sardonyx.serve import Model
+from sardonyx.serve import Model, Server
 from sardonyx.serve.dispatch.queue import Entry
 from sardonyx.serve.grpc import frames
 from sardonyx.serve.grpc.frames import HeaderFields, frame, header_block, settings_frame
@@ -291,6 +294,31 @@ def test_a_request_after_the_end_of_its_sequence_is_refused(machine: Machine) ->
     values = {name: float(result.outputs[0].array[0, 0]) for name, result in results.items() if name != "late"}
     assert values == {"first": 1, "last": 3, "new": 8, "next": 24, "open": 56}
     assert "not open" in str(results["late"])
+
+
+def test_slow_clients_are_ended_while_the_workers_are_busy(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The return of free memory waits for a worker, the sweep of connections does not; a stop ends both."""
+    begun = threading.Event()
+
+    async def busy(work: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(free_memory.FreeMemory, "is_due", lambda memory: True)
+    with Server({"net": session("net")}, http="127.0.0.1:0", limits=Limits(head_seconds=1.0)) as server:
+        monkeypatch.setattr(server.service, "in_worker", busy)
+        assert begun.wait(30)
+        port = int(server.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            connection.sendall(b"POST /")
+            received = b""
+            while part := connection.recv(4096):
+                received += part
+        assert received.startswith(b"HTTP/1.1 408")
+    gc.collect()
+    assert "was destroyed" not in caplog.text
 
 
 def test_free_memory_is_due_after_growth_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -401,6 +401,8 @@ class Server:
             listener.close()
         for task in self._tasks:
             task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         loop = asyncio.get_running_loop()
         end = loop.time() + drain_seconds
         if connections is not None and service is not None:
@@ -470,10 +472,15 @@ def _served(name: str, entry: Model | Session | str | Path) -> ServedModel:
 async def _sweep(connections: Connections, service: Service) -> None:
     memory = FreeMemory()
     returning: asyncio.Task[None] | None = None
-    while True:
-        await asyncio.sleep(1.0)
-        connections.sweep()
-        is_free = returning is None or returning.done()
-        if is_free and not service.host.pending and memory.is_due():
-            # Not awaited: a load may keep the workers for minutes, and slow clients must not wait for it.
-            returning = asyncio.create_task(service.in_worker(memory.give_back))
+    try:
+        while True:
+            await asyncio.sleep(1.0)
+            connections.sweep()
+            is_free = returning is None or returning.done()
+            if is_free and not service.host.pending and memory.is_due():
+                # Not awaited: a load may keep the workers for minutes, and slow clients must not wait for it.
+                returning = asyncio.create_task(service.in_worker(memory.give_back))
+    finally:
+        if returning is not None:
+            returning.cancel()
+            await asyncio.wait((returning,))
