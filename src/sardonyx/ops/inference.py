@@ -14,37 +14,34 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.base.gc_pause import collector_paused
-from sardonyx.core.dim import Dim, Size, as_dim
+from sardonyx.core.dim import Dim, Size
 from sardonyx.core.eval.run_context import tracing
 from sardonyx.core.eval.tensor import FOLDED_ELEMENTS, function_input, size_tensor, sizes_of
 from sardonyx.core.eval.trace import nested
 from sardonyx.core.ir.graph import DEFINED, Value, fresh_symbol, symbols_in
-from sardonyx.core.ir.types import DType, OptionalType, SequenceType, TensorType, Type, is_float
+from sardonyx.core.ir.types import OptionalType, SequenceType, TensorType, Type
 from sardonyx.core.rules.assumed_sizes import same_type
 from sardonyx.errors import (
     InvalidModelError,
-    ModelFileError,
     NeedsValueError,
     SardonyxError,
     ShapeError,
     SizeLimitError,
     UnsupportedError,
 )
-from sardonyx.ops.core_values import array_constant, core_type, tensor_constant
+from sardonyx.ops.core_values import array_constant
+from sardonyx.ops.file_facts import Known, initializer_facts, may_affect_sizes, symbolic_type
 from sardonyx.ops.graph import Frame, PreparedGraph, Preparer, Step, apply_operator, attributes_in, node_label
 from sardonyx.ops.registry import canonical
 
 UNNAMED = ("?", "unk__")
 """Prefixes of names that inference, here or in other tools, gives to unknown sizes."""
-
-Known: TypeAlias = "Value | Type | None"
-"""Facts about a value: the value itself (a small constant, sizes), its type, or nothing."""
 
 _positions = itertools.count(1 << 16)
 """Positions of traced operands: unique for each value, and disjoint from the inputs of bodies.
@@ -52,9 +49,6 @@ _positions = itertools.count(1 << 16)
 Quantities that a definition reads from an operand at run time, such as a size, are thereby distinct for each operand.
 """
 _MAX_CACHED = 1 << 15
-
-_MAX_FLOATS = 16
-"""Most elements of a float constant that is kept: eight scales of a ``Resize`` and as many again."""
 
 _RANKS = range(7)
 """Ranks at which a node is traced if the rank of an input is open."""
@@ -521,76 +515,14 @@ def _abstract(result: Value | None) -> Known:
     if (
         result.op == "constant"
         and isinstance(result.type, TensorType)
-        and _may_affect_sizes(result.type.dtype, result.known.size)
+        and may_affect_sizes(result.type.dtype, result.known.size)
     ):
         return result
     return result.type
 
 
-def _may_affect_sizes(dtype: DType, elements: int) -> bool:
-    """Return True if a constant may affect sizes: integers, and few floats (scales of a ``Resize``)."""
-    return elements <= (_MAX_FLOATS if is_float(dtype) else FOLDED_ELEMENTS)
-
-
-_LAYERS = frozenset(
-    {
-        "BatchNormalization", "Conv", "ConvTranspose", "GRU", "Gemm", "GroupNormalization", "InstanceNormalization",
-        "LSTM", "LayerNormalization", "PRelu", "RMSNormalization", "RNN",
-    }
-)  # fmt: skip
-"""Operators whose float inputs after the first are weights, regardless of their number of elements."""
-
-_JOINS = frozenset({"Add", "Sub", "Mul"})
-"""Operators that have no known value if one input is the result of a layer."""
-
-
-def _is_layer_weight(value: ir.Value) -> bool:
-    """Return True if a value is only read as a weight of layers, or added to or multiplied with the result of one."""
-    uses = value.uses()
-    return bool(uses) and all(
-        (use.idx > 0 and use.node.op_type in _LAYERS) or (use.node.op_type in _JOINS and _joins_layer(use.node))
-        for use in uses
-    )
-
-
-def _joins_layer(node: ir.Node) -> bool:
-    producers = [operand.producer() for operand in node.inputs if operand is not None]
-    return any(producer is not None and producer.op_type in (*_LAYERS, "MatMul") for producer in producers)
-
-
 def _is_large(attribute: Any) -> bool:
     return isinstance(attribute, Value) and attribute.is_constant and attribute.known.size > FOLDED_ELEMENTS
-
-
-def initializer_facts(value: ir.Value) -> Known:
-    """Return an initializer's value if sizes may depend on the value, else its type; reads no weights."""
-    tensor = value.const_value
-    if tensor is None:
-        return symbolic_type(value)
-    shape = tuple(tensor.shape.numpy())
-    dtype = tensor.dtype
-    if _may_affect_sizes(dtype, math.prod(shape)) and not (is_float(dtype) and _is_layer_weight(value)):
-        try:
-            return tensor_constant(tensor)
-        except ModelFileError:
-            pass  # The contents were stripped, or are in a missing file: the type is known.
-    return TensorType(dtype, shape)
-
-
-def symbolic_type(value: ir.Value) -> Type | None:
-    """Return the type that the file declares, with a symbol for every open size; None if undeclared."""
-    if value.type is None:
-        return None
-    if not isinstance(value.type, ir.TensorType):
-        return core_type(value.type, value.shape)
-    if value.shape is None:
-        return TensorType(value.type.dtype, None)
-    sizes: list[Size] = []
-    for axis, size in enumerate(value.shape):
-        known = size if isinstance(size, int) else as_dim(size.value) if size.value else -1
-        # Some exporters write -1 for an open size.
-        sizes.append(Dim.symbol(f"?{value.name}.{axis}") if isinstance(known, int) and known < 0 else known)
-    return TensorType(value.type.dtype, tuple(sizes))
 
 
 def infer_node(node: ir.Node, imports: Mapping[str, int], known: Callable[[ir.Value], Known]) -> Sequence[Type | None]:

@@ -19,6 +19,7 @@ from sardonyx.core.ir.types import MapType, OptionalType, SequenceType, TensorTy
 from sardonyx.errors import InvalidModelError, SardonyxError, ShapeError, SizeLimitError, UnsupportedError
 from sardonyx.model import types as model_types
 from sardonyx.ops import inference as operator_inference
+from sardonyx.ops.file_facts import Known, initializer_facts, symbolic_type
 from sardonyx.ops.inference import MAX_SIZE, UNNAMED
 from sardonyx.rewrite import facts
 from sardonyx.rewrite.sizes import Sizes, at_least, equal, inferred_size, parsed
@@ -458,7 +459,7 @@ def _types(node: ir.Node, opset_imports: Mapping[str, int]) -> Sequence[Type | N
         return ()  # The graph may be under construction; a check of the finished model reports the fault.
 
 
-def _known(value: ir.Value) -> operator_inference.Known:
+def _known(value: ir.Value) -> Known:
     if value.const_value is not None and value.is_initializer():
-        return operator_inference.initializer_facts(value)
-    return operator_inference.symbolic_type(value)
+        return initializer_facts(value)
+    return symbolic_type(value)
