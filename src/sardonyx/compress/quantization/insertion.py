@@ -122,8 +122,8 @@ def write_without_ranges(
         count = len(placement.all_sites)
         if dynamic.convolutions and target.name == "portable":
             notes.append(
-                f"{dynamic.convolutions} convolutions are ConvInteger, which ONNX Runtime and OpenVINO compute slowly: "
-                "for these engines, use --target onnxruntime or openvino."
+                f"The number of ConvInteger nodes is {dynamic.convolutions}: ONNX Runtime and OpenVINO compute these "
+                "slowly. For these engines, use --target onnxruntime or openvino."
             )
         notes.append(
             f"Without ranges of activations, {count - len(weights)} products and convolutions are quantized in each "
