@@ -49,13 +49,17 @@ def _in_range_of(example: np.ndarray, drawn: np.ndarray, generator: np.random.Ge
     """Return numbers of the drawn shape in the range of an example."""
     if example.dtype.kind == "b":
         constant = bool(example.all()) or not bool(example.any())
-        return np.full(drawn.shape, example.reshape(-1)[0]) if constant and seed % 2 else drawn
+        if constant and seed % 2:
+            return np.full(drawn.shape, example.reshape(-1)[0])
+        return _mixed_like(example, drawn, generator)
     if example.dtype.kind in "iu":
         low, high = int(example.min()), int(example.max())
         # Bounds from the graph allow more numbers, which the source may refuse: only every second sample keeps them.
         if seed % 2 == 0 and drawn.size and low <= int(drawn.min()) and int(drawn.max()) > high:
             return drawn
         numbers = generator.integers(low, high + 1, drawn.shape).astype(drawn.dtype)
+        if (low, high) == (0, 1):
+            return _mixed_like(example, numbers, generator)
         return np.sort(numbers, -1) if _is_sorted(example) else numbers
     if example.dtype.kind != "f" or not np.isfinite(example).all():
         return example if example.shape == drawn.shape else drawn
@@ -66,6 +70,26 @@ def _in_range_of(example: np.ndarray, drawn: np.ndarray, generator: np.random.Ge
     else:
         result = drawn
     return np.sort(result, -1) if _is_sorted(example) else result
+
+
+def _mixed_like(example: np.ndarray, drawn: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Return a mask with two properties of an example: no row of one value alone, and the same order in rows.
+
+    A sequence without a token, which a row of one value stands for, has no answer in most programs, and behind the end
+    of a sequence are no further tokens.
+    """
+    if example.ndim == 0 or example.ndim != drawn.ndim or example.shape[-1] < 2 or drawn.shape[-1] < 2:
+        return drawn
+    rows = drawn.reshape(-1, drawn.shape[-1]).copy()
+    for value in (0, 1):
+        if not bool((example == value).all(-1).any()):
+            alone = (rows == value).all(-1)
+            rows[alone, generator.integers(0, rows.shape[-1], int(alone.sum()))] = 1 - value
+    if _is_sorted(example):
+        rows.sort(-1)
+    elif _is_sorted(example[..., ::-1]):
+        rows = np.sort(rows, -1)[:, ::-1]
+    return rows.reshape(drawn.shape)
 
 
 def _is_sorted(example: np.ndarray) -> bool:

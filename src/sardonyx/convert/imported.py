@@ -100,6 +100,8 @@ class Imported:
         differs: Receives the feeds at which the model differed from the source in the proof.
         first: The answers that the source gave for the first example when it was first called; None if unknown.
         code_bits: Width of the integers with which a quantized source computes; 0 for a source in floating point.
+        rounded: Answers feeds with the source's 16-bit weights changed by one unit in the last place, by a seed; None
+            without such weights.
     """
 
     model: ir.Model
@@ -116,6 +118,7 @@ class Imported:
     differs: Callable[[Sequence[Feeds]], None] | None = None
     first: Answers | None = None
     code_bits: int = 0
+    rounded: Callable[[Feeds, int], Answers] | None = None
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,10 @@ def set_columns(y: Any, mask: Any, v: Any) -> None:
     y[:, mask] = v
 
 
+def without_large(y: Any) -> Any:
+    return torch.where(y > 0.8, torch.nan, y)
+
+
 def change_views(y: Any) -> None:
     y[:, 1:3] += 1
     y[0].zero_()
@@ -108,12 +112,19 @@ ORDER = {
     "kthvalue": (lambda x: torch.kthvalue(x, 2, 1), (x(),)),
     "median": (lambda x: torch.median(x, 1), (x(),)),
     "median of all": (torch.median, (x(),)),
+    "median of missing numbers": (lambda x: torch.median(without_large(x), 1), (x(),)),
+    "median of known numbers": (lambda x: torch.nanmedian(without_large(x), 1)[0], (x(),), (x(2, 4, 3),)),
+    "median of all known numbers": (lambda x: torch.nanmedian(without_large(x)), (x(),)),
     "mode": (lambda x: torch.mode(x, 1)[0], (index(3, 5, 6, 7),)),
     "cummax": (lambda x: torch.cummax(x, 1), (index(3, 5, 6, 7).float(),)),
     "cummin": (lambda x: torch.cummin(x, 1), (x(),)),
     "unique": (lambda x: torch.unique(x, return_inverse=True, return_counts=True), (index(4, 5, 6),)),
     "unique alone": (torch.unique, (index(4, 5, 6),)),
     "unique rows": (lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True), (index(2, 5, 2),)),
+    "runs of rows": (
+        lambda x: torch.unique_consecutive(x, dim=0, return_inverse=True, return_counts=True),
+        (index(2, 9, 2),),
+    ),
     "unique_consecutive": (
         lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True),
         (index(3, 20),),
@@ -148,3 +159,17 @@ def test_scatter_reduce(reduce: str, include_self: bool) -> None:
         lambda x, i, s: x.scatter_reduce(1, i, s, reduce, include_self=include_self),
         (x(), index(6, 5, 9, 7), x(5, 9, 7)),
     )
+
+
+@pytest.mark.parametrize("initial", [None, 1.5])
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "max", "min"])
+def test_segments_of_rows(reduce: str, initial: float | None) -> None:
+    lengths = torch.tensor([2, 0, 3])
+    require_equal(lambda x: torch.segment_reduce(x, reduce, lengths=lengths, initial=initial), (x(),))
+    offsets = torch.tensor([0, 2, 5])
+    require_equal(lambda x: torch.segment_reduce(x, reduce, offsets=offsets, initial=initial), (x(),))
+
+
+def test_a_table_with_a_largest_norm_is_normed_at_the_indices() -> None:
+    table = torch.nn.Embedding(9, 4, max_norm=1.0)
+    require_equal(table, (index(9, 3, 4),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -30,6 +31,15 @@ def product_of(u: Any, s: Any, v: Any) -> Any:
     return u * s[..., None, :] @ v
 
 
+def reflected(a: Any) -> Any:
+    """Return the vectors of reflections, their product, and products with it from both sides."""
+    vectors, tau = torch.geqrf(a)
+    products = (torch.ormqr(vectors, tau, a, True, flag) for flag in (True, False))
+    right = (torch.ormqr(vectors, tau, a.mT.contiguous(), False, flag) for flag in (True, False))
+    return vectors, tau, torch.linalg.householder_product(vectors, tau), *products, *right
+
+
+CODES = torch.arange(-64, 64, dtype=torch.int8).reshape(8, 16)
 SPECTRA = {
     "fft": (lambda x: torch.view_as_real(torch.fft.fft(x)), (x(2, 6, 10),), (x(3, 6, 14),)),
     "orthonormal": (lambda x: torch.view_as_real(torch.fft.rfft(x, norm="ortho")), (x(2, 6, 10),)),
@@ -116,6 +126,25 @@ ALGEBRA = {
         for n in (-2, 0, 3)
     },
     "exponential": (torch.linalg.matrix_exp, (MATRIX / 2,)),
+    "reflections": (reflected, (x(2, 5, 3),)),
+    "reflections of wide matrices": (torch.geqrf, (x(2, 3, 5),)),
+    "complex determinants": (
+        lambda a, b: torch.view_as_real(torch.linalg.det(torch.complex(a, b))),
+        (MATRIX, MATRIX.flip(0)),
+    ),
+    "complex determinants of singular matrices": (
+        lambda a: torch.view_as_real(torch.linalg.det(torch.complex(a, a) * torch.tensor([1.0, 1.0, 1.0, 0.0]))),
+        (MATRIX,),
+    ),
+    "logarithms of complex determinants": (
+        lambda a, b: torch.linalg.slogdet(torch.complex(a, b)).logabsdet,
+        (MATRIX, MATRIX.flip(0)),
+    ),
+    "checked factors": (lambda a: torch.linalg.tensorsolve(a[0], torch.ones(4)), (POSITIVE,)),
+    "products of codes": (
+        lambda a: vars(torch)["_int_mm"]((a[0] * 50).to(torch.int8).repeat(8, 2), CODES),
+        (MATRIX / 4,),
+    ),
 }
 FUNCTIONS = {
     "digamma": torch.digamma,
@@ -163,6 +192,8 @@ COMPLEX = {
     "flattened": lambda z: z.T.reshape(-1),
     "choice": lambda z: torch.where(z.real > 0, z, 1j),
     "equality": lambda z: z == z.conj(),
+    "norms": lambda z: (torch.linalg.norm(z, dim=1), torch.linalg.vector_norm(z, 3), z.norm(p=1, dim=0)),
+    "missing numbers": lambda z: torch.isnan(torch.where(z.real > 0, z, math.nan)),
 }
 
 

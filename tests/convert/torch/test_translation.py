@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -281,6 +282,69 @@ def test_sizes_that_torch_fixes_without_a_constraint_are_not_open() -> None:
     result = converted(function, drawn(6, 3))
     assert result.report.verdict.status == "proved"
     assert result.report.attempts[0].outcome == "different"
+
+
+@dataclass
+class Batch:
+    """Inputs of a program, and its outputs."""
+
+    x: Any
+    scale: float = 2.0
+
+
+def test_dataclasses_are_inputs_and_outputs() -> None:
+    report = converted(lambda batch: Batch(batch.x * batch.scale, 1.0), Batch(drawn(2, 3))).report
+    assert report.verdict.status == "proved" and len(report.sizes) == 2
+
+
+def test_keywords_of_any_name_are_arguments() -> None:
+    def forward(x: Any, *, scale: Any, **more: Any) -> Any:
+        return x * scale + more["shift"]
+
+    result = converted(forward, drawn(2, 3), {"scale": drawn(3), "shift": drawn(2, 1)})
+    assert result.report.verdict.status == "proved"
+    assert [value.name for value in result.model.graph.inputs] == ["x", "scale", "shift"]
+
+
+def test_numbers_of_eight_bits_are_inputs_and_outputs() -> None:
+    x = drawn(3, 5).to(torch.float8_e4m3fn)
+    assert converted(lambda x: (x.float() * 2).to(torch.float8_e5m2), x).report.verdict.status == "proved"
+
+
+class Coarse(torch.nn.Module):
+    """A deep network with 16-bit weights, or one that computes in 16 bits, whose answers have 32 bits."""
+
+    def __init__(self, dtype: Any) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(10, 16).to(dtype)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16).to(dtype) for _ in range(6))
+
+    def forward(self, ids: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            x = self.table(ids)
+            for layer in self.layers:
+                x = torch.nn.functional.gelu(layer(x)) + x
+        return x.float().cumsum(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_roundings_of_16_bits_are_no_difference(dtype: Any) -> None:
+    torch.manual_seed(0)
+    module = Coarse(dtype)
+    ids = torch.randint(0, 10, (2, 5))
+    assert converted(module, ids).report.verdict.status == "proved"
+
+
+def test_a_wrong_layer_of_16_bits_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.convert.torch.operators.registry import translation_of
+
+    def wrong(name: str) -> Any:
+        return translation_of("aten.relu.default" if name == "aten.gelu.default" else name)
+
+    torch.manual_seed(0)
+    monkeypatch.setattr("sardonyx.convert.torch.translation.translation_of", wrong)
+    report = converted(Coarse(torch.bfloat16), torch.randint(0, 10, (2, 5))).report
+    assert report.verdict.status == "different"
 
 
 def test_one_tensor_passed_twice_is_two_inputs() -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 from torch.export import _trace
@@ -22,7 +24,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from sardonyx.convert.imported import Options, Size
-from sardonyx.convert.torch import script
+from sardonyx.convert.torch import quantized_modules, script
 from sardonyx.convert.torch.capture_context import evaluating, quiet, unchanged_transforms, unmarked
 from sardonyx.convert.torch.equal_functions import equal_functions
 from sardonyx.convert.torch.exported_programs import constant_inputs, input_names, open_sizes, output_names
@@ -76,7 +78,7 @@ class Program:
         differing: Feeds at which the model differed from the source.
         size_guards: The conditions on sizes that guard the model.
         ties: Symbols of sizes that the model takes for equal to another, by that other.
-        mirror: The module that torch captures in place of `module`, if that is TorchScript.
+        mirror: The module that torch captures in place of `module`, if that is TorchScript or has packed weights.
         first: The tensors that the source's first call returned for the examples; None if they are unknown.
         open_axes: The axes that every positional example declares as open; None if the program declares none.
     """
@@ -208,6 +210,7 @@ class Program:
             whole_layers(),
             equal_functions(),
             symbolic_lengths(self.subject),
+            quantized_modules.quantized_operators(self.subject),
             unchanged_transforms(),
             unmarked((args, kwargs)),
         ):
@@ -271,7 +274,7 @@ class Program:
                 )
             return dict.fromkeys(range(min(leaf.dim(), 1) if openness.startswith("first") else leaf.dim()), automatic)
 
-        return {name: pytree.tree_map(axes, value) for name, value in self.arguments.items()}
+        return {name: _mapped(axes, value) for name, value in self.arguments.items()}
 
     def _named_shapes(self, dynamic: Mapping[str, Mapping[int, str]]) -> Any:
         unknown = [name for name in dynamic if name not in self.arguments]
@@ -344,6 +347,29 @@ class Runner:
             raise EvaluationError(f"the source returned {len(flat)} tensors, expected {len(self.outputs)}")
         return {name: as_array(value) for name, value in zip(self.outputs, flat, strict=True)}
 
+    def rounded(self, types: Mapping[str, torch.dtype]) -> Callable[[Mapping[str, Any], int], dict[str, Any]] | None:
+        """Return the answers with 16-bit weights changed by one unit in the last place; None without such weights.
+
+        Args:
+            types: The 16-bit types in which the program computes with weights, by their names.
+        """
+        weights = [(one, types[name]) for name, one in self._module.named_parameters() if name in types]
+        return partial(self._rounded, weights) if weights else None
+
+    def _rounded(
+        self, weights: Sequence[tuple[torch.Tensor, torch.dtype]], feeds: Mapping[str, Any], seed: int
+    ) -> dict[str, Any]:
+        generator = torch.Generator().manual_seed(seed)
+        own = [weight.data for weight, _ in weights]
+        try:
+            for weight, dtype in weights:
+                step = torch.finfo(dtype).eps * torch.randint(-1, 2, weight.shape, generator=generator)
+                weight.data = weight.data * (1 + step).to(weight.dtype)
+            return self(feeds)
+        finally:
+            for (weight, _), data in zip(weights, own, strict=True):
+                weight.data = data
+
     def first(self, program: Program) -> dict[str, Any] | None:
         """Return the answers of the source's first call; None if they are unknown."""
         if program.first is None or len(program.first) != len(self.outputs):
@@ -366,7 +392,9 @@ def _answers(module: torch.nn.Module, args: Any, kwargs: Any, state: State, *, c
         with contextlib.suppress(Exception):
             module = copy.deepcopy(module)
     with torch.no_grad(), quiet(), state.unchanged(), evaluating(module):
-        leaves = pytree.tree_leaves(module(*args, **kwargs))
+        result = module(*args, **kwargs)
+        register_dataclasses(result)
+        leaves = pytree.tree_leaves(result)
         return [leaf.clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
@@ -394,7 +422,7 @@ def program_of(source: Any, options: Options) -> Program:
     if not isinstance(source, torch.nn.Module):
         kind = type(source).__name__
         raise OptionError(f"expected a module or an exported program, got {kind}", where="source", remedy="Pass one.")
-    mirror = script.mirror_of(source) if script.is_script(source) else None
+    mirror = script.mirror_of(source) if script.is_script(source) else quantized_modules.mirror_of(source)
     args, kwargs = _examples(source if mirror is None else mirror, options)
     _require_one_device(source, args, kwargs)
     program = Program(source, args, kwargs, None, options, mirror=mirror)
@@ -404,8 +432,35 @@ def program_of(source: Any, options: Options) -> Program:
     return program
 
 
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return nested values mapped by a function, as torch.export expects them: classes of users as lists of parts."""
+
+    def leaf(part: Any) -> Any:
+        node = pytree.SUPPORTED_NODES.get(pytree._get_node_type(part))
+        return function(part) if node is None else _mapped(function, list(node.flatten_fn(part)[0]))
+
+    return pytree.tree_map(leaf, value, is_leaf=lambda part: pytree._get_node_type(part) not in pytree.BUILTIN_TYPES)
+
+
+def register_dataclasses(value: Any) -> None:
+    """Register the dataclasses in nested values with torch, which sees no tensors in others."""
+    if isinstance(value, Mapping):
+        parts = list(value.values())
+    elif isinstance(value, (tuple, list)):
+        parts = list(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        if type(value) not in pytree.SUPPORTED_NODES and all(field.init for field in dataclasses.fields(value)):
+            torch.export.register_dataclass(type(value))
+    else:
+        return
+    for part in parts:
+        register_dataclasses(part)
+
+
 def _examples(module: torch.nn.Module, options: Options) -> tuple[tuple[Any, ...], dict[str, Any]]:
     seen: set[int] = set()
+    register_dataclasses(options.examples)
     examples = pytree.tree_map(lambda leaf: _distinct(_as_example(leaf), seen), options.examples)
     if not examples:
         import inspect
@@ -449,8 +504,15 @@ def _takes_keywords(module: torch.nn.Module, examples: Sequence[Any]) -> bool:
     """Return True if the last example, a dict, names parameters that the others leave free."""
     import inspect
 
-    parameters = list(inspect.signature(module.forward).parameters)
-    return all(isinstance(name, str) and name in parameters[len(examples) - 1 :] for name in examples[-1])
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    free = parameters[len(examples) - 1 :]
+    names = {parameter.name for parameter in free}
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in free):
+        # Any name is one of a keyword, unless the dict itself is the next positional argument.
+        named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+        if all(parameter.kind in named for parameter in free):
+            return all(isinstance(name, str) for name in examples[-1])
+    return all(isinstance(name, str) and name in names for name in examples[-1])
 
 
 def _require_one_device(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -512,11 +574,18 @@ def _user_line(error: Exception) -> str:
     return ""
 
 
+_FOREIGN_TYPES = {name: getattr(torch, name) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
+"""Element types that numpy has from ``ml_dtypes``, by their name in both."""
+
+
 def _as_torch(array: Any, like: Any) -> Any:
     if isinstance(like, torch.Tensor):
-        value = torch.from_numpy(np.array(array, copy=True)) if array.dtype.name != "bfloat16" else None
-        if value is None:
-            value = torch.from_numpy(np.array(array).view(np.int16).copy()).view(torch.bfloat16)
+        foreign = _FOREIGN_TYPES.get(array.dtype.name)
+        if foreign is None:
+            value = torch.from_numpy(np.array(array, copy=True))
+        else:
+            bits = np.int16 if array.dtype.itemsize == 2 else np.uint8
+            value = torch.from_numpy(np.array(array).view(bits).copy()).view(foreign)
         return torch.view_as_complex(value) if like.is_complex() else value.to(like.dtype)
     return type(like)(array.item()) if isinstance(like, (int, float, bool)) else array
 
@@ -526,8 +595,8 @@ def as_array(tensor: torch.Tensor) -> Any:
     value = tensor.detach().cpu()
     if value.is_complex():
         value = torch.view_as_real(value.resolve_conj())
-    if value.dtype == torch.bfloat16:
-        import ml_dtypes
-
-        return value.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    for name, foreign in _FOREIGN_TYPES.items():
+        if value.dtype == foreign:
+            bits = torch.int16 if value.element_size() == 2 else torch.uint8
+            return value.contiguous().view(bits).numpy().view(getattr(ml_dtypes, name))
     return value.resolve_neg().contiguous().numpy()

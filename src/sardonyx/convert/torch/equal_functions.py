@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 from torch._higher_order_ops.scan import scan
 
-from sardonyx.convert.torch import detectors
+from sardonyx.convert.torch import detectors, quantized_modules
 from sardonyx.convert.torch.connectionist import connectionist_loss
 
 
@@ -30,9 +30,14 @@ def equal_functions() -> Iterator[None]:
             (torch.Tensor, "cov", _covariance),
             (torch, "corrcoef", _correlation),
             (torch.Tensor, "corrcoef", _correlation),
+            *((owner, name, function) for owner in (torch, torch.Tensor) for name, function in _COMPARISONS.items()),
             (torch.nn.functional, "one_hot", _one_hot),
             (torch.nn.functional, "gaussian_nll_loss", _gaussian_loss),
             (torch.nn.functional, "ctc_loss", connectionist_loss),
+            *((torch, function.__name__, equal) for function, equal in quantized_modules.FUNCTIONS.items()),
+            (torch, "dequantize", lambda x: x),
+            (torch.Tensor, "dequantize", lambda x: x),
+            (torch.Tensor, "int_repr", quantized_modules.codes_of),
         ):
             stack.enter_context(mock.patch.object(owner, name, function))
         attention = sys.modules.get("torch.nn.attention.flex_attention")
@@ -126,6 +131,18 @@ def _correlation(x: Any) -> Any:
     deviation = covariance.diagonal().sqrt()
     return (covariance / deviation[:, None] / deviation[None]).clamp(-1, 1)
 
+
+def _equal(input: Any, other: Any) -> Any:
+    """Return a tensor that is True if two tensors are equal: a branch on it is recorded, one on a bool is refused."""
+    return (input == other).all() if tuple(input.shape) == tuple(other.shape) else torch.tensor(False)
+
+
+def _all_close(input: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    """Return a tensor that is True if all elements of two tensors are close."""
+    return torch.isclose(input, other, rtol, atol, equal_nan).all()
+
+
+_COMPARISONS = {"equal": _equal, "allclose": _all_close}
 
 _own_one_hot = torch.nn.functional.one_hot
 

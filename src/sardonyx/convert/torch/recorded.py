@@ -25,6 +25,7 @@ from sardonyx.convert.torch.capture import Program, Runner, refusal
 from sardonyx.convert.torch.capture_context import evaluating, quiet, unchanged_transforms, unmarked
 from sardonyx.convert.torch.equal_functions import equal_functions
 from sardonyx.convert.torch.exported_programs import input_names
+from sardonyx.convert.torch.quantized_modules import quantized_operators
 from sardonyx.convert.torch.size_guards import size_guards
 from sardonyx.convert.torch.sources import is_users
 from sardonyx.convert.torch.state import State
@@ -76,6 +77,7 @@ def _recorded(program: Program, error: ConversionError) -> torch.export.Exported
                 whole_layers(),
                 equal_functions(),
                 symbolic_lengths(program.subject),
+                quantized_operators(program.subject),
                 unchanged_transforms(),
                 unmarked((program.args, program.kwargs)),
                 _followed_values(),

@@ -27,6 +27,7 @@ from sardonyx.convert.torch.operators.promotion import core_dtype, torch_dtype
 from sardonyx.convert.torch.operators.registry import IGNORED, Site, site, translation_of
 from sardonyx.convert.torch.operators.sizes import learn, symbols
 from sardonyx.convert.torch.operators.spectral import REAL, complex_of, is_complex, pairs
+from sardonyx.convert.torch.quantized_modules import CODE_BITS, is_quantized
 from sardonyx.convert.torch.size_guards import SizeGuard, needed_ties, size_guards, sizes_of, sizes_outside
 from sardonyx.convert.torch.sources import line_of, module_of, place_of
 from sardonyx.core.dim import Dim, Size, as_dim
@@ -127,6 +128,8 @@ def read(program: Program) -> Imported:
         outside=outside,
         differs=program.differ,
         first=runner.first(program),
+        rounded=runner.rounded(_coarse_weights(exported)),
+        code_bits=CODE_BITS if is_quantized(program.subject) else 0,
     )
 
 
@@ -377,7 +380,7 @@ class _Translation:
         if isinstance(target, torch.fx.GraphModule):
             return _Branch(self, target)
         if isinstance(target, torch.Tensor):
-            return constant(np.array(target.detach().cpu().numpy()), core_dtype(target.dtype))
+            return constant(np.array(as_array(target)), core_dtype(target.dtype))
         return target
 
     def _call(self, node: Any, values: Mapping[Any, Any]) -> Any:
@@ -477,6 +480,22 @@ def _lacks_values(exported: Any) -> bool:
         )
         for value in stored
     )
+
+
+def _coarse_weights(exported: Any) -> dict[str, torch.dtype]:
+    """Return the 16-bit types in which a program computes with weights, by their names: their own, or a cast's."""
+    coarse = (torch.float16, torch.bfloat16)
+    specs = {spec.arg.name: str(spec.target) for spec in exported.graph_signature.input_specs if spec.target}
+    types: dict[str, torch.dtype] = {}
+    for node in exported.graph.nodes:
+        if node.op != "placeholder" or node.name not in specs:
+            continue
+        casts = [user for user in node.users if name_of(user.target).partition(".")[2].startswith(("_to_copy", "to."))]
+        for part in (node, *casts):
+            value = part.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.dtype in coarse:
+                types[specs[node.name]] = value.dtype
+    return types
 
 
 def _uses_bfloat16(exported: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sardonyx.convert.torch.operators.promotion import promoted
+from sardonyx.convert.torch.operators.reductions import vector_norm
 from sardonyx.convert.torch.operators.registry import of_complex
 from sardonyx.convert.torch.operators.sizes import aligned, common_shape
 from sardonyx.convert.torch.operators.spectral import arc, joined, magnitude, part
@@ -268,3 +269,8 @@ def _prod(z: Tensor, **_: Any) -> Tensor:
 def _cumsum(z: Tensor, dim: int, **_: Any) -> Tensor:
     axis = L.normalized_axis(dim, z.rank) if z.rank else 0
     return joined(*[L.cumulative("add", x, axis) for x in _parts(z)]) if z.rank else z
+
+
+@of_complex("linalg_vector_norm.default", "norm.Scalar", "norm.ScalarOpt_dim")
+def _norm(z: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
+    return vector_norm(magnitude(z), ord, dim, keepdim)

@@ -338,5 +338,5 @@ def _lcm(x: Tensor, y: Tensor) -> Tensor:
 
 
 @aten("_to_copy.default")
-def _to_copy(x: Tensor, *, dtype: Any = None) -> Tensor:
-    return x if dtype is None else cast(x, core_dtype(dtype))
+def _to_copy(x: Any, *, dtype: Any = None) -> Tensor:
+    return tensor_of(x, None if dtype is None else core_dtype(dtype))

@@ -73,3 +73,12 @@ def _renorm(x: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     axis = L.normalized_axis(dim, x.rank)
     norm = vector_norm(x, p, [a for a in range(x.rank) if a != axis], True)
     return mul_(x, L.where(norm > maxnorm, L.constant(maxnorm, x.dtype) / (norm + 1e-7), 1))
+
+
+@aten("embedding_renorm.default")
+def _renormed_rows(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Return a table whose rows at indices have at most a norm; the other rows remain."""
+    at = L.unsqueeze(L.reshape(cast(indices, t.INT64), [L.product(indices.shape)]), [1])
+    none = L.full([weight.shape[0]], 0, t.INT64)
+    hits = L.scatter_nd(none, at, L.full([at.shape[0]], 1, t.INT64), "add")
+    return L.where(L.unsqueeze(hits > 0, [1]), _renorm(weight, norm_type, 0, max_norm), weight)

@@ -213,6 +213,27 @@ def _nextafter(x: Tensor, y: Tensor) -> Tensor:
     return L.where(L.is_nan(x) | L.is_nan(y), L.full_like(x, math.nan), L.where(L.equal(x, y), y, moved))
 
 
+_MANTISSA_BITS = {t.FLOAT: 23, t.DOUBLE: 52}
+
+
+@aten("frexp.Tensor", "prims.frexp.default")
+def _parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mantissas of 0.5 to 1 and exponents: the bits of the numbers, apart."""
+    wide = x if x.dtype in _MANTISSA_BITS else cast(x, t.FLOAT)
+    width = _MANTISSA_BITS[wide.dtype]
+    smallest = L.constant(float(torch.finfo(torch_dtype(wide.dtype)).smallest_normal), wide.dtype)
+    size = L.abs_(wide)
+    is_small = size < smallest
+    bits = L.bitcast(L.where(is_small, size * 2.0**width, size), _BITS[wide.dtype])
+    bias = 126 if width == 23 else 1022
+    exponent = bits / 2**width - bias
+    mantissa = L.bitcast(bits - exponent * 2**width, wide.dtype)
+    exponent = cast(exponent, t.INT32) - L.where(is_small, L.constant(width, t.INT32), L.constant(0, t.INT32))
+    has_parts = (size > 0) & (size < math.inf)
+    mantissa = L.where(has_parts, L.where(wide < 0, -mantissa, mantissa), wide)
+    return cast(mantissa, x.dtype), L.where(has_parts, exponent, L.constant(0, t.INT32))
+
+
 @aten("heaviside.default")
 def _heaviside(x: Tensor, values: Tensor) -> Tensor:
     zero = like(x, 0)

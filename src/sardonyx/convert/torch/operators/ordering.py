@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sardonyx.convert.torch.operators.elementwise import where_
@@ -88,14 +89,41 @@ def _lower_middle(size: Size) -> Size:
     return (size - 1) // 2 if isinstance(size, int) else floor_div(size - 1, 2)
 
 
-@aten("median.dim", "nanmedian.dim")
+@aten("median.dim")
 def _median_along(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _ranked(x, dim, _lower_middle(x.shape[axis_of(dim, x)]) if x.rank else 0, keepdim)
+    value, index = _ranked(x, dim, _lower_middle(x.shape[axis_of(dim, x)]) if x.rank else 0, keepdim)
+    if not x.rank or not t.is_float(x.dtype):
+        return value, index
+    missing = L.cast(L.is_nan(x), t.INT32)
+    axis = axis_of(dim, x)
+    has_missing = L.cast(L.reduce_max(missing, [axis], keepdims=keepdim), t.BOOL)
+    first = L.argmax(missing, axis, keepdims=keepdim)
+    return where_(has_missing, tensor_of(math.nan, x.dtype), value), where_(has_missing, first, index)
 
 
-@aten("median.default", "nanmedian.default")
+@aten("median.default")
 def _median(x: Tensor) -> Tensor:
     return _median_along(reshaped(x, [L.product(x.shape)]), 0)[0]
+
+
+@aten("nanmedian.dim")
+def _known_median_along(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the medians of the numbers that are not NaN; NaN where there are none."""
+    if not x.rank or not t.is_float(x.dtype):
+        return _median_along(x, dim, keepdim)
+    axis = axis_of(dim, x)
+    missing = L.is_nan(x)
+    _, order = ordered(where_(missing, tensor_of(math.inf, x.dtype), x), axis, x.shape[axis], largest=False)
+    known = L.reduce_sum(cast(~missing, t.INT64), [axis], keepdims=True)
+    middle = L.maximum(known - 1, 0) / 2
+    index = L.gather_elements(order, middle, axis)
+    value = L.gather_elements(x, index, axis)
+    return (value, index) if keepdim else (L.squeeze(value, [axis]), L.squeeze(index, [axis]))
+
+
+@aten("nanmedian.default")
+def _known_median(x: Tensor) -> Tensor:
+    return _known_median_along(reshaped(x, [L.product(x.shape)]), 0)[0]
 
 
 @aten("mode.default")
@@ -184,6 +212,11 @@ def _unique_consecutive(
     first = onnx.Compress(L.arange(count), starts, axis=0)
     ends = L.concat([L.slice_(first, 0, 1, first.shape[0]), L.reshape(L.number(count), [1])], 0)
     return values, group if dim is not None and x.rank else reshaped(group, x.shape), ends - first
+
+
+@aten("unique_dim_consecutive.default")
+def _unique_dim_consecutive(x: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False) -> Any:
+    return _unique_consecutive(x, return_inverse, return_counts, dim)
 
 
 # Search and counts.

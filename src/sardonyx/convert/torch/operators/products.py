@@ -69,6 +69,11 @@ def _matmul_dtype(x: Tensor, y: Tensor, out_dtype: Any) -> Tensor:
     return matmul(cast(x, dtype), cast(y, dtype))
 
 
+@aten("_int_mm.default")
+def _integer_matmul(x: Tensor, y: Tensor) -> Tensor:
+    return onnx.MatMulInteger(x, y)  # type: ignore[no-any-return]
+
+
 @aten("linear.default")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x · weightᵀ + bias."""

@@ -96,3 +96,22 @@ def _fake_channel_mask(
     x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor | None]:
     return _fake(x, scale, zero_point, quant_min, quant_max, axis), None
+
+
+@aten("_fake_quantize_learnable_per_tensor_affine.default")
+def _fake_learnable(
+    x: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, grad_factor: float = 1.0
+) -> Tensor:
+    return _fake(x, L.reshape(scale, ()), _whole(L.reshape(zero_point, ()), quant_min, quant_max), quant_min, quant_max)
+
+
+@aten("_fake_quantize_learnable_per_channel_affine.default")
+def _fake_learnable_channel(
+    x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int, grad_factor: float = 1.0
+) -> Tensor:
+    return _fake(x, scale, _whole(zero_point, quant_min, quant_max), quant_min, quant_max, axis)
+
+
+def _whole(zero: Tensor, low: int, high: int) -> Tensor:
+    """Return zero points that were learned as floats, as codes."""
+    return cast(L.clip(L.round_(zero), low, high), t.INT64)
