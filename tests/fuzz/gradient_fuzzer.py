@@ -123,7 +123,8 @@ def _compare(derived: Function, program: Program, values: Sequence[Any]) -> tupl
     if isinstance(actual, Exception) or isinstance(expected, Exception):
         agrees = isinstance(expected, Exception) and type(actual) in (Fault, type(expected))
         return type(expected).__name__, "" if agrees else f"native {actual!r:.300}; interpreter {expected!r:.300}"
-    problem = difference(dict(enumerate(arrays)), actual, expected)  # type: ignore[arg-type]
+    width = min([array.dtype.itemsize for array in arrays if array.dtype.kind in "fV"], default=8)
+    problem = difference(dict(enumerate(arrays)), actual, expected, width=width)  # type: ignore[arg-type]
     return ("different", problem) if problem else ("compiled", "")
 
 

@@ -13,11 +13,11 @@ from sardonyx.core import language as L
 from sardonyx.core.dim import Dim
 from sardonyx.core.eval.interpreter import evaluate
 from sardonyx.core.eval.run_context import RunContext, running
-from sardonyx.core.eval.tensor import constant
+from sardonyx.core.eval.tensor import apply, constant
 from sardonyx.core.eval.trace import trace
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.types import TensorType
-from sardonyx.errors import ExecutionError, FeedError, ResourceError, ShapeError
+from sardonyx.errors import ExecutionError, FeedError, ResourceError, ShapeError, SizeLimitError
 
 pytestmark = pytest.mark.sampled
 
@@ -136,3 +136,15 @@ def test_an_expression_of_one_symbol_binds_the_symbol() -> None:
         assert evaluate(function, [constant(np.zeros(96, np.float32))])[0].known.shape == (3, 32)
         with pytest.raises(ShapeError, match="32\\*N = 96"):
             evaluate(function, [constant(np.zeros(97, np.float32))])
+
+
+def test_sizes_beyond_64_bits_are_an_error() -> None:
+    n = Dim.symbol("N")
+
+    def body(x: L.Tensor) -> list[L.Tensor]:
+        return [apply("dims", sizes=(n * (1 << 62),), shape=(1,), dtype=t.INT64)]
+
+    function = trace("sizes", body, [TensorType(t.FLOAT, (n,))])
+    assert computed(function, [np.zeros(1, np.float32)])[0].tolist() == [1 << 62]
+    with pytest.raises(SizeLimitError, match="64 bits"):
+        computed(function, [np.zeros(3, np.float32)])

@@ -21,9 +21,12 @@ from sardonyx.core.eval.trace import loop
 from sardonyx.core.ir import types as t
 from sardonyx.core.ir.graph import Function, Value, bodies_of, symbols_in
 from sardonyx.core.ir.types import TensorType, Type
-from sardonyx.errors import ExecutionError, FeedError, SardonyxError, ShapeError
+from sardonyx.errors import ExecutionError, FeedError, SardonyxError, ShapeError, SizeLimitError
 
 Sizes = dict[str, int]
+
+_GREATEST = (1 << 63) - 1
+"""The greatest element of an integer tensor."""
 
 
 class Body(NamedTuple):
@@ -140,7 +143,10 @@ def _compute(value: Value, operands: list[Any], sized: tuple[str, ...], sizes: S
         case "host":
             return _host(value, operands, sizes)
         case "dims":
-            array = np.array(_numbers(params["sizes"], sizes), np.int64).reshape(params["shape"])
+            numbers = _numbers(params["sizes"], sizes)
+            if any(abs(number) > _GREATEST for number in numbers):
+                raise SizeLimitError("arithmetic on sizes exceeds 64 bits.", remedy="Give smaller sizes.")
+            array = np.array(numbers, np.int64).reshape(params["shape"])
             return constant(array, params["dtype"])
     if sized:
         params = {name: _numbers(param, sizes) if name in sized else param for name, param in params.items()}
