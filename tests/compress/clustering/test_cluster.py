@@ -40,6 +40,73 @@ def test_the_file_shrinks_and_engines_agree(bits: int, share: float, least: floa
         np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
 
 
+def drawn(*shape: int, seed: int = 0) -> onnx.TensorProto:
+    values = 0.15 * np.random.default_rng(seed).standard_normal(shape)
+    return onnx.numpy_helper.from_array(values.astype(np.float32))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("operator, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent_layers_and_embeddings_share_weights(operator: str, gates: int, bits: int) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17]>
+        net (int64[s, b] tokens) => (float[s, 2, b, 32] y) {{
+            x = Gather(table, tokens)
+            [cell] y = {operator}<hidden_size = 32, direction = "bidirectional">(x, w, r) }}""")
+    weights = {"table": drawn(500, 48), "w": drawn(2, gates * 32, 48), "r": drawn(2, gates * 32, 32)}
+    for name, tensor in weights.items():
+        tensor.name = name
+        model.graph.initializer.append(tensor)
+    result = sardonyx.cluster(model, bits=bits)
+    assert {layer.name for layer in result.report.layers} >= {"cell[W]", "cell[R]"}
+    assert not any(layer.reason for layer in result.report.layers)
+    before, after = result.report.file_bytes
+    assert after < (0.3 if bits == 4 else 0.45) * before
+    feeds = {"tokens": np.random.default_rng(0).integers(0, 500, (7, 3))}
+    proto = sardonyx.to_proto(result.model)
+    onnx.checker.check_model(proto, full_check=True)
+    theirs = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    actual = sardonyx.Session(result.model, compile="wait").run(None, feeds)[0]
+    np.testing.assert_allclose(actual, theirs.run(None, feeds)[0], rtol=1e-3, atol=1e-4)
+    original = sardonyx.Session(model, compile="wait").run(None, feeds)[0]
+    assert np.square(actual - original).mean() < (0.1 if bits == 4 else 1e-3) * np.square(original).mean()
+
+
+def test_layers_with_one_weight_share_a_palette() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 17]>
+        net (float[b, 64] x) => (float[b, 64] y) {
+            [first] a = MatMul(x, w) b = Tanh(a) [second] y = MatMul(b, w) }""")
+    model.graph.initializer.append(drawn(64, 64))
+    model.graph.initializer[0].name = "w"
+    result = sardonyx.cluster(model, bits=4)
+    assert [(layer.name, layer.values, layer.reason) for layer in result.report.layers] == [
+        ("first", 16, ""), ("second", 16, ""),
+    ]  # fmt: skip
+    onnx.checker.check_model(sardonyx.to_proto(result.model), full_check=True)
+
+
+def test_weights_of_bodies_are_shared() -> None:
+    branch = """{ w = Constant<value = float[1, 1] {1}>() h = MatMul(x, w) }"""
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17]>
+        net (bool c, float[b, 64] x) => (float[b, 64] y) {{
+            y = If(c) <then_branch = first () => (float[b, 64] h) {branch},
+                       else_branch = second () => (float[b, 64] k) {{ k = MatMul(x, v) }}> }}""")
+    then, other = (attribute.g for attribute in model.graph.node[0].attribute)
+    then.node[0].attribute[0].t.CopyFrom(drawn(64, 64))
+    other.initializer.append(drawn(64, 64, seed=1))
+    other.initializer[0].name = "v"
+    result = sardonyx.cluster(model, bits=4)
+    assert [layer.reason for layer in result.report.layers] == ["", ""]
+    proto = sardonyx.to_proto(result.model)
+    onnx.checker.check_model(proto, full_check=True)
+    assert result.report.file_bytes[1] < 0.35 * result.report.file_bytes[0]
+    x = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
+    theirs = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    ours = sardonyx.Session(result.model, compile="wait")
+    for condition in (True, False):
+        feeds = {"c": np.array(condition), "x": x}
+        np.testing.assert_allclose(ours.run(None, feeds)[0], theirs.run(None, feeds)[0], rtol=1e-4, atol=1e-5)
+
+
 def test_options_and_models_without_gain_are_refused() -> None:
     with pytest.raises(OptionError, match="4 or 8"):
         sardonyx.cluster(CLASSIFIER, bits=3)

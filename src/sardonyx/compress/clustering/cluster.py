@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -22,7 +22,7 @@ from sardonyx.compress.evidence import (
     store,
 )
 from sardonyx.compress.quantization.calibration import Observation
-from sardonyx.compress.quantization.placement import WeightSite, find_placement, recurrent_notes, without_layers
+from sardonyx.compress.quantization.placement import WeightSite, find_placement
 from sardonyx.compress.quantization.plain_forms import write_plain_forms
 from sardonyx.compress.quantization.site_inputs import Needs, SiteInput
 from sardonyx.compress.samples import Data, Preprocess, read_samples, split_samples
@@ -95,8 +95,9 @@ def cluster(
 ) -> Clustered:
     """Share the weights of each layer: a palette of 2^bits values, an index an element, and a scale an output channel.
 
-    The file is smaller, in standard operators (Cast, Gather, Mul of constants); engines restore the weights when they
-    load the model, so that a run takes the time of the original. With data, elements that read large inputs weigh more.
+    Layers are those of bodies of control flow too, recurrent ones, and tables of embeddings (a scale per row). The file
+    is smaller, in standard operators (Cast, Gather, Mul of constants); engines restore the weights when they load the
+    model, so that a run takes the time of the original. With data, elements that read large inputs weigh more.
 
     Args:
         model: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``, which is not changed.
@@ -143,17 +144,16 @@ def cluster(
     names = Names(value_names(result))
     shared: dict[ir.Value, ClusteredLayer] = {}
     layers = []
-    for site in placement.sites:
-        value = site.node.inputs[site.index]
+    weights = [(site, site.node.inputs[site.index]) for site in (*placement.all_sites, *placement.tables)]
+    for site, value in weights:
         assert value is not None
         if value not in shared:
             shared[value] = _clustered(result, site, inputs.get(site.label), bits, names)
-        layers.append(shared[value])
+        layers.append(replace(shared[value], name=site.label, op_type=site.node.op_type))
     if all(layer.reason for layer in layers):
-        stated = [f"{layer.name}: {layer.reason}" for layer in layers[:3]]
-        reasons = without_layers(result, stated)
-        raise UnsupportedError(f"no weight is smaller as a palette ({reasons}).", where=str(source.graph.name))
-    notes += recurrent_notes(result)
+        reasons = [f"{layer.name}: {layer.reason}" for layer in layers[:3]]
+        stated = "; ".join(reasons) or "no layer has a constant weight"
+        raise UnsupportedError(f"no weight is smaller as a palette ({stated}).", where=str(source.graph.name))
     after = int(to_proto(result).ByteSize())
     notes.append(f"The file has {before:,} -> {after:,} bytes; a run takes the time and memory of the original, since "
                  "engines restore the weights when they load the model.")  # fmt: skip
@@ -171,8 +171,8 @@ def _clustered(model: ir.Model, site: WeightSite, seen: SiteInput | None, bits: 
     old, weight = site.node.inputs[site.index], site.weight
     assert old is not None
     unchanged = ClusteredLayer(site.label, site.node.op_type, 0, 0.0, "")
-    if old.name not in model.graph.initializers or old.is_graph_output() or old.is_graph_input():
-        return ClusteredLayer(**{**vars(unchanged), "reason": "the weight is no initializer"})
+    if old.is_graph_output():
+        return ClusteredLayer(**{**vars(unchanged), "reason": "the weight is an output of the model"})
     saved = weight.nbytes - weight.size * bits // 8 - 4 * (1 << bits) - 4 * site.channels
     if saved <= _NODE_BYTES:
         return ClusteredLayer(**{**vars(unchanged), "reason": "the weight is too small to save bytes"})
@@ -204,7 +204,12 @@ def _clustered(model: ir.Model, site: WeightSite, seen: SiteInput | None, bits: 
         step.outputs[0].type = ir.TensorType(ir.DataType.INT32 if step.op_type == "Cast" else ir.DataType.FLOAT)
     model.graph.insert_before(next(iter(model.graph)), steps)
     old.replace_all_uses_with(steps[-1].outputs[0])
-    del model.graph.initializers[base]
+    constant, graph = old.producer(), old.graph
+    assert graph is not None
+    if constant is None:
+        del graph.initializers[base]
+    else:
+        graph.remove(constant, safe=True)
     return ClusteredLayer(site.label, site.node.op_type, len(palette), error / power, "")
 
 
