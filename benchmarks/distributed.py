@@ -1,6 +1,6 @@
 """Measure batch inference on local clusters: rows a second of Ray Data and Dask, beside one process.
 
-    python benchmarks/distributed.py --model resnet18.onnx --rows 256 --engines ray dask
+    python benchmarks/distributed.py --model resnet18.onnx --rows 256 --engines "ray data" dask
 
 One process predicts all rows with one thread; Ray Data uses two actors of one thread, Dask two processes of one thread.
 The ratio to two single processes is 1 if an engine costs nothing; the goal is 0.95. The time of an engine is that of

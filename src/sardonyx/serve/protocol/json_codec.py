@@ -80,11 +80,11 @@ def parse_head(data: bytes | memoryview, strict: bool) -> RequestHead:
         RequestError: The text is not JSON, or a field is missing or of another type.
     """
     head: RequestHead | None
-    _require_few_objects(data)
     if type(data) is bytes and len(data) >= number_lists.LONG:
         head = _head_with_lists(data)
         if head is not None:
             return head
+    _require_few_objects(data)
     try:
         head = _head_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -100,6 +100,7 @@ def _head_with_lists(data: bytes) -> RequestHead | None:
     text, lists = number_lists.without_number_lists(data)
     if not lists:
         return None
+    _require_few_objects(text)  # Of the rest alone: a search of the lists takes as long as their parse.
     try:
         head: RequestHead = _head_decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
