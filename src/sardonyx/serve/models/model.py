@@ -278,7 +278,7 @@ class ServedModel:
 
 
 def _has_loops(snapshot: Snapshot) -> bool:
-    """Return True if a model has loops or host code, or its graph is unknown: a compiled file, or a file that changed."""
+    """Return True if a model has loops or host code, or its graph is unknown: compiled, or in a file that changed."""
     try:
         model = snapshot.model
     except (UnsupportedError, ModelFileError):
