@@ -140,6 +140,19 @@ def test_tiny_products_stay_in_float_and_large_ones_do_not() -> None:
     assert (counts["MatMulInteger"], counts["MatMul"]) == (1, 1)
 
 
+@pytest.mark.parametrize("kind", ["Conv", "MatMul"])
+def test_a_dynamic_product_reads_another_one(kind: str) -> None:
+    """Bottlenecks have no activation between two layers."""
+    nodes = [helper.make_node(kind, ["x", "w1"], ["h"], "first"), helper.make_node(kind, ["h", "w2"], ["y"], "second")]
+    window = (3, 3) if kind == "Conv" else ()  # Two of one pixel would be one.
+    weights = {"w1": drawn(64, 64, *window), "w2": drawn(64, 64, *window, seed=1)}
+    shape = [1, 64, 20, 20] if kind == "Conv" else [1, 40, 64]
+    source = model(nodes, weights, shape)
+    result = quantize(source)
+    assert operators(result)[f"{kind}Integer"] == 2
+    assert min(ratios(source, result, drawn(*shape, seed=2))) > 28
+
+
 def test_a_bias_of_the_call_leaves_the_convolution_in_float() -> None:
     nodes = [
         helper.make_node("ReduceMean", ["x"], ["m"], axes=[0, 2, 3], keepdims=0),

@@ -117,7 +117,8 @@ class DynamicProducts:
 
     def write(self, site: WeightSite) -> None:
         """Replace the node of a site."""
-        writer, node, x, old = self._writer, site.node, site.input, site.node.inputs[1]
+        writer, node = self._writer, site.node
+        x, old = node.inputs[:2]  # The input of the site may be the result of a node that was replaced.
         assert x is not None and old is not None
         is_matrix = _is_product(site)
         self.convolutions += not is_matrix
