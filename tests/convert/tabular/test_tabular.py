@@ -116,6 +116,19 @@ CASES: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
     ),
     "nearest rows for missing values": lambda: (impute.KNNImputer(n_neighbors=3), MISSING, None),
     "process": lambda: (gaussian_process.GaussianProcessRegressor(), X, Y),
+    **{
+        f"targets by {type(inverse).__name__}": lambda inverse=inverse: (
+            compose.TransformedTargetRegressor(linear_model.Ridge(), transformer=inverse, check_inverse=False),
+            X,
+            np.abs(Y) + 0.1,
+        )
+        for inverse in (
+            preprocessing.QuantileTransformer(n_quantiles=10, output_distribution="normal"),
+            preprocessing.PowerTransformer(),
+            preprocessing.RobustScaler(),
+            pipeline.make_pipeline(preprocessing.PowerTransformer("box-cox"), preprocessing.MaxAbsScaler()),
+        )
+    },
     "stacking": lambda: (
         ensemble.StackingClassifier([("a", linear_model.LogisticRegression()), ("b", svm.SVC())], cv=2),
         X,
