@@ -98,6 +98,14 @@ CASES: dict[str, Callable[[], tuple[Any, Any, Any]]] = {
     "histograms with missing values": lambda: (ensemble.HistGradientBoostingClassifier(max_iter=5), MISSING, WORDS),
     "support vectors with probabilities": lambda: (svm.SVC(probability=True, random_state=0), X, WORDS),
     "neighbours": lambda: (neighbors.KNeighborsClassifier(weights="distance"), X, WORDS),
+    **{
+        f"rows without neighbours as {label}": lambda label=label: (
+            neighbors.RadiusNeighborsClassifier(1.5, weights="distance", outlier_label=label),
+            X,
+            WORDS,
+        )
+        for label in ("none", str(WORDS[0]))
+    },
     "graph of neighbours": lambda: (neighbors.KNeighborsTransformer(n_neighbors=3), X, Y),
     "graph within a radius": lambda: (neighbors.RadiusNeighborsTransformer(radius=5.0), X, Y),
     "isometric map": lambda: (manifold.Isomap(), X, Y),

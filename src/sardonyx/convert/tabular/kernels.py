@@ -405,16 +405,31 @@ def radius_regression(estimator: Any, x: Any) -> Array:
 
 @method("predict_proba", "RadiusNeighborsClassifier")
 def radius_proba(estimator: Any, x: Any) -> Array:
-    """Translate shares of classes within the radius; every row needs a neighbour."""
+    """Translate shares of classes within the radius; a row without neighbours has those of the label of outliers."""
     if isinstance(estimator.classes_, list):
         raise UnsupportedError("several outputs", where="RadiusNeighborsClassifier")
-    return normalized(_class_shares(estimator, _within(estimator, x), None)[0])
+    shares = _class_shares(estimator, _within(estimator, x), None)[0]
+    total = shares.sum(1, keepdims=True)
+    is_outlier = np.equal(total, 0.0)
+    result = shares / where(is_outlier, 1.0, total)
+    known = np.equal(estimator.classes_, _outlier_label(estimator)).astype(np.float64)
+    return where(is_outlier, known, result) if known.any() else result
+
+
+def _outlier_label(estimator: Any) -> Any:
+    """Return the label of rows without neighbours; None if the estimator refuses such rows."""
+    return None if estimator.outlier_label_ is None else np.ravel(estimator.outlier_label_)[0]
 
 
 @method("predict", "RadiusNeighborsClassifier")
 def radius_labels(estimator: Any, x: Any) -> Array:
-    """Translate the class of greatest weight within the radius."""
-    return labels(estimator.classes_, radius_proba(estimator, x).argmax(1))
+    """Translate the class of greatest weight within the radius, or the label of outliers."""
+    shares = radius_proba(estimator, x)
+    label = _outlier_label(estimator)
+    if label is None or label in estimator.classes_:
+        return labels(estimator.classes_, shares.argmax(1))
+    index = where(np.equal(shares.sum(1), 0.0), len(estimator.classes_), shares.argmax(1))
+    return labels(np.append(estimator.classes_, label), index.cast(np.int64))
 
 
 @method("score_samples", "LocalOutlierFactor")
