@@ -53,24 +53,35 @@ def can_collapse(
         bound: Values that the kernel computes in its own way, with collapsed axes.
         shape: A shape to which ``value`` is reshaped and which ``axis`` counts in; None for the shape of ``value``.
     """
+    known: dict[tuple[Value, int, tuple[Size, ...] | None], bool] = {}
 
     def test(operand: Value, own_axis: int) -> bool:
-        return can_collapse(operand, own_axis, memory, bound)
+        return collapses(operand, own_axis, None)
 
-    if value not in bound:
-        location = memory(value)
-        if location is not None and (shape is None or not location.block):
-            return not location.block or axis >= 2
-        if location is None and is_elementwise(value):
-            return all(can_collapse(operand, axis, memory, bound, shape) for operand in value.operands)
-        if location is None and value.op == "reshape":
-            return can_collapse(value.operands[0], axis, memory, bound, shape_of(value) if shape is None else shape)
-    if shape is not None:
-        return repeats_one(value) or _can_collapse_reshaped(value, shape, axis, test)
-    if value in bound:
-        return True
-    rule = _RULES.get(value.op)
-    return rule is not None and rule(value, axis, test)
+    def collapses(value: Value, axis: int, shape: tuple[Size, ...] | None) -> bool:
+        # Operands with several readers are tested once: chains of ``x * x`` have exponentially many paths.
+        key = value, axis, shape
+        if key not in known:
+            known[key] = decide(value, axis, shape)
+        return known[key]
+
+    def decide(value: Value, axis: int, shape: tuple[Size, ...] | None) -> bool:
+        if value not in bound:
+            location = memory(value)
+            if location is not None and (shape is None or not location.block):
+                return not location.block or axis >= 2
+            if location is None and is_elementwise(value):
+                return all(collapses(operand, axis, shape) for operand in value.operands)
+            if location is None and value.op == "reshape":
+                return collapses(value.operands[0], axis, shape_of(value) if shape is None else shape)
+        if shape is not None:
+            return repeats_one(value) or _can_collapse_reshaped(value, shape, axis, test)
+        if value in bound:
+            return True
+        rule = _RULES.get(value.op)
+        return rule is not None and rule(value, axis, test)
+
+    return collapses(value, axis, shape)
 
 
 _Test = Callable[[Value, int], bool]

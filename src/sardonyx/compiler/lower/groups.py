@@ -33,7 +33,9 @@ from sardonyx.errors import UnsupportedError
 
 _log = logging.getLogger(__name__)
 
-_DEFECTS = (ArithmeticError, AssertionError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
+_DEFECTS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError,
+)  # fmt: skip
 """Errors that only a defect of a template raises."""
 
 

@@ -8,7 +8,7 @@ sources join their readers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from sardonyx.compiler.analysis.bounded_output import has_kernel
 from sardonyx.compiler.analysis.code_tables import CodeTable, find_code_tables
@@ -93,6 +93,7 @@ class Grouping:
         self._absorbed: set[Value] = set()
         self.recomputation = Recomputation(self.users)
         self._stored = {**dict.fromkeys(function.results, "a result"), **in_memory}
+        self._stored = _ends_of_chains(self.order, self._stored) | self._stored
         self.host: dict[Value, str] = dict(refused)
         self._by_value: dict[Value, Group] = {}
         self._consumers: dict[Value, dict[Group | str, None]] = {}
@@ -532,6 +533,24 @@ class Grouping:
 
 _COPIED_ROWS = 8
 """Fewest rows and columns of a product for which a transposed operand is copied."""
+
+
+LONGEST_CHAIN = 100
+"""Most functions and movements from memory to a value of a kernel: elements are emitted by recursion."""
+
+
+def _ends_of_chains(order: Sequence[Value], stored: Collection[Value]) -> dict[Value, str]:
+    """Return the values that are written to memory so that no chain is too long to emit, with the reason."""
+    length: dict[Value, int] = {}
+    ends: dict[Value, str] = {}
+    for value in order:
+        if value in stored or not (is_elementwise(value) or value.op in MOVEMENTS):
+            continue
+        length[value] = 1 + max((length.get(operand, 0) for operand in value.operands), default=0)
+        if length[value] >= LONGEST_CHAIN:
+            del length[value]
+            ends[value] = f"a kernel computes at most {LONGEST_CHAIN} functions in a chain"
+    return ends
 
 
 def _reads_columns(product: Value) -> bool:

@@ -26,12 +26,14 @@ class Recomputation:
     """Costs of recomputing values of one function.
 
     Args:
-        users: The readers of each value.
+        users: The readers of each value, in the order of computation.
     """
 
     def __init__(self, users: Mapping[Value, Sequence[Value]]) -> None:
         self._users = users
         self._operations: dict[Value, int] = {}
+        for value in users:
+            self.operations(value)  # In order, so that no chain of operands is followed by recursion.
 
     def is_cheap(self, value: Value) -> bool:
         """Return True if recomputing an element costs less than storing and loading the element."""
