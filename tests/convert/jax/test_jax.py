@@ -37,6 +37,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "gamma functions": (lambda x: (lax.lgamma(x * x + 0.1), lax.digamma(x * x + 1)), X),
     "Bessel functions": (lambda x: (lax.bessel_i0e(x), lax.bessel_i1e(x)), X),
     "shifts": (lambda x: (lambda i: (i << 1, i >> 1))((9 * x).astype(int)), X),
+    "common divisors": (lambda x: (lambda i: (jnp.gcd(i, 6), i % 3, lax.rem(i, i - 1)))((9 * x).astype(int)), X),
     "counted bits": (lambda x: (lambda i: (lax.clz(i), lax.population_count(i)))((9 * x).astype(int)), X),
     "rounding to fewer bits": (lambda x: lax.reduce_precision(x, 8, 7), X),
     "several keys": (lambda x: lax.sort(((x > 0).astype(int), x), num_keys=2), X),
@@ -48,6 +49,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "QR": (jnp.linalg.qr, X.T.copy()),
     "eigenvalues": (lambda x: jnp.linalg.eigvalsh(x @ x.T), X),
     "singular values": (lambda x: jnp.linalg.svd(x, compute_uv=False), X),
+    "complex roots": (lambda x: (lambda z: (z.real, z.imag))(jnp.sqrt(x + 1j * x.sum(1, keepdims=True))), X),
     "complex quotients": (lambda x: (jnp.exp(1j * x) / (1 + 1j * x) @ x.T).real, X),
     "gradient": (jax.grad(lambda x: (jnp.tanh(x) ** 2).sum()), X),
 }

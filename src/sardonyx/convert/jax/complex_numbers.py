@@ -134,6 +134,21 @@ def _quotient(c: Context, e: Any, x: ir.Value, y: ir.Value) -> ir.Value:
     return pair(c, c.node("Div", real, length), c.node("Div", imaginary, length))
 
 
+@complex_rule("sqrt")
+def _root(c: Context, e: Any, x: ir.Value) -> ir.Value:
+    a, b = part(c, x, 0), part(c, x, 1)
+    size = c.node("Sqrt", c.node("Add", c.node("Mul", a, a), c.node("Mul", b, b)))
+    dtype = np.dtype(f"f{e.invars[0].aval.dtype.itemsize // 2}")
+    half, zero = c.scalar(0.5, dtype), c.scalar(0, dtype)
+    # The larger part by a sum of numbers of one sign, the other one by division: no digit is cancelled.
+    root = c.node("Sqrt", c.node("Mul", c.node("Add", size, c.node("Abs", a)), half))
+    is_zero = c.node("Equal", root, zero)
+    other = c.node("Div", c.node("Mul", c.node("Abs", b), half), c.node("Where", is_zero, c.scalar(1, dtype), root))
+    is_left = c.node("Less", a, zero)
+    real, imaginary = c.node("Where", is_left, other, root), c.node("Where", is_left, root, other)
+    return pair(c, real, c.node("Where", c.node("Less", b, zero), c.node("Neg", imaginary), imaginary))
+
+
 @complex_rule("exp")
 def _exponential(c: Context, e: Any, x: ir.Value) -> ir.Value:
     size, angle = c.node("Exp", part(c, x, 0)), part(c, x, 1)

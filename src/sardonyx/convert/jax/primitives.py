@@ -96,8 +96,13 @@ def _ne(c: Context, _: Any, x: ir.Value, y: ir.Value) -> ir.Value:
 
 
 @rule("rem")
-def _rem(c: Context, _: Any, x: ir.Value, y: ir.Value) -> ir.Value:
-    return c.node("Mod", x, y, fmod=1)
+def _rem(c: Context, e: Any, x: ir.Value, y: ir.Value) -> ir.Value:
+    known = y.const_value
+    if dtype_of(e.invars[1]).kind not in "iu" or (known is not None and bool(np.all(known.numpy()))):
+        return c.node("Mod", x, y, fmod=1)
+    # The remainder by 0 is the dividend in XLA; engines of ONNX refuse it.
+    is_zero = c.node("Equal", y, like(c, e, 0, 1))
+    return c.node("Where", is_zero, x, c.node("Mod", x, c.node("Where", is_zero, like(c, e, 1, 1), y), fmod=1))
 
 
 @rule("square")
