@@ -157,6 +157,11 @@ WEIGHT_SIZES = {
     "  u = Pad (s, p)  y = MatMul (u, w) }": {"b": 12},
     "g (float[a, b, c] x) => (float y) <float[1, 16, 37] w, float[1, 16, 4] r>"
     " { , y = LSTM <hidden_size = 4> (x, w, r) }": {"c": 37},
+    "g (float[a, b, c, d] x) => (float y) <float[1] s, float[4, 37, 1, 1] w> { t = PRelu (x, s)  y = Conv (t, w) }":
+    {"b": 37},
+    "g (float[a, b, c, d] x) => (float y) <float[1, 37, 1, 1] s> { y = PRelu (x, s) }": {"b": 37},
+    "g (float[a, b] x) => (float y) <float[37] s> { y = PRelu (x, s) }": {"b": 37},
+    "g (float[a, b, c] x) => (float y) <float[1] s> { y = LayerNormalization (x, s) }": {},
 }  # fmt: skip
 
 

@@ -204,7 +204,7 @@ class Search:
             yield sizes
             if not self._open and not self._integers:
                 break
-        names = [*self._open, *self._integers]
+        names = [name for name in (*self._open, *self._integers) if name not in self._required]
         if not names:
             while True:
                 yield {}

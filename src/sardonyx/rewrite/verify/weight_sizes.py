@@ -56,10 +56,15 @@ def _pairs(node: ir.Node) -> Iterator[tuple[Size, int]]:
             yield from _pair(x, 0 if _integer(node, "transA", 0) else 1, w, 1 if _integer(node, "transB", 0) else 0)
         case "LSTM" | "GRU" | "RNN":
             yield from _pair(x, 2, w, 2)
-        case "BatchNormalization" | "InstanceNormalization" | "PRelu":
+        case "BatchNormalization" | "InstanceNormalization":
             yield from _pair(x, 1, w, 0)
+        case "PRelu" if x is not None:
+            # Slopes align with the last axes; until opset 6, a vector of slopes aligned with the channels.
+            rank, slopes = facts.rank(x) or 0, facts.rank(w) or 0
+            for axis in range(1, slopes + 1 if slopes > 1 or rank == 2 else 1):
+                yield from _stretched(x, -axis, w, -axis)
         case "LayerNormalization" | "RMSNormalization" if _integer(node, "axis", -1) == -1:
-            yield from _pair(x, -1, w, -1)
+            yield from _stretched(x, -1, w, -1)
 
 
 def _pair(
@@ -77,6 +82,11 @@ def _pair(
         if not isinstance(size, int):
             name = size.value or f"{UNNAMED[0]}{x.name}.{axis % len(shape)}"
             yield parsed(name), int(sizes[of]) * factor
+
+
+def _stretched(x: ir.Value | None, axis: int, weight: ir.Value | None, of: int) -> Iterator[tuple[Size, int]]:
+    """Yield the pair of an axis along which a weight of size 1 suits every size."""
+    return ((size, number) for size, number in _pair(x, axis, weight, of) if number != 1)
 
 
 def _integer(node: ir.Node, name: str, default: int) -> int:
