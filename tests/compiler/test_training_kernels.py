@@ -204,3 +204,35 @@ def test_products_of_transposed_operands(shape: tuple[int, int, int]) -> None:
     assert not program.host
     arrays = arrays_of(inner, 2)
     assert_close(program.run(arrays), computed(inner, arrays))
+
+
+def test_what_readers_compute_in_few_operations_is_not_in_memory() -> None:
+    """Of an activation ``erf(c x)`` the backward pass reads ``x`` in any case, and computes ``c x`` again."""
+
+    def body(x: Tensor, w: Tensor) -> list[Tensor]:
+        y = L.matmul(x, w)
+        return [L.reduce_sum(L.matmul(y * (1 + L.erf(y * 0.7)), w), [0, 1])]
+
+    types = [TensorType(t.FLOAT, (N, 32)), TensorType(t.FLOAT, (32, 32))]
+    derived = simplify(gradient(simplify(trace("f", body, types)), [0, 1]))
+    program = Program.compile(derived)
+    (erf,) = (value for value in program.grouping.order if value.op == "erf")
+    assert not program.in_memory(erf.operands[0])
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((40, 32), (32, 32))]
+    assert_close(program.run(arrays), computed(derived, arrays))
+
+
+def test_what_keeps_other_values_in_memory_is_stored() -> None:
+    """Sums of a residual stream would be computed again from all layers before: each is stored."""
+
+    def body(x: Tensor, w: Tensor) -> list[Tensor]:
+        for _ in range(3):
+            x = x + L.matmul(L.tanh(x), w)
+        return [x]
+
+    types = [TensorType(t.FLOAT, (N, 32)), TensorType(t.FLOAT, (32, 32))]
+    program = Program.compile(simplify(trace("f", body, types)))
+    sums = [value for value in program.grouping.order if value.op == "add"]
+    assert len(sums) == 3
+    assert all(map(program.in_memory, sums))

@@ -132,6 +132,22 @@ def test_a_rectifier_has_the_gradient_0_at_0() -> None:
 # Through what calls functions.
 
 
+@pytest.mark.parametrize("axis", [0, 2])
+def test_the_gradient_of_a_softmax_reads_its_result_alone(axis: int) -> None:
+    def body(x: Tensor, w: Tensor) -> list[Tensor]:
+        return [L.reduce_sum(L.softmax(x, axis) * w, [0, 1, 2])]
+
+    types = [TensorType(t.DOUBLE, (2, 3, 4))] * 2
+    f = trace("f", body, types)
+    derived = gradient(f, [0])
+    (shifted,) = (value for value in derived.values if value.op == "exp")
+    readers = [value.op for value in derived.values if shifted in value.operands]
+    assert sorted(readers) == ["div", "reduce"], "the powers are not needed after the forward pass"
+    arrays = [np.random.default_rng(seed).standard_normal((2, 3, 4)) for seed in (0, 1)]
+    expected = differences(lambda at: float(computed(f, at)[0]), arrays, 0)
+    np.testing.assert_allclose(computed(derived, arrays)[1], expected, atol=1e-8)
+
+
 def test_cond_takes_the_gradient_of_the_branch_taken() -> None:
     def body(x: L.Tensor, y: L.Tensor) -> list[L.Tensor]:
         z = L.sin(x)

@@ -8,7 +8,7 @@ sources join their readers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 
 from sardonyx.compiler.analysis.bounded_output import has_kernel
 from sardonyx.compiler.analysis.code_tables import CodeTable, find_code_tables
@@ -363,6 +363,9 @@ class Grouping:
             # The codes take a quarter of the memory, and each reader computes the floats in a few operations.
             self._recomputed.add(value)
             return
+        if len(consumers) > 1 and self._is_repeated(value, consumers):
+            self._recomputed.add(value)
+            return
         if len(consumers) == 1 and isinstance(only, Group):
             reason = self._refusal(value, only)
             if reason is None:
@@ -377,6 +380,36 @@ class Grouping:
                 (consumer for consumer in consumers if isinstance(consumer, str)), f"{len(consumers)} groups read it"
             )
         self._begin_group(value, reason)
+
+    def _is_repeated(self, value: Value, consumers: Sequence[Group | str]) -> bool:
+        """Return True if each reader computes a value in a few operations from values that stay in memory as long.
+
+        Such are the argument of an activation function, and normalized rows, between the forward and the backward pass.
+        """
+        if not is_elementwise(value) or value in self._rows_of or value in self._stored or not shape_of(value):
+            return False
+        if not all(isinstance(reader, Group) for reader in consumers) or self.recomputation.divides_indices(value):
+            return False
+        last = max(self._ready(reader, value) for reader in consumers if isinstance(reader, Group))
+        sources = self.recomputation.repeated_from(value)
+        return sources is not None and all(self._is_read_until(last, source, members) for source, members in sources)
+
+    def _ready(self, group: Group, without: Value) -> int:
+        """Return the position from which a group can be computed: that of the last value which it reads."""
+        outside = {operand for member in group.members for operand in member.operands} - group.members
+        read = outside - (self._recomputed - {without})
+        return max((self._position[operand] for operand in read), default=self._position[group.root])
+
+    def _is_read_until(self, last: int, source: Value, without: Set[Value]) -> bool:
+        """Return True if a value is in memory up to a position, for readers other than some values."""
+        if source.op == "input":
+            return True
+        for user in self.users[source]:
+            if user not in without:
+                for reader in self._reading(user, source):
+                    if self._position[reader.root if isinstance(reader, Group) else user] >= last:
+                        return True
+        return False
 
     def _map_with(self, value: Value, consumers: Sequence[Group | str]) -> Group | None:
         """Return the map of the same sizes that computes a value on the way and can write it too; None without one.

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from sardonyx.compiler.analysis.axis_collapsing import find_axes_in_last
+from sardonyx.compiler.analysis.constant_values import is_closed
+from sardonyx.compiler.analysis.patterns import skip_broadcasts
 from sardonyx.compiler.analysis.primitive_traits import ELEMENTWISE, dtype_of, is_elementwise
 from sardonyx.compiler.analysis.strided_views import shape_of
 from sardonyx.compiler.schedule.groups import operations
@@ -20,6 +22,13 @@ _INDEX_DTYPES = (t.INT64, t.INT32, t.BOOL)
 _GATHER_OPERATIONS = 2
 _MOST_OPERATIONS = 1000
 """Limit of a count: shared operands are counted repeatedly, exponentially often in deep graphs."""
+
+
+_KEPT_ORDER = frozenset({"reshape", "broadcast", "stop_gradient"})
+"""Movements that leave elements in their order, or repeat them."""
+
+_MOST_SOURCES = 2
+"""Most values in memory that a reader reads in place of one."""
 
 
 class Recomputation:
@@ -52,6 +61,33 @@ class Recomputation:
                 count += sum(self.operations(operand) for operand in value.operands)
             self._operations[value] = count = min(count, _MOST_OPERATIONS)
         return count
+
+    def repeated_from(self, value: Value) -> list[tuple[Value, frozenset[Value]]] | None:
+        """Return the values from which each reader may compute a value, each with the values between both.
+
+        Values of fewer elements, such as a number of each row, are not listed. The result is None if this takes more
+        than :data:`.costs.REPEATED_OPERATIONS`, or if a value between has another reader or moves elements.
+        """
+        sources: list[Value] = []
+        between: dict[Value, None] = {value: None}
+        cost = 0
+        members = [value]
+        for member in members:
+            cost += operations((member,))
+            if cost > costs.REPEATED_OPERATIONS:
+                return None
+            for operand in member.operands:
+                if is_closed(operand) or has_fewer(shape_of(skip_broadcasts(operand)), shape_of(value)):
+                    continue
+                inner = is_elementwise(operand) or operand.op in _KEPT_ORDER
+                if inner and all(user in between for user in self._users[operand]):
+                    between[operand] = None
+                    members.append(operand)
+                elif operand not in sources:
+                    sources.append(operand)
+        if len(sources) > _MOST_SOURCES:
+            return None
+        return [(source, frozenset(between)) for source in sources]
 
     def is_index(self, value: Value) -> bool:
         """Return True for one integer, such as an index, that is cheaper to recompute than to load."""

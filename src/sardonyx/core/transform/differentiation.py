@@ -36,6 +36,8 @@ from sardonyx.core.transform.gradients import (
     gradient_rule,
     logistic_cotangents,
     power_of_logistic,
+    softmax_axes,
+    softmax_cotangent,
 )
 from sardonyx.core.transform.loop_sums import move_sums_out
 from sardonyx.errors import RuleError, UnsupportedError
@@ -234,6 +236,9 @@ class _Pass:
                     shares = logistic_cotangents(value, self.cotangents[value], a, b, power)  # type: ignore[arg-type]
                     self.add(value.operands[0], shares[0])
                     self.add(power.operands[0], shares[1])
+                    continue
+                if (axes := softmax_axes(value)) is not None:
+                    self.add(value.operands[0].operands[0], softmax_cotangent(value, self.cotangents[value], axes))  # type: ignore[arg-type]
                     continue
                 contributions = GRADIENTS[value.op](value, self.cotangents[value], *value.operands, **value.params)
             else:

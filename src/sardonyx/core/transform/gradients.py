@@ -150,6 +150,24 @@ def logistic_cotangents(y: Tensor, dy: Tensor, a: Tensor, b: Tensor, power: Tens
     return dy * share, -dy * y * (L.minimum(power, greatest) * share)
 
 
+def softmax_axes(value: Value) -> tuple[int, ...] | None:
+    """Return the axes of a softmax, a real quotient ``exp(z) / sum(exp(z))``; None for other values."""
+    if value.op != "div" or not t.is_float(value.type.dtype) or value.operands[0].op != "exp":  # type: ignore[union-attr]
+        return None
+    powers, total = value.operands
+    while total.op in ("broadcast", "reshape"):
+        total = total.operands[0]
+    if total.op != "reduce" or total.params["kind"] != "add" or total.operands[0] is not powers:
+        return None
+    axes: tuple[int, ...] = total.params["axes"]
+    return axes if value.operands[1] is _expanded(total, axes, powers.type.shape) else None  # type: ignore[arg-type,union-attr]
+
+
+def softmax_cotangent(y: Tensor, dy: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return the cotangent of ``z`` in ``y = exp(z) / sum(exp(z))``, which needs no power in memory."""
+    return y * (dy - L.reduce_sum(y * dy, axes, keepdims=True))
+
+
 @gradient_rule("rem")
 def _rem(y: Tensor, dy: Tensor, a: Tensor, b: Tensor) -> Cotangents:
     return dy, -dy * L.round_((a - y) / b)
