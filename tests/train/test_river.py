@@ -127,12 +127,31 @@ class Top1(Recorded):
 Top1.__name__ = "top1"
 
 
-def test_a_metric_without_a_value_is_named() -> None:
+class Broken(Recorded):
+    def get(self) -> float:
+        raise ValueError("no")
+
+
+def test_the_report_has_nan_for_a_metric_without_a_value() -> None:
     x, labels = np.ones((1, 2), np.float32), np.array([0])
-    with Learner(session_of(perceptron()), "cross-entropy", batch=1, metrics=[Undefined()]) as learner:
+    metrics = [Undefined(), Recorded(), "top1"]
+    with Learner(session_of(perceptron()), "cross-entropy", batch=1, metrics=metrics) as learner:
+        assert all(np.isnan(value) for value in learner.report.metrics.values())
         learner.learn({"x": x}, labels)
         learner.flush()
-        with pytest.raises(ExecutionError, match="metrics: Undefined failed: ZeroDivisionError"):
+        values = learner.report.metrics
+        assert np.isnan(values["Undefined"]) and values["Recorded"] == 1 and values["top1"] in (0, 1)
+        learner.learn({"x": x}, labels)
+        learner.flush()
+        assert learner.report.metrics["Undefined"] == 1
+
+
+def test_a_metric_whose_value_fails_is_named() -> None:
+    x, labels = np.ones((1, 2), np.float32), np.array([0])
+    with Learner(session_of(perceptron()), "cross-entropy", batch=1, metrics=[Broken()]) as learner:
+        learner.learn({"x": x}, labels)
+        learner.flush()
+        with pytest.raises(ExecutionError, match="metrics: Broken failed: ValueError"):
             _ = learner.report
 
 

@@ -365,10 +365,10 @@ class Learner:
 
     @property
     def report(self) -> LearnerReport:
-        """The counts so far.
+        """The counts so far; a metric that has no value yet is NaN.
 
         Raises:
-            ExecutionError: A metric has no number yet, or its function raised.
+            ExecutionError: The function of a metric raised an error.
         """
         with self._lock:
             seen = self._counts["samples"] + self._counts["held_back"]

@@ -40,6 +40,7 @@ class Prequential:
         self, metrics: Sequence[str | Metric | RiverMetric], *, is_binary: bool, of_probabilities: bool
     ) -> None:
         self._is_binary, self._of_probabilities = is_binary, of_probabilities
+        self._has_observed = False
         self._means: list[tuple[Metric, Mean]] = []
         self._river: list[tuple[str, Any]] = []
         others: list[Any] = []
@@ -67,6 +68,7 @@ class Prequential:
             outputs: The outputs of the samples, in axis 0.
             labels: Their labels.
         """
+        self._has_observed = True
         for metric, mean in self._means:
             mean.add(metric.part(outputs, labels))
         for name, metric in self._river:
@@ -93,7 +95,7 @@ class Prequential:
 
     @property
     def values(self) -> dict[str, float]:
-        """The values so far by name.
+        """The values so far by name; NaN for a metric that has no value yet.
 
         Raises:
             ExecutionError: A metric of River fails.
@@ -101,8 +103,17 @@ class Prequential:
         values = {metric.name: metric.finish(mean.value) for metric, mean in self._means}
         for name, metric in self._river:
             with _named(name):
-                values[name] = float(metric.get())
+                values[name] = _value(metric) if self._has_observed else math.nan
         return values
+
+
+def _value(metric: Any) -> float:
+    """Return the value of a metric of River; NaN if the quotient is undefined, as without a positive sample."""
+    try:
+        value = metric.get()
+    except ArithmeticError:
+        return math.nan
+    return math.nan if value is None else float(value)
 
 
 def sigmoid(score: float) -> float:
