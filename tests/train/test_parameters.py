@@ -191,3 +191,20 @@ def test_scales_of_quantized_weights_are_constants() -> None:
     source = model(nodes, [codes, zeros, tensor("scale", RNG.random(4)), weight("b", 4)])
     kinds = {one.name: one.kind for one in train.find_parameters(sardonyx.load(source))}
     assert kinds == {"scale": "constant", "b": "bias"}
+
+
+@pytest.mark.parametrize(
+    ("scale", "is_trained"),
+    [("norm.weight", True), ("constant", False), ("constant_3", False), ("/n/n.5/Constant_2_output_0", False)],
+)
+def test_the_ones_that_an_exporter_writes_for_a_norm_without_a_scale_stay(scale: str, is_trained: bool) -> None:
+    nodes = [
+        node("Gemm", "x w", "h"), node("Reshape", "h wide", "r"),
+        node("InstanceNormalization", f"r {scale} zeros", "n"), node("Relu", "n", "f"), node("Reshape", "f flat", "y"),
+    ]  # fmt: skip
+    tensors = [
+        weight("w", 4, 4), tensor(scale, np.ones(2)), tensor("zeros", np.zeros(2)),
+        onnx.numpy_helper.from_array(np.array([-1, 2, 2]), "wide"),
+        onnx.numpy_helper.from_array(np.array([-1, 4]), "flat"),
+    ]  # fmt: skip
+    assert (scale in names(model(nodes, tensors))) == is_trained

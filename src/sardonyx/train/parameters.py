@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -79,6 +80,9 @@ _EMBEDDED = PRODUCTS | {"Concat", "Gather"}
 
 _LARGEST = 1e4
 """Elements beyond this magnitude are masks, not parameters."""
+
+_EXPORTED_CONSTANT = re.compile(r"(^|[/.])[Cc]onstant(_\d+)?(_output_\d+)?$")
+"""Names of constants by torch's exporters and by ``sardonyx.convert``."""
 
 PRESETS = ("biases", "norms", "last", "last:N")
 """Selections by kind, beside patterns of names."""
@@ -185,7 +189,7 @@ def _kind(use: _Use, value: ir.Value) -> Kind:
     node, index, tensor = use.node, use.index, value.const_value
     if node.op_type in _POSITIONS:
         kind = _POSITIONS[node.op_type].get(index, "constant")
-        return "constant" if _is_fixed(use, kind, tensor) else kind
+        return "constant" if _is_fixed(use, kind, tensor) or (kind == "norm" and _is_neutral(value)) else kind
     if node.domain or use.is_computed:
         return "constant"
     if node.op_type in ELEMENTWISE and _is_vector(value) and not _is_raw(node.inputs[1 - index]):
@@ -210,6 +214,17 @@ def _is_fixed(use: _Use, kind: Kind, tensor: ir.TensorProtocol | None) -> bool:
     if kind == "state":  # The initial state of a recurrent layer: zeros, unless learned.
         return not _has_fractions(tensor)
     return _is_grouped(use.node)
+
+
+def _is_neutral(value: ir.Value) -> bool:
+    """Return True for ones and zeros that an exporter wrote for a normalization without scale and bias.
+
+    Parameters of a module have its name for them; exporters name other constants, which optimizers make initializers.
+    """
+    if value.const_value is None or not _EXPORTED_CONSTANT.search(str(value.name)):
+        return False
+    array = value.const_value.numpy()
+    return bool((array == 1).all() or (array == 0).all())
 
 
 def _is_raw(value: ir.Value | None) -> bool:
