@@ -236,3 +236,52 @@ def test_what_keeps_other_values_in_memory_is_stored() -> None:
     sums = [value for value in program.grouping.order if value.op == "add"]
     assert len(sums) == 3
     assert all(map(program.in_memory, sums))
+
+
+def test_readers_are_grouped_before_what_they_read() -> None:
+    """The source of the repeated value ``0.7 y`` has an earlier reader, whose own readers have no group yet."""
+
+    def body(x: Tensor, w: Tensor) -> list[Tensor]:
+        y = L.matmul(x, w)
+        first = L.tanh(L.permute(y, [1, 0])) + 1
+        scaled = y * 0.7
+        return [first, L.reduce_sum(L.tanh(scaled), [1]), L.reduce_max(scaled, [0]) * 2, L.exp(y)]
+
+    traced = simplify(trace("f", body, [TensorType(t.FLOAT, (N, 32)), TensorType(t.FLOAT, (32, 32))]))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) * 0.3 for shape in ((40, 32), (32, 32))]
+    for actual, expected in zip(Program.compile(traced).run(arrays), computed(traced, arrays), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_the_loss_of_a_step_is_that_of_its_forward_pass(ignored: bool) -> None:
+    """Values that the backward pass reads too change nothing of the forward pass, in a net of residual blocks."""
+
+    def convolved(x: Tensor, w: Tensor, stride: int) -> Tensor:
+        y = apply(
+            "convolve", L.permute(L.unsqueeze(x, [1]), [1, 0, 2, 3, 4]), L.unsqueeze(w, [0]), strides=(stride, stride),
+            padding=((1, 1), (1, 1)), base_dilation=(1, 1), kernel_dilation=(1, 1), dtype=t.FLOAT,
+        )  # fmt: skip
+        y = L.squeeze(L.permute(y, [1, 0, 2, 3, 4]), [1])
+        centered = y - L.reduce_mean(y, [0, 2, 3], keepdims=True)
+        return centered / L.sqrt(L.reduce_mean(centered * centered, [0, 2, 3], keepdims=True) + 1e-5)
+
+    def body(x: Tensor, w: Tensor, v: Tensor, labels: Tensor) -> list[Tensor]:
+        for i in range(2):
+            x = L.maximum(convolved(L.maximum(convolved(x, w, 1), 0), w, 1) + x, 0)
+            x = L.maximum(convolved(x, w, 2), 0) if i == 0 else x
+        logits = L.matmul(L.reduce_mean(x, [2, 3]), v)
+        counted = L.cast(L.not_equal(labels, -100), t.FLOAT)
+        chosen = L.squeeze(L.gather_elements(L.log_softmax(logits, 1), L.unsqueeze(L.maximum(labels, 0), [1]), 1), [1])
+        return [L.reduce_sum(-chosen * counted, [0]) / L.reduce_sum(counted, [0])]
+
+    shapes = [(N, 16, 8, 8), (16, 16, 3, 3), (16, 10)]
+    types = [*(TensorType(t.FLOAT, shape) for shape in shapes), TensorType(t.INT64, (N,))]
+    forward = simplify(trace("f", body, types))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((4, 16, 8, 8), (16, 16, 3, 3), (16, 10))]
+    arrays.append(np.array([3, 1, -100 if ignored else 2, 0]))
+    whole = Program.compile(simplify(gradient(forward, [0, 1, 2]))).run(arrays)
+    np.testing.assert_allclose(whole[0], Program.compile(forward).run(arrays)[0], rtol=1e-6)
+    np.testing.assert_allclose(whole[0], computed(forward, arrays)[0], rtol=1e-5)

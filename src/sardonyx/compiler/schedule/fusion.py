@@ -101,11 +101,13 @@ class Grouping:
         self._anchors: dict[Value, Value | None] = {}
         self._claims: dict[Group, Value] = {}
         self._recomputed: set[Value] = set()
+        self._current = len(self.order)
         self._gates_of: dict[Value, Gates] = {}
         self.tables: dict[Value, CodeTable] = {}
         self._match_tables()
         self._match_patterns()
         for value in reversed(self.order):
+            self._current = self._position[value]
             self._assign(value)
         for group in {*self._by_value.values()}:
             if not _reduces(group):
@@ -287,6 +289,7 @@ class Grouping:
         """Return the groups that read a value, and the reasons to store the value in memory."""
         groups = self._consumers.get(value)
         if groups is None:
+            assert self._position[value] >= self._current, f"internal: not all readers of {value} have a group yet."
             groups = {}
             if value in self._stored:
                 groups[self._stored[value]] = None
@@ -392,7 +395,9 @@ class Grouping:
             return False
         last = max(self._ready(reader, value) for reader in consumers if isinstance(reader, Group))
         sources = self.recomputation.repeated_from(value)
-        return sources is not None and all(self._is_read_until(last, source, members) for source, members in sources)
+        return sources is not None and all(
+            self._is_read_until(last, source, value, between) for source, between in sources
+        )
 
     def _ready(self, group: Group, without: Value) -> int:
         """Return the position from which a group can be computed: that of the last value which it reads."""
@@ -400,12 +405,13 @@ class Grouping:
         read = outside - (self._recomputed - {without})
         return max((self._position[operand] for operand in read), default=self._position[group.root])
 
-    def _is_read_until(self, last: int, source: Value, without: Set[Value]) -> bool:
-        """Return True if a value is in memory up to a position, for readers other than some values."""
+    def _is_read_until(self, last: int, source: Value, value: Value, between: Set[Value]) -> bool:
+        """Return True if a value is in memory up to a position for readers after ``value``, without those between."""
         if source.op == "input":
             return True
         for user in self.users[source]:
-            if user not in without:
+            # Readers of earlier users are not known yet.
+            if user not in between and self._position[user] > self._position[value]:
                 for reader in self._reading(user, source):
                     if self._position[reader.root if isinstance(reader, Group) else user] >= last:
                         return True
